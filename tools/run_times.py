@@ -36,6 +36,9 @@ SAMPLERS = (
     "rejection/step-triton",
     "sampling/step-triton",
     "logits_plan/step-triton",
+    "rejection/step-draft-logits",
+    "rejection/step-raw",
+    "rejection/step-raw-triton",
 )
 LIMITS = {"smoke": 45, "ci": 240, "interpreted ci": 360}
 """Seconds that a run should take at most on 2 quiet cores: an aim, which runs in the interpreter miss."""

@@ -29,7 +29,7 @@ from house import test_lines as lines_of_tests
 # accepted by as little as their row allows: 250 lines, and 340 of tests.
 # Programs of interpreted kernels side by side, as rows of arrays: 670 lines, and 125 of tests.
 # Min-p of the raw step whose excluded tokens would be drawn, and shifted draft logits; tests of draft rows: 30 and 80.
-MAX_LIBRARY_LINES = 58_270
+MAX_LIBRARY_LINES = 58_300
 MAX_TEST_LINES = 19_230
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from functools import wraps
 from inspect import signature
-from itertools import product
+from itertools import count, product
 from math import prod
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ FEWEST = 4
 """Programs of a launch from which on they are run side by side."""
 MOST = 256
 """Programs at once; fewer if their blocks are large."""
-MOST_ENTRIES = 1 << 19
+MOST_ENTRIES = 1 << 20
 """Of the largest block of all programs together: more do not fit into caches."""
 FIRST = 16
 """Programs at once of a kernel of which the largest block is not known."""
@@ -218,27 +218,42 @@ class Grid:
         return self._fork([(Group(self.group, np.flatnonzero(numbers == value)), value.item()) for value in values])
 
     def range(self, *ends: Any) -> Any:
-        """As Python's: of ends of which programs have their own, those that do as many rounds stay together."""
+        """As Python's: of ends of which programs have their own, all that still have rounds to do stay together."""
         if self.is_active and len(ends) > 1 and self._is_own(ends[1]) and not any(map(self._is_own, ends[::2])):
-            return self.done(lambda: self._ranged(*ends))
+            return self.done(lambda: self._common_range(*ends)) or self._rounds(*ends)
         return range(*ends)
 
     def _is_own(self, value: Any) -> bool:
         return type(value) is self.tensor and value.handle.group is not None
 
-    def _ranged(self, begin: Any, end: Any, step: Any = 1) -> Any:
+    def _rounds_of(self, begin: Any, end: Any, step: Any = 1) -> np.ndarray:  # [size] int64
+        """How many rounds each program of the group does."""
         if self.tapes.of_function is not None:
             self.tapes.of_function.is_known = False
-        begin, step = int(begin), int(step)
         ends = self.narrowed(end.handle).data.reshape(-1).astype(np.int64)
-        rounds = np.maximum(0, -((begin - ends) // step))
-        values = np.unique(rounds).tolist()
-        if len(values) == 1:
-            return range(begin, begin + values[0] * step, step)
-        groups = [Group(self.group, np.flatnonzero(rounds == value)) for value in values]
-        return self._fork(
-            [(group, range(begin, begin + value * step, step)) for group, value in zip(groups, values, strict=True)]
-        )
+        return np.maximum(0, -((int(begin) - ends) // int(step)))
+
+    def _common_range(self, begin: Any, *rest: Any) -> range | None:
+        """Of programs that all do as many rounds."""
+        rounds = self._rounds_of(begin, *rest)
+        step = int(rest[1]) if len(rest) > 1 else 1
+        same = bool((rounds == rounds[0]).all())
+        return range(int(begin), int(begin) + int(rounds[0]) * step, step) if same else None
+
+    def _rounds(self, begin: Any, *rest: Any) -> Iterator[int]:
+        """Round by round: those that have done theirs leave."""
+        for number in count():
+            if not self.done(lambda number=number: self._goes_on(self._rounds_of(begin, *rest) > number)):
+                return
+            yield int(begin) + number * (int(rest[1]) if len(rest) > 1 else 1)
+
+    def _goes_on(
+        self,
+        goes: np.ndarray,  # [size] bool
+    ) -> Any:
+        if goes.all() or not goes.any():
+            return bool(goes[0])
+        return self._fork([(Group(self.group, np.flatnonzero(goes == is_so)), is_so) for is_so in (True, False)])
 
     def call(self, run: Callable[[], Any]) -> Any:
         """A device function without a tape: its runs, put together."""

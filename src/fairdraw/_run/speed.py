@@ -386,17 +386,20 @@ def in_order(
     """`checks`, properties before statistics, the cheapest first; those that share draws follow each other.
 
     Args:
-        is_shared: Several workers take them, and nothing ends early: of the statistics the longest come first, so that
-            no worker is left with one of them when the others are done.
+        is_shared: Several workers take them, and nothing ends early: of the statistics the longest come first, or of
+            the properties if there are no statistics, so that no worker is left with one when the others are done.
     """
     seconds = expected_seconds(checks, sampler, profile, speed, reference=reference)
     groups: dict[str, float] = defaultdict(float)
     for check in checks:
         groups[workload_key(check) or check.code] += seconds[check.code]
 
+    any_drawn = any(check.suite == "statistical" for check in checks)
+
     def rank(check: AnyCheck) -> tuple[bool, float, str, str]:
         group, is_drawn = workload_key(check) or check.code, check.suite == "statistical"
-        return is_drawn, -groups[group] if is_shared and is_drawn else groups[group], group, check.code
+        is_last = is_drawn == any_drawn
+        return is_drawn, -groups[group] if is_shared and is_last else groups[group], group, check.code
 
     return sorted(checks, key=rank)
 
