@@ -15,7 +15,7 @@ Only kernels whose module says so (`SIDE_BY_SIDE`): a program that waits for an 
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from itertools import count, product
 from math import prod
@@ -231,9 +231,10 @@ class Grid:
         if self.tapes.of_function is not None:
             self.tapes.of_function.is_known = False
         ends = self.narrowed(end.handle).data.reshape(-1).astype(np.int64)
-        return np.maximum(0, -((int(begin) - ends) // int(step)))
+        rounds: np.ndarray = np.maximum(0, -((int(begin) - ends) // int(step)))
+        return rounds
 
-    def _common_range(self, begin: Any, *rest: Any) -> range | None:
+    def _common_range(self, begin: Any, *rest: Any) -> Any:
         """Of programs that all do as many rounds."""
         rounds = self._rounds_of(begin, *rest)
         step = int(rest[1]) if len(rest) > 1 else 1
@@ -243,14 +244,12 @@ class Grid:
     def _rounds(self, begin: Any, *rest: Any) -> Iterator[int]:
         """Round by round: those that have done theirs leave."""
         for number in count():
-            if not self.done(lambda number=number: self._goes_on(self._rounds_of(begin, *rest) > number)):
+            if not self.done(partial(self._goes_on, number, begin, *rest)):
                 return
             yield int(begin) + number * (int(rest[1]) if len(rest) > 1 else 1)
 
-    def _goes_on(
-        self,
-        goes: np.ndarray,  # [size] bool
-    ) -> Any:
+    def _goes_on(self, number: int, *ends: Any) -> Any:
+        goes = self._rounds_of(*ends) > number  # [size] bool
         if goes.all() or not goes.any():
             return bool(goes[0])
         return self._fork([(Group(self.group, np.flatnonzero(goes == is_so)), is_so) for is_so in (True, False)])
