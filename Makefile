@@ -8,11 +8,10 @@
 
 PYTHON  ?= python3
 # One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has the fifth in PyTorch. Then
-# the whole step in PyTorch, in three contracts; and at `smoke` in Triton, which is interpreted: from raw logits in PyTorch
-# alone, as the interpreter takes minutes of those.
+# the whole step in PyTorch, in three contracts; and at `smoke` in Triton, which is interpreted, and from raw logits in both.
 SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/triton logits_plan/step sampling/step rejection/step
 STEPS   := logits_plan/step-triton sampling/step-triton rejection/step-triton rejection/step-draft-logits \
-           rejection/step-raw
+           rejection/step-raw rejection/step-raw-triton
 PROFILE ?= ci
 WORKERS ?= 2
 SERVER  ?= llama.cpp

@@ -41,7 +41,7 @@ SAMPLERS = (
     "rejection/step-raw-triton",
 )
 LIMITS = {"smoke": 45, "ci": 240, "interpreted ci": 360}
-"""Seconds that a run should take at most on 2 quiet cores: an aim, which runs in the interpreter miss."""
+"""Seconds that a run should take at most on 2 quiet cores: an aim."""
 
 Row = dict[str, Any]  # Any: JSON
 

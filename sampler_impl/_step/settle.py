@@ -282,6 +282,32 @@ def _emit_as_last(
         )
 
 
+@triton.jit
+def _settle_random(
+    results,
+    memory,
+    row,
+    drafts,
+    of_row,  # slot, offset, and whether a row comes behind it
+    found,  # row, draft token and its index, what is kept, how many candidates there are, whether the row is valid
+    statistics,
+    noise_ptrs,  # seed int64, position int64 of the request
+    vocab_size,
+    all_tiles,
+    TILES: tl.constexpr,
+    LOGPROBS: tl.constexpr,
+):
+    """Whether a filtered row accepts its draft token, with the uniforms of its position."""
+    slot, offset, is_before = of_row
+    position = tl.load(noise_ptrs[1]) + offset
+    accepting, drawing = philox_uniforms(tl.load(noise_ptrs[0]), position, VERIFY_STREAM)
+    has_draft, logsumexp, heat = find_draft_row(
+        drafts, slot, offset, found[0], is_before, found[1], found[5], vocab_size
+    )
+    draft_row, uniforms = (drafts, slot, offset, has_draft, logsumexp, heat), (accepting, drawing)
+    return _decide(results, memory, row, draft_row, found, statistics, uniforms, vocab_size, all_tiles, TILES, LOGPROBS)
+
+
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def settle_kernel(
     output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs; or three None
@@ -350,17 +376,22 @@ def settle_kernel(
                     whole = (largest, row_sum, scale, temperature)
                     found = _filter(memory, row, whole, filters, vocab_size, all_tiles, TILES, BLOCK, MOST)
                     kept, size, row_sum = found
-            statistics = (largest, row_sum, scale, temperature)
             # Decide.
-            position = tl.load(positions_ptr + req_idx) + offset
-            accepting, drawing = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
-            has_draft, logsumexp, heat = find_draft_row(
-                drafts, slot, offset, row_idx, offset + 1 < count, token_id, is_valid, vocab_size
-            )
-            draft_row = (drafts, slot, offset, has_draft, logsumexp, heat)
-            found, uniforms = (row_idx, token_id, index, kept, size, is_valid), (accepting, drawing)
-            accepted = _decide(
-                results, memory, row, draft_row, found, statistics, uniforms, vocab_size, all_tiles, TILES, LOGPROBS
+            noise_ptrs, of_row = (seeds_ptr + slot, positions_ptr + req_idx), (slot, offset, offset + 1 < count)
+            statistics, found = (largest, row_sum, scale, temperature), (row_idx, token_id, index, kept, size, is_valid)
+            accepted = _settle_random(
+                results,
+                memory,
+                row,
+                drafts,
+                of_row,
+                found,
+                statistics,
+                noise_ptrs,
+                vocab_size,
+                all_tiles,
+                TILES,
+                LOGPROBS,
             )
     # Emit the tokens of the request.
     if output[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling

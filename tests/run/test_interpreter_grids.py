@@ -52,6 +52,16 @@ def _rounds(row: Any, start: Any) -> Any:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _by_parity(block: Any, row: Any) -> Any:
+    """Groups of many programs, whose results are of one kind: they are put together program by program."""
+    if row % 2 == 0:
+        found, scaled = tl.sum(block, axis=0) + row, block * row
+    else:
+        found, scaled = tl.max(block, axis=0) - tl.program_id(1), block + row
+    return found, scaled
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _constant_or_number(row: Any) -> Any:
     if row < 3:
         return 7
@@ -72,6 +82,8 @@ def _branches(values: Any, out: Any, counter: Any, SIZE: tl.constexpr) -> None:
     for _ in range(0, row % 3):
         two = two * 2.0
     tl.store(out + row * 4 + 2, tl.sum(two * 1.0) + _rounds(row, row))
+    number, scaled = _by_parity(block, row)
+    tl.store(out + row * 4 + 3, number + tl.sum(scaled * lanes))
     place = tl.atomic_add(counter, row)
     tl.atomic_max(counter + 1, row)
     if row > 100:

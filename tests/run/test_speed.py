@@ -202,6 +202,12 @@ def test_workers_begin_with_the_longest_statistics() -> None:
     assert ordered == ["REJ103", "REJ101", "DIST101", "DIST102", "DIST601"]
 
 
+def test_workers_begin_with_the_longest_properties_if_there_are_no_statistics() -> None:
+    properties = [check for check in FEW if check.suite != "statistical"]
+    ordered = [check.code for check in in_order(properties, Sleepy(), SMOKE, Speed(1e-4), is_shared=True)]
+    assert ordered == ["REJ101", "REJ103"]
+
+
 # -- profiles shrink --------------------------------------------------------------------------------------------------
 
 

@@ -115,10 +115,10 @@ def test_a_plan_runs_on_its_own_device(
 
 
 def test_captures_are_looked_for_on_the_plans_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    launched_on: list[int] = []
 
     def is_capturing() -> bool:
-        asked.append(CURRENT["device"])
+        launched_on.append(CURRENT["device"])
         return False
 
     case = make_case(0, [2, 0, 1], 40)
@@ -127,7 +127,7 @@ def test_captures_are_looked_for_on_the_plans_device(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", is_capturing)
     for _ in range(3):
         plan(case.inputs)
-    assert asked == [OWN] * 3
+    assert launched_on == [OWN] * 3
 
 
 def penalise(logits: Tensor) -> None:  # [num_rows, vocab_size] float32

@@ -2,12 +2,13 @@
 
 The contract's logits are processed. Here requests get a temperature, penalties, biases, and a grammar or min-p where
 tokens are excluded; and raw logits that become the batch's rows again, to the last bit. A request whose rows would be
-rounded gets none of that. So whatever the contract says of tokens is said of all that a step does to raw logits, with
-penalties that count the drafts before a row.
+rounded gets none of that. So the properties, whose batches are small, judge all that a step does to raw logits, with
+penalties that count the drafts before a row. Distributions judge little of it: in a large batch there are biases alone,
+which change the order of the draw, and with a vocabulary of more than 64 tokens or more than 16 drafts not even these.
 
-A request's parameters follow from its drafts alone, since its tokens must not depend on the batch. In a large batch
-there are biases alone, which change the order of the draw. Requests have slots in another order, and what belongs to
-no request is NaN. Drafts have logits, with and without their logsumexp, or probabilities.
+A request's parameters follow from its drafts alone, since its tokens must not depend on the batch. Requests have slots
+in another order, and what belongs to no request is NaN. Drafts have logits, with and without their logsumexp, or
+probabilities.
 """
 
 from __future__ import annotations

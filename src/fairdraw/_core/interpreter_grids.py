@@ -384,18 +384,7 @@ class Grid:
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        """An operation that has tapes."""
-        return self.done(lambda: self._taped(operation, known, key, handles, arguments, named))
-
-    def _taped(
-        self,
-        operation: Any,
-        known: dict[Any, Any],
-        key: tuple[Any, ...],
-        handles: list[Any],
-        arguments: tuple[Any, ...],
-        named: dict[str, Any],
-    ) -> Any:
+        """An operation that has tapes, of all programs of the group."""
         given = [self.narrowed(handle) for handle in handles]
         try:
             tape = known.get(key, self)

@@ -3,7 +3,7 @@
 Of a sum of two blocks the interpreter finds out each time anew which types they have, whether they must be converted
 or broadcast, and to what: twenty microseconds before NumPy adds for one. All of that follows from types and constants.
 
-    first time   language -> semantics -> builder        what is asked of the builder is written down
+    first time   language -> semantics -> builder        what the builder is called for is written down
     then                                  builder        by the same types, shapes and constants
 
 Numbers, errors and what is stored are those of the interpreter: an operation that raised has no tape, and neither has
@@ -121,7 +121,7 @@ class Tapes:
                 key += [(name, key_of(value, handles)) for name, value in named.items()]
             key = tuple(key)
             if self.grid.is_active:
-                return self.grid.taped(operation, tapes, key, handles, arguments, named)
+                return self.grid.done(partial(self.grid.taped, operation, tapes, key, handles, arguments, named))
             try:
                 tape = tapes[key]
             except (KeyError, TypeError):
@@ -194,7 +194,7 @@ def _is_hashable(key: tuple[Any, ...]) -> bool:
 
 
 class _Recorder:
-    """Stands for the builder during one operation, and writes down what is asked of it.
+    """Stands for the builder during one operation, and writes down what it is called for.
 
     Args:
         interpreter: Whose builder it is.
@@ -212,18 +212,18 @@ class _Recorder:
         self.mask: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        asked = getattr(self._builder, name)
-        if not callable(asked) or not name.startswith(("create_", "get_")):
-            return asked
+        create = getattr(self._builder, name)
+        if not callable(create) or not name.startswith(("create_", "get_")):
+            return create
 
         def recorded(*arguments: Any, **named: Any) -> Any:
-            result = asked(*arguments, **named)
-            self._note(name, asked, arguments, named, result)
+            result = create(*arguments, **named)
+            self._note(name, create, arguments, named, result)
             return result
 
         return recorded
 
-    def _note(self, name: str, asked: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+    def _note(self, name: str, create: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         if named:
             self.is_known = False
             return
@@ -235,7 +235,7 @@ class _Recorder:
         if is_constant:
             self._constants.add(len(self._slots) - 1)
         else:
-            self._steps.append((self._shortest(name, asked, arguments), places, len(self._slots) - 1))
+            self._steps.append((self._shortest(name, create, arguments), places, len(self._slots) - 1))
 
     def is_harmless(self, handle: Any) -> bool:
         """Whether a number may be looked at: a constant, or a mask, of which only the type matters to an operation."""
@@ -256,33 +256,33 @@ class _Recorder:
         self._constants.add(len(self._slots) - 1)
         return len(self._slots) - 1
 
-    def _shortest(self, name: str, asked: Any, arguments: tuple[Any, ...]) -> Any:
+    def _shortest(self, name: str, create: Any, arguments: tuple[Any, ...]) -> Any:
         """What a step calls: the builder, or a NumPy function of its handles if the builder does nothing else."""
         kind = self._interpreter.TensorHandle
         self.is_whole &= name in WHOLE_STEPS
         if any(word in name for word in ("load", "store", "atomic")):  # others may count these, and stop counting
-            function = partial(_asked_now, self._builder, name)
+            function = partial(_created_now, self._builder, name)
             WHOLE[function] = _broadcast_first(function)
             return function
         if name in SHAPED:
-            return _shaped(name, asked, arguments)
+            return _shaped(name, create, arguments)
         if name in CASTS and not arguments[1].scalar.is_bf16():
-            return _cast(asked, self._interpreter)
+            return _cast(create, self._interpreter)
         if len(arguments) != 2 or name == "create_ashr" or not all(type(one) is kind for one in arguments):
-            return asked
+            return create
         if any(one.dtype.is_ptr() for one in arguments):
-            return asked
+            return create
         seen: list[Any] = []
         self._builder.binary_op = lambda *given: seen.append(given)
         try:
-            asked(*arguments)
+            create(*arguments)
         except AttributeError:  # it goes on with the result
             seen.clear()
         finally:
             del self._builder.binary_op
         if len(seen) == 1 and seen[0][:2] == arguments:
-            return _binary(asked, seen[0][2], self._interpreter)
-        return asked
+            return _binary(create, seen[0][2], self._interpreter)
+        return create
 
     def tape_of(self, result: Any, tensor: Any) -> Any:
         """`None` if something is not understood."""
@@ -326,7 +326,7 @@ def _as_shape(handle: Any, shape: tuple[int, ...]) -> Any:
     return type(handle)(np.broadcast_to(handle.data, shape).copy(), handle.dtype)
 
 
-def _shaped(name: str, asked: Any, arguments: tuple[Any, ...]) -> Any:
+def _shaped(name: str, create: Any, arguments: tuple[Any, ...]) -> Any:
     """A step that depends on the place of dimensions, and what does it behind that of the programs.
 
     Args:
@@ -334,20 +334,20 @@ def _shaped(name: str, asked: Any, arguments: tuple[Any, ...]) -> Any:
     """
 
     def step(*given: Any) -> Any:
-        return asked(*given)
+        return create(*given)
 
     make = {"create_splat": _splat, "create_expand_dims": _expand_dims, "create_trans": _trans}.get(name, _reshape)
-    WHOLE[step] = make(asked, arguments)
+    WHOLE[step] = make(create, arguments)
     return step
 
 
-def _splat(asked: Any, arguments: tuple[Any, ...]) -> Any:
+def _splat(create: Any, arguments: tuple[Any, ...]) -> Any:
     rank = len(arguments[0].shape)
 
     def whole(kind: Any, source: Any) -> Any:
         data = source.data
         if data.ndim == 1:
-            return asked(kind, source)
+            return create(kind, source)
         made = np.empty((len(data), *kind.shape), data.dtype)
         made[...] = data.reshape(len(data), *[1] * rank)
         return type(source)(made, source.dtype.scalar)
@@ -355,43 +355,43 @@ def _splat(asked: Any, arguments: tuple[Any, ...]) -> Any:
     return whole
 
 
-def _expand_dims(asked: Any, arguments: tuple[Any, ...]) -> Any:
+def _expand_dims(create: Any, arguments: tuple[Any, ...]) -> Any:
     rank = arguments[0].data.ndim
 
     def whole(source: Any, axis: int) -> Any:
-        return asked(source, axis + 1 if source.data.ndim > rank and axis >= 0 else axis)
+        return create(source, axis + 1 if source.data.ndim > rank and axis >= 0 else axis)
 
     return whole
 
 
-def _trans(asked: Any, arguments: tuple[Any, ...]) -> Any:
+def _trans(create: Any, arguments: tuple[Any, ...]) -> Any:
     def whole(source: Any, order: Any) -> Any:
-        return asked(source, order if source.data.ndim == len(order) else (0, *(axis + 1 for axis in order)))
+        return create(source, order if source.data.ndim == len(order) else (0, *(axis + 1 for axis in order)))
 
     return whole
 
 
-def _reshape(asked: Any, arguments: tuple[Any, ...]) -> Any:
+def _reshape(create: Any, arguments: tuple[Any, ...]) -> Any:
     """Of `reshape` and `broadcast`."""
     rank = arguments[0].data.ndim
 
     def whole(source: Any, shape: Any, *rest: Any) -> Any:
-        return asked(source, (len(source.data), *shape) if source.data.ndim > rank else shape, *rest)
+        return create(source, (len(source.data), *shape) if source.data.ndim > rank else shape, *rest)
 
     return whole
 
 
-def _asked_now(builder: Any, name: str, *arguments: Any) -> Any:
+def _created_now(builder: Any, name: str, *arguments: Any) -> Any:
     return getattr(builder, name)(*arguments)
 
 
-def _cast(asked: Any, interpreter: Any) -> Any:
+def _cast(create: Any, interpreter: Any) -> Any:
     """The builder's `cast_impl`, of types that NumPy has."""
     new, handle, find_dtype = object.__new__, interpreter.TensorHandle, interpreter._get_np_dtype
 
     def computed(source: Any, kind: Any, *rest: Any) -> Any:
         if source.dtype.scalar.is_bf16():  # a handle's type is not always its tensor's
-            return asked(source, kind, *rest)
+            return create(source, kind, *rest)
         made = new(handle)
         made.data, made.dtype, made.attr = source.data.astype(find_dtype(kind)), kind.scalar, {}
         return made
@@ -399,14 +399,14 @@ def _cast(asked: Any, interpreter: Any) -> Any:
     return as_theirs(computed, interpreter)
 
 
-def _binary(asked: Any, function: Any, interpreter: Any) -> Any:
+def _binary(create: Any, function: Any, interpreter: Any) -> Any:
     """The builder's `binary_op`, which keeps the type of the left side, without asking twice whether that fits."""
     new, handle, find_dtype = object.__new__, interpreter.TensorHandle, interpreter._get_np_dtype
 
     def computed(lhs: Any, rhs: Any) -> Any:
         dtype = lhs.dtype.scalar
         if dtype.is_ptr():  # a handle's type is not always its tensor's
-            return asked(lhs, rhs)
+            return create(lhs, rhs)
         output = function(lhs.data, rhs.data)
         if output.itemsize * 8 > max(dtype.primitive_bitwidth, 8):
             output = output.astype(find_dtype(dtype))
