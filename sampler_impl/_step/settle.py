@@ -287,8 +287,7 @@ def _settle_random(
     results,
     memory,
     row,
-    drafts,
-    of_row,  # slot, offset, and whether a row comes behind it
+    draft,  # those of all requests, slot, offset, and whether a row comes behind it
     found,  # row, draft token and its index, what is kept, how many candidates there are, whether the row is valid
     statistics,
     noise_ptrs,  # seed int64, position int64 of the request
@@ -298,7 +297,7 @@ def _settle_random(
     LOGPROBS: tl.constexpr,
 ):
     """Whether a filtered row accepts its draft token, with the uniforms of its position."""
-    slot, offset, is_before = of_row
+    drafts, slot, offset, is_before = draft
     position = tl.load(noise_ptrs[1]) + offset
     accepting, drawing = philox_uniforms(tl.load(noise_ptrs[0]), position, VERIFY_STREAM)
     has_draft, logsumexp, heat = find_draft_row(
@@ -377,21 +376,10 @@ def settle_kernel(
                     found = _filter(memory, row, whole, filters, vocab_size, all_tiles, TILES, BLOCK, MOST)
                     kept, size, row_sum = found
             # Decide.
-            noise_ptrs, of_row = (seeds_ptr + slot, positions_ptr + req_idx), (slot, offset, offset + 1 < count)
+            noise_ptrs, draft = (seeds_ptr + slot, positions_ptr + req_idx), (drafts, slot, offset, offset + 1 < count)
             statistics, found = (largest, row_sum, scale, temperature), (row_idx, token_id, index, kept, size, is_valid)
             accepted = _settle_random(
-                results,
-                memory,
-                row,
-                drafts,
-                of_row,
-                found,
-                statistics,
-                noise_ptrs,
-                vocab_size,
-                all_tiles,
-                TILES,
-                LOGPROBS,
+                results, memory, row, draft, found, statistics, noise_ptrs, vocab_size, all_tiles, TILES, LOGPROBS
             )
     # Emit the tokens of the request.
     if output[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
