@@ -139,14 +139,7 @@ class _Functions:
         known[key] = known.get(key, 0) + 1
         if tapes.of_function is not None or known[key] < WORTH or len(known) > MOST:
             return grid.call(lambda: self._call(function, *arguments, **named))
-        tapes.of_function = recorder = _FunctionRecorder(self.interpreter, handles)
-        before, tapes.semantic.builder = tapes.semantic.builder, recorder
-        try:
-            result = grid.call(lambda: self._call(function, *arguments, **named))
-        finally:
-            tapes.of_function, tapes.semantic.builder = None, before
-        known[key] = recorder.tape_of(result)
-        return result
+        return self._recorded(known, key, handles, lambda: grid.call(lambda: self._call(function, *arguments, **named)))
 
     def _whole_key(self, arguments: tuple[Any, ...], named: dict[str, Any], handles: list[Any]) -> Any:
         key: Any = tuple([self._key_of(value, handles) for value in arguments])
@@ -187,10 +180,15 @@ class _Functions:
         if len(known) > MOST:
             known[key] = None
             return self._call(function, *arguments, **named)
+        return self._recorded(known, key, handles, lambda: self._call(function, *arguments, **named))
+
+    def _recorded(self, known: dict[Any, Any], key: Any, handles: list[Any], run: Callable[[], Any]) -> Any:
+        """A call that is written down: from now on its tape is known, or that it has none."""
+        tapes = self.tapes
         tapes.of_function = recorder = _FunctionRecorder(self.interpreter, handles)
         before, tapes.semantic.builder = tapes.semantic.builder, recorder
         try:
-            result = self._call(function, *arguments, **named)
+            result = run()
         finally:
             tapes.of_function, tapes.semantic.builder = None, before
         known[key] = recorder.tape_of(result)
