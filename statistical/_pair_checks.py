@@ -12,7 +12,7 @@ from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_statistics import PairTables
 from fairdraw.statistical._pair_steps import CYCLE, NUM_STEPS, PairLoop
-from fairdraw.statistical._workloads import SamplingPlan, Workload, checkpoints
+from fairdraw.statistical._workloads import SamplingPlan, Workload, checkpoints, cycles_per_call
 
 if TYPE_CHECKING:
     from typing import Any
@@ -31,7 +31,7 @@ def drafter_and_verifier(share: float, slow_share: float) -> Workload:
 
     def prepare(setting: Setting) -> SamplingPlan:
         most = _MOST_CYCLES_CUDA if setting.device.startswith("cuda") else _MOST_CYCLES
-        num_cycles = min(most, max(1, setting.num_draws // (32 * NUM_STEPS * CYCLE)))
+        num_cycles = cycles_per_call(setting.num_draws, NUM_STEPS * CYCLE, most)
         per_set = num_cycles * NUM_STEPS * CYCLE
         num_checkpoints, num_sets = checkpoints(setting.num_draws, per_set)
         tables = PairTables(setting.supported, num_cycles)

@@ -155,6 +155,20 @@ def checkpoints(num_draws: int, per_call: int) -> tuple[int, int]:
     return num_draws // (per_call * calls_each), calls_each
 
 
+_ENOUGH_CYCLES, _ENOUGH_CALLS = 3, 8
+"""For few draws, which a slow sampler gets: its calls cost more than their rows do."""
+
+
+def cycles_per_call(num_draws: int, per_cycle: int, most: int) -> int:
+    """How often a call repeats its cycle of requests: as often as leaves every checkpoint a call.
+
+    If that is not even three times, fewer calls will do.
+    """
+    by_checkpoints = num_draws // (NUM_CHECKPOINTS * per_cycle)
+    by_calls = min(_ENOUGH_CYCLES, num_draws // (_ENOUGH_CALLS * per_cycle))
+    return min(most, max(1, by_checkpoints, by_calls))
+
+
 Supports = Callable[..., bool]
 """Whether all of some capabilities are supported."""
 
@@ -192,8 +206,8 @@ def mixed_requests(name: str, share: float, slow_share: float, make: Callable[[S
         configuration = make(lambda *needed: setting.supported.issuperset(needed))
         cycle = len(configuration.requests)
         most = _MOST_CYCLES_CUDA if setting.device.startswith("cuda") else _MOST_CYCLES
-        # An odd number of odd cycles: no place of a request is the same in every power of two.
-        num_cycles = min(most, max(1, setting.num_draws // (NUM_CHECKPOINTS * cycle)) | 1)
+        # An odd number, as `most` is, of odd cycles: no place of a request is the same in every power of two.
+        num_cycles = cycles_per_call(setting.num_draws, cycle, most) | 1
         experiment = Experiment(configuration, num_cycles * cycle, setting.device)
         num_checkpoints, num_calls = checkpoints(setting.num_draws, experiment.batch_size)
 
