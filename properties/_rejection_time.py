@@ -7,22 +7,34 @@ from one call must never show in another.
 from __future__ import annotations
 
 import dataclasses
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fairdraw._core.checks import check
-from fairdraw._core.harness import Emission, emit
+from fairdraw._core.harness import Emission, emit, emit_next, propose_next, seeded
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import ORACLE, broken, emit_case, emit_intact, same_rows
 from fairdraw.properties._rejection_cases import identical_requests, lively, with_request_seeds
-from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, Noise, RejectionSampler, SeededNoise
+from fairdraw.protocols import (
+    Capabilities,
+    Capability,
+    DraftStep,
+    ExplicitNoise,
+    Noise,
+    RejectionSampler,
+    SeededNoise,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from fairdraw.properties._rejection_cases import Cases
-    from fairdraw.protocols import SpecDecodeBatch
+    from fairdraw.protocols import DraftingSampler, SpecDecodeBatch
     from fairdraw.strategies import RejectionCase
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
@@ -216,6 +228,65 @@ def generators_go_on_as_the_oracle_leaves_them(sampler: RejectionSampler, case: 
         same_rows(right.tokens, own.tokens, f"step {step} with the same generators, the oracle disagrees")
         if right.generator_states != own.generator_states:
             broken(f"after step {step} the generators are not in the documented state")
+
+
+# -- positions -----------------------------------------------------------------------------------------------------
+
+_POSITIONS = (0, 1, 2, 3, *(1 << bit for bit in range(2, 31)))
+"""Steps of a request, counted from its first: neighbours, and those that differ in one bit."""
+_SLOW_POSITIONS = (0, 1, 2, 16, 256, 1 << 16, 1 << 24)
+
+
+@check(
+    "REJ659",
+    lambda can: identical_requests(can, vocab_size=32, num_drafts=1),
+    needs=(*_OWN, Capability.DRAFTER),
+    weight=0.12,
+)
+def every_position_of_a_request_draws_new_noise(sampler: DraftingSampler, case: RejectionCase) -> None:
+    """16 requests with neighbouring seeds draft and verify at a position, at the next ones, and far ones: other tokens.
+
+    All steps share one noise, as in an engine's loop: generators go on, and counters take the positions. False
+    failures: flat rows of 32 tokens repeat themselves at one of 500 pairs of positions, or in the next request, with
+    probability 1e-19. Suspect a key without the position, or with some bits of it, as in a ring of a few thousand; and
+    keys from `seed + position`, which give a request what its neighbour says a step later. Of drafts, suspect also a
+    drafter that draws nothing, and reports a distribution all the same.
+    """
+    batch = case.batch(sampler.device).select([0] * _EQUAL)
+    noise = SeededNoise(derive_seed("call", case.seed), {i: case.seed % 2**31 + i for i in range(_EQUAL)})
+    first = derive_seed("position", case.seed) % 2**16
+    offsets = _SLOW_POSITIONS if sampler.capabilities.slow else _POSITIONS
+    with seeded(noise, batch.device):
+        steps = [_at_position(sampler, batch, noise, first + offset) for offset in offsets]
+    for what, tokens in zip(("drafts", "verified tokens"), zip(*steps, strict=True), strict=True):
+        _are_new(what, offsets, tokens)
+
+
+def _at_position(
+    sampler: DraftingSampler, batch: SpecDecodeBatch, noise: SeededNoise, position: int
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:  # [_EQUAL, 1] int64, and [_EQUAL, 2] int64
+    """What is drafted there from flat rows, if the drafter says that it drew from such; and what is emitted there."""
+    flat = torch.zeros((_EQUAL, batch.vocab_size), device=batch.device)
+    positions = torch.full((_EQUAL,), position, dtype=torch.int64, device=batch.device)
+    step = DraftStep(flat, positions, torch.ones(_EQUAL, device=batch.device), 0, origin=f"<position {position}>")
+    drafted = propose_next(sampler, step, noise)
+    is_flat = drafted.draft_probs is not None and drafted.draft_probs.max() <= _AT_MOST
+    emitted = emit_next(sampler, batch.replace(positions=positions, bonus_logits=flat), noise)
+    return drafted.token_ids[:, None] if is_flat else None, emitted.astype(np.int64)
+
+
+_AT_MOST = 1 / 16
+"""Probability of a token, where tokens of steps are compared."""
+
+
+def _are_new(what: str, offsets: Sequence[int], tokens: Sequence[NDArray[np.int64] | None]) -> None:
+    """No two steps are equal, nor a step and the one after it in the next request."""
+    known = [(offset, one) for offset, one in zip(offsets, tokens, strict=True) if one is not None]
+    for (near, earlier), (far, later) in combinations(known, 2):
+        if np.array_equal(earlier, later):
+            broken(f"{what} of {_EQUAL} requests are the same at two positions that are {far - near} apart")
+        if far - near == 1 and np.array_equal(earlier[1:], later[:-1]):
+            broken(f"{what} of {_EQUAL - 1} requests with neighbouring seeds are those of the next one a step before")
 
 
 # -- rarely --------------------------------------------------------------------------------------------------------

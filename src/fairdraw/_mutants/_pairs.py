@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
-    from fairdraw.protocols import DraftStep, SpecDecodeBatch
+    from fairdraw.protocols import DraftStep, Noise, SpecDecodeBatch
 
 _DRAFTS, _ACCEPTANCE, _LAST = 1, 2, 3
 """Streams: of the drafter, of the acceptance test, and of the token that ends a row."""
@@ -259,6 +260,43 @@ class RecoversAfterABlockWithTheNoiseOfTheDraft(Pair, BlockVerification):
 
     recovery_stream = _DRAFTS
     unsupported: ClassVar[dict[str, str]] = BlockVerification.unsupported
+
+
+class _OtherPositions(Pair):
+    """The verifier keys its noise by something else than the positions."""
+
+    def verified_at(self, positions: Tokens) -> Tokens:  # [batch_size] int64, and the same
+        """What it keys by."""
+        raise NotImplementedError
+
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+        if batch.positions is not None:
+            batch = batch.replace(positions=torch.from_numpy(self.verified_at(batch.positions.numpy())))
+        return super().verify(batch, noise)
+
+
+@mutant_pair("REJ659", "DIST805", "DIST806")
+class VerifiesEveryStepWithTheSameNoise(_OtherPositions):
+    """The key has the seed and the place in the step, and not where the request is."""
+
+    def verified_at(self, positions: Tokens) -> Tokens:
+        return np.zeros_like(positions)
+
+
+@mutant_pair("REJ659")
+class KeepsPositionsInSixteenBits(_OtherPositions):
+    """A long text repeats its noise."""
+
+    def verified_at(self, positions: Tokens) -> Tokens:
+        return positions % 2**16
+
+
+@mutant_pair("REJ659")
+class DraftsBySeedPlusPosition(Pair):
+    """The drafter's key is a sum: a request says what its neighbour says a step later."""
+
+    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
+        return seeds + step.positions.numpy().astype(np.uint64), np.zeros(step.batch_size, np.int64), _DRAFTS
 
 
 # The drafter reports what it did not draw from.
