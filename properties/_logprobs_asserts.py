@@ -30,7 +30,7 @@ check = partial(checks.check, contract="logprobs")
 TOP, RANKS = (Capability.TOP_LOGPROBS,), (Capability.TOKEN_RANKS,)
 INVARIANT = (Capability.BATCH_INVARIANT,)
 LOGPROBS = ("raw_logprobs", "processed_logprobs")
-SOME = (1, 5, 20, -1)
+SOME = (1, 5, 20, 50, -1)
 """What requests ask for in checks of lists."""
 
 
@@ -146,6 +146,28 @@ def require_best(sampler: LogprobsSampler, rows: Iterator[Row]) -> None:
                 f"row {row.row}: token {best} of {row.scores[best]:.9g} is missing from {row.number} listed ones, and "
                 f"token {worst} of {row.scores[worst]:.9g} is there"
             )
+
+
+def require_inside(row: Row) -> None:
+    """Listed ids lie in the vocabulary."""
+    outside = (row.ids < 0) | (row.ids >= len(row.logits))
+    if outside.any():
+        place = int(np.flatnonzero(outside)[0])
+        broken(f"row {row.row} lists id {row.ids[place]} at place {place + 1}, outside of [0, {len(row.logits)})")
+
+
+def require_different(row: Row) -> None:
+    """No id is listed twice."""
+    if len(np.unique(row.ids)) < len(row.ids):
+        broken(f"row {row.row} lists {len(row.ids)} ids, of which {len(np.unique(row.ids))} differ")
+
+
+def require_sorted(row: Row) -> None:
+    """Values fall, or stay, where there is a distribution."""
+    rising = row.values[1:] > row.values[:-1]
+    if row.has_distribution and rising.any():
+        place = int(np.flatnonzero(rising)[0])
+        broken(f"row {row.row}: place {place + 2} has {row.values[place + 1]}, place {place + 1} {row.values[place]}")
 
 
 def rank_bounds(row: Row, ties: RankTies, *, exact: bool) -> tuple[int, int]:

@@ -17,12 +17,14 @@ from fairdraw.properties._logprobs_asserts import (
     cases,
     check,
     require_best,
+    require_different,
+    require_inside,
+    require_sorted,
     rows_of,
     same_rows,
     seen_rows,
 )
 from fairdraw.protocols import Capability, LogprobsSampler, SeededNoise
-from fairdraw.strategies.logprobs import LogprobsRequest
 from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
@@ -51,10 +53,7 @@ def listed_ids_lie_in_the_vocabulary(sampler: LogprobsSampler, case: LogprobsCas
     Padding of -1, or the padded lanes of a last tile: a detokeniser fails on them, or prints another token.
     """
     for row in seen_rows(sampler, case):
-        outside = (row.ids < 0) | (row.ids >= len(row.logits))
-        if outside.any():
-            place = int(np.flatnonzero(outside)[0])
-            broken(f"row {row.row} lists id {row.ids[place]} at place {place + 1}, outside of [0, {len(row.logits)})")
+        require_inside(row)
 
 
 @check("LPR103", lambda can: cases(can, num_logprobs=SOME), needs=TOP, stage=Stage.SHAPE)
@@ -64,8 +63,7 @@ def no_id_is_listed_twice(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     A merge of tiles that keeps a candidate twice, or an emitted token that is put in front of the list and left in it.
     """
     for row in seen_rows(sampler, case):
-        if len(np.unique(row.ids)) < len(row.ids):
-            broken(f"row {row.row} lists {len(row.ids)} ids, of which {len(np.unique(row.ids))} differ")
+        require_different(row)
 
 
 @check("LPR104", lambda can: cases(can, num_logprobs=SOME), needs=TOP)
@@ -75,12 +73,7 @@ def lists_are_sorted(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     `topk(sorted=False)`, or tiles that follow each other.
     """
     for row in seen_rows(sampler, case):
-        rising = row.values[1:] > row.values[:-1]
-        if row.has_distribution and rising.any():
-            place = int(np.flatnonzero(rising)[0])
-            broken(
-                f"row {row.row}: place {place + 2} has {row.values[place + 1]}, place {place + 1} {row.values[place]}"
-            )
+        require_sorted(row)
 
 
 @check("LPR105", lambda can: cases(can, num_logprobs=SOME), needs=TOP)
@@ -194,15 +187,19 @@ def batches_without_rows_give_empty_tensors(sampler: LogprobsSampler, case: Logp
 
 @check("LPR114", lambda can: cases(can, max_requests=3))
 def requests_without_rows_do_not_disturb_others(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """A request without a row beside others, as the last chunk of a prompt: others get what they would get without it.
+    """Requests without a row before, between and behind others, as the last chunk of a prompt, which ask for other
+    numbers: others get what they would get without them.
 
-    Offsets that count one row per request.
+    Offsets that count one row per request, or a cumulative sum that leaves out requests without rows.
     """
-    none = LogprobsRequest(num_rows=0)
-    padded = case.replace(requests=(*case.requests, none))
-    same_rows(
-        sampler, list(seen_rows(sampler, case)), list(seen_rows(sampler, padded)), "beside a request without rows"
-    )
+    batch = case.batch(sampler.device)
+    num_rows, asked, other = list(batch.num_rows), list(batch.num_logprobs), min(5, batch.most_logprobs)
+    for place in (0, 1 + len(num_rows) // 2, 2 + len(num_rows)):
+        num_rows.insert(place, 0)
+        asked.insert(place, other if place else 0)
+    beside = batch.replace(num_rows=num_rows, num_logprobs=asked)
+    alone, found = (list(rows_of(one, call_logprobs(sampler, one))) for one in (batch, beside))
+    same_rows(sampler, alone, found, "beside requests without a row")
 
 
 # -- a function that draws --------------------------------------------------------------------------------------------

@@ -16,13 +16,17 @@ from fairdraw.properties._logprobs_asserts import (
     cases,
     check,
     require_best,
+    require_different,
+    require_inside,
     require_rank,
+    require_sorted,
     require_values,
     rows_of,
     same_rows,
     seen_rows,
 )
 from fairdraw.protocols import Capability, LogprobsSampler
+from fairdraw.strategies.logprobs import wide_logprobs_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -103,6 +107,24 @@ def vocabularies_of_151936_tokens_have_right_values_ids_and_ranks(sampler: Logpr
     require_values(iter(rows))
     require_best(sampler, iter(rows))
     for row in rows:
+        require_rank(sampler, row)
+
+
+@check("LPR156", wide_logprobs_cases, needs=(Capability.RAGGED,), weight=0.3)
+def every_pair_of_what_requests_ask_is_right_in_one_batch(sampler: LogprobsSampler, case: LogprobsCase) -> None:
+    """Some hundred requests, with each pair of kind of row, length of list, processing, token and number of rows, and a
+    prompt of 700 rows: values, ranks and lists of each row are right.
+
+    A list that is exact up to 20 only, rows that are computed in chunks, or an index of requests that slips behind one
+    of many rows, or of none. If lists of a certain length or rows of a certain kind fail alone, other checks say so.
+    """
+    rows = list(seen_rows(sampler, case))
+    require_values(iter(rows))
+    require_best(sampler, iter(rows))
+    for row in rows:
+        require_inside(row)
+        require_different(row)
+        require_sorted(row)
         require_rank(sampler, row)
 
 

@@ -14,6 +14,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, _laid_out
+from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies._sizes import vocab_sizes
@@ -34,6 +35,7 @@ __all__ = [
     "logprobs_batches",
     "logprobs_cases",
     "logprobs_requests",
+    "wide_logprobs_cases",
 ]
 
 Row = Any  # NDArray[np.float32], [vocab_size]; kept short for the tables below
@@ -85,7 +87,7 @@ _TOKENS: dict[str, Callable[[Row, np.random.Generator], int]] = {
 ROW_TOKEN_KINDS: tuple[str, ...] = tuple(_TOKENS)
 """Which token a row emitted: the argmax, id 0, the last id, the argmin (which may be masked, as in a prompt), any."""
 
-NUM_LOGPROBS: tuple[int | None, ...] = (0, 1, 5, 20, ALL_LOGPROBS, None)
+NUM_LOGPROBS: tuple[int | None, ...] = (0, 1, 5, 20, 50, ALL_LOGPROBS, None)
 """What requests ask for: the emitted token alone, some, the whole vocabulary, nothing."""
 
 
@@ -322,6 +324,61 @@ def logprobs_cases(
         layout=draw(st.sampled_from(open_to.layouts(layouts))),
         ids=draw(st.sampled_from(tuple(ids))),
         seed=draw(bulk_seeds()),
+    )
+
+
+_LIST_LENGTHS: tuple[int | None, ...] = (0, 1, 2, 5, 20, 21, 50, 100, 300, ALL_LOGPROBS, None)
+_NUM_ROWS = (1, 0, 2, 3, 5, 9)
+_PROMPT_ROWS = 700
+"""More than the rows that a kernel takes at once, as a prompt has them."""
+_KEPT = (1, 2, 3, 5, 8, 16)
+"""A failing batch shrinks to that many of its requests."""
+_WIDE_SIZES = (37, 130, 257, 64, 7, 1)
+
+
+@st.composite
+def wide_logprobs_cases(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    stages: Sequence[str] | None = None,
+) -> LogprobsCase:
+    """Batches of some hundred requests in which every pair of what a request may have occurs, and a long prompt.
+
+    Numbers of log-probabilities, also of more than 20; kinds of rows, processing and tokens; 0 to 9 rows, all of them
+    or fewer with a token. Draws only what `capabilities` support.
+
+    Args:
+        stages: What is returned (`STAGES`).
+    """
+    name, open_to = "wide_logprobs_cases", Narrowing("wide_logprobs_cases", capabilities)
+    known = check_kinds(name, "stages", stages, STAGES)
+    if Capability.LOGIT_SCORES not in capabilities:
+        known = tuple(stage for stage in known if stage.endswith("logprobs")) or known
+    asked = [one if Capability.TOP_LOGPROBS in capabilities else one and 0 for one in _LIST_LENGTHS]
+    seed = draw(bulk_seeds())
+    values = {
+        "logits": open_to.rows("logits", check_kinds(name, "logits", None, LOGIT_KINDS)),
+        "num_logprobs": asked,
+        "processing": PROCESSING_KINDS,
+        "token": ROW_TOKEN_KINDS,
+        "num_rows": _NUM_ROWS if Capability.RAGGED in capabilities else (1,),
+        "without_token": (0, 1),
+    }
+    settings = covering_settings(values, seed=seed % 16)
+    requests = [LogprobsRequest(num_emitted=max(0, s["num_rows"] - s.pop("without_token")), **s) for s in settings]
+    kept, first = draw(st.sampled_from(_KEPT + (len(requests),) * 40)), draw(st.integers(0, len(requests) - 1))
+    chosen = (requests[first:] + requests[:first])[:kept]
+    if kept == len(requests) and Capability.RAGGED in capabilities and not capabilities.slow:
+        chosen.insert(first // 2, LogprobsRequest("normal", 2, "temperature", "any", _PROMPT_ROWS))
+    if all(request.num_logprobs is None for request in chosen):
+        chosen[0] = chosen[0].replace(num_logprobs=0)
+    return LogprobsCase(
+        vocab_size=draw(st.sampled_from(_WIDE_SIZES)),
+        requests=tuple(chosen),
+        stage=draw(st.sampled_from(known)),
+        dtype=draw(st.sampled_from(open_to.dtypes(None))),
+        seed=seed,
     )
 
 

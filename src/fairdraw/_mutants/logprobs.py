@@ -13,6 +13,7 @@ from fairdraw._mutants._mutant import Mutant, name_of
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
 from fairdraw.protocols import (
+    ALL_LOGPROBS,
     NOT_EMITTED,
     FunctionLogprobsSampler,
     LogprobsBatch,
@@ -292,6 +293,36 @@ class CountsARowForEveryRequest(LogprobsOracle):
         if 0 in batch.num_rows and len(found.logprobs):
             found.logprobs[-1] = 0
         return found
+
+
+@_mutant("LPR114", "LPR156")
+class LeavesOutRequestsWithoutRows(LogprobsOracle):
+    """How many each row asks for is looked up by a count of the requests that have rows."""
+
+    def numbers(self, batch: LogprobsBatch) -> list[int | None]:
+        asked = [batch.vocab_size if one == ALL_LOGPROBS else one for one in batch.num_logprobs]
+        counts = [count for count in batch.num_rows if count]
+        return [one for one, count in zip(asked, counts, strict=False) for _ in range(count)]
+
+
+@_mutant("LPR156")
+class KeepsTheSumOfTheChunkBefore(LogprobsOracle):
+    """Rows are normalised in chunks of 256; the first row of a chunk is divided by the sum of the row before it."""
+
+    def log_softmax(self, logits: Any) -> Any:
+        found = super().log_softmax(logits)
+        for first in range(256, len(logits), 256):
+            found[first] += found[first - 1].max() - logits[first - 1].max() - found[first].max() + logits[first].max()
+        return found
+
+
+@_mutant("LPR104", "LPR156")
+class ListsTwentyInOrder(LogprobsOracle):
+    """Behind the twentieth place ids follow as they come."""
+
+    def best(self, logits: NDArray[np.float32], number: int) -> NDArray[np.int64]:
+        ranked = super().best(logits, number)
+        return np.concatenate([ranked[:20], np.sort(ranked[20:])])
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
