@@ -32,6 +32,7 @@ _DRY, _XTC = (Capability.DRY,), (Capability.XTC,)
 _MIROSTAT = ((Capability.MIROSTAT_V1, Capability.MIROSTAT_V2),)
 _CLEAR = ("ladder", "normal", "zipf", "grid", "peaked", "half")
 _NUM_STEPS = 6
+_MANY_STEPS, _FEWER_STEPS = 150, 20
 
 
 @check("FIL141", wide_filter_cases, weight=0.06)
@@ -146,6 +147,31 @@ def prompt_and_output_are_one_text(filterer: LogitsFilterer, case: FilterCase) -
     require_rows(filterer, case)
 
 
+@check(
+    "FIL155",
+    lambda can: filter_cases(
+        can, filters=("dry",), texts=("far",), logits=("ladder",), min_vocab_size=60, max_vocab_size=300, max_rows=2
+    ),
+    needs=_DRY,
+    weight=0.2,
+)
+def repetitions_are_found_at_any_distance(filterer: LogitsFilterer, case: FilterCase) -> None:
+    """A phrase from the beginning of a text of 600 to 3000 tokens that comes again at its end is a repetition.
+
+    A window of the last hundreds of tokens, where the range says all of them, and lengths that are cut at 20 or so.
+    """
+    first = 600 + case.seed % 1000
+    rows = (
+        row.replace(
+            num_tokens=first * (1 + number),
+            num_prompt=first * number,
+            params=dataclasses.replace(row.params, dry_allowed_length=2, dry_breakers=(), dry_base=1.25, dry_range=0),
+        )
+        for number, row in enumerate(case.rows)
+    )
+    require_rows(filterer, case.replace(rows=tuple(rows)))
+
+
 # -- XTC --------------------------------------------------------------------------------------------------------------
 
 
@@ -171,11 +197,11 @@ def _speakers(can: Capabilities, **narrow: int) -> st.SearchStrategy[FilterCase]
     return cases(can, filters=filters, logits=("zipf", "normal"), min_vocab_size=30, max_vocab_size=300, **narrow)
 
 
-def _require_steps(filterer: LogitsFilterer, case: FilterCase) -> None:
+def _require_steps(filterer: LogitsFilterer, case: FilterCase, num_steps: int = _NUM_STEPS) -> None:
     """Every step keeps what follows from the tokens of the steps before it."""
     oracle, noise = FiltersOracle(filterer.chain), SeededNoise(case.seed)
     context = [oracle.context(case.batch(), number) for number in range(len(case.rows))]
-    for step in range(_NUM_STEPS):
+    for step in range(num_steps):
         batch = case.replace(seed=case.seed + step).batch(filterer.device)
         found = call_filters(filterer, batch, noise)
         if found.token_ids is None:
@@ -222,3 +248,12 @@ def each_row_has_its_own_mirostat(filterer: LogitsFilterer, case: FilterCase) ->
     State by the number among the rows with mirostat, or one for all of them.
     """
     _require_steps(filterer, case.replace(rows=(FilterRow("zipf"), *case.rows)))
+
+
+@check("FIL165", lambda can: _speakers(can, max_rows=2), needs_one_of=_MIROSTAT, weight=0.05)
+def mirostat_remembers_over_a_long_text(filterer: LogitsFilterer, case: FilterCase) -> None:
+    """150 steps of one text: mu is what follows from all of its tokens. Slow filterers are asked for 20.
+
+    State in a ring of steps, a row's state that a cache drops, an error that adds up.
+    """
+    _require_steps(filterer, case, _FEWER_STEPS if filterer.capabilities.slow else _MANY_STEPS)

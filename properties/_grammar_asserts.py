@@ -128,6 +128,13 @@ class Step:
             self.require(request, slice(0, read))
 
 
+def require_left_as_they_were(step: Step) -> None:
+    """Every grammar is in the state in which its text is."""
+    for request, text in enumerate(step.texts):
+        if text.matcher is not None and text.matcher.state != text.state:
+            broken(f"step {step.number}: request {request} was in state {text.state}, now {text.matcher.state}")
+
+
 def _words(places: NDArray[np.integer]) -> str:
     if not places.size:
         return "no row"

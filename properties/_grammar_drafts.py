@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._core.checks import check
-from fairdraw.properties._grammar_asserts import follow
+from fairdraw.properties._grammar_asserts import follow, require_left_as_they_were
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capability
-from fairdraw.strategies.grammar import DONE, automaton_cases
+from fairdraw.strategies.grammar import DONE, automaton_cases, wide_automaton_cases
 
 if TYPE_CHECKING:
     from fairdraw.properties._grammar_asserts import Step
@@ -97,9 +97,7 @@ def grammars_are_left_as_they_were(masker: Any, case: AutomatonCase) -> None:
     A fork that is not rolled back, or by one token too few: the next step begins in the state after rejected drafts.
     """
     for step in follow(masker, case):
-        for request, text in enumerate(step.texts):
-            if text.matcher is not None and text.matcher.state != text.state:
-                broken(f"step {step.number}: request {request} was in state {text.state}, now {text.matcher.state}")
+        require_left_as_they_were(step)
 
 
 @_check(
@@ -180,3 +178,15 @@ def steps_in_half_precision_are_masked(masker: Any, case: AutomatonCase) -> None
     """
     for step in follow(masker, case):
         step.require_read_rows()
+
+
+@check("GRM132", wide_automaton_cases, needs=_DRAFTS, contract="grammar", weight=0.15)
+def many_requests_with_long_drafts_are_masked(masker: Any, case: AutomatonCase) -> None:
+    """48 requests with 0 to 128 drafts each, step after step; each row that is read is right, and grammars go back.
+
+    A roll-back, a window of drafts or a buffer of rows that is too short for the longest request; and rows of a buffer
+    that keep what a larger step, or the request that was there, has left in them.
+    """
+    for step in follow(masker, case):
+        step.require_read_rows()
+        require_left_as_they_were(step)

@@ -53,14 +53,30 @@ LOGIT_KINDS: tuple[str, ...] = ("ladder", "grid", *TARGET_KINDS)
 """Rows of logits: equal steps, multiples of 1/64, `TARGET_KINDS`."""
 
 _ALPHABET = 4
+_PHRASE = 30
+"""Tokens that a text begins and ends with, at most."""
+
+
+def _far(number: int, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A phrase of the lower half of the ids, then other ids, and all of the phrase but its last three tokens again."""
+    text = rng.integers(size // 2, size, number)
+    phrase = rng.integers(0, max(1, size // 2), min(_PHRASE, number // 3))
+    text[: len(phrase)] = phrase
+    if len(phrase) > 3:
+        text[number - len(phrase) + 3 :] = phrase[:-3]
+    return text
+
+
 _TEXTS: dict[str, Callable[[int, int, np.random.Generator], NDArray[np.int64]]] = {
     "one": lambda number, size, rng: np.zeros(number, np.int64),
     "loop": lambda number, size, rng: np.arange(number) % min(3, size),
     "any": lambda number, size, rng: rng.integers(0, min(_ALPHABET, size), number),
     "echo": lambda number, size, rng: np.resize(rng.integers(0, min(_ALPHABET, size), max(1, number * 2 // 3)), number),
+    "far": _far,
 }
 TEXT_KINDS: tuple[str, ...] = tuple(_TEXTS)
-"""Tokens so far: one token again and again, a loop of three, any of four tokens, such a text that begins again."""
+"""Tokens so far: one token again and again, a loop of three, any of four tokens, such a text that begins again, and one
+that only repeats at its end how it began."""
 
 SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {  # Any: one type per parameter
     "temperature": tuple({"temperature": value} for value in (0.5, 1.7, 0.9)),

@@ -24,10 +24,12 @@ from fairdraw.strategies._grammar_cases import (
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatcher
-from fairdraw.strategies.rows import TARGET_KINDS, bulk_seeds
+from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
 
 __all__ = [
     "DONE",
@@ -48,6 +50,7 @@ __all__ = [
     "bitmask_batches",
     "bitmask_cases",
     "token_automata",
+    "wide_automaton_cases",
 ]
 
 _INDEX_NEEDS = {**dict.fromkeys(INDEX_KINDS[1:], Capability.ROW_INDICES), "repeated": Capability.REPEATED_INDICES}
@@ -233,3 +236,50 @@ def automaton_cases(
         dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
         seed=draw(bulk_seeds()),
     )
+
+
+_DRAFT_COUNTS = (0, 1, 3, 9, 17, 33, 2, 64, 5, 128)
+_KEPT = (1, 2, 3, 5, 8, 16)
+"""A failing case shrinks to that many of its requests."""
+_WIDE_REQUESTS = 48
+
+
+@st.composite
+def wide_automaton_cases(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+) -> AutomatonCase:
+    """48 requests over some steps: grammars of many tokens or none, 0 to 128 drafts, one in a hundred of them illegal.
+
+    In later steps each request has another number of drafts, so that rows of all requests move.
+    """
+    open_to, seed = Narrowing("wide_automaton_cases", capabilities), draw(bulk_seeds())
+    rng, vocab_size = bulk_rng("wide automata", seed), draw(st.sampled_from((100, 64, 33, 257)))
+    kept, first = draw(st.sampled_from(_KEPT + (_WIDE_REQUESTS,) * 40)), draw(st.integers(0, _WIDE_REQUESTS - 1))
+    automata = tuple(_many_edges(vocab_size, rng) for _ in range(5))
+    requests = [
+        ForkedRequest(
+            automaton=number % 6 - 1,
+            drafts=tuple(rng.choice(("legal", "illegal"), _DRAFT_COUNTS[number % 10], p=(0.99, 0.01)).tolist()),
+            logits=("normal", "half", "flat")[number % 3],
+            walked=number % 4,
+        )
+        for number in range(_WIDE_REQUESTS)
+    ]
+    return AutomatonCase(
+        vocab_size=vocab_size,
+        automata=automata,
+        requests=tuple((requests[first:] + requests[:first])[:kept]),
+        num_steps=draw(st.sampled_from((3, 4, 5, 1))),
+        dtype=draw(st.sampled_from(open_to.dtypes(None))),
+        seed=seed,
+    )
+
+
+def _many_edges(vocab_size: int, rng: np.random.Generator) -> TokenAutomaton:
+    """Five states; in each some tokens are allowed, up to half of the vocabulary, and lead anywhere."""
+    edges: list[tuple[int, int, int]] = []
+    for state in range(5):
+        tokens = rng.choice(vocab_size, rng.integers(1, vocab_size // 2), replace=False)
+        edges += zip([state] * len(tokens), tokens.tolist(), rng.integers(0, 5, len(tokens)).tolist(), strict=True)
+    return TokenAutomaton(tuple(edges))

@@ -642,6 +642,34 @@ class LooksAtTheFirstTokens(FiltersOracle):
         return super().repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[:reach]))
 
 
+@_mutant("FIL155")
+class LooksAtThreeHundredTokens(FiltersOracle):
+    """A window of the last 300 tokens, where the range says all of them."""
+
+    def repetitions(self, context: RowContext) -> Any:
+        return super().repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[-300:]))
+
+
+@_mutant("FIL155", "FIL153")
+class CountsSixteenRepeatedTokens(FiltersOracle):
+    """A longer repetition costs what one of 16 tokens does."""
+
+    def repetitions(self, context: RowContext) -> Any:
+        return {token: min(length, 16) for token, length in super().repetitions(context).items()}
+
+
+@_mutant("FIL165")
+class ForgetsMuAfterFiftySteps(FiltersOracle):
+    """States lie in a ring that other requests reach around to."""
+
+    def filter_logits(self, batch: Any, noise: Any) -> Any:
+        steps = noise.kept.setdefault("ring", [0])
+        steps[0] += 1
+        if steps[0] % 50 == 0:
+            noise.kept["oracle"]["mus"].clear()
+        return super().filter_logits(batch, noise)
+
+
 @_mutant("FIL161", "DIST981", "DIST982")
 class HasOneCoinForTheBatch(FiltersOracle):
     """The first row's coin decides for all, and any row's probability counts."""

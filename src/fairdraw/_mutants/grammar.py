@@ -350,6 +350,40 @@ def rolls_back_one_too_few(right: GrammarOracle, request: GrammarRequest, num_to
     right.take_back(request, max(num_tokens - 1, 0))
 
 
+@patched("take_back", "GRM132")
+def rolls_back_twenty_at_most(right: GrammarOracle, request: GrammarRequest, num_tokens: int) -> None:
+    """The matcher keeps a history of twenty tokens."""
+    right.take_back(request, min(num_tokens, 20))
+
+
+@patched("masks", "GRM132")
+def masks_the_first_forty_rows(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """A buffer per request for forty rows; those behind them are left alone."""
+    masks = right.masks(request, width)
+    masks[40:] = ALL
+    return masks
+
+
+@mutant("GRM132")
+class LeavesOldMasksBehindTheGrammar(GrammarOracle):
+    """Rows of requests without a grammar are not written; they hold what an earlier step left there."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Tensor] = {}  # width to [num_rows, num_words] int32
+
+    def fork(self, batch: GrammarBatch) -> Tensor:
+        masks = super().fork(batch)
+        old = self.kept.get(masks.shape[1])
+        first = 0
+        for request in batch.requests:
+            rows = slice(first, first + len(request.draft_token_ids) + 1)
+            first = rows.stop
+            if request.grammar is None and old is not None and len(old) >= rows.stop > 32:
+                masks[rows] = old[rows]
+        self.kept[masks.shape[1]] = masks
+        return masks
+
+
 @mutant("GRM127", "GRM130")
 class RepeatsTheMasksOfTheLastStep(GrammarOracle):
     """Masks are made while the forward pass runs, and in steps with as many rows those of the step before are used."""
