@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from fairdraw._core.checks import check
@@ -22,6 +24,10 @@ from fairdraw.properties._rejection_asserts import (
 from fairdraw.properties._rejection_cases import POSITIVE, ordinary
 from fairdraw.protocols import Capability, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import DTYPES, RejectionCase
+
+if TYPE_CHECKING:
+    from fairdraw.properties._rejection_cases import Cases
+    from fairdraw.protocols import Capabilities
 
 _GREEDY = (Capability.GREEDY,)
 
@@ -160,6 +166,24 @@ def greedy_requests_beside_random_ones_equal_argmax_decoding(sampler: RejectionS
 
     All-greedy batches take a path of their own. In a mixed batch the mark of a greedy request, 0 or -1, is easily taken
     for a temperature: then logits are divided by it, and their signs may turn.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        _equals_argmax_decoding(sampler, batch, answer)
+
+
+def _many_drafts(can: Capabilities) -> Cases:
+    most = 16 if Capability.LONG_DRAFTS in can else 8
+    narrow = {"min_drafts": 5, "max_drafts": most, "min_vocab_size": 2, "max_vocab_size": 16, "max_requests": 3}
+    return ordinary(can, **narrow, greedy=True, targets=("normal", "peaked", "tied"), tokens=("likely",))
+
+
+@check("REJ212", _many_drafts, needs=_GREEDY, weight=0.3)
+def the_drafts_of_a_long_greedy_step_see_all_before_them(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """5 to 16 drafts, each the argmax of its row, in small batches: rows far behind the first count as the first does.
+
+    Steps from raw logits count the drafts before a row in penalties, and advance a grammar and bad words by them; a
+    buffer of four or eight drafts, or a mask of few bits, shows in the rows behind it alone.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):

@@ -24,6 +24,8 @@ _SLOW_TILES = 6
 _SLOW_ROWS = 8
 
 WON, ONLY, GREEDY, DRAFTED = "won by its noise", "the only possible", "the largest logit", "drafted and accepted"
+LEFT = "the only one that a rejected draft leaves"
+"""The target may be another token as well. A sampler that loses the id has no residual, and draws that one."""
 
 Rows = list[tuple[str, int]]
 """In which way a request comes to its id, and the id."""
@@ -32,7 +34,8 @@ Rows = list[tuple[str, int]]
 def _ways(can: Capabilities) -> list[str]:
     """Those in which the sampler's declaration says which token is emitted."""
     has_race = Capability.EXPLICIT_NOISE in can and Capability.REFERENCE_RACE in can
-    return [*[WON] * has_race, ONLY, *[GREEDY] * (Capability.GREEDY in can), DRAFTED]
+    left = [LEFT] * (Capability.DENSE_DRAFTS in can and Capability.TOKEN_VERIFICATION in can)
+    return [*[WON] * has_race, ONLY, *[GREEDY] * (Capability.GREEDY in can), DRAFTED, *left]
 
 
 def _rows(can: Capabilities, tile: int, vocab_size: int) -> Rows:
@@ -52,12 +55,19 @@ def _step(rows: Rows, vocab_size: int, dense: bool) -> SpecDecodeBatch:
     logits[torch.arange(size), ids] = torch.tensor([0.0 if way == WON else 1.0 for way, _ in rows])
     is_drafted = torch.tensor([way == DRAFTED for way, _ in rows])
     drafts = torch.where(is_drafted, ids, (ids + vocab_size // 2) % vocab_size)
+    draft_probs = torch.nn.functional.one_hot(drafts, vocab_size).float()
+    if dense:
+        left = torch.tensor([place for place, (way, _) in enumerate(rows) if way == LEFT], dtype=torch.int64)
+        others = (ids[left] + vocab_size // 3) % vocab_size
+        logits[left, others] = 1.0
+        draft_probs[left] /= 2
+        draft_probs[left, others] = 0.5
     return SpecDecodeBatch(
         draft_token_ids=drafts.int(),
         num_draft_tokens=[1] * size,
         cu_num_draft_tokens=torch.arange(1, size + 1, dtype=torch.int32),
         max_spec_len=1,
-        draft_probs=torch.nn.functional.one_hot(drafts, vocab_size).float() if dense else None,
+        draft_probs=draft_probs if dense else None,
         target_logits=logits,
         bonus_token_ids=ids.flip(0).int()[:, None],
         temperature=torch.tensor([0.0 if way == GREEDY else 1.0 for way, _ in rows]),
@@ -82,6 +92,8 @@ def _tiled(can: Capabilities) -> Cases:
 @check("REJ647", _tiled, weight=0.03)
 def ids_at_the_edges_of_tiles_of_every_size_can_be_emitted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """In vocabularies of some tiles and a small rest the last ids are accepted, recovered, and greedy like any other.
+
+    They are also recovered where the target has one other token, which the draft distribution has as often.
 
     Tiles of about fifty sizes from 16 to 8192, two vocabularies each; also the ids around edges of tiles. Suspect the
     mask of the last tile, and a path for full tiles whose remainder is handled elsewhere, or not at all. An interpreted

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core.checks import check
 from fairdraw._core.harness import Emission, emit, emit_next, propose_next, seeded
@@ -19,6 +20,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import ORACLE, broken, emit_case, emit_intact, same_rows
 from fairdraw.properties._rejection_cases import identical_requests, lively, with_request_seeds
 from fairdraw.protocols import (
+    PLACEHOLDER_TOKEN_ID,
     Capabilities,
     Capability,
     DraftStep,
@@ -30,8 +32,6 @@ from fairdraw.protocols import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from fairdraw.properties._rejection_cases import Cases
     from fairdraw.protocols import DraftingSampler, SpecDecodeBatch
@@ -258,28 +258,42 @@ def every_position_of_a_request_draws_new_noise(sampler: DraftingSampler, case: 
     offsets = _SLOW_POSITIONS if sampler.capabilities.slow else _POSITIONS
     with seeded(noise, batch.device):
         steps = [_at_position(sampler, batch, noise, first + offset) for offset in offsets]
-    for what, tokens in zip(("drafts", "verified tokens"), zip(*steps, strict=True), strict=True):
+    for what, tokens in zip(("drafts", "recovered tokens", "bonus tokens"), zip(*steps, strict=True), strict=True):
         _are_new(what, offsets, tokens)
+
+
+Tokens = NDArray[np.int64]
+"""One per request, `[batch_size] int64`."""
 
 
 def _at_position(
     sampler: DraftingSampler, batch: SpecDecodeBatch, noise: SeededNoise, position: int
-) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:  # [_EQUAL, 1] int64, and [_EQUAL, 2] int64
-    """What is drafted there from flat rows, if the drafter says that it drew from such; and what is emitted there."""
+) -> tuple[Tokens | None, Tokens, Tokens | None]:  # each [_EQUAL] int64
+    """From flat rows: what is drafted there, if the drafter says that it drew from such; what is emitted first there;
+    and what is emitted behind a draft that is certain, if all are accepted and it is not the token that was given."""
     flat = torch.zeros((_EQUAL, batch.vocab_size), device=batch.device)
     positions = torch.full((_EQUAL,), position, dtype=torch.int64, device=batch.device)
     step = DraftStep(flat, positions, torch.ones(_EQUAL, device=batch.device), 0, origin=f"<position {position}>")
     drafted = propose_next(sampler, step, noise)
     is_flat = drafted.draft_probs is not None and drafted.draft_probs.max() <= _AT_MOST
-    emitted = emit_next(sampler, batch.replace(positions=positions, bonus_logits=flat), noise)
-    return drafted.token_ids[:, None] if is_flat else None, emitted.astype(np.int64)
+    batch = batch.replace(positions=positions, bonus_logits=flat)
+    emitted = [emit_next(sampler, one, noise).astype(np.int64) for one in (batch, _certain(batch))]
+    bonus, given = emitted[1][:, -1], batch.bonus_token_ids[:, 0].cpu().numpy()
+    is_drawn = (bonus != PLACEHOLDER_TOKEN_ID).all() and (bonus != given).any()
+    return drafted.token_ids if is_flat else None, emitted[0][:, 0], bonus if is_drawn else None
+
+
+def _certain(batch: SpecDecodeBatch) -> SpecDecodeBatch:
+    """Drafts that the target has alone."""
+    logits = torch.full_like(batch.target_logits, -torch.inf)
+    return batch.replace(target_logits=logits.scatter(1, batch.draft_token_ids[:, None].long(), 0.0))
 
 
 _AT_MOST = 1 / 16
 """Probability of a token, where tokens of steps are compared."""
 
 
-def _are_new(what: str, offsets: Sequence[int], tokens: Sequence[NDArray[np.int64] | None]) -> None:
+def _are_new(what: str, offsets: Sequence[int], tokens: Sequence[Tokens | None]) -> None:
     """No two steps are equal, nor a step and the one after it in the next request."""
     known = [(offset, one) for offset, one in zip(offsets, tokens, strict=True) if one is not None]
     for (near, earlier), (far, later) in combinations(known, 2):

@@ -291,6 +291,14 @@ class KeepsPositionsInSixteenBits(_OtherPositions):
         return positions % 2**16
 
 
+@mutant_pair("REJ659", "DIST804")
+class KeysTheBonusByTheNumberOfDrafts(Pair):
+    """The key of the bonus token has its place in the step instead of its place in the text."""
+
+    def bonus_positions(self, batch: SpecDecodeBatch) -> Tokens:
+        return np.array(batch.num_draft_tokens)
+
+
 @mutant_pair("REJ659")
 class DraftsBySeedPlusPosition(Pair):
     """The drafter's key is a sum: a request says what its neighbour says a step later."""

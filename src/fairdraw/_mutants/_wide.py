@@ -106,6 +106,24 @@ def a_last_tile_of_few_entries_takes_no_part(right: RejectionOracle, weights: Ro
     return right.race(weights[:kept], exponentials[:kept])
 
 
+@patched(RejectionOracle, "residual", "REJ647")
+def the_residual_ends_with_the_last_full_vector(right: RejectionOracle, step: DraftStep) -> Row:
+    """Sixteen lanes at a time: of dense drafts the rest of the row is left out, so that the target is drawn from."""
+    weights = right.residual(step)
+    if step.draft_probs is not None and weights.size > 512:
+        weights[weights.size // 16 * 16 :] = 0
+    return weights
+
+
+@patched(RejectionOracle, "greedy_request", "REJ212")
+def greedy_drafts_beyond_the_tenth_see_the_row_of_the_tenth(
+    right: RejectionOracle, steps: Steps, bonus_token_id: int
+) -> list[int]:
+    """Rows of a request lie in a buffer of ten, and the last one is read again."""
+    seen = [dataclasses.replace(s, target_logits=steps[min(i, 9)].target_logits) for i, s in enumerate(steps)]
+    return right.greedy_request(seen if len(steps) <= 32 else steps, bonus_token_id)
+
+
 @patched(RejectionOracle, "greedy_token", "REJ647")
 def the_first_of_a_last_tile_is_never_greedy(right: RejectionOracle, step: DraftStep) -> int:
     """Tiles of 1,280: the carried maximum is kept where the first lane of a partial last tile stands."""
