@@ -20,7 +20,7 @@ from fairdraw.properties._filters_asserts import (
     require_rows,
 )
 from fairdraw.protocols import Capability, FilterParams, SeededNoise
-from fairdraw.strategies.filters import FilterCase, FilterRow, filter_cases, wide_filter_cases
+from fairdraw.strategies.filters import FilterCase, FilterRow, filter_cases, many_filter_rows, wide_filter_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -85,6 +85,16 @@ def a_single_token_stays(filterer: LogitsFilterer, case: FilterCase) -> None:
     """With one possible token, or a vocabulary of two or three, filters do what the formula says.
 
     An entropy of 0 that is divided by log(1), a deviation of one number over n - 1, a second difference of two.
+    """
+    require_rows(filterer, case)
+
+
+@check("FIL146", many_filter_rows, weight=0.15)
+def each_of_many_rows_has_its_own_filter(filterer: LogitsFilterer, case: FilterCase) -> None:
+    """Up to 300 rows, one filter each: every row follows its own setting.
+
+    Flags in a word of 32 or 64 bits, programs for a number of rows at once, and parameters that are looked up by the
+    row modulo something.
     """
     require_rows(filterer, case)
 

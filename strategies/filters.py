@@ -34,6 +34,7 @@ __all__ = [
     "FilterRow",
     "filter_batches",
     "filter_cases",
+    "many_filter_rows",
     "wide_filter_cases",
 ]
 
@@ -356,6 +357,32 @@ def wide_filter_cases(
             rows.append(FilterRow("zipf", FilterParams(**SETTINGS[name][number % 3])))
     size = draw(st.sampled_from(_SIZES))
     return FilterCase(size, tuple(rows) or (FilterRow("zipf"),), seed)
+
+
+_MANY_ROWS = (131, 300, 67, 1)
+"""Around and beyond the rows of one program, or of one word of flags."""
+
+
+@st.composite
+def many_filter_rows(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+) -> FilterCase:
+    """A batch of many rows with one filter each. Settings come again after an odd number of rows.
+
+    Draws only what `capabilities` support.
+    """
+    known = [name for name in filters_of(capabilities) if name not in ALONE]
+    settings: list[dict[str, Any]] = [{}, *(one for name in known for one in SETTINGS[name])]  # Any: as SETTINGS
+    settings = settings[: len(settings) - 1 + len(settings) % 2]  # an odd number
+    seed, count = draw(bulk_seeds()), draw(st.sampled_from(_MANY_ROWS))
+    rows = tuple(
+        FilterRow(
+            _WIDE_KINDS[number % 5], FilterParams(**settings[number % len(settings)]), TEXT_KINDS[number % 3], 9, 3
+        )
+        for number in range(count)
+    )
+    return FilterCase(draw(st.sampled_from((17, 100, 3))), rows, seed)
 
 
 @st.composite

@@ -77,7 +77,7 @@ def test_a_call_is_described_in_plain_words(wide_batch: Callable[[int, int], Any
     assert drawn.total == 1
     for area, value in {
         "requests per batch": "257-1024",
-        "drafts per request": "6-31",
+        "drafts per request": "6-10",
         "vocabulary": "1-64",
         "inputs": "one-hot drafts",
         "noise": "per-request seeds beside none",

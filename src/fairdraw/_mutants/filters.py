@@ -642,6 +642,14 @@ class LooksAtTheFirstTokens(FiltersOracle):
         return super().repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[:reach]))
 
 
+@_mutant("FIL146")
+class LooksParametersUpModulo96(_Batchwise):
+    """Three programs of 32 rows, and parameters by the row of the program."""
+
+    def seen(self, batch: Any) -> Any:
+        return batch.replace(params=[batch.params[row % 96] for row in range(len(batch.params))])
+
+
 @_mutant("FIL155")
 class LooksAtThreeHundredTokens(FiltersOracle):
     """A window of the last 300 tokens, where the range says all of them."""

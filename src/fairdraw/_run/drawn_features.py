@@ -31,11 +31,11 @@ CALLS, PROMPT, OUTPUT, EVENTS = "calls per case", "prompt tokens", "output token
 
 _EDGES = {  # the largest size of each class
     BATCH: (1, 15, 63, 256, 1024),
-    DRAFTS: (0, 1, 5, 31, 128),
+    DRAFTS: (0, 1, 5, 10, 31, 128),
     VOCABULARY: (64, 1025, 32768, 131072),
     CALLS: (1, 3, 15, 63),
-    PROMPT: (0, 15, 255, 1023),
-    OUTPUT: (0, 15, 255, 1023),
+    PROMPT: (0, 15, 255, 1023, 4096),
+    OUTPUT: (0, 15, 255, 1023, 4096),
 }
 _LOWEST = {DRAFTS: 0, PROMPT: 0, OUTPUT: 0}
 

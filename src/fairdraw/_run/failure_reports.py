@@ -95,9 +95,12 @@ def _is_flaky(error: BaseException | None) -> TypeIs[FlakyFailure]:
 
 
 _UNSTEADY = (
-    "the same example did not fail when it was tried again: two equal calls gave two outputs. The sampler keeps state "
-    "between calls, or draws noise of its own; if that is intended, declare explicit-noise and seeded-noise unsupported"
+    "the same example did not fail when it was tried again: two equal calls gave two outputs. What is judged keeps "
+    "state between calls"
 )
+_OR_DRAWS = ", or draws noise of its own; if that is intended, declare explicit-noise and seeded-noise unsupported"
+_WITH_NOISE = ("rejection", "sampling")
+"""Contracts of which noise is a part."""
 
 
 def failure_report_of(check: AnyCheck, session: Session, error: BaseException, sampler: AnySampler) -> FailureReport:
@@ -105,7 +108,8 @@ def failure_report_of(check: AnyCheck, session: Session, error: BaseException, s
     raised, ended = _raised(error), error if isinstance(error, Ended) else Ended()
     case, broken = ended.case, check_failure_of(error)
     first = broken or next((e for e in raised if raised_by(e) is not None), raised[0])
-    notes = [_UNSTEADY] * _is_flaky(error.__cause__) + list(ended.remarks)
+    unsteady = _UNSTEADY + _OR_DRAWS * (check.contract in _WITH_NOISE)
+    notes = [unsteady] * _is_flaky(error.__cause__) + list(ended.remarks)
     if broken is None and any(unwrapped(raised_by(e)) is sampler for e in raised):
         notes += _to_declare(check, case)
     failure_report = _about(check, session, first, sampler)
