@@ -82,12 +82,12 @@ def _bursts(planner: Planner) -> None:
 
 def deep_cuts(world: TourWorld, seed: int) -> EventTrace:
     """Long outputs that were begun elsewhere: at the first look the budget is just spent, or will be after a cut."""
-    planner = Planner(world, seed, rows=2 * len(MANY_TOKENS))
+    planner = Planner(world, seed, rows=3 * len(MANY_TOKENS))
     adds, cuts = list[Event](), list[Event]()
     for size in planner.shuffled(MANY_TOKENS):
         own: Fields = {"more_output": 2 * size, "seed": seed + size}
-        adds += [Add(_opening(world), **own, **_strict(world, spent_at)) for spent_at in (2 * size, size)]
-        cuts += [Cut(len(cuts), 1 + planner.below(size)), Cut(len(cuts) + 1, size)]
+        adds += [Add(_opening(world), **own, **_strict(world, spent_at)) for spent_at in (2 * size, size, size + 1)]
+        cuts += [Cut(len(cuts), 1 + planner.below(size)), Cut(len(cuts) + 1, size), Cut(len(cuts) + 2, size)]
     together(planner, adds)
     together(planner, cuts)
     planner.verify(planner.drafts())

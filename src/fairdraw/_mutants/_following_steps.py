@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest
+    from fairdraw.protocols._lifecycle import AddedRow
 
 
 class GathersMovesOfAStep(Trusting):
@@ -57,8 +57,9 @@ class KeepsWhatADeepCutTook(Trusting):
 class SharesRowsBeyond512(Trusting):
     """A row is found by nine bits of its number."""
 
-    def copies(self, batch: LiveBatch) -> list[tuple[Copy, LiveRequest]]:
-        return [(self.rows[row % 512], request) for row, request in enumerate(batch.requests)]
+    def sync(self, changes: RowChanges) -> None:
+        super().sync(changes)
+        self.rows |= {row: self.rows[row % 512] for row in self.rows if row >= 512}
 
 
 class KnowsAPromptByItsEnds(Trusting):
