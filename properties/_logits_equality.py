@@ -52,16 +52,23 @@ def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
 
 @check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3, contract="logits_plan")
 def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """One parameter per request, all of them in one batch: equal to the specification, bitwise if that is declared.
+    """One parameter per request: equal to the specification, all of them in one batch, and each in a batch of its own.
 
-    The processor itself is wrong: inverted masks, added twice, the wrong row, another dtype.
+    The processor itself is wrong: inverted masks, added twice, the wrong row, another dtype. If it is right beside
+    others, look at what is left out when nothing else has work, such as a copy or a cast.
     """
     _equal_to_the_oracle(planner, case)
+    if not planner.capabilities.slow:
+        for kinds in dict.fromkeys(request.kinds for request in case.requests):
+            own = tuple(request for request in case.requests if request.kinds == kinds)
+            _equal_to_the_oracle(planner, case.replace(requests=own))
 
 
-@check("PLAN111", lambda can: sets_of_kinds(can, size=2), weight=0.1, contract="logits_plan")
+@check(
+    "PLAN111", lambda can: sets_of_kinds(can, size=2, copies=1 if can.slow else 7), weight=0.1, contract="logits_plan"
+)
 def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Two parameters per request, all pairs in one batch. The order matters: processors do not commute.
+    """Two parameters per request, all pairs in one batch of a thousand. The order matters: processors do not commute.
 
     vLLM's order is allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking budget, temperature,
     min-p, custom for random requests, top-k, top-p.
@@ -107,8 +114,9 @@ def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: L
 def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Each parameter off, at its least, at its most and between, in pairs, in one batch of many requests.
 
-    With them go up to 10 drafts, 900 prompt and 700 output tokens, and bad words of six tokens by the hundred. A buffer
-    that is too small for rows, drafts, words or ids; a number that saturates; a value at the edge taken for off.
+    With them go up to 100 drafts, 5000 prompt and 4200 output tokens, a hundred stop ids, and bad words of six tokens
+    by the hundred. A buffer that is too small for rows, drafts, words or ids; a number that saturates; a value at the
+    edge taken for off.
     """
     _equal_to_the_oracle(planner, case)
 

@@ -147,19 +147,33 @@ def sessions_do_not_affect_each_other(planner: LogitsPlanner, case: LogitsCase) 
         as_specified(planner, other, two, f"by the specification, in step {step} of the other session")
 
 
+_CALLS, _CALLS_IF_SLOW = 40, 6
+"""Steps of one batch, which all have the same shapes."""
+
+
 @check("PLAN135", _eventful_twice, weight=0.03, contract="logits_plan")
 def an_answer_does_not_change_later(planner: LogitsPlanner, case: LogitsCase) -> None:
     """What a step returned stays as it was when later steps are processed.
 
-    A buffer that is returned twice, or two in turns: the sampler of an earlier step still reads it.
+    A buffer that is returned twice, or several in turns: the sampler of an earlier step still reads it, or the client's
+    log-probabilities do.
     """
-    kept: list[tuple[Answer, Tensor]] = []
-    for step, answer in enumerate(follow(planner, case)):
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def keep(answer: Answer) -> None:
         for earlier, returned in kept:
-            if differing_rows(returned, as_float32(earlier.processed)):
-                broken(f"step {step} changed the logits that an earlier step had returned")
+            if differing_rows(returned, as_float32(earlier)):
+                broken("a later call changed the logits that an earlier one had returned")
         if not answer.is_same:
-            kept = [*kept, (answer, as_float32(answer.processed).clone())][-4:]
+            kept.append((answer.processed, as_float32(answer.processed).clone()))
+
+    for answer in follow(planner, case):
+        keep(answer)
+    kept.clear()
+    session, batch = opened(planner, case.setup()), case.batch(planner.device)
+    for call in range(_CALLS_IF_SLOW if planner.capabilities.slow else _CALLS):
+        others = batch.replace(logits=batch.logits + call, change=None if call else batch.change)
+        keep(answered(planner, session, others))
 
 
 @check("PLAN136", _eventful_twice, weight=0.03, contract="logits_plan")

@@ -9,6 +9,7 @@ from hypothesis.stateful import precondition, rule
 
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.protocols import Capability
+from fairdraw.strategies._lifecycle_steps import long_rewrites
 from fairdraw.strategies._lifecycle_tours import TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_penalties
 from fairdraw.strategies.lifecycle import Add, PenaltiesMachine, PenaltiesTrace, PlannedTraces, Playing
@@ -75,8 +76,9 @@ class _Regrowing(PlannedTraces):
 
     @staticmethod
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Lists regrow after, and before, every other event."""
+        """Lists regrow after, and before, every other event; long ones from the middle."""
         yield from (walk(TourWorld.of_penalties(), seed + turn, rewrites=True) for turn in range((num_rounds + 1) // 2))
+        yield long_rewrites(TourWorld.of_penalties(1000), seed)
 
 
 @lifecycle_check("PEN101", PenaltiesMachine, contract="penalties", weight=1.5)
@@ -123,11 +125,13 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
 def penalised_logits_equal_a_recount_at_the_sizes_of_production(playing: Playing, event: Event) -> None:
     """The logits are those of a recount at every size, with every pair of values of two penalties.
 
-    Batches grow row by row past 32, 64, 128 and 256; requests have ten drafts; prompts and outputs have thousands of
-    tokens and grow past 256, 1024 and 4096; one token occurs thousands of times; ids are beyond 2^16 and 2^17;
-    penalties are off, at both ends of their range and just inside. If `PEN101` passes, look for a buffer of a fixed
-    size, a window of the text, a count or an id of too few bits, or a penalty that is skipped or clamped at the end of
-    its range. The sizes that are left in the smallest trace say which.
+    Batches grow row by row past 32, 64, 128 and 256, and have 1030 rows; prompts and outputs have thousands of tokens
+    and grow past 256, 1024 and 4096; one token occurs 32768 times; ids are beyond 2^16 and 2^17; penalties are off, at
+    both ends of their range and just inside. A step has up to 128 drafts of a request and 2500 in all, 2100 new tokens
+    of a request or as many that are cut, and chains of moves. Prompts of one length differ in one place. If `PEN101`
+    passes, look for a buffer of a fixed size, a window of the text, a count or an id of too few bits, a penalty that is
+    clamped at the end of its range, moves that are not followed one after the other, or a prompt that is known by a
+    part of it. The sizes that are left in the smallest trace say which.
     """
     playing.apply(event)
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import precondition, rule
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.properties._thinking_upstream import SoundUpstreamMachine
 from fairdraw.protocols import Capability
+from fairdraw.strategies._lifecycle_steps import long_rewrites
 from fairdraw.strategies._lifecycle_tours import MARKERS, TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_thinking
 from fairdraw.strategies.lifecycle import (
@@ -105,9 +106,10 @@ class _Regrowing(PlannedTraces):
 
     @staticmethod
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Lists regrow after, and before, every other event."""
+        """Lists regrow after, and before, every other event; long ones from the middle."""
         for number in range(seed % len(MARKERS), seed % len(MARKERS) + num_rounds + 1):
             yield walk(TourWorld.of_thinking(number), seed + number, rewrites=True)
+        yield long_rewrites(TourWorld.of_thinking(seed, 1000), seed)
 
 
 @lifecycle_check("THK101", _MarkerMachine, contract="thinking_budget", weight=2.5)
@@ -161,11 +163,13 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
 def forced_tokens_equal_a_recount_at_the_sizes_of_production(playing: Playing, event: Event) -> None:
     """What is forced where is what a recount forces at every size, with every pair of budget, prompt and output.
 
-    Batches grow row by row past 32, 64, 128 and 256; requests have ten drafts; budgets, sections and prompts have
-    thousands of tokens and pass 256, 1024 and 4096; outputs have hundreds of sections; markers have one to six tokens,
-    overlap themselves, share tokens, begin alike, and lie beyond 2^16. Outputs stop before the budget, at it, behind it
-    and within a marker. If `THK101` passes, look for a buffer of a fixed size, a window of the text, a count or an id
-    of too few bits. The sizes that are left in the smallest trace say which.
+    Batches grow row by row past 32, 64, 128 and 256, and have 1030 rows; budgets, sections and prompts have thousands
+    of tokens and pass 256, 1024 and 4096; outputs have hundreds of sections; markers have one to six tokens, or up to
+    33, overlap themselves, share tokens, begin alike, and lie beyond 2^16. Outputs stop before the budget, at it,
+    behind it and at every token of a marker. A step has up to 128 drafts of a request, 2100 new tokens of a request or
+    as many that are cut, and chains of moves. Prompts of one length differ in one place. If `THK101` passes, look for
+    a buffer of a fixed size, a window of the text, a count or an id of too few bits, moves that are not followed one
+    after the other, or a prompt that is known by a part of it. The sizes that are left in the smallest trace say which.
     """
     playing.apply(event)
 

@@ -7,6 +7,7 @@ event), and every event meets every kind of parameters. The seed decides on the 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,15 @@ MARKERS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 """Of 1 to 6 tokens; overlapping themselves, sharing tokens with each other, one the beginning or end of the other."""
 
 
+LONG_MARKERS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((1,), (3,) * 9 + (4,)),
+    ((1, 2) * 6 + (1,), (3, 4) * 8 + (5,)),
+    ((1, 2, 3, 4) * 8 + (5,), (1, 2, 3, 4) * 8 + (6,)),
+    ((2, 3), tuple(range(1, 25))),
+)
+"""Sentences, such as vLLM's reasoning parsers have: of 10 to 33 tokens, periodic, alike, and one inside the other."""
+
+
 @dataclass(frozen=True)
 class TourWorld:
     """What a contract's requests are made of.
@@ -98,10 +108,25 @@ class TourWorld:
     def of_thinking(number: int, vocab_size: int = 12, shift: int = 0, **fields: Any) -> TourWorld:  # Any: of the trace
         """The markers of that number, whose ids may be shifted beyond 16 bits."""
         start, end = (tuple(i + shift for i in marker) for marker in MARKERS[number % len(MARKERS)])
+        return TourWorld._of_markers(start, end, vocab_size + shift, **fields)
+
+    @staticmethod
+    def of_sentences(number: int, vocab_size: int = 36, **fields: Any) -> TourWorld:  # Any: of the trace
+        """The long markers of that number."""
+        return TourWorld._of_markers(*LONG_MARKERS[number % len(LONG_MARKERS)], vocab_size, **fields)
+
+    @staticmethod
+    def _of_markers(
+        start: tuple[int, ...],
+        end: tuple[int, ...],
+        vocab_size: int,
+        **fields: Any,  # Any: of the trace
+    ) -> TourWorld:
+        """Half of the pieces are whole markers, the others are begun."""
         begun = tuple(m[:n] for m in (start, end) for n in range(1, len(m)))
         whole = (start, end) * max(1, len(begun) // 2)
         return TourWorld(
-            ThinkingTrace(start=start, end=end, vocab_size=vocab_size + shift, **fields), BUDGET_KINDS, whole + begun
+            ThinkingTrace(start=start, end=end, vocab_size=vocab_size, **fields), BUDGET_KINDS, whole + begun
         )
 
 
@@ -224,6 +249,11 @@ class Planner:
         accepted = tuple(len(request.draft_token_ids) for request in self.batch.requests)
         return Decode(tuple(self.words(1)[0] for _ in accepted), accepted)
 
+    def verify(self, drafts: Draft, *, late: bool = False, whole: bool = False) -> None:
+        """A step with these drafts, and one in which some of them are accepted, or the `whole` of them."""
+        self.do(drafts)
+        self.do(self.accept_all() if whole else self.decode(accept=True, late=late))
+
     def renew(self, *, changed: bool) -> Renew:
         name = "renew changed" if changed else "renew"
         row, fields = self.row_for(name), self.fields(name) if changed else {}
@@ -303,7 +333,7 @@ _STEP: dict[str, Sequence[str]] = {
     "tokens": ("nothing", "decode", "decode late", "repair", "verify", "verify late", "decode nothing", "cut"),
     "gone": ("nobody", "first", "last", "two", "preempt", "carry on", "renew", "renew changed", "all"),
     "come": ("nobody", "new", "begun", "two", "again", "resume", "resume in another list"),
-    "swap": ("no", "newest", "ends"),
+    "swap": ("no", "newest", "ends", "chain"),
     "drafts": ("none", "some", "placeholders"),
 }
 """What happens in one step of a server, in its order."""
@@ -346,6 +376,9 @@ def _events(planner: Planner, part: str, choice: str) -> Iterator[Event]:
     elif part == "come" and choice != "nobody":
         for _ in range(2 if choice == "two" else 1):
             yield planner.add(choice, begun=choice != "new", again=choice == "again")
+    elif part == "swap" and choice == "chain":
+        rows = planner.shuffled(range(size))
+        yield from (Swap(row, other) for row, other in itertools.pairwise(rows))
     elif part == "swap" and choice != "no" and size > 1:
         yield Swap(0, size - 1) if choice == "ends" else Swap(planner.below(size), size // 2)
 

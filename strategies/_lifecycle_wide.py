@@ -6,11 +6,13 @@ parameters are written out.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._lifecycle_events import Add, Cut, Draft, Event, Finish, Preempt, Renew, Resume, Swap
-from fairdraw.strategies._lifecycle_tours import MOST_DRAFTS, Fields, Planner, TourWorld
+from fairdraw.strategies._lifecycle_steps import begun_ends, wide_steps
+from fairdraw.strategies._lifecycle_tours import LONG_MARKERS, MOST_DRAFTS, Fields, Planner, TourWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +24,8 @@ SIZES = (1, 31, 32, 33, 40, 63, 64, 65, 127, 128, 129, 257)
 PROMPTS = (1, 511, 513, 1023, 1024, 1025, 4097)
 OUTPUTS = (126, 253, 254, 1021, 2046, 4094)
 """Lengths that a few more tokens carry past 128, 256, 1024, 2048 and 4096."""
+REPETITIONS = (16_384, 32_768)
+"""Of one token, too many for 15 and for 16 bits with a sign."""
 LARGE_VOCABS = (151_936, 70_001, 262_144)
 
 FACTORS: dict[str, Sequence[float]] = {
@@ -142,15 +146,16 @@ def every_pair_of_factors(seed: int, strength: int = 2) -> EventTrace:
 
 def long_texts(seed: int) -> EventTrace:
     """Prompts and outputs of thousands of tokens, and one token thousands of times; they grow past powers of two."""
-    planner = Planner(TourWorld.of_penalties(8192), seed, rows=20)
+    planner = Planner(TourWorld.of_penalties(8192), seed, rows=22)
     numbers: dict[str, Any] = {"presence": 0.3, "frequency": 0.05, "repetition": 1.2}  # Any: a float each
     adds = [Add((5,), planner.words(2), more_prompt=size, seed=seed + size, **numbers) for size in PROMPTS]
     for size in OUTPUTS:
         adds.append(Add((5,), more_output=size, seed=seed + size, **numbers))
         adds.append(Add(more_output=size, distinct=1, seed=seed + size, frequency=0.05, presence=-0.2))
+    adds += [Add(more_output=size, distinct=1, seed=seed, frequency=0.05) for size in REPETITIONS]
     fills(planner, planner.shuffled(adds))
     for _ in range(3):
-        planner.do(_repeating(planner, MOST_DRAFTS), planner.accept_all())
+        planner.verify(_repeating(planner, MOST_DRAFTS), whole=True)
         planner.do(Swap(planner.below(9), 9 + planner.below(9)))
     planner.do(Cut(planner.below(19), 300), Preempt(planner.below(19)), planner.decode(), Resume(same_list=False))
     return planner.trace
@@ -171,7 +176,9 @@ def large_vocabulary(seed: int, vocab_size: int) -> EventTrace:
     adds = [Add((chosen[0],), (chosen[1], chosen[2], chosen[1]), **numbers), Add((0,), (vocab_size - 1,))]
     adds += [Add(tuple(odd[1::2]), **numbers), Add((), tuple(chosen[3:]), **numbers)]
     fills(planner, adds)
-    planner.do(Draft(((odd[1], odd[-1]), (), (65_536,))), planner.decode(accept=True), Finish(0), planner.decode())
+    planner.verify(Draft(((odd[1], odd[-1]), (), (65_536,))))
+    planner.do(Finish(0))
+    planner.do(planner.decode())
     return planner.trace
 
 
@@ -185,6 +192,7 @@ def wide_penalties(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         yield growing_batch(TourWorld.of_penalties(12), number)
         yield long_texts(number)
         yield large_vocabulary(number, LARGE_VOCABS[turn % len(LARGE_VOCABS)])
+        yield from wide_steps(TourWorld.of_penalties, number)
 
 
 # Thinking budgets.
@@ -245,7 +253,7 @@ def long_sections(world: TourWorld, seed: int) -> EventTrace:
     adds += [Add((), (start + end) * count + start, budget=2) for count in (127, 300)]
     fills(planner, planner.shuffled(adds))
     for _ in range(4):
-        planner.do(_thoughts(planner), planner.accept_all())
+        planner.verify(_thoughts(planner), whole=True)
         planner.do(Swap(planner.below(8), 8 + planner.below(8)))
     planner.do(Cut(planner.below(16), 300), Preempt(planner.below(16)), planner.decode(), Resume(same_list=False))
     return planner.trace
@@ -269,3 +277,6 @@ def wide_thinking(seed: int, num_rounds: int) -> Iterator[EventTrace]:
             yield reused_rows(TourWorld.of_thinking(number, names_taken=names_taken), number)
         yield growing_batch(TourWorld.of_thinking(number), number)
         yield long_sections(TourWorld.of_thinking(number, 1000), number)
+        yield every_pair_of_texts(TourWorld.of_sentences(number), number)
+        yield from (begun_ends(TourWorld.of_sentences(i), number) for i in range(len(LONG_MARKERS)))
+        yield from wide_steps(partial(TourWorld.of_thinking, number), number)

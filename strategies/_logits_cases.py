@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 EVENT_KINDS = ("grow", "cut", "replace", "join", "leave", "swap")
 """Between two steps outputs grow and drafts are new. Beyond that: nothing; an output loses its end; a row gets another
 request, with other parameters; a request joins; one leaves, and the last row takes its place; two rows swap."""
-RARE_EVENT_KINDS = ("regrow", "renew")
+RARE_EVENT_KINDS = ("regrow", "renew", "burst", "cut-most")
 """An output loses its end and gets another, and is then as long as at the last step; a request is added again, with its
-output list and other parameters."""
+output list and other parameters; an output gets 300 tokens at once; it loses all tokens but two."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,6 +198,10 @@ class _Server:
         assert other is not None
         if kind == "cut":
             batch.cut(batch.in_row(row), 2)
+        if kind == "cut-most":
+            batch.cut(batch.in_row(row), max(0, len(batch.in_row(row).output_token_ids) - 2))
+        if kind == "burst":
+            batch.emit(batch.in_row(row), ordinary_ids(bulk_rng("burst", seed), self.case.vocab_size, 300))
         if kind == "regrow":
             self._regrow(batch.in_row(row))
         if kind == "swap":

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 MIN_VOCAB_SIZE = 12
 """Below it, markers and ordinary tokens would not fit side by side: no request thinks."""
-TEXTS = ("few", "one", "wide")
-"""Few ids, so that they recur; one id, over and over; ids of the whole vocabulary, the first and the last among them.
-"""
+TEXTS = ("few", "one", "wide", "alike")
+"""Few ids, so that they recur; one id, over and over; ids of the whole vocabulary, the first and the last among them;
+the same ids in every request, but for one at some place."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,18 @@ def text_of(kind: str, rng: np.random.Generator, vocab_size: int, count: int) ->
     if kind == "one":
         return ordinary_ids(rng, vocab_size, 1) * count
     low = 4 if vocab_size >= MIN_VOCAB_SIZE else 0
+    if kind == "alike":
+        return _alike(rng, low, vocab_size, count)
     drawn = [int(i) for i in rng.integers(low, vocab_size, size=count)]
     return [vocab_size - 1, 0, *drawn][:count]
+
+
+def _alike(rng: np.random.Generator, low: int, vocab_size: int, count: int) -> list[int]:
+    """The first, a middle or the last token is another one."""
+    ids = [min(low, vocab_size - 1)] * count
+    if count:
+        ids[(0, count // 2, count - 1)[int(rng.integers(3))]] = int(rng.integers(low, vocab_size))
+    return ids
 
 
 # Rows of logits
@@ -140,6 +150,16 @@ def _long_words(text: Text, rng: np.random.Generator) -> Fields:
     return _known(words)
 
 
+def _longest_words(text: Text, rng: np.random.Generator) -> Fields:
+    """In each row, words of up to sixty tokens, and the same with another first token."""
+    words = []
+    for seen in _ends(text):
+        prefix, last = seen[-59:], rng.integers(text.vocab_size, size=2).tolist()
+        words += [[*prefix, last[0]], [*prefix[len(prefix) // 2 :], last[1]]]
+        words += [[(prefix[0] + 1) % text.vocab_size, *prefix[1:], last[1] - 1]] if len(prefix) > 40 and last[1] else []
+    return _known(words)
+
+
 def _nested_words(text: Text, rng: np.random.Generator) -> Fields:
     """In each row, words of one to six tokens that end alike: each is the end of the next, with another last token."""
     lasts = rng.integers(text.vocab_size, size=6).tolist()
@@ -181,6 +201,12 @@ def _minimum(more: int, stops: int = 2) -> Maker:
     return make
 
 
+def _many_stops(text: Text, rng: np.random.Generator) -> Fields:
+    """A hundred stop ids, or half of the vocabulary, until the last row."""
+    stops = rng.permutation(text.vocab_size)[: min(100, text.vocab_size // 2)].tolist()
+    return {"min_tokens": len(text.output) + len(text.drafts) + 1, "all_stop_token_ids": frozenset(stops)}
+
+
 def _few_tokens(least: int) -> Maker:
     return lambda text, rng: {"min_tokens": least, "all_stop_token_ids": frozenset(some_ids(text, rng, 3))}
 
@@ -196,8 +222,8 @@ def _biased(bias: float | None, most: int) -> Maker:
 
 
 def _many_biased(text: Text, rng: np.random.Generator) -> Fields:
-    """Up to three hundred."""
-    ids = rng.permutation(text.vocab_size)[:300].tolist()
+    """Up to a thousand."""
+    ids = rng.permutation(text.vocab_size)[:1000].tolist()
     return {"logit_bias": {i: float(rng.normal() * 2) for i in ids}}
 
 
@@ -237,6 +263,7 @@ VALUES: dict[str, dict[str, Maker]] = {
             "bad_words_token_ids": [[4 + i, 4 + (i + shift) % 5] for i in range(5) for shift in (1, 3)]
         },
         "long": _long_words,
+        "longest": _longest_words,
         "nested": _nested_words,
         "overlapping": _overlapping_words,
         "many": _many_words,
@@ -252,6 +279,7 @@ VALUES: dict[str, dict[str, Maker]] = {
         "draft": _minimum(2, stops=6),
         "later": _minimum(-1),
         "no-stops": _minimum(-1, stops=0),
+        "many-stops": _many_stops,
         "order": lambda text, rng: {"min_tokens": 99, "all_stop_token_ids": frozenset({0, 2})},
     },
     "bias": {
@@ -278,6 +306,7 @@ VALUES: dict[str, dict[str, Maker]] = {
         "1": _just("thinking_token_budget", 1),
         "spent": _size("thinking_token_budget", lambda text: len(text.output)),
         "draft": _size("thinking_token_budget", lambda text: len(text.output) + 1),
+        "last-draft": _size("thinking_token_budget", lambda text: len(text.output) + max(0, len(text.drafts) - 3)),
         "order": _size("thinking_token_budget", lambda text: len(text.output)),
     },
     "temperature": {
@@ -314,6 +343,8 @@ VALUES: dict[str, dict[str, Maker]] = {
 }
 """Parameter kind to its named values. `order` is for rows `ladder`: there, processors in another order show; `same` is
 for requests that differ in their texts alone."""
+OF_THEIR_OWN = ("order", "same", "longest", "many-stops", "last-draft")
+"""Values that need requests of their own; all others are paired with each other."""
 
 
 def _numbers(name: str, *values: float) -> dict[str, Maker]:

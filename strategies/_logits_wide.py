@@ -23,6 +23,7 @@ from fairdraw.strategies._logits_requests import (
     LogitsRequestRecipe,
     base_kind,
 )
+from fairdraw.strategies._logits_values import OF_THEIR_OWN
 from fairdraw.strategies._recipe import DTYPES
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 
@@ -58,7 +59,7 @@ def open_kinds(kinds: Sequence[str], can: Capabilities, has_drafts: bool) -> lis
 
 def named(kind: str) -> list[str]:
     """The kind with each of its values, but for those that need requests of their own."""
-    return [f"{kind}:{value}" for value in PARAMETER_VALUES[kind] if value not in ("order", "same")]
+    return [f"{kind}:{value}" for value in PARAMETER_VALUES[kind] if value not in OF_THEIR_OWN]
 
 
 @lru_cache(maxsize=16)
@@ -70,6 +71,24 @@ def value_requests(kinds: tuple[str, ...], has_drafts: bool, seed: int) -> tuple
     sizes = _SIZES if has_drafts else {name: numbers for name, numbers in _SIZES.items() if name != "num_drafts"}
     rows = covering_settings({**values, **sizes, **_WORDS}, seed=seed)
     return tuple(_request(row, kinds) for row in rows)
+
+
+_DRAFTS = {"bad-words:long": 33, "thinking:last-draft": 64, "min-tokens:many-stops": 100}
+
+
+def _long_requests(can: Capabilities, has_drafts: bool) -> list[LogitsRequestRecipe]:
+    """Parameters that depend on the text, with as many drafts as engines take; and with long texts."""
+    drafts = {"min-tokens:many-stops": 17} if can.slow else _DRAFTS
+    drafted = [
+        LogitsRequestRecipe((kind, "penalties:order"), num_output=40, num_drafts=count, text="wide")
+        for kind, count in drafts.items()
+    ]
+    sizes = [] if can.slow else [(1100, 4), (4200, 4), (2, 5000)]
+    texts = [
+        LogitsRequestRecipe(("penalties:order",), num_output=output, num_prompt=prompt, text="wide")
+        for output, prompt in sizes
+    ]
+    return [*(drafted if has_drafts else drafted[:0]), *texts]
 
 
 def _request(row: dict[str, str | int], kinds: tuple[str, ...]) -> LogitsRequestRecipe:
@@ -86,10 +105,14 @@ def _dtypes(can: Capabilities) -> st.SearchStrategy[str]:
 
 @st.composite
 def value_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
-    """A batch of some 70 requests and some 300 rows: every pair of values of parameters, sizes, texts and rows."""
+    """A batch of some 70 requests and some 300 rows: every pair of values of parameters, sizes, texts and rows.
+
+    Then requests with up to a hundred drafts and thousands of tokens, unless that takes long.
+    """
     has_drafts = Capability.DRAFT_PROCESSORS in can or draw(st.booleans())
     kinds = tuple(open_kinds(PARAMETER_KINDS, can, has_drafts))
     requests = value_requests(kinds, has_drafts, draw(st.integers(0, _ARRAYS - 1)))
+    requests = (*requests, *_long_requests(can, has_drafts))
     vocab_size, seed = draw(st.sampled_from(MIDDLING)), draw(bulk_seeds())
     return LogitsCase(vocab_size, requests, dtype=draw(_dtypes(can)), seed=seed)
 
@@ -99,11 +122,13 @@ _LARGE_SETS = (
     ("allowed", "bias:edges"),
     ("bad-words:nested",),  # without a filter, which would hide what was not excluded
     ("top-k:2",),
-    ("min-tokens:later", "bias:many"),
+    ("min-tokens:many-stops", "bias:many"),
     ("penalties:order", "min-p:tiny"),
     ("thinking:spent", "penalties:presence"),
     ("allowed:last",),
 )
+_LONG_TEXTS = (4200, 3), (5, 5000)
+"""Tokens of outputs and prompts whose first tokens come once."""
 
 
 @st.composite
@@ -111,8 +136,12 @@ def large_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCa
     """A large vocabulary: ids above 2**16 and 2**17 are biased, excluded, allowed, penalised and stop a request."""
     has_drafts = Capability.DRAFT_PROCESSORS in can
     sets = [tuple(open_kinds(kinds, can, has_drafts)) for kinds in _LARGE_SETS]
-    sizes = {"num_output": 30, "num_prompt": 2500, "text": "wide"}
-    requests = [LogitsRequestRecipe(kinds, num_drafts=int(has_drafts), **sizes) for kinds in sets]  # type: ignore[arg-type]
+    drafts = int(has_drafts)
+    requests = [LogitsRequestRecipe(own, False, 30, drafts, num_prompt=2500, text="wide") for own in sets]
+    requests += [
+        LogitsRequestRecipe(("bad-words:longest", "penalties:order"), num_output=output, num_prompt=prompt, text="wide")
+        for output, prompt in _LONG_TEXTS
+    ]
     vocab_size, seed = draw(st.sampled_from(LARGE)), draw(bulk_seeds())
     return LogitsCase(vocab_size, tuple(requests), seed=seed)
 
@@ -185,8 +214,22 @@ def eventful_cases(
     return LogitsCase(33, tuple(requests), shuffled, dtype=draw(_dtypes(can)), seed=draw(bulk_seeds()))
 
 
+_MANY = ("burst", "cut-most")
+"""Events of hundreds of tokens, where little else happens."""
 _TWINS = ("bad-words:same", "min-tokens:same", "penalties:order"), ("penalties:order", "thinking:same")
-_TWIN_EVENTS = ("leave", "swap", "leave", "join+swap", "leave+join", "cut", "replace", "leave+swap", "regrow", "leave")
+_TWIN_EVENTS = (
+    "leave",
+    "swap",
+    "leave",
+    "join+swap",
+    "leave+join",
+    "cut",
+    "replace",
+    "leave+swap",
+    "regrow",
+    "leave",
+    *_MANY,
+)
 
 
 @st.composite
@@ -199,8 +242,8 @@ def twin_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCas
             _TWINS[int(rng.random() < 0.3)],
             num_output=int(rng.integers(7)),
             num_drafts=int(rng.integers(3)) if Capability.DRAFT_PROCESSORS in can else 0,
-            num_prompt=(1, 2, 3, 12)[int(rng.integers(4))],
-            text=("few", "wide")[int(rng.integers(2))],
+            num_prompt=(1, 3, 40, 40)[int(rng.integers(4))],
+            text=("few", "alike", "alike")[int(rng.integers(3))],
         )
 
     requests = tuple(request() for _ in range(7))
@@ -222,6 +265,7 @@ def long_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCas
         return LogitsRequestRecipe(tuple(kinds[i] for i in sorted(chosen)), num_drafts=num_drafts)
 
     requests = tuple(request() for _ in range(3))
-    words = [_EVENTS[i] for i in rng.integers(len(_EVENTS), size=60)]
+    known = _EVENTS if can.slow else (*_EVENTS, *_MANY)
+    words = [known[i] for i in rng.integers(len(known), size=60)]
     events = [EventRecipe(word, int(rng.integers(3)), request()) for word in words]
     return LogitsCase(33, requests, tuple(events), seed=draw(bulk_seeds()))

@@ -245,16 +245,19 @@ class PlannedTraces(LifecycleMachine):
         for planned in cls.plan(seed, max(1, examples // cls.EXAMPLES_PER_ROUND)):
             trace = planned.replace(one_token=machine.trace.one_token)
             past: list[Event] = []
+            failure: BaseException | None = None
             try:
                 playing = Playing(trace, scanner, reference)
                 for event in trace.events:
                     past.append(event)
                     machine.on_event(playing, event)
             except (Exception, SystemExit) as error:
-                return cast("Found", machine._smallest(trace.replace(events=tuple(past)), error))
+                failure = error
             finally:
                 if seen is not None:
-                    seen(trace.replace(events=tuple(past)))
+                    seen(trace.replace(events=tuple(past)))  # the time for making it smaller begins here
+            if failure is not None:
+                return cast("Found", machine._smallest(trace.replace(events=tuple(past)), failure))
         return None
 
 

@@ -151,8 +151,11 @@ def sets_of_kinds(
     *,
     size: int = 2,
     max_drafts: int = 2,
+    copies: int = 1,
 ) -> LogitsCase:
     """One batch with two requests for every set of `size` parameters, so that each set is tested.
+
+    With several `copies` it is a crowd, whose texts differ.
 
     One has drawn values. The other has values and rows on which processors in another order give another result.
 
@@ -170,7 +173,7 @@ def sets_of_kinds(
         for chosen in sets
     ]
     dtype = draw(st.sampled_from(DTYPES if Capability.HALF_LOGITS in capabilities else DTYPES[:1]))
-    return LogitsCase(33, (*drawn, *decisive), dtype=dtype, seed=draw(bulk_seeds()))
+    return LogitsCase(33, (*drawn, *decisive) * copies, dtype=dtype, seed=draw(bulk_seeds()))
 
 
 @st.composite

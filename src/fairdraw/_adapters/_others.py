@@ -43,6 +43,19 @@ Upstream = Any  # Any: vLLM's modules and objects, of whatever release
 T = TypeVar("T")
 
 
+USUAL_SIZES = 272, 9216
+"""Requests, and tokens of one, for which an engine's buffers are made: zeroing larger ones takes long."""
+_ROOM = 1024
+"""Tokens that may follow those that a request enters with."""
+
+
+def sizes_for(changes: RowChanges) -> tuple[int, int]:
+    """Requests and tokens of one, if the first step of a session is this."""
+    lengths = (len(a.prompt_token_ids) + len(a.output_token_ids) + _ROOM for a in changes.added)
+    most, longest = USUAL_SIZES
+    return max(most, changes.batch_size), max(longest, *lengths, 0) // 16 * 16
+
+
 def rows_after(rows: Mapping[int, T], changes: RowChanges, entering: Sequence[T]) -> dict[int, T]:
     """Who is in which row once the changes are followed; `entering` in the order of `changes.added`."""
     found = {row: one for row, one in rows.items() if row not in changes.removed}

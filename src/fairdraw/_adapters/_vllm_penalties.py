@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fairdraw._adapters._logits import LONGEST, MOST_REQUESTS, rounding_on
-from fairdraw._adapters._others import Upstream, import_vllm, rows_after, unpin, vllm_module
+from fairdraw._adapters._logits import rounding_on
+from fairdraw._adapters._others import (
+    USUAL_SIZES,
+    Upstream,
+    import_vllm,
+    rows_after,
+    sizes_for,
+    unpin,
+    vllm_module,
+)
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, Move, PenaltiesSession, RowChanges
 
@@ -49,13 +57,15 @@ class _Session:
     """One `InputBatch`."""
 
     def __init__(self, vocab_size: int, device: str) -> None:
-        self.device = device
-        self.batch = _input_batch(vocab_size, device)
+        self.vocab_size, self.device = vocab_size, device
+        self.batch = _input_batch(vocab_size, device, USUAL_SIZES)
         self.names: dict[int, str] = {}
         self.num_named = 0
 
     def sync(self, changes: RowChanges) -> None:
         """As `_update_states` of the runner: remove, add, condense, swap, refresh."""
+        if not self.names and sizes_for(changes) != USUAL_SIZES:
+            self.batch = _input_batch(self.vocab_size, self.device, sizes_for(changes))
         entering = [(added, self._name()) for added in changes.added]
         names = rows_after(self.names, changes, [name for _, name in entering])
         self._update(changes, set(self.names.values()) - set(names.values()), entering)
@@ -101,19 +111,19 @@ class _Session:
         return penalised
 
 
-def _input_batch(vocab_size: int, device: str) -> Upstream:
+def _input_batch(vocab_size: int, device: str, sizes: tuple[int, int]) -> Upstream:
     """An empty batch; releases differ in their parameters, so each is given those that it has."""
-    module = vllm_module("worker.gpu_input_batch")
+    module, (most_requests, longest) = vllm_module("worker.gpu_input_batch"), sizes
     offered: dict[str, Any] = {  # Any: one type each
-        "max_num_reqs": MOST_REQUESTS,
-        "max_model_len": LONGEST,
-        "max_num_batched_tokens": LONGEST,
+        "max_num_reqs": most_requests,
+        "max_model_len": longest,
+        "max_num_batched_tokens": longest,
         "device": torch.device(device),
         "pin_memory": False,
         "vocab_size": vocab_size,
         "block_sizes": [16],
         "kernel_block_sizes": [16],
-        "max_num_blocks_per_req": [LONGEST // 16],
+        "max_num_blocks_per_req": [longest // 16],
     }
     asked = inspect.signature(module.InputBatch).parameters
     return module.InputBatch(**{name: value for name, value in offered.items() if name in asked})

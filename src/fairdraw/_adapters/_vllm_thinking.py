@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Capabilities
     from fairdraw.protocols._lifecycle import LiveBatch, Markers, RowChanges, ThinkingSession
 
-MOST_REQUESTS, MOST_DRAFTS = 272, 10
+MOST_REQUESTS, MOST_DRAFTS = 1040, 128
 COMBINES_BEFORE = (0, 26)
 """Until then the sampler appends the drafts to copies of the output lists."""
 

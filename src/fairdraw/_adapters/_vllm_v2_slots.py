@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._adapters._others import Upstream, rows_after, vllm_module
+from fairdraw._adapters._others import USUAL_SIZES, Upstream, rows_after, sizes_for, vllm_module
 from fairdraw._adapters._vllm_plan import sampling_params
 from fairdraw._adapters._vllm_v2_runtime import call
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols._lifecycle import AddedRow, Markers, RowChanges
 
-MOST_REQUESTS, LONGEST, MOST_DRAFTS = 272, 9216, 10
-"""Sizes of a runner's buffers."""
+MOST_DRAFTS = 128
+"""Of a request, in a runner's buffers."""
 
 
 @dataclass
@@ -59,13 +59,18 @@ class Slots:
     num_named: int = 0
 
     def __post_init__(self) -> None:
+        self._make(*USUAL_SIZES)
+
+    def _make(self, most_requests: int, longest: int) -> None:
+        """Empty slots."""
+        self.longest = longest
         where = torch.device(self.device)
-        offered = {"max_num_reqs": MOST_REQUESTS, "vocab_size": self.vocab_size, "device": where}
+        offered = {"max_num_reqs": most_requests, "vocab_size": self.vocab_size, "device": where}
         self.states = call(
             vllm_module("worker.gpu.states").RequestState,
             **offered,
-            max_model_len=LONGEST,
-            max_num_batched_tokens=LONGEST,
+            max_model_len=longest,
+            max_num_batched_tokens=longest,
             num_speculative_steps=MOST_DRAFTS,
         )
         config = None if self.markers is None else _reasoning_config(self.markers)
@@ -79,6 +84,8 @@ class Slots:
 
     def sync(self, changes: RowChanges) -> None:
         """Requests leave and move; those that enter do so with the tokens of the next step."""
+        if not self.rows and sizes_for(changes) != USUAL_SIZES:
+            self._make(*sizes_for(changes))
         before = list(self.rows.values())
         rows = rows_after(self.rows, changes, [self._tenant(added) for added in changes.added])
         staying = {tenant.name for tenant in rows.values()}
@@ -115,7 +122,7 @@ class Slots:
             prompt_len=len(tenant.prompt),
             all_token_ids=tokens,
             num_computed_tokens=0,
-            max_tokens=LONGEST - len(tenant.prompt),
+            max_tokens=self.longest - len(tenant.prompt),
         )
         call(
             self.sampler.add_request,

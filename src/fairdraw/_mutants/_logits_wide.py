@@ -73,6 +73,15 @@ _SIZES: dict[str, Change] = {
     "one stop id": lambda p: {"all_stop_token_ids": frozenset(sorted(p.all_stop_token_ids)[:1])},
     "stores 16 allowed ids": lambda p: {"allowed_token_ids": p.allowed_token_ids and p.allowed_token_ids[:16]},
 }
+_MANY: dict[str, tuple[str, Change]] = {
+    "stores 500 biases": ("PLAN116", _first_biases(500)),
+    "stores 40 stop ids": (
+        "PLAN115",
+        lambda p: {"all_stop_token_ids": frozenset(sorted(p.all_stop_token_ids)[:40])},
+    ),
+    "bad words have thirty two tokens at most": ("PLAN116", _words(lambda w: len(w) <= 32)),
+}
+"""Sizes that ordinary requests do not have."""
 _VALUES: dict[str, Change] = {
     "top k 1 is off": lambda p: {"top_k": 0 if p.top_k == 1 else p.top_k},
     "top p near 0 is off": lambda p: {"top_p": 1.0 if p.top_p < 1e-5 else p.top_p},
@@ -129,6 +138,13 @@ class _FirstRows(LogitsPlanOracle):
 
     def edits(self, name: str, rows: Any) -> list[tuple[int, Edit]]:  # Any: a sequence of rows
         return [(index, edit) for index, edit in super().edits(name, rows) if index < self.most]
+
+
+class _FirstRequests(_FirstRows):
+    """Rows of requests beyond a number stay as they are."""
+
+    def edits(self, name: str, rows: Any) -> list[tuple[int, Edit]]:  # Any: a sequence of rows
+        return super(_FirstRows, self).edits(name, [row for row in rows if row.request < self.most])
 
 
 class _FirstDrafts(LogitsPlanOracle):
@@ -330,6 +346,30 @@ class _KnowsTextsByParameters(LogitsPlanOracle):
         return super().process(batch.replace(requests=tuple(self.known.values())), setup)
 
 
+class _KnowsPromptsByTheirEnds(LogitsPlanOracle):
+    """Prompts that are equally long, and begin and end alike, are taken for one."""
+
+    def __init__(self) -> None:
+        self.prompts: dict[tuple[int, ...], list[int]] = {}
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        requests = (dataclasses.replace(r, prompt_token_ids=self.known(r.prompt_token_ids)) for r in batch.requests)
+        return super().process(batch.replace(requests=tuple(requests)), setup)
+
+    def known(self, prompt: list[int]) -> list[int]:
+        return self.prompts.setdefault((len(prompt), *prompt[:8], *prompt[-8:]), prompt)
+
+
+class _CastsLate(LogitsPlanOracle):
+    """Where a temperature is all the work of a batch, logits in half precision are divided before they are cast."""
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        rows = self.rows(batch, setup)
+        works = [name for name in self.order if self.edits(name, rows)]
+        processed = super().process(batch, setup)
+        return processed.to(batch.logits.dtype).float() if works == ["temperature"] else processed
+
+
 class _StopsAfterSteps(LogitsPlanOracle):
     """From some step on, the parameters are those of the step before."""
 
@@ -357,6 +397,10 @@ MUTANTS: tuple[Mutant, ...] = (
         for name, change in _SIZES.items()
     ),
     *(
+        _mutant(name, "A parameter of hundreds of parts is cut.", code, lambda change=change: _Misread(change))  # type: ignore[misc]
+        for name, (code, change) in _MANY.items()
+    ),
+    *(
         _mutant(name, "A value at a edge is taken for another.", "PLAN115", lambda change=change: _Misread(change))  # type: ignore[misc]
         for name, change in _VALUES.items()
     ),
@@ -378,10 +422,12 @@ MUTANTS: tuple[Mutant, ...] = (
         _mutant(f"{words} {most}", "A buffer ends there.", code, lambda kind=kind, most=most: kind(most))  # type: ignore[misc]
         for words, code, kind, sizes in (
             ("processes rows up to", "PLAN115", _FirstRows, (32, 64, 128)),
-            ("sees drafts up to", "PLAN115", _FirstDrafts, (4, 8)),
-            ("penalises a window of", "PLAN115", _Window, (64, 256)),
+            ("processes rows up to", "PLAN111", _FirstRows, (1024,)),
+            ("sees drafts up to", "PLAN115", _FirstDrafts, (4, 8, 50)),
+            ("penalises a window of", "PLAN115", _Window, (64, 256, 4096)),
             ("counts a token up to", "PLAN115", _Saturates, (15, 127, 255)),
-            ("keeps of the prompt", "PLAN116", _ShortPrompt, (512, 2048)),
+            ("keeps of the prompt", "PLAN116", _ShortPrompt, (512, 2048, 4096)),
+            ("serves requests up to", "PLAN111", _FirstRequests, (512,)),
         )
         for most in sizes
     ),
@@ -400,6 +446,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("shares a table", _SharedTexts.__doc__ or "", "PLAN134", _SharedTexts),
     _mutant("returns one buffer", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(1)),
     _mutant("returns two buffers in turns", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(2)),
+    _mutant("returns twelve buffers in turns", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(12)),
+    _mutant("knows prompts by their ends", _KnowsPromptsByTheirEnds.__doc__ or "", "PLAN139", _KnowsPromptsByTheirEnds),
+    _mutant("casts late", _CastsLate.__doc__ or "", "PLAN110", _CastsLate),
     _mutant("sorts the words of the caller", _AddsDraftsToTheOutput.__doc__ or "", "PLAN136", _AddsDraftsToTheOutput),
     _mutant("counts calls for minima", _CountsCalls.__doc__ or "", "PLAN137", _CountsCalls),
     *(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._following import following_mutants
+from fairdraw._mutants._following_steps import step_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, PenaltiesOf, Scanner, mutant_follower
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._odd_scanners import ODD_PENALTIES as ODD_BUT_RIGHT
@@ -260,6 +261,35 @@ class SeesEightDrafts(PenaltiesFollower):
 
 
 @mutant_follower("PEN110")
+class SeesSeventyDrafts(PenaltiesFollower):
+    """Drafts after the seventieth are not seen."""
+
+    def bonus_row(self, row: PenalisedRow, drafts: Sequence[int]) -> PenalisedRow:
+        return super().bonus_row(row, drafts[:70])
+
+
+@mutant_follower("PEN110")
+class CountsHave16Bits(PenaltiesFollower):
+    """The count of a token that was repeated 32,768 times is negative."""
+
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
+        return super().count(token_ids, vocab_size).astype(np.int16).astype(np.int64)
+
+
+class _SomeDraftRows(PenaltiesOf):
+    def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
+        return super().penalised(logits, rows[:2048])
+
+
+@mutant_follower("PEN110")
+class HasRoomForSomeDraftRows(PenaltiesFollower):
+    """Draft rows after the 2,048th of a step are not penalised."""
+
+    def session(self) -> PenaltiesOf:
+        return _SomeDraftRows(self)
+
+
+@mutant_follower("PEN110")
 class SmallPenaltiesAreOff(PenaltiesFollower):
     """A penalty below 0.005 is taken for none."""
 
@@ -346,5 +376,6 @@ class AnswersAgainIfNothingChanged(PenaltiesFollower):
 
 MUTANTS: tuple[Mutant, ...] = (
     *following_mutants(PenaltiesFollower, "PEN"),
+    *step_mutants(PenaltiesFollower, "PEN"),
     *(value for value in list(globals().values()) if isinstance(value, Mutant)),
 )

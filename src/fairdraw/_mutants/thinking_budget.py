@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairdraw._mutants._following import following_mutants
+from fairdraw._mutants._following_steps import step_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, mutant_follower
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._odd_scanners import ODD_THINKING as ODD_BUT_RIGHT
@@ -223,6 +224,26 @@ class SeesEightDrafts(ThinkingFollower):
 
 
 @mutant_follower("THK110")
+class SeesFiftyDrafts(ThinkingFollower):
+    """Nothing is forced after the fiftieth draft."""
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        return [pair for pair in super().decide(copy, request) if pair[0] <= 50]
+
+
+@mutant_follower("THK110")
+class ForcesSixteenTokensOfAnEnd(ThinkingFollower):
+    """Of an end marker that has begun sixteen tokens are known; one that is longer begins again and again."""
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        token_id, whole = super().next_token(prompt, output, budget), self.end
+        self.end, first = whole[:17], token_id
+        first = super().next_token(prompt, output, budget) if token_id is not None and len(whole) > 17 else first
+        self.end = whole
+        return token_id if token_id is None else first
+
+
+@mutant_follower("THK110")
 class WatchesSomeSections(ThinkingFollower):
     """After 255 sections no other one is watched."""
 
@@ -254,5 +275,6 @@ class MatchesMarkersWithoutOverlap(ThinkingFollower):
 
 MUTANTS: tuple[Mutant, ...] = (
     *following_mutants(ThinkingFollower, "THK"),
+    *step_mutants(ThinkingFollower, "THK"),
     *(value for value in list(globals().values()) if isinstance(value, Mutant)),
 )
