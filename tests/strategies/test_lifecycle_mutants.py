@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
 MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
 MOST_EVENTS = 8
-LONG = ("forgets after many steps", "has room for some rows")
+LONG = ("forgets after many steps", "has room for some rows", "has room for some draft rows")
 """They need hundreds of steps or rows."""
 PROFILE = Profile("mutants", 400, 400)
 
