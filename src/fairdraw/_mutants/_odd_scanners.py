@@ -362,12 +362,13 @@ class _KeepsAStatePerToken(ThinkingFollower):
     def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
         states = self.states.setdefault(tuple(prompt), [])
         text, read = (*prompt, *output), self.texts.setdefault(tuple(prompt), [])
+        reach = max(len(self.start), len(self.end))
         agreed = next(
             (i for i, (a, b) in enumerate(zip(read, text, strict=False)) if a != b), min(len(read), len(text))
         )
         del states[agreed:], read[agreed:]
         for length in range(agreed + 1, len(text) + 1):
-            before, marker = (states[-1] if states else None), self.marker_at_end(text[:length][-8:])
+            before, marker = (states[-1] if states else None), self.marker_at_end(text[max(0, length - reach) : length])
             opens = marker == self.start and (before is None or length <= len(prompt))
             states.append(None if marker == self.end else 0 if opens else None if before is None else before + 1)
             read.append(text[length - 1])
