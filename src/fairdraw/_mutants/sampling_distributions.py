@@ -400,6 +400,31 @@ class FiltersInAnotherOrderIfThereAreThree(DistributionTokenSampler):
         return np.where(off[:, None], super().distribution(batch), fused.distribution(batch))
 
 
+def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
+    """Six rows at least, and one value in all of them."""
+    return values is not None and values.numel() > 5 and bool((values == values[0]).all())
+
+
+@_as_mutant("DIST742", min_draws=50_000)
+class FiltersInAnotherOrderIfAllAreAlike(DistributionTokenSampler):
+    """One sort for the batch if its requests have one top-p and one min-p: the nucleus is found first."""
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        fused = _FiltersInOrder()
+        fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
+        return (fused if _is_one(batch.top_p) and _is_one(batch.min_p) else super()).distribution(batch)
+
+
+@_as_mutant("DIST741", min_draws=50_000)
+class ForgetsATemperatureThatAllHave(DistributionTokenSampler):
+    """`logits / temperature[0]` in a path for batches of one temperature, which holds 1 in a greedy row."""
+
+    def softmax(self, batch: SamplingBatch) -> Floats:
+        greedy = batch.is_greedy
+        is_alike = bool(greedy[0]) and _is_one(batch.temperature[~greedy])
+        return super().softmax(batch.replace(temperature=torch.where(greedy, 0.0, 1.0)) if is_alike else batch)
+
+
 @_as_mutant("DIST744", min_draws=50_000)
 class TakesASmallTopPForOff(DistributionTokenSampler):
     """`if top_p > 1e-6`: what means one token keeps all."""
