@@ -261,6 +261,36 @@ class BlocksOfEightShareTheirNoise(DistributionTokenSampler):
         return super().draw(batch, noise)[np.arange(batch.batch_size) % 8]
 
 
+class _DrawsByANumber(DistributionTokenSampler):
+    """Requests without a seed draw by the call's seed and one number, made of row and position."""
+
+    def number(self, rows: Tokens, positions: Tokens) -> Tokens:
+        raise NotImplementedError
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+        drawn = super().draw(batch, noise)
+        numbers = self.number(np.arange(batch.batch_size), batch.positions.numpy())
+        for row in np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds)):
+            drawn[row] = np.random.default_rng((noise.seed, int(numbers[row]))).standard_exponential(drawn.shape[1])
+        return drawn
+
+
+@_as_mutant("DIST761", min_draws=50_000)
+class MixesRowAndPositionByExclusiveOr(_DrawsByANumber):
+    """`hash(seed, row ^ position)`: requests whose positions differ as their rows do draw alike."""
+
+    def number(self, rows: Tokens, positions: Tokens) -> Tokens:
+        return rows ^ positions
+
+
+@_as_mutant("DIST761", min_draws=50_000)
+class CountsPositionsFromTheLastRow(_DrawsByANumber):
+    """A counter of `position - row`: right as long as no two requests are at rising positions."""
+
+    def number(self, rows: Tokens, positions: Tokens) -> Tokens:
+        return positions - rows + 2**20
+
+
 @_as_mutant("DIST712", min_draws=4_000)
 class CallsShareTheirNoise(DistributionTokenSampler):
     """Every second call finds the noise of the call before still in its buffer."""
