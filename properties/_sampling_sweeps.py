@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 _MOST_ROWS = 1024
 
 # -- filters ----------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def _sweep(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return plain(can, size)
 
 
-@check("SAM186", _sweep, needs_one_of=(tuple(_FILTERS.values()), *NOISE), weight=0.03)
+@check("SAM186", _sweep, needs_one_of=(tuple(FILTERS.values()), *NOISE), weight=0.03)
 def filters_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase) -> None:
     """`top_k`, `top_p` and `min_p` of every size, from both ends of their range, keep the tokens of that value.
 
@@ -119,7 +119,7 @@ def filters_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase
     else:
         batches.append(_swept(sampler, case, ("float32", half)[case.seed % 3 == 2], greedy))
     for batch in batches:
-        _keeps_both_sides(sampler, batch) if is_aimed else _drawn_often(sampler, case, batch)
+        keeps_both_sides(sampler, batch) if is_aimed else drawn_often(sampler, case, batch)
 
 
 _LEAST_TOP_PS, _MANY = (3e-4, 1e-3, 4e-3), 16_384
@@ -132,7 +132,7 @@ def _with_many_tokens(sampler: TokenSampler, case: SamplingCase) -> list[Samplin
     return [_made(case.replace(vocab_size=_MANY), [("top_p", one) for one in _LEAST_TOP_PS], sampler.device)]
 
 
-def _keeps_both_sides(sampler: TokenSampler, batch: SamplingBatch) -> None:
+def keeps_both_sides(sampler: TokenSampler, batch: SamplingBatch) -> None:
     """Noise aimed at the most probable token outside of each support, and at the least probable one inside."""
     supports = supports_of(sampler, batch)
     outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
@@ -152,7 +152,7 @@ def _swept(sampler: TokenSampler, case: SamplingCase, dtype: str, num_greedy: in
     rng, count = bulk_rng("sweep", case.seed), 3 if sampler.capabilities.slow else 12
     given = [
         (name, value)
-        for name, need in _FILTERS.items()
+        for name, need in FILTERS.items()
         if need in sampler.capabilities
         for value in _values(name, case.vocab_size, rng, count)
     ]
@@ -192,14 +192,14 @@ def _are_kept(batch: SamplingBatch, supports: list[Support | None], tokens: NDAr
             broken(f"{_given(batch, row)} got token {token}; it keeps {int(support.allowed.sum())} others")
 
 
-def _drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch) -> None:
-    """No token outside of any support, in as many copies of each row as such tokens need to come.
+def drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch, *, most: int = 2048) -> None:
+    """No token outside of any support, in as many copies of each row as such tokens need to come, up to `most`.
 
-    The less probable half of what is kept comes, too, where chance misses it less often than once in 1e11 times.
+    The less probable half of what is kept comes, too, where chance misses it less often than once in 1e12 times.
     """
     supports = supports_of(sampler, batch)
     outer = np.array([0.0 if s is None else float(s.probs[~s.allowed].sum()) for s in supports])
-    most, least = (2, 2) if sampler.capabilities.slow else (2048, 60)
+    most, least = (2, 2) if sampler.capabilities.slow else (most, 60)
     copies = np.clip(10 / np.maximum(outer, 1e-9), least, most).astype(int)
     order = bulk_rng("copies", case.seed).permutation(np.repeat(np.arange(len(supports)), copies))
     parts = np.split(order, range(_MOST_ROWS, len(order), _MOST_ROWS))
@@ -217,7 +217,7 @@ def _drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch
             broken(f"{_given(batch, row)} got token {wrong[0]}; it keeps {int(support.allowed.sum())} others")
         rarer = support.required & (support.probs <= np.median(support.probs[support.required]))
         share = support.probs[rarer].sum() / support.probs[support.allowed].sum()
-        if mine.size * -np.log1p(-min(share, 0.999)) > 25 and not rarer[mine].any():
+        if mine.size * -np.log1p(-min(share, 0.999)) > 28 and not rarer[mine].any():
             broken(f"{_given(batch, row)}: the less probable half of its tokens never came in {mine.size} draws")
 
 

@@ -242,7 +242,24 @@ PROBS = {
 """Ids are not in order of probability. A draw brings 2.75 bits, or one."""
 
 
-def plain_batch(logits: NDArray[np.float32], position: int, device: str) -> SamplingBatch:
+_FAR = 4096
+"""Positions begin here, so that falling ones stay above 0."""
+
+
+def related_positions(size: int, seed: int) -> NDArray[np.int64]:  # [size] int64
+    """Positions of the rows of a call: equal, rising, falling, differing in single bits, or any.
+
+    Requests that arrived one after the other have falling ones; noise by row + position is then one for all.
+    """
+    rows, first = np.arange(size), _FAR + seed % 1000
+    anywhere = harness_rng(derive_seed("positions", seed)).integers(2 * _FAR, size=size)
+    patterns = (np.full(size, first), first + rows, first - rows, first ^ rows, anywhere)
+    return np.asarray(patterns[derive_seed("pattern", seed) % len(patterns)], np.int64)
+
+
+def plain_batch(
+    logits: NDArray[np.float32], position: int | NDArray[np.int64], device: str
+) -> SamplingBatch:  # position: of all rows, or [batch_size] int64
     """Rows of logits at temperature 1, without filters."""
     import torch
 
@@ -253,7 +270,7 @@ def plain_batch(logits: NDArray[np.float32], position: int, device: str) -> Samp
         top_k=None,
         top_p=None,
         min_p=None,
-        positions=torch.full((size,), position, device=device),
+        positions=torch.from_numpy(np.broadcast_to(position, size).astype(np.int64)).to(device),
         origin=f"<{size} plain requests, vocab_size={logits.shape[1]}>",
     )
 
@@ -275,7 +292,7 @@ def sampling_dependence(share: float, slow_share: float, *, request_seeds: bool 
         row, num_bits = np.log(probs).astype(np.float32), probs.size.bit_length() - 1
 
         def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
-            batch = plain_batch(np.tile(row, (num_rows, 1)), seed % 1000, device)
+            batch = plain_batch(np.tile(row, (num_rows, 1)), related_positions(num_rows, seed), device)
             seeded = request_seeded(num_rows, seed) if request_seeds else None
             tokens = sample_tokens(sampler, batch, seeded or plain_noise(sampler, batch, noise_seed)).tokens
             return pit_bits(probs, tokens, np.ones(num_rows, bool), harness_rng(seed), num_bits)

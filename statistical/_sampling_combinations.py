@@ -4,6 +4,9 @@ A row is chosen so that what another order of filters keeps, or filters that see
 outside of the row's own support. One sighting of such a token decides. Kinds of requests stand in one batch in random
 order, beside greedy requests and parameters at the edge of what is documented; half of the requests have seeds of
 their own, and half of the calls have logits in half precision. The logits are such that every dtype holds them exactly.
+
+Servers choose other paths for batches whose requests all have one temperature, top-k, top-p and min-p. So some calls of
+each checkpoint hold one kind of request only, half of them beside a greedy request.
 """
 
 from __future__ import annotations
@@ -227,6 +230,9 @@ _DTYPES = ("float32", "bfloat16", "float32", "float16")
 """Of the calls of a round."""
 
 _MOST_ROWS = 1009
+_NUM_ALIKE, _NUM_ALIKE_SLOW, _FEWEST_ALIKE = 8, 3, 8
+"""Kinds of a checkpoint that have calls of their own, and the fewest requests of such a call."""
+
 _FEWEST, _FEWEST_FINE = 540, 2000
 """Draws that give every table power: at all, and with a table for every set of filters."""
 
@@ -238,11 +244,13 @@ class _Batches:
     Args:
         drawn: The rows of each call; no multiple of their number, so that parameters have no period.
         num_rounds: Of four calls per checkpoint; the second and the fourth have half logits, if supported.
+        num_alike: Kinds that have a call of their own beyond those, other ones at each checkpoint.
     """
 
     rows: _Rows
     drawn: NDArray[np.int64]  # [batch_size] int64
     num_rounds: int
+    num_alike: int
     has_seeds: bool
     has_half: bool
     device: str
@@ -251,10 +259,22 @@ class _Batches:
 
     def count(self, sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
         """The counts of one checkpoint."""
-        return sum_counts(self._call(sampler, seed, call) for call in range(self.num_rounds * len(_DTYPES)))
+        rounds = [self.drawn] * (self.num_rounds * len(_DTYPES))
+        calls = enumerate([*rounds, *self._alike(np.random.default_rng(derive_seed("alike", seed)))])
+        return sum_counts(self._call(sampler, seed, call, ids) for call, ids in calls)
+
+    def _alike(self, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+        """The rows of calls of one kind; of four, one begins with a greedy request and one ends so."""
+        kinds, size = self.rows.kinds, max(_FEWEST_ALIKE, len(self.drawn) // _NUM_ALIKE)
+        random = [i for i, kind in enumerate(kinds) if kind.temperature]
+        greedy = [i for i, kind in enumerate(kinds) if not kind.temperature]
+        chosen = rng.permutation(random)[: self.num_alike]
+        first, last = ([greedy[: number % 4 == place] for number in range(chosen.size)] for place in (2, 3))
+        parts = zip(first, chosen, last, strict=True)
+        return [np.array([*before, *[kind] * size, *behind]) for before, kind, behind in parts]
 
     def num_draws(self) -> dict[str, int]:
-        """Of each table, per checkpoint."""
+        """Of each table, per checkpoint, at least: calls of one kind bring more."""
         size, num_calls = len(self.drawn), self.num_rounds * len(_DTYPES)
         sizes = {table: num_calls * int(mine.sum()) for table, mine in self._by_table(self.drawn).items()}
         if self.has_seeds:
@@ -266,9 +286,12 @@ class _Batches:
         tables = np.array(self.rows.tables)[ids]
         return {table: tables == table for table in sorted(set(self.rows.tables))}
 
-    def _call(self, sampler: Any, seed: int, call: int) -> dict[str, NDArray[np.int64]]:  # Any: as above
-        rng, size = np.random.default_rng(derive_seed("order", seed, call)), len(self.drawn)
-        ids, own = rng.permutation(self.drawn), rng.permutation(size) < (size // 2 if self.has_seeds else 0)
+    def _call(
+        self, sampler: Any, seed: int, call: int, drawn: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.int64]]:  # Any: as above; drawn: [batch_size] int64
+        rng, size = np.random.default_rng(derive_seed("order", seed, call)), len(drawn)
+        ids = rng.permutation(drawn) if call < self.num_rounds * len(_DTYPES) else drawn
+        own = rng.permutation(size) < (size // 2 if self.has_seeds else 0)
         kinds, positions = [self.rows.kinds[i] for i in ids], np.full(size, call, dtype=np.int64)
         batch = batch_of(kinds, self.rows.logits[ids], positions, self.device)
         dtype = _DTYPES[call % len(_DTYPES)] if self.has_half else "float32"
@@ -299,7 +322,8 @@ def combinations_of_parameters(share: float, slow_share: float) -> Workload:
         drawn = np.resize(np.arange(len(rows.kinds)), size)
         has_seeds = {Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS} <= setting.supported
         has_half = Capability.HALF_LOGITS in setting.supported
-        batches = _Batches(rows, drawn, num_rounds, has_seeds, has_half, setting.device)
+        num_alike = _NUM_ALIKE_SLOW if setting.slow else _NUM_ALIKE
+        batches = _Batches(rows, drawn, num_rounds, num_alike, has_seeds, has_half, setting.device)
         tables = {name: _Batches.cells.table(num_draws) for name, num_draws in batches.num_draws().items()}
         return SamplingPlan(tables, batches.count, num_checkpoints, num_rounds * len(_DTYPES) * size)
 

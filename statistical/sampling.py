@@ -227,7 +227,8 @@ _LISTED = (
         """Temperatures of 0.5 to 2.5 with top-k, with top-p, and with min-p: no token outside of the support.
 
         A filter that sees the distribution before the temperature keeps other tokens. The rows have much mass just
-        behind each edge, so that one wrong token comes soon; it decides.
+        behind each edge, so that one wrong token comes soon; it decides. Some calls hold one kind of request only: if
+        SAM112 fails, too, it is a path for these.
         """,
         needs_one_of=((_TOP_K, _TOP_P, _MIN_P),),
         stage=Stage.TOKENS,

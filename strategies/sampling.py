@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,14 @@ NUM_ROWS: tuple[int, ...] = (
 
 _WIDE_VOCAB_SIZES = (2, 3, 5, 8, 31, 33, 100, 257)
 _IS_WIDE = (False,) * 6 + (True,)
+
+_ALIKE: tuple[tuple[str, ...], ...] = (
+    *((),) * 24,
+    *(("temperature",), ("top_k",), ("top_p",), ("min_p",), ("top_k", "top_p")),
+    *(("temperature", *FILTERS),) * 3,
+)
+"""Parameters that are one value for the whole batch, in a quarter of the cases. Servers mostly see such batches, and
+choose other paths for them: a number in place of a tensor, one sort for all."""
 
 _FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
@@ -164,6 +172,8 @@ def sampling_cases(
 ) -> SamplingCase:
     """Whole decoding steps, as recipes: requests with different parameters, and their noise.
 
+    In a quarter of the cases all random requests have one temperature, one filter or all of these in common.
+
     Draws only what `capabilities` support. Upper bounds, sequences of kinds and choices left to the draw (`None`) are
     narrowed silently; what cannot be narrowed is an error.
 
@@ -207,16 +217,37 @@ def sampling_cases(
         (*_TOP_KS, max(1, vocab_size - 1)),
     )
     fewest, most = open_to.num_requests(min_requests, max_requests)
-    requests = st.lists(_requests(choices), min_size=fewest, max_size=most)
+    requests = draw(_some_of_all_pairs(choices) if is_wide else _few(choices, fewest, most))
     return SamplingCase(
         vocab_size=vocab_size,
-        requests=draw(_some_of_all_pairs(choices) if is_wide else requests.map(tuple)),
+        requests=_made_alike(requests, draw(st.sampled_from(_ALIKE)), greedy_too=draw(st.booleans())),
         explicit=is_explicit,
         dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
         layout=draw(st.sampled_from(open_to.layouts(layouts))),
         seed=draw(bulk_seeds()),
         num_rows=draw(st.sampled_from([n for n in NUM_ROWS if n <= max_rows] or [max_rows])) if is_wide else 0,
     )
+
+
+def _few(choices: _Choices, fewest: int, most: int) -> st.SearchStrategy[tuple[SampledRequest, ...]]:
+    """Requests of which each draws its own parameters."""
+    return st.lists(_requests(choices), min_size=fewest, max_size=most).map(tuple)
+
+
+def _made_alike(
+    requests: tuple[SampledRequest, ...], names: Sequence[str], *, greedy_too: bool
+) -> tuple[SampledRequest, ...]:
+    """The requests with the first random one's values of these parameters.
+
+    Args:
+        greedy_too: Greedy requests get its filters, too. Their temperature stays theirs.
+    """
+    first = next((request for request in requests if not request.greedy), None)
+    if first is None or not names:
+        return requests
+    same: dict[str, Any] = {name: getattr(first, name) for name in names}  # Any: one type each
+    of_greedy = {name: same[name] for name in same if name != "temperature"} if greedy_too else {}
+    return tuple(replace(request, **(of_greedy if request.greedy else same)) for request in requests)
 
 
 @st.composite

@@ -19,6 +19,7 @@ from fairdraw._run.drawn_features import CATALOGUES
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RequestParams, RowChanges, SeededNoise
+from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,3 +165,18 @@ def test_checks_that_came_to_no_result_judge_nothing() -> None:
     record = run_check(check, Silent(), SESSION)  # type: ignore[arg-type]  # it answers nothing
     assert record.status == "error"
     assert coverage_of([record]) == []
+
+
+def test_batches_of_one_kind_of_request_are_counted() -> None:
+    requests = (SampledRequest(temperature=0.0), *[SampledRequest(temperature=0.7, top_k=2, top_p=0.9)] * 2)
+    for case, expected in (
+        (SamplingCase(5, requests), {"temperature", "top-k", "top-p", "every parameter"}),
+        (SamplingCase(5, (*requests, SampledRequest(temperature=0.5, top_k=2))), {"top-k"}),
+        (SamplingCase(5, requests[:2]), set()),
+    ):
+        watch = Watch("sampling", "properties", case_by_case=True)
+        sampler = watch.wrap(load_sampler("sampling/torch"))
+        watch.case()
+        sampler.sample(case.batch(), case.noise())
+        watch.case()
+        assert set(watch.drawn().features.get("one value in the whole batch", {})) == expected

@@ -370,6 +370,20 @@ def the_second_tile_takes_the_numbers_of_the_first(right: SamplingOracle, probs:
     return right.race(probs, shared)
 
 
+@patched(CountingOracle, "draw", "SAM195", unsupported=_COUNTS)
+def draws_from_a_pool_of_a_hundred_thousand_numbers(
+    right: CountingOracle, batch: SamplingBatch, noise: SeededNoise
+) -> Tensor:
+    """Rows without seeds take their numbers one after the other from a pool, and from its beginning once it ends."""
+    pool = bulk_rng("pool", noise.seed, int(batch.positions[0])).exponential(size=100_000)
+    rows = (np.resize(np.roll(pool, -i * batch.vocab_size), batch.vocab_size) for i in range(batch.batch_size))
+    drawn = torch.tensor(np.stack(list(rows)), dtype=torch.float32, device=batch.device)
+    for i, seed in noise.request_seeds.items():
+        row = right.row(seed, int(batch.positions[i]), i, batch.vocab_size)
+        drawn[i] = torch.tensor(row, dtype=torch.float32)
+    return drawn
+
+
 @patched(SamplingOracle, "race", "SAM196")
 def cuts_probabilities_below_a_millionth(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """An epsilon against logarithms of 0."""
@@ -382,6 +396,15 @@ def repeats_after_a_thousand_positions(
 ) -> NDArray[np.float64]:
     """A ring of counters: a long text meets its own numbers again."""
     return right.row(seed, position % 1000, number, size)
+
+
+@patched(CountingOracle, "row", "SAM197", unsupported=_COUNTS)
+def adds_the_tile_to_the_position(
+    right: CountingOracle, seed: int, position: int, number: int, size: int
+) -> NDArray[np.float64]:
+    """Tiles of 2048: the second has the numbers that the first has a position later."""
+    tiles = [right.row(seed, position + tile, number, 2048) for tile in range(-(-size // 2048))]
+    return np.concatenate(tiles)[:size]
 
 
 @patched(CountingOracle, "row", "SAM198", unsupported=_COUNTS)

@@ -221,3 +221,46 @@ def greedy_ties_go_to_the_last_id(right: SamplingOracle, logits: Row) -> int:
 def greedy_requests_draw(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """Temperature 0 is replaced by 1, against a division by zero, and the argmax is never taken."""
     return right.race(right.distribution(request), exponentials)
+
+
+# Paths for batches whose requests are alike.
+
+
+def _one_value(values: Tensor | None, rows: Tensor) -> bool:  # [batch_size] any, [batch_size] bool
+    """Three of these rows at least, and all have one value."""
+    own = torch.zeros(0) if values is None else values[rows]
+    return own.numel() > 2 and bool((own == own[0]).all())
+
+
+@patched(SamplingOracle, "sample", "SAM112")
+def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+    """`topk(k + 1)` and a comparison with its last value: only where one number serves all rows."""
+    if _one_value(batch.top_k, ~batch.is_greedy):
+        batch = batch.replace(top_k=(batch.top_k + 1).clamp(max=batch.vocab_size))
+    return right.sample(batch, noise)
+
+
+@patched(SamplingOracle, "sample", "SAM112")
+def one_min_p_for_all_is_that_of_the_last_row(
+    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
+) -> Tensor:
+    """The threshold of one row of the batch cuts all rows, where all have one min-p."""
+    if not _one_value(batch.min_p, ~batch.is_greedy):
+        return right.sample(batch, noise)
+    assert batch.min_p is not None
+    heat = torch.where(batch.is_greedy, 1.0, batch.temperature)[:, None]
+    probs = (batch.logits.float() / heat).softmax(-1)
+    least = probs[-1].max() * batch.min_p[-1]
+    cut = (probs < torch.minimum(least, probs.amax(-1, keepdim=True))) & ~batch.is_greedy[:, None]
+    return right.sample(batch.replace(logits=batch.logits.float().masked_fill(cut, -torch.inf), min_p=None), noise)
+
+
+@patched(SamplingOracle, "sample", "SAM112", "SAM126")
+def one_temperature_for_all_is_that_of_the_last_row(
+    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
+) -> Tensor:
+    """A scalar in place of a tensor where all random requests have one temperature; a greedy row holds 1 in it."""
+    if _one_value(batch.temperature, ~batch.is_greedy):
+        last = 1.0 if batch.is_greedy[-1] else batch.temperature[-1]
+        batch = batch.replace(temperature=torch.where(batch.is_greedy, batch.temperature, last))
+    return right.sample(batch, noise)

@@ -261,6 +261,36 @@ class BlocksOfEightShareTheirNoise(DistributionTokenSampler):
         return super().draw(batch, noise)[np.arange(batch.batch_size) % 8]
 
 
+class _DrawsByANumber(DistributionTokenSampler):
+    """Requests without a seed draw by the call's seed and one number, made of row and position."""
+
+    def number(self, rows: Tokens, positions: Tokens) -> Tokens:
+        raise NotImplementedError
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+        drawn = super().draw(batch, noise)
+        numbers = self.number(np.arange(batch.batch_size), batch.positions.numpy())
+        for row in np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds)):
+            drawn[row] = np.random.default_rng((noise.seed, int(numbers[row]))).standard_exponential(drawn.shape[1])
+        return drawn
+
+
+@_as_mutant("DIST761", min_draws=50_000)
+class MixesRowAndPositionByExclusiveOr(_DrawsByANumber):
+    """`hash(seed, row ^ position)`: requests whose positions differ as their rows do draw alike."""
+
+    def number(self, rows: Tokens, positions: Tokens) -> Tokens:
+        return rows ^ positions
+
+
+@_as_mutant("DIST761", min_draws=50_000)
+class CountsPositionsFromTheLastRow(_DrawsByANumber):
+    """A counter of `position - row`: right as long as no two requests are at rising positions."""
+
+    def number(self, rows: Tokens, positions: Tokens) -> Tokens:
+        return positions - rows + 2**20
+
+
 @_as_mutant("DIST712", min_draws=4_000)
 class CallsShareTheirNoise(DistributionTokenSampler):
     """Every second call finds the noise of the call before still in its buffer."""
@@ -398,6 +428,31 @@ class FiltersInAnotherOrderIfThereAreThree(DistributionTokenSampler):
         fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
         off = _off(batch, "top_k", batch.vocab_size) | _off(batch, "top_p", 1) | _off(batch, "min_p", 0)
         return np.where(off[:, None], super().distribution(batch), fused.distribution(batch))
+
+
+def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
+    """Six rows at least, and one value in all of them."""
+    return values is not None and values.numel() > 5 and bool((values == values[0]).all())
+
+
+@_as_mutant("DIST742", min_draws=50_000)
+class FiltersInAnotherOrderIfAllAreAlike(DistributionTokenSampler):
+    """One sort for the batch if its requests have one top-p and one min-p: the nucleus is found first."""
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        fused = _FiltersInOrder()
+        fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
+        return (fused if _is_one(batch.top_p) and _is_one(batch.min_p) else super()).distribution(batch)
+
+
+@_as_mutant("DIST741", min_draws=50_000)
+class ForgetsATemperatureThatAllHave(DistributionTokenSampler):
+    """`logits / temperature[0]` in a path for batches of one temperature, which holds 1 in a greedy row."""
+
+    def softmax(self, batch: SamplingBatch) -> Floats:
+        greedy = batch.is_greedy
+        is_alike = bool(greedy[0]) and _is_one(batch.temperature[~greedy])
+        return super().softmax(batch.replace(temperature=torch.where(greedy, 0.0, 1.0)) if is_alike else batch)
 
 
 @_as_mutant("DIST744", min_draws=50_000)

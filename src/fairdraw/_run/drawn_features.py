@@ -27,6 +27,7 @@ Feature = tuple[str, str]
 
 BATCH, DRAFTS, VOCABULARY, OFFSET = "requests per batch", "drafts per request", "vocabulary", "offset into the logits"
 DTYPE, INPUTS, NOISE, TEMPERATURE, FILTERS = "dtype of the logits", "inputs", "noise", "temperature", "filters"
+ALIKE = "one value in the whole batch"
 CALLS, PROMPT, OUTPUT, EVENTS = "calls per case", "prompt tokens", "output tokens", "events"
 
 _EDGES = {  # the largest size of each class
@@ -118,7 +119,7 @@ _LATE, _MOVED, _CUT, _LONG_PROMPT, _LONG_OUTPUT = "joined later", "moved", "outp
 _NO_TRAITS, _DRAFTED, _LONG = frozenset[str](), frozenset([_WITH_DRAFTS]), frozenset([_LONG_OUTPUT])
 _OF_TRACES = (_WITH_DRAFTS, _PLACEHOLDER, _LATE, _MOVED, _CUT, _LONG_PROMPT, _LONG_OUTPUT)
 _PENALTIES = ("presence penalty", "frequency penalty", "repetition penalty")
-_FILTERS = ("top-k", "top-p", "min-p")
+_FILTERS, _EVERY = ("top-k", "top-p", "min-p"), "every parameter"
 _PROCESSORS = (
     "allowed ids",
     "bad words",
@@ -163,6 +164,7 @@ CATALOGUES = {
             NOISE: _NOISE,
             TEMPERATURE: _TEMPERATURES,
             FILTERS: ("none", *_FILTERS, "two of them", "all of them"),
+            ALIKE: (TEMPERATURE, *_FILTERS, _EVERY),
             CALLS: _SIZES[CALLS],
         },
         (_GREEDY, _OTHER, *_FILTERS, _EXPLICIT, _REQUEST_SEED, _HALF, _STRIDED, *_WIDE),
@@ -350,18 +352,36 @@ def _of_sampling(batch: Any, noise: Any) -> Look:  # Any: SamplingBatch, Samplin
     found = Look(batch.batch_size)
     whole = _of_whole(found, batch, noise, batch.logits)
     off = (batch.vocab_size, 1.0, 0.0)
+    given = [
+        [none] * found.rows if values is None else values.tolist()
+        for values, none in zip((batch.top_k, batch.top_p, batch.min_p), off, strict=True)
+    ]
     columns = [
-        [None] * found.rows if values is None else [name if value != none else None for value in values.tolist()]
-        for name, values, none in zip(_FILTERS, (batch.top_k, batch.top_p, batch.min_p), off, strict=True)
+        [name if value != none else None for value in values]
+        for name, values, none in zip(_FILTERS, given, off, strict=True)
     ]
     filters = [tuple(name for name in row if name) for row in zip(*columns, strict=True)]
     for row, count in Counter(filters).items():
         number = ("none", "", "two of them", "all of them")[len(row)]
         for name in (*row, *([number] if number else [])):
             found.counts[FILTERS, name] += count
+    found.all_have(*((ALIKE, name) for name in _alike(batch.temperature.tolist(), given, off)))
     own = zip(_own_traits(found, batch, noise, 1e-5), filters, strict=True)
     found.traits("sampling", whole, Counter((*traits, *names) for traits, names in own))
     return found
+
+
+def _alike(temperatures: Sequence[float], filters: Sequence[Sequence[float]], off: Sequence[float]) -> list[str]:
+    """Parameters that have one value in all of several random requests, filters if it is not the one that is off."""
+    random = [row for row, temperature in enumerate(temperatures) if temperature >= 1e-5]
+    values = [{column[row] for row in random} for column in (temperatures, *filters)]
+    same = [len(own) == 1 for own in values]
+    shown = [
+        same[0],
+        *(is_same and {none} != own for is_same, own, none in zip(same[1:], values[1:], off, strict=True)),
+    ]
+    names = [name for name, is_shown in zip((TEMPERATURE, *_FILTERS), shown, strict=True) if is_shown]
+    return [*names, *[_EVERY] * all(same)] if len(random) > 1 else []
 
 
 def _of_logprobs(batch: Any) -> Look:  # Any: LogprobsBatch, or the SamplingBatch of `draw`
