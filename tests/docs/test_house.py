@@ -29,8 +29,10 @@ from house import test_lines as lines_of_tests
 # accepted by as little as their row allows: 250 lines, and 340 of tests.
 # Programs of interpreted kernels side by side, as rows of arrays: 670 lines, and 125 of tests.
 # Min-p of the raw step whose excluded tokens would be drawn, and shifted draft logits; tests of draft rows: 30 and 80.
-MAX_LIBRARY_LINES = 58_300
-MAX_TEST_LINES = 19_230
+# What an examiner's faults showed that nobody generated: wide log-probabilities, grammars, filters, scanners and plans,
+# uniform batches, positions: 1,300 lines, of which 500 are mutants; and 60 of tests.
+MAX_LIBRARY_LINES = 59_800
+MAX_TEST_LINES = 19_350
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:
