@@ -116,13 +116,13 @@ class _KeepsSortedTokens(PenaltiesFollower):
         return np.array([bisect_right(known, i) - bisect_left(known, i) for i in range(vocab_size)], np.int64)
 
 
-class _CountsInInt16OnTheHost(PenaltiesFollower):
+class _CountsInInt32OnTheHost(PenaltiesFollower):
     """Makes a small tensor of counts on the host for every row of every step."""
 
     def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
-        counts = torch.zeros(vocab_size, dtype=torch.int16)
+        counts = torch.zeros(vocab_size, dtype=torch.int32)
         known = torch.tensor([i for i in token_ids if 0 <= i < vocab_size], dtype=torch.int64)
-        counts.scatter_add_(0, known, torch.ones(len(known), dtype=torch.int16))
+        counts.scatter_add_(0, known, torch.ones(len(known), dtype=torch.int32))
         return counts.numpy().astype(np.int64)
 
 
@@ -439,7 +439,7 @@ ODD_PENALTIES: tuple[Scanner, ...] = (
     Scanner("touches seen tokens only", _TouchesSeenTokensOnly, "penalties"),
     Scanner("adds zero to the rest", _AddsZeroToTheRest, "penalties"),
     Scanner("keeps sorted tokens", _KeepsSortedTokens, "penalties"),
-    Scanner("counts in int16 on the host", _CountsInInt16OnTheHost, "penalties"),
+    Scanner("counts in int32 on the host", _CountsInInt32OnTheHost, "penalties"),
     Scanner("returns new tensors", _ReturnsNewTensors, "penalties"),
     Scanner("reads in both calls", _ReadsInBothCalls, "penalties"),
     Scanner("dense counts", _DenseCounts, "penalties"),
