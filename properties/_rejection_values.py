@@ -184,6 +184,26 @@ def every_bit_of_the_seed_of_a_call_counts(sampler: RejectionSampler, case: Reje
 _NEGATIVE = 32
 
 
+def _are_told_apart(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A seed and another that a hash takes for it emit other tokens, for at least one of eight of them."""
+    bases = [
+        2 + derive_seed("likened", case.seed, i) % (2**30 - 2) for i in range(4 if sampler.capabilities.slow else 8)
+    ]
+    others = {
+        "s + 2**31 - 1": [base + 2**31 - 1 for base in bases],
+        "s + 2**32 - 1": [base + 2**32 - 1 for base in bases],
+        "s + 2**61 - 1": [base + 2**61 - 1 for base in bases],
+        "s * 2**32": [base << 32 for base in bases],
+    }
+    seeds = dict(enumerate([*bases, *(seed for some in others.values() for seed in some)]))
+    batch = case.batch(sampler.device).select([0] * len(seeds))
+    tokens = emit(sampler, batch, SeededNoise(derive_seed("likened", case.seed), seeds)).tokens
+    first, *rest = tokens.reshape(1 + len(others), len(bases), -1)
+    for words, emitted in zip(others, rest, strict=True):
+        if (emitted == first).all():
+            broken(f"per-request seeds s and {words} emit the same tokens, for each of {bases}")
+
+
 @check("REJ345", lambda can: identical_requests(can, vocab_size=_VOCAB_SIZE, num_drafts=1), needs=_OWN, weight=0.02)
 def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Seeds -2, -4, ... and others down to -2**63 give tokens that repeat, and others than 2, 4, ... do.
@@ -191,6 +211,10 @@ def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, 
     `SeededNoise` has every integer of 64 bits, as torch's generators take them. False failures: of 16 tokens of
     4096, more than 8 agree
     with probability below 1e-28. An absolute value, or an unsigned number of 32 bits, folds them together.
+
+    Nor are eight seeds taken for those 2**31 - 1, 2**32 - 1 or 2**61 - 1 further, or for themselves times 2**32, as
+    remainders, Python's `hash` and folded halves have it: all eight tokens would be equal by chance below 1e-20, and a
+    slow sampler's four below 1e-10.
     """
     count = 8 if sampler.capabilities.slow else _NEGATIVE
     size = [1 + i if i % 2 else 2**63 - i * case.seed for i in range(count)]
@@ -204,6 +228,7 @@ def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, 
     num_equal = int((negative.tokens == positive.tokens).all(axis=1)[1::2].sum())
     if num_equal > count // 4:
         broken(f"{num_equal} of {count // 2} seeds and their negatives gave the same tokens")
+    _are_told_apart(sampler, case)
 
 
 # -- rows without a distribution beside others ---------------------------------------------------------------------

@@ -89,8 +89,9 @@ def tokens_equal_the_oracle_on_the_same_seeds(sampler: TokenSampler, case: Sampl
 def races_won_by_a_thousandth_equal_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
     """In races won by 0.1 %, tokens equal the oracle's.
 
-    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16 on
-    the way, an approximate logarithm, or a temperature that is rounded.
+    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Whatever changes a
+    distribution a little shows here. In one row alone: bfloat16 on the way, an approximate logarithm, a temperature
+    that is rounded. In some batches only: a path for requests that share a parameter, or what a call before left.
     """
     batch = case.batch(sampler.device)
     rng, oracle = bulk_rng("near ties", case.seed), SamplingOracle()

@@ -153,8 +153,10 @@ def _drawn(sampler: TokenSampler, case: SamplingCase, seeds: list[int]) -> NDArr
 def every_bit_of_a_request_seed_changes_the_token(sampler: TokenSampler, case: SamplingCase) -> None:
     """Seeds that differ in one of their lower 32 bits draw other tokens from a flat distribution over 8191.
 
-    False failures: three tokens must be equal by chance, 32 * 8191**-3 = 6e-11. torch's generator on a CPU takes 32
-    bits, so higher ones are not tried. Suspect a seed that is kept as float32, in 16 bits, or divided.
+    So do -1 and -2, a seed and its negative, and seeds 2**31 - 1, 2**32 - 1 and 2**61 - 1 apart. False failures: three
+    tokens must be equal by chance, 32 * 8191**-3 = 6e-11, or four of 2047. torch's generator on a CPU takes 32 bits, so
+    seeds that differ in higher ones only are not tried. Suspect a seed that is kept as float32, in 16 bits, or divided,
+    Python's `hash`, which takes -1 for -2 and a number modulo 2**61 - 1, and halves that are folded into one.
     """
     bases = [derive_seed("base", case.seed, number) % 2**62 for number in range(_BASES)]
     seeds = [base ^ change for base in bases for change in (0, *(1 << bit for bit in range(_BITS)))]
@@ -162,6 +164,40 @@ def every_bit_of_a_request_seed_changes_the_token(sampler: TokenSampler, case: S
     dead = np.flatnonzero((tokens[:, 1:] == tokens[:, :1]).all(axis=0))
     if dead.size:
         broken(f"bits {dead.tolist()} of a request's seed change nothing")
+    _are_told_apart(sampler, case)
+
+
+_PARTS = 4
+"""Blocks of a row; only one of them has probability, so that a seed draws a token of each."""
+
+
+def _likened(base: int) -> dict[str, tuple[int, int]]:
+    """Seeds that a hash or a remainder takes for each other, in words; their lower 32 bits differ."""
+    other = base + 1
+    return {
+        "-1 and -2": (-1, -2),
+        "s and -s": (base, -base),
+        "s and s + 2**31 - 1": (base, base + 2**31 - 1),
+        "s and s + 2**32 - 1": (base, base + 2**32 - 1),
+        "s and s + 2**61 - 1": (base, base + 2**61 - 1),
+        "s and s * 2**32": (base, base << 32),
+        "s ^ s * 2**32 and t ^ t * 2**32": (base ^ base << 32, other ^ other << 32),
+    }
+
+
+def _are_told_apart(sampler: TokenSampler, case: SamplingCase) -> None:
+    """The seeds of a pair draw other tokens in at least one of the blocks of a flat row."""
+    pairs = _likened(2 + derive_seed("likened", case.seed) % (2**30 - 2))
+    seeds = [seed for pair in pairs.values() for seed in pair]
+    batch = case.batch(sampler.device).select([0] * len(seeds) * _PARTS)
+    size, logits = _WIDE_ROW // _PARTS, torch.full_like(batch.logits, -torch.inf)
+    for part in range(_PARTS):
+        logits[part::_PARTS, part * size : (part + 1) * size] = 0
+    noise = SeededNoise(derive_seed("likened", case.seed), dict(enumerate(np.repeat(seeds, _PARTS).tolist())))
+    tokens = sample_tokens(sampler, batch.replace(logits=logits), noise).tokens.reshape(len(pairs), 2, _PARTS)
+    for words, (first, second) in zip(pairs, tokens, strict=True):
+        if (first == second).all():
+            broken(f"seeds {words} (s = {seeds[2]}, t = s + 1) draw the same tokens")
 
 
 @check("SAM183", _flat, needs=_OWN, weight=0.05)

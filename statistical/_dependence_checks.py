@@ -112,7 +112,7 @@ _ODDS_SHARE = 26
 _RARE = """Thousands of tokens that share a small probability come as often as they should, wherever they are.
 
     Uniforms or exponentials of too few bits (16, 18; half precision), exponentials that are clamped or may be 0, also
-    behind an epsilon, ties that favour low ids. Numbers of 23 bits and more pass.
+    behind an epsilon, ties that favour low ids. Numbers of 23 bits and more pass, if none of them is 0 or 1.
     """
 
 _FINE = """Probabilities of 0.1 and 0.9, and others halfway between numbers of 8 bits, are met to a thousandth.

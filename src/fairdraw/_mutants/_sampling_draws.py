@@ -260,6 +260,20 @@ def keeps_request_seeds_as_floats(right: SamplingOracle, batch: SamplingBatch, n
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
+@patched(SamplingOracle, "draw", "SAM182")
+def folds_the_halves_of_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+    """The upper 32 bits are added to the lower ones, for a generator that takes 32."""
+    folded = {i: ((seed >> 32) + seed) % 2**32 for i, seed in noise.request_seeds.items()}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=folded))
+
+
+@patched(SamplingOracle, "draw", "SAM182")
+def takes_request_seeds_modulo_a_prime(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+    """A generator whose state is a number below 2**31 - 1."""
+    rest = {i: seed % (2**31 - 1) for i, seed in noise.request_seeds.items()}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=rest))
+
+
 @patched(SamplingOracle, "draw", "SAM183")
 def takes_seed_zero_for_no_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """`if seed:` where `if seed is not None:` is meant."""
