@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
 MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
 MOST_EVENTS = 8
-LONG = ("forgets after many steps", "has room for some rows", "has room for some draft rows")
+LONG = (
+    "forgets after many steps",
+    "has room for some rows",
+    "has room for some draft rows",
+    "loses a marker of three steps",
+    "reads parts of a long output",
+)
 """They need hundreds of steps or rows."""
 PROFILE = Profile("mutants", 400, 400)
 
