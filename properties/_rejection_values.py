@@ -184,7 +184,7 @@ def every_bit_of_the_seed_of_a_call_counts(sampler: RejectionSampler, case: Reje
 _NEGATIVE = 32
 
 
-def _are_told_apart(sampler: RejectionSampler, case: RejectionCase) -> None:
+def _are_distinct(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A seed and another that a hash takes for it emit other tokens, for at least one of eight of them."""
     bases = [
         2 + derive_seed("likened", case.seed, i) % (2**30 - 2) for i in range(4 if sampler.capabilities.slow else 8)
@@ -228,7 +228,7 @@ def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, 
     num_equal = int((negative.tokens == positive.tokens).all(axis=1)[1::2].sum())
     if num_equal > count // 4:
         broken(f"{num_equal} of {count // 2} seeds and their negatives gave the same tokens")
-    _are_told_apart(sampler, case)
+    _are_distinct(sampler, case)
 
 
 # -- rows without a distribution beside others ---------------------------------------------------------------------

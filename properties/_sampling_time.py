@@ -164,7 +164,7 @@ def every_bit_of_a_request_seed_changes_the_token(sampler: TokenSampler, case: S
     dead = np.flatnonzero((tokens[:, 1:] == tokens[:, :1]).all(axis=0))
     if dead.size:
         broken(f"bits {dead.tolist()} of a request's seed change nothing")
-    _are_told_apart(sampler, case)
+    _are_distinct(sampler, case)
 
 
 _PARTS = 4
@@ -185,7 +185,7 @@ def _likened(base: int) -> dict[str, tuple[int, int]]:
     }
 
 
-def _are_told_apart(sampler: TokenSampler, case: SamplingCase) -> None:
+def _are_distinct(sampler: TokenSampler, case: SamplingCase) -> None:
     """The seeds of a pair draw other tokens in at least one of the blocks of a flat row."""
     pairs = _likened(2 + derive_seed("likened", case.seed) % (2**30 - 2))
     seeds = [seed for pair in pairs.values() for seed in pair]

@@ -120,6 +120,10 @@ def failed(error: BaseException, case: Any, tried: int, remarks: tuple[str, ...]
     return ended
 
 
+NOT_AGAIN = "the same example did not fail when it was tried again"
+"""Begins a note that stands before the usual causes: it tells of state, whatever else the check is about."""
+
+
 @dataclass(frozen=True)
 class FailureReport:
     """The report of one failure, in the order in which it is printed.
@@ -143,11 +147,17 @@ class FailureReport:
     usually: str = ""
     search: str = ""
 
+    @property
+    def of_state(self) -> list[str]:
+        """Notes that come first."""
+        return [note for note in self.notes if note.startswith(NOT_AGAIN)]
+
     def lines(self) -> list[str]:
         """The failure as text, one fact a line; commands stand alone on lines of their own, to be pasted."""
         rows = [
             ("", f"{self.code} {self.title}"),
             ("meaning", self.meaning),
+            *(("note", note) for note in self.of_state),
             ("usually", self.usually),
             ("effect", self.effect),
             ("evidence", self.evidence),
@@ -155,7 +165,7 @@ class FailureReport:
             ("reproduce", self.command),
             ("search again", self.search),
             ("crash file", self.crash_file),
-            *(("note", note) for note in self.notes),
+            *(("note", note) for note in self.notes if note not in self.of_state),
         ]
         return [line for label, text in rows if text for line in _labelled(label, text)]
 

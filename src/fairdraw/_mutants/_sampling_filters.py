@@ -235,8 +235,8 @@ def _one_value(values: Tensor | None, rows: Tensor) -> bool:  # [batch_size] any
 @patched(SamplingOracle, "sample", "SAM112")
 def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """`topk(k + 1)` and a comparison with its last value: only where one number serves all rows."""
-    if _one_value(batch.top_k, ~batch.is_greedy):
-        batch = batch.replace(top_k=(batch.top_k + 1).clamp(max=batch.vocab_size))
+    if batch.top_k is not None and _one_value(batch.top_k, ~batch.is_greedy):
+        batch = batch.replace(top_k=torch.clamp(batch.top_k + 1, max=batch.vocab_size))
     return right.sample(batch, noise)
 
 

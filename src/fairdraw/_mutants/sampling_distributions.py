@@ -442,7 +442,8 @@ class FiltersInAnotherOrderIfAllAreAlike(DistributionTokenSampler):
     def distribution(self, batch: SamplingBatch) -> Floats:
         fused = _FiltersInOrder()
         fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
-        return (fused if _is_one(batch.top_p) and _is_one(batch.min_p) else super()).distribution(batch)
+        is_alike = _is_one(batch.top_p) and _is_one(batch.min_p)
+        return fused.distribution(batch) if is_alike else super().distribution(batch)
 
 
 @_as_mutant("DIST741", min_draws=50_000)

@@ -13,6 +13,7 @@ from fairdraw._core.budget import unwrapped
 from fairdraw._core.checks import DistributionCase
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import (
+    NOT_AGAIN,
     AdapterError,
     CaseRaised,
     CheckFailure,
@@ -94,10 +95,7 @@ def _is_flaky(error: BaseException | None) -> TypeIs[FlakyFailure]:
     return isinstance(error, errors.FlakyFailure)
 
 
-_UNSTEADY = (
-    "the same example did not fail when it was tried again: two equal calls gave two outputs. What is judged keeps "
-    "state between calls"
-)
+_UNSTEADY = f"{NOT_AGAIN}: two equal calls gave two outputs. What is judged keeps state between calls"
 _OR_DRAWS = ", or draws noise of its own; if that is intended, declare explicit-noise and seeded-noise unsupported"
 _WITH_NOISE = ("rejection", "sampling")
 """Contracts of which noise is a part."""
