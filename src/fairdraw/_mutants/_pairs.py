@@ -291,7 +291,7 @@ class KeepsPositionsInSixteenBits(_OtherPositions):
         return positions % 2**16
 
 
-@mutant_pair("REJ659", "DIST804")
+@mutant_pair("REJ659")
 class KeysTheBonusByTheNumberOfDrafts(Pair):
     """The key of the bonus token has its place in the step instead of its place in the text."""
 
