@@ -96,8 +96,8 @@ def every_place_of_a_flat_row_is_drawn(sampler: TokenSampler, case: SamplingCase
     """A flat row of 2048, and one of 16384: each thirty-second, by place and by residue, is drawn as often as others.
 
     And ids of the 128 rows of a call are as different as those of independent rows, also in a part of their bits.
-    False failures: below 1e-8. Suspect tiles that race with the same numbers, so that the later one never wins, tiles that
-    are lost or weighed twice, numbers of few bits, and noise that begins anew after so many numbers.
+    False failures: below 1e-8. Suspect tiles that race with the same numbers, so that the later one never wins, tiles
+    that are lost or weighed twice, numbers of few bits, and noise that begins anew after so many numbers.
     """
     for size in sorted({min(2048, case.vocab_size), case.vocab_size}):
         parts, calls, rows = (4, 1, 96) if sampler.capabilities.slow else (32, 8, 128)
