@@ -248,7 +248,7 @@ def every_position_of_a_request_draws_new_noise(sampler: DraftingSampler, case: 
 
     All steps share one noise, as in an engine's loop: generators go on, and counters take the positions.
     False failures: flat rows of 32 tokens repeat themselves at one of 500 pairs of positions, or in the next request,
-    with probability 1e-19. Suspect a key without the position, or with some bits of it, as in a ring of a few thousand; and
+    with probability 1e-19. Suspect a key without the position, or with some bits of it, as in a ring of thousands; and
     keys from `seed + position`, which give a request what its neighbour says a step later. Of drafts, suspect also a
     drafter that draws nothing, and reports a distribution all the same.
     """
