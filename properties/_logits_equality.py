@@ -114,7 +114,7 @@ def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: L
 def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Each parameter off, at its least, at its most and between, in pairs, in one batch of many requests.
 
-    With them go up to 100 drafts, 5000 prompt and 4200 output tokens, a hundred stop ids, and bad words of six tokens
+    With them go up to 64 drafts, 5000 prompt and 4200 output tokens, a hundred stop ids, and bad words of six tokens
     by the hundred. A buffer that is too small for rows, drafts, words or ids; a number that saturates; a value at the
     edge taken for off.
     """

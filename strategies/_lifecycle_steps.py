@@ -47,8 +47,8 @@ def _strict(world: TourWorld, spent_at: int) -> Fields:
 
 
 def _tokens(planner: Planner, size: int) -> Tokens:
-    """Thoughts, the last few of which may be a marker; any tokens under the penalties contract."""
-    num_words = min(size, 4) if planner.world.pieces else size
+    """Thoughts, in half of the cases with words behind them; any tokens under the penalties contract."""
+    num_words = min(size, planner.of((0, 4))) if planner.world.pieces else size
     return _thoughts(planner.world, size - num_words) + planner.words(num_words)
 
 
@@ -68,13 +68,14 @@ def long_steps(world: TourWorld, seed: int) -> EventTrace:
 
 def _bursts(planner: Planner) -> None:
     """Some rows get many tokens at once, which nobody saw as drafts, and lose as many in a later step."""
-    world, sizes = planner.world, planner.shuffled(MANY_TOKENS)
-    spent_at = [size if planner.chance(0.5) else 2 * size for size in sizes]
+    world, sizes = planner.world, planner.shuffled(MANY_TOKENS * 2)
+    spent_at = [size * (1 + row % 2) for row, size in enumerate(sizes)]
     together(planner, [Add(_opening(world), _thoughts(world, 1), **_strict(world, size)) for size in spent_at])
     for _ in range(2):
-        planner.verify(Draft(tuple(_tokens(planner, size) for size in sizes), held=True), whole=True)
+        planner.do(Draft(tuple(_tokens(planner, size) for size in sizes), held=True))
+        planner.do(Decode(_thoughts(world, len(sizes)), tuple(sizes)))
         planner.do(Swap(0, len(sizes) - 1))
-    together(planner, [Cut(row, MANY_TOKENS[row]) for row in range(len(sizes))])
+    together(planner, [Cut(row, size) for row, size in enumerate(sizes)])
     planner.verify(planner.drafts())
     together(planner, [Cut(row, 10_000) for row in range(len(sizes))])
     planner.do(planner.decode())

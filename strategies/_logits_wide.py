@@ -73,12 +73,12 @@ def value_requests(kinds: tuple[str, ...], has_drafts: bool, seed: int) -> tuple
     return tuple(_request(row, kinds) for row in rows)
 
 
-_DRAFTS = {"bad-words:long": 33, "thinking:last-draft": 64, "min-tokens:many-stops": 100}
+_DRAFTS = {"bad-words:long": 17, "min-tokens:many-stops": 33, "thinking:last-draft": 64}
 
 
 def _long_requests(can: Capabilities, has_drafts: bool) -> list[LogitsRequestRecipe]:
-    """Parameters that depend on the text, with as many drafts as engines take; and with long texts."""
-    drafts = {"min-tokens:many-stops": 17} if can.slow else _DRAFTS
+    """Parameters that depend on the text, with tens of drafts; and with long texts."""
+    drafts = {"min-tokens:many-stops": 12} if can.slow else _DRAFTS
     drafted = [
         LogitsRequestRecipe((kind, "penalties:order"), num_output=40, num_drafts=count, text="wide")
         for kind, count in drafts.items()
@@ -107,7 +107,7 @@ def _dtypes(can: Capabilities) -> st.SearchStrategy[str]:
 def value_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
     """A batch of some 70 requests and some 300 rows: every pair of values of parameters, sizes, texts and rows.
 
-    Then requests with up to a hundred drafts and thousands of tokens, unless that takes long.
+    Then requests with up to 64 drafts and thousands of tokens, unless that takes long.
     """
     has_drafts = Capability.DRAFT_PROCESSORS in can or draw(st.booleans())
     kinds = tuple(open_kinds(PARAMETER_KINDS, can, has_drafts))
