@@ -166,7 +166,7 @@ def prompt_and_output_are_one_text(filterer: LogitsFilterer, case: FilterCase) -
     weight=0.2,
 )
 def repetitions_are_found_at_any_distance(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """A phrase from the beginning of a text of 600 to 3000 tokens that comes again at its end is a repetition.
+    """A phrase from the beginning of a text of 600 to 3200 tokens that comes again at its end is a repetition.
 
     A window of the last hundreds of tokens, where the range says all of them, and lengths that are cut at 20 or so.
     """
@@ -262,7 +262,7 @@ def each_row_has_its_own_mirostat(filterer: LogitsFilterer, case: FilterCase) ->
 
 @check("FIL165", lambda can: _speakers(can, max_rows=2), needs_one_of=_MIROSTAT, weight=0.05)
 def mirostat_remembers_over_a_long_text(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """150 steps of one text: mu is what follows from all of its tokens. Slow filterers are asked for 20.
+    """150 steps of one text: mu is what follows from all of its tokens. A slow filterer takes 20.
 
     State in a ring of steps, a row's state that a cache drops, an error that adds up.
     """

@@ -247,10 +247,10 @@ def every_position_of_a_request_draws_new_noise(sampler: DraftingSampler, case: 
     """16 requests with neighbouring seeds draft and verify at a position, at the next ones, and far ones: other tokens.
 
     All steps share one noise, as in an engine's loop: generators go on, and counters take the positions.
-    False failures: flat rows of 32 tokens repeat themselves at one of 500 pairs of positions, or in the next request,
-    with probability 1e-19. Suspect a key without the position, or with some bits of it, as in a ring of thousands; and
-    keys from `seed + position`, which give a request what its neighbour says a step later. Of drafts, suspect also a
-    drafter that draws nothing, and reports a distribution all the same.
+    False failures: below 1e-16, at some 500 pairs of positions, with 16 tokens of probability 1/16 at most. Suspect a
+    key without the position, or with some bits of it, as in a ring of thousands; and keys from `seed + position`, which
+    give a request what its neighbour says a step later. Of drafts, suspect also a drafter that draws nothing, and
+    reports a distribution all the same.
     """
     batch = case.batch(sampler.device).select([0] * _EQUAL)
     noise = SeededNoise(derive_seed("call", case.seed), {i: case.seed % 2**31 + i for i in range(_EQUAL)})

@@ -104,7 +104,7 @@ def every_place_of_a_flat_row_is_drawn(sampler: TokenSampler, case: SamplingCase
         batch = _flat_batch(sampler, size, rows)
         equal = batch.replace(positions=torch.full_like(batch.positions, case.seed % 4096))
         turns = [(batch if i % 2 else equal, noise_of(sampler, batch, case.seed, size, i)) for i in range(calls)]
-        answers = [sample_tokens(sampler, rows, noise) for rows, noise in turns]
+        answers = [sample_tokens(sampler, one, noise) for one, noise in turns]
         for answer in answers:
             ids_are_apart(answer.tokens, size, "rows of a call")
         drawn = np.concatenate([answer.tokens for answer in answers])

@@ -12,9 +12,21 @@ from itertools import chain, combinations, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+_KEPT = (1, 2, 3, 5, 8, 16)
+"""A failing batch shrinks to that many of its requests."""
+
+
+def places_of_all(draw: st.DrawFn, count: int, fewest: int = 1) -> list[int]:
+    """The places of all requests of a wide batch, from any one on; of fewer while it shrinks."""
+    fewer = tuple(kept for kept in _KEPT if kept >= fewest)
+    kept, first = draw(st.sampled_from(fewer + (count,) * 40)), draw(st.integers(0, count - 1))
+    return [(first + i) % count for i in range(kept)]
+
 
 _CANDIDATES = 8
 """Rows that are tried for each row that is taken. More gives a few rows less, and costs time."""

@@ -255,7 +255,10 @@ def twin_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCas
 
 @st.composite
 def long_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
-    """Sixty steps of three requests with a few parameters each; one event in three is followed by others at once."""
+    """Sixty steps of three requests with a few parameters each; one event in three is followed by others at once.
+
+    Then 140 steps in which texts only grow, unless that takes long.
+    """
     kinds = open_kinds(PARAMETER_KINDS, can, has_drafts=Capability.DRAFT_PROCESSORS in can)
     rng = bulk_rng("long", draw(bulk_seeds()))
 
@@ -268,4 +271,5 @@ def long_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCas
     known = _EVENTS if can.slow else (*_EVENTS, *_MANY)
     words = [known[i] for i in rng.integers(len(known), size=60)]
     events = [EventRecipe(word, int(rng.integers(3)), request()) for word in words]
-    return LogitsCase(33, requests, tuple(events), seed=draw(bulk_seeds()))
+    quiet = [] if can.slow else [EventRecipe()] * 140
+    return LogitsCase(33, requests, (*events, *quiet), seed=draw(bulk_seeds()))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import MAX_SPEC_LEN
 from fairdraw.strategies._cases import DraftRecipe, RequestRecipe
-from fairdraw.strategies._covering import covering_rows
+from fairdraw.strategies._covering import covering_rows, places_of_all
 from fairdraw.strategies._sizes import BATCH_SIZES, DRAFT_COUNTS
 from fairdraw.strategies.noise import SEED_KINDS
 
@@ -40,9 +40,6 @@ _COUNTS = (2, 0, 1, 3, 5, 8)
 # which drafts. The same for every check, so that the rows are computed once; a check with fewer values repeats them.
 _VALUES = (len(_COUNTS), 2, len(SEED_KINDS) + 1, len(TEMPERATURES), 6, 5)
 _ARRAYS = 3
-
-_KEPT = (1, 2, 3, 5, 8, 16)
-"""A failing array shrinks to that many of its requests."""
 
 
 class _Maker:
@@ -112,10 +109,7 @@ def _of(choices: Sequence[T], number: int) -> T:
 def _covering(draw: st.DrawFn, space: CaseSpace, seed: int) -> Requests:
     """All rows of a covering array; fewer of them while it shrinks."""
     maker = _Maker(space, seed)
-    num_rows = len(maker.rows)
-    fewer = tuple(kept for kept in _KEPT if kept >= space.num_requests[0])
-    kept, first = draw(st.sampled_from(fewer + (num_rows,) * 40)), draw(st.integers(0, num_rows - 1))
-    return tuple(maker.request((first + i) % num_rows) for i in range(kept))
+    return tuple(map(maker.request, places_of_all(draw, len(maker.rows), space.num_requests[0])))
 
 
 def _many(draw: st.DrawFn, space: CaseSpace, seed: int) -> Requests:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fairdraw.protocols import BitmaskBatch, Capabilities, Capability, num_words
 from fairdraw.strategies._arguments import check_interval, check_kinds
+from fairdraw.strategies._covering import places_of_all
 from fairdraw.strategies._grammar_cases import (
     DRAFT_TOKEN_KINDS,
     INDEX_KINDS,
@@ -239,8 +240,6 @@ def automaton_cases(
 
 
 _DRAFT_COUNTS = (0, 1, 3, 9, 17, 33, 2, 64, 5, 128)
-_KEPT = (1, 2, 3, 5, 8, 16)
-"""A failing case shrinks to that many of its requests."""
 _WIDE_REQUESTS = 48
 
 
@@ -255,7 +254,7 @@ def wide_automaton_cases(
     """
     open_to, seed = Narrowing("wide_automaton_cases", capabilities), draw(bulk_seeds())
     rng, vocab_size = bulk_rng("wide automata", seed), draw(st.sampled_from((100, 64, 33, 257)))
-    kept, first = draw(st.sampled_from(_KEPT + (_WIDE_REQUESTS,) * 40)), draw(st.integers(0, _WIDE_REQUESTS - 1))
+    places = places_of_all(draw, _WIDE_REQUESTS)
     automata = tuple(_many_edges(vocab_size, rng) for _ in range(5))
     requests = [
         ForkedRequest(
@@ -269,7 +268,7 @@ def wide_automaton_cases(
     return AutomatonCase(
         vocab_size=vocab_size,
         automata=automata,
-        requests=tuple((requests[first:] + requests[:first])[:kept]),
+        requests=tuple(requests[place] for place in places),
         num_steps=draw(st.sampled_from((3, 4, 5, 1))),
         dtype=draw(st.sampled_from(open_to.dtypes(None))),
         seed=seed,

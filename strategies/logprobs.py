@@ -14,7 +14,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, _laid_out
-from fairdraw.strategies._covering import covering_settings
+from fairdraw.strategies._covering import covering_settings, places_of_all
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies._sizes import vocab_sizes
@@ -217,6 +217,18 @@ class LogprobsCase(BatchRecipe):
         return LogprobsCase(**{**data, "requests": tuple(LogprobsRequest(**r) for r in data.get("requests", ()))})
 
 
+def _stages(capabilities: Capabilities, known: Sequence[str]) -> Sequence[str]:
+    """Those that the function returns, if there is one."""
+    if Capability.LOGIT_SCORES in capabilities:
+        return known
+    return [stage for stage in known if stage.endswith("logprobs")] or known
+
+
+def _lengths(capabilities: Capabilities, known: Sequence[int | None]) -> list[int | None]:
+    """How many log-probabilities requests want; none beside the token's if there are no lists."""
+    return list(known) if Capability.TOP_LOGPROBS in capabilities else [one and 0 for one in known]
+
+
 @st.composite
 def logprobs_requests(
     draw: st.DrawFn,
@@ -246,11 +258,10 @@ def logprobs_requests(
     """
     name, open_to = "logprobs_requests", Narrowing("logprobs_requests", capabilities)
     kinds = open_to.rows("logits", check_kinds(name, "logits", logits, LOGIT_KINDS, also=tuple(INVALID_KINDS)))
-    asked = list(num_logprobs) if Capability.TOP_LOGPROBS in capabilities else [one and 0 for one in num_logprobs]
     num_rows = draw(st.integers(1, max(1, max_rows)))
     return LogprobsRequest(
         logits=draw(st.sampled_from(kinds)),
-        num_logprobs=draw(st.sampled_from(asked)),
+        num_logprobs=draw(st.sampled_from(_lengths(capabilities, num_logprobs))),
         processing=draw(st.sampled_from(check_kinds(name, "processing", processing, PROCESSING_KINDS))),
         token=draw(st.sampled_from(check_kinds(name, "tokens", tokens, ROW_TOKEN_KINDS))),
         num_rows=num_rows,
@@ -301,9 +312,7 @@ def logprobs_cases(
     """
     name, open_to = "logprobs_cases", Narrowing("logprobs_cases", capabilities)
     check_interval(name, "min_requests", min_requests, "max_requests", max_requests, at_least=1)
-    known = check_kinds(name, "stages", stages, STAGES)
-    if Capability.LOGIT_SCORES not in capabilities:
-        known = tuple(stage for stage in known if stage.endswith("logprobs")) or known
+    known = _stages(capabilities, check_kinds(name, "stages", stages, STAGES))
     request = logprobs_requests(
         capabilities,
         logits=logits,
@@ -331,8 +340,6 @@ _LIST_LENGTHS: tuple[int | None, ...] = (0, 1, 2, 5, 20, 21, 50, 100, 300, ALL_L
 _NUM_ROWS = (1, 0, 2, 3, 5, 9)
 _PROMPT_ROWS = 700
 """More than the rows that a kernel takes at once, as a prompt has them."""
-_KEPT = (1, 2, 3, 5, 8, 16)
-"""A failing batch shrinks to that many of its requests."""
 _WIDE_SIZES = (37, 130, 257, 64, 7, 1)
 
 
@@ -340,26 +347,16 @@ _WIDE_SIZES = (37, 130, 257, 64, 7, 1)
 def wide_logprobs_cases(
     draw: st.DrawFn,
     capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
-    *,
-    stages: Sequence[str] | None = None,
 ) -> LogprobsCase:
     """Batches of some hundred requests in which every pair of what a request may have occurs, and a long prompt.
 
     Numbers of log-probabilities, also of more than 20; kinds of rows, processing and tokens; 0 to 9 rows, all of them
     or fewer with a token. Draws only what `capabilities` support.
-
-    Args:
-        stages: What is returned (`STAGES`).
     """
-    name, open_to = "wide_logprobs_cases", Narrowing("wide_logprobs_cases", capabilities)
-    known = check_kinds(name, "stages", stages, STAGES)
-    if Capability.LOGIT_SCORES not in capabilities:
-        known = tuple(stage for stage in known if stage.endswith("logprobs")) or known
-    asked = [one if Capability.TOP_LOGPROBS in capabilities else one and 0 for one in _LIST_LENGTHS]
-    seed = draw(bulk_seeds())
+    open_to, seed = Narrowing("wide_logprobs_cases", capabilities), draw(bulk_seeds())
     values = {
-        "logits": open_to.rows("logits", check_kinds(name, "logits", None, LOGIT_KINDS)),
-        "num_logprobs": asked,
+        "logits": open_to.rows("logits", LOGIT_KINDS),
+        "num_logprobs": _lengths(capabilities, _LIST_LENGTHS),
         "processing": PROCESSING_KINDS,
         "token": ROW_TOKEN_KINDS,
         "num_rows": _NUM_ROWS if Capability.RAGGED in capabilities else (1,),
@@ -367,16 +364,16 @@ def wide_logprobs_cases(
     }
     settings = covering_settings(values, seed=seed % 16)
     requests = [LogprobsRequest(num_emitted=max(0, s["num_rows"] - s.pop("without_token")), **s) for s in settings]
-    kept, first = draw(st.sampled_from(_KEPT + (len(requests),) * 40)), draw(st.integers(0, len(requests) - 1))
-    chosen = (requests[first:] + requests[:first])[:kept]
-    if kept == len(requests) and Capability.RAGGED in capabilities and not capabilities.slow:
-        chosen.insert(first // 2, LogprobsRequest("normal", 2, "temperature", "any", _PROMPT_ROWS))
+    places = places_of_all(draw, len(requests))
+    chosen = [requests[place] for place in places]
+    if len(places) == len(requests) and Capability.RAGGED in capabilities and not capabilities.slow:
+        chosen.insert(places[0] // 2, LogprobsRequest("normal", 2, "temperature", "any", _PROMPT_ROWS))
     if all(request.num_logprobs is None for request in chosen):
         chosen[0] = chosen[0].replace(num_logprobs=0)
     return LogprobsCase(
         vocab_size=draw(st.sampled_from(_WIDE_SIZES)),
         requests=tuple(chosen),
-        stage=draw(st.sampled_from(known)),
+        stage=draw(st.sampled_from(_stages(capabilities, STAGES))),
         dtype=draw(st.sampled_from(open_to.dtypes(None))),
         seed=seed,
     )

@@ -381,6 +381,17 @@ class _StopsAfterSteps(LogitsPlanOracle):
         return super().process(batch, setup) if self.steps < 40 else self.untouched(batch.logits)
 
 
+class _SkipsEveryHundredth(LogitsPlanOracle):
+    """Once in a hundred steps the logits are returned as they were."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        self.steps += 1
+        return super().process(batch, setup) if self.steps % 100 else self.untouched(batch.logits)
+
+
 class _TakesTheSecondLargest(LogitsPlanOracle):
     """Top-k of one token does nothing, and of two excludes none: the edge is looked for among the others."""
 
@@ -461,6 +472,7 @@ MUTANTS: tuple[Mutant, ...] = (
         for part in ("prompt", "output")
     ),
     _mutant("stops after forty steps", _StopsAfterSteps.__doc__ or "", "PLAN138", _StopsAfterSteps),
+    _mutant("skips every hundredth", _SkipsEveryHundredth.__doc__ or "", "PLAN138", _SkipsEveryHundredth),
     _mutant("takes the second largest", _TakesTheSecondLargest.__doc__ or "", "PLAN117", _TakesTheSecondLargest),
 )
 """Wrong planners of the logits-plan contract, by families."""

@@ -206,6 +206,13 @@ def negative_seeds_lose_their_sign(right: RejectionOracle, batch: SpecDecodeBatc
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
+@patched(RejectionOracle, "draw_noise", "REJ345")
+def seeds_are_hashed_by_python(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    """`hash(seed)`: a number modulo 2**61 - 1."""
+    seeds = {i: hash(seed) for i, seed in noise.request_seeds.items()}
+    return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
+
+
 @patched(RejectionOracle, "verify", "REJ312")
 def takes_cold_requests_for_greedy(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """`temperature < 1e-5` for `== 0`: logits were divided by it already, and a draw is not an argmax."""
