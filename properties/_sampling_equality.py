@@ -28,7 +28,7 @@ from fairdraw.properties._sampling_asserts import (
     varied,
 )
 from fairdraw.protocols import Capability, RaceNoise, TokenSampler
-from fairdraw.strategies import LARGE_VOCAB_SIZES
+from fairdraw.strategies import LARGE_VOCAB_SIZES, SampledRequest
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -171,16 +171,27 @@ def generators_end_where_upstream_leaves_them(
     _same_states(expected, seen, reference.name)
 
 
-def _with_a_large_vocabulary(case: SamplingCase) -> SamplingCase:
-    return case.replace(vocab_size=pick(case, LARGE_VOCAB_SIZES))
-
-
-@differential(
-    "SAM154",
-    lambda can: ordinary(can, explicit=False, max_requests=2, max_rows=0).map(_with_a_large_vocabulary),
-    needs=(*_STREAM, Capability.LARGE_VOCAB),
-    weight=0.1,
+_FREE = tuple(
+    SampledRequest(kind, temperature) for kind, temperature in (("normal", 0.5), ("zipf", 1.3), ("zipf", 2.0))
 )
+"""Requests that any of thousands of tokens can be drawn for."""
+
+
+def _with_a_large_vocabulary(can: Capabilities, case: SamplingCase) -> SamplingCase:
+    """A large vocabulary, and beside what was drawn requests that keep thousands of tokens.
+
+    Drawn filters mostly keep a few: then neither the temperature nor the sum of top-p decides anything.
+    """
+    nucleus = (_FREE[0].replace(top_p=0.9),) if Capability.TOP_P in can else ()
+    return case.replace(vocab_size=pick(case, LARGE_VOCAB_SIZES), requests=(*case.requests, *_FREE, *nucleus))
+
+
+def _large(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    drawn = ordinary(can, explicit=False, max_requests=2, max_rows=0)
+    return drawn.map(lambda case: _with_a_large_vocabulary(can, case))
+
+
+@differential("SAM154", _large, needs=(*_STREAM, Capability.LARGE_VOCAB), weight=0.1)
 def tokens_equal_upstream_on_large_vocabularies(
     sampler: TokenSampler, case: SamplingCase, reference: TokenSampler
 ) -> None:
