@@ -255,7 +255,7 @@ def one_min_p_for_all_is_that_of_the_last_row(
     return right.sample(batch.replace(logits=batch.logits.float().masked_fill(cut, -torch.inf), min_p=None), noise)
 
 
-@patched(SamplingOracle, "sample", "SAM112", "SAM126")
+@patched(SamplingOracle, "sample", "SAM112")
 def one_temperature_for_all_is_that_of_the_last_row(
     right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
 ) -> Tensor:
