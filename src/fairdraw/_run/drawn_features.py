@@ -134,6 +134,7 @@ _PROCESSORS = (
 
 _BESIDE_MIROSTAT = ("temperature", "mirostat_v1", "mirostat_v2")
 _ROWS = ("0", "1", "2-5", "over 5")
+_MARKERS = ("1 token", "2-3 tokens", "4-6 tokens", "over 6 tokens")
 _NUMBERS = ("none", "0", "1-5", "6-20", "over 20", "all")
 
 CATALOGUES = {
@@ -185,7 +186,7 @@ CATALOGUES = {
             **{area: _SIZES[area] for area in (BATCH, DRAFTS, PROMPT, OUTPUT)},
             EVENTS: (*_CHANGES, *_REWRITES),
             "parameters": ("no budget", "budget 0", "budget 1-15", "budget over 15"),
-            "markers": ("1 token", "2-3 tokens", "4 tokens and more"),
+            "markers": _MARKERS,
             INPUTS: (_PLACEHOLDER,),
             CALLS: _SIZES[CALLS],
         },
@@ -611,7 +612,7 @@ class SessionLook:
 
 
 def _marker_class(length: int) -> str:
-    return "1 token" if length == 1 else "2-3 tokens" if length < 4 else "4 tokens and more"
+    return _MARKERS[bisect_left((1, 3, 6), length)]
 
 
 def _of_penalties(found: Look, params: Any) -> list[str]:  # Any: RequestParams
