@@ -139,11 +139,14 @@ def _exclude_bad_words(
     """The last token of each word whose other tokens end the row's text."""
     slots = layout.slots
     ids, offsets = words.word_ids[slots].long(), words.offsets[slots].long()
+    lengths = offsets.diff() * _is_counted(offsets[:, 1:], words.counts[slots])
+    longest = int(lengths.amax()) if lengths.numel() else 0
+    steps = torch.arange(longest, device=ids.device)
     last_tokens, are_due = [], []
     for word in range(offsets.shape[1] - 1):
-        begin, length = offsets[:, word], offsets[:, word + 1] - offsets[:, word]
+        begin, length = offsets[:, word], lengths[:, word]
         last = (begin + length - 1).clamp(0, ids.shape[1] - 1)
-        is_due = (word < words.counts[slots]) & (length > 0) & _ends_in(words, begin, length - 1, ids, inputs, layout)
+        is_due = (length > 0) & _ends_in(words, begin, length - 1, steps, ids, inputs, layout)
         last_tokens.append(ids.gather(1, last[:, None])[:, 0])
         are_due.append(is_due)
     if last_tokens:
@@ -155,17 +158,16 @@ def _ends_in(
     words: BadWords,
     begin: Tensor,  # [num_rows] int64
     length: Tensor,  # [num_rows] int64
+    steps: Tensor,  # [longest word] int64
     row_ids: Tensor,  # [num_rows, length] int64
     inputs: StepInputs,
     layout: Layout,
 ) -> Tensor:  # [num_rows] bool
     """Whether the row's output ends in these row_ids. Drafts before the row belong to it, the prompt does not."""
-    steps = torch.arange(row_ids.shape[1], device=row_ids.device)
     due = row_ids.gather(1, (begin[:, None] + steps).clamp(0, row_ids.shape[1] - 1))
     places = layout.positions[:, None] - length[:, None] + steps
     in_drafts = places - inputs.positions[layout.requests][:, None]
-    text = words.text[layout.slots].long()
-    seen = text.gather(1, places.clamp(0, text.shape[1] - 1))
+    seen = words.text[layout.slots[:, None], places.clamp(0, words.text.shape[1] - 1)].long()
     if layout.max_spec_len > 0:
         of_drafts = layout.drafts_before.gather(1, in_drafts.clamp(0, layout.max_spec_len - 1))
         seen = torch.where(in_drafts >= 0, of_drafts, seen)

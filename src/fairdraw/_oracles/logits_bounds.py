@@ -19,6 +19,8 @@ from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from numpy.typing import NDArray
 
     from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, PlanSetup, RowOfRequest
@@ -229,9 +231,12 @@ def _weight_from(
     side: Literal["left", "right"],
 ) -> Float64s:  # [vocab_size] float64
     """Per edge, the weight of all logits at or above it (`left`), or above it (`right`)."""
-    order = np.argsort(logits)
-    sums = np.append(np.cumsum(weights[order][::-1])[::-1], 0)
-    found: Float64s = sums[np.searchsorted(logits[order], edges, side)]
+    has_weight = weights != 0
+    order = np.argsort(logits[has_weight])
+    sums = np.append(np.cumsum(weights[has_weight][order][::-1])[::-1], 0)
+    by_edge = np.argsort(edges)  # one search after the other stays in the cache
+    found: Float64s = np.empty(len(edges))
+    found[by_edge] = sums[np.searchsorted(logits[has_weight][order], edges[by_edge], side)]
     return found
 
 
@@ -241,10 +246,18 @@ def _greatest_of_others(high: Float64s) -> Float64s:  # [vocab_size] float64, bo
     return np.where(np.arange(len(high)) == high.argmax(), second, greatest)
 
 
-def logits_bounds(batch: LogitsBatch, setup: PlanSetup, oracle: LogitsPlanOracle | None = None) -> list[RowBounds]:
-    """What each row may be. `batch.logits` are on the host; `oracle` may know fewer processors."""
+def logits_bounds(
+    batch: LogitsBatch, setup: PlanSetup, oracle: LogitsPlanOracle | None = None, rows: Container[int] | None = None
+) -> list[RowBounds]:
+    """What each row may be. `batch.logits` are on the host; `oracle` may know fewer processors.
+
+    Args:
+        rows: Those that are needed; bounds of the others mean nothing. `None` for all.
+    """
     logits = batch.logits.detach().to(torch.float32).numpy()
-    return _Bounding(oracle or LogitsPlanOracle(), batch, setup, [RowBounds.given(row) for row in logits]).bounds()
+    needed = range(len(logits)) if rows is None else rows
+    given = [RowBounds.given(row) for row in logits]
+    return _Bounding(oracle or LogitsPlanOracle(), batch, setup, given, needed).bounds()
 
 
 @dataclass(eq=False)
@@ -255,6 +268,7 @@ class _Bounding:
     batch: LogitsBatch
     setup: PlanSetup
     bounds_of: list[RowBounds]
+    needed: Container[int]
 
     def bounds(self) -> list[RowBounds]:
         rows = self.oracle.rows(self.batch, self.setup)
@@ -267,7 +281,7 @@ class _Bounding:
         for name in self.oracle.order:
             work = dict(self.oracle.edits(name, rows))
             for row in rows:
-                if row.index in work:
+                if row.index in work and row.index in self.needed:
                     before, step = self.bounds_of[row.index], steps.get(name)
                     edit = work[row.index]
                     self.bounds_of[row.index] = step(before, row, edit) if step else before.edited(edit)
