@@ -501,8 +501,14 @@ def _members_kept_inside() -> tuple[Member, ...]:
 
 def _members_of_quality() -> tuple[Member, ...]:
     found = [
-        Member(f"races with {bits} bits", "A grid is too coarse for rare tokens.", partial(few_bits, bits), _RARE)
-        for bits in (8, 12)
+        Member(
+            f"races with {bits} bits",
+            "A grid is too coarse for rare tokens.",
+            partial(few_bits, bits),
+            _RARE,
+            min_draws=n,
+        )
+        for bits, n in ((8, 0), (12, 3_000))
     ]
     found += [
         Member(f"races with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _RARE, min_draws=500_000)
