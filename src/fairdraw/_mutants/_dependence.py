@@ -500,19 +500,10 @@ def _members_kept_inside() -> tuple[Member, ...]:
 
 
 def _members_of_quality() -> tuple[Member, ...]:
+    least = {8: 0, 12: 3_000, 16: 500_000, 17: 500_000, 18: 500_000}
     found = [
-        Member(
-            f"races with {bits} bits",
-            "A grid is too coarse for rare tokens.",
-            partial(few_bits, bits),
-            _RARE,
-            min_draws=n,
-        )
-        for bits, n in ((8, 0), (12, 3_000))
-    ]
-    found += [
-        Member(f"races with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _RARE, min_draws=500_000)
-        for bits in (16, 17, 18)
+        Member(f"races with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _RARE, min_draws=draws)
+        for bits, draws in least.items()
     ]
     found.append(
         Member(
