@@ -141,12 +141,11 @@ def _exclude_bad_words(
     ids, offsets = words.word_ids[slots].long(), words.offsets[slots].long()
     lengths = offsets.diff() * _is_counted(offsets[:, 1:], words.counts[slots])
     longest = int(lengths.amax()) if lengths.numel() else 0
-    steps = torch.arange(longest, device=ids.device)
     last_tokens, are_due = [], []
     for word in range(offsets.shape[1] - 1):
         begin, length = offsets[:, word], lengths[:, word]
         last = (begin + length - 1).clamp(0, ids.shape[1] - 1)
-        is_due = (length > 0) & _ends_in(words, begin, length - 1, steps, ids, inputs, layout)
+        is_due = (length > 0) & _ends_in(words, begin, length - 1, longest, ids, inputs, layout)
         last_tokens.append(ids.gather(1, last[:, None])[:, 0])
         are_due.append(is_due)
     if last_tokens:
@@ -158,12 +157,13 @@ def _ends_in(
     words: BadWords,
     begin: Tensor,  # [num_rows] int64
     length: Tensor,  # [num_rows] int64
-    steps: Tensor,  # [longest word] int64
+    longest: int,
     row_ids: Tensor,  # [num_rows, length] int64
     inputs: StepInputs,
     layout: Layout,
 ) -> Tensor:  # [num_rows] bool
     """Whether the row's output ends in these row_ids. Drafts before the row belong to it, the prompt does not."""
+    steps = torch.arange(longest, device=row_ids.device)
     due = row_ids.gather(1, (begin[:, None] + steps).clamp(0, row_ids.shape[1] - 1))
     places = layout.positions[:, None] - length[:, None] + steps
     in_drafts = places - inputs.positions[layout.requests][:, None]
