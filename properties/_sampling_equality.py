@@ -195,7 +195,7 @@ def _large(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
 def tokens_equal_upstream_on_large_vocabularies(
     sampler: TokenSampler, case: SamplingCase, reference: TokenSampler
 ) -> None:
-    """Vocabularies up to 151936: the tokens of the real vLLM.
+    """Vocabularies up to 262144: the tokens of the real vLLM, also of requests that keep thousands of tokens.
 
     Sums over many tokens decide the edge of top-p; rows where rounding decides are left out.
     """

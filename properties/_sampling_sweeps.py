@@ -195,7 +195,7 @@ def _are_kept(batch: SamplingBatch, supports: list[Support | None], tokens: NDAr
 def drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch, *, most: int = 2048) -> None:
     """No token outside of any support, in as many copies of each row as such tokens need to come, up to `most`.
 
-    The less probable half of what is kept comes, too, where chance misses it less often than once in 1e11 times.
+    The less probable half of what is kept comes, too, where chance misses it less often than once in 7e10 times.
     """
     supports = supports_of(sampler, batch)
     outer = np.array([0.0 if s is None else float(s.probs[~s.allowed].sum()) for s in supports])

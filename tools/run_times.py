@@ -90,7 +90,8 @@ def with_table(page: str, rows: list[Row]) -> str:
     """The page with the table between its two comments."""
     lines = ["| sampler | profile | wall, s | CPU, s | aim, s |", "|---|---|---|---|---|"]
     lines += [
-        f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {limit(r)} |" for r in rows
+        f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {limit(r)} |"
+        for r in sorted(rows, key=lambda row: (list(LIMITS).index(row["profile"]), SAMPLERS.index(row["sampler"])))
     ]
     text = "\n".join(lines)
     between = r"(<!-- times: begin -->\n).*(<!-- times: end -->)"
