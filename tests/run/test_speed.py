@@ -10,6 +10,7 @@ import pytest
 from fairdraw import _adapters as adapters
 from fairdraw._core.budget import ENDED
 from fairdraw._core.checks import PROFILES, DistributionCase, Profile
+from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.crash import read_crash
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
@@ -23,6 +24,7 @@ from fairdraw._run.speed import (
     _fitted,
     calibrate,
     estimate,
+    expected_controls,
     expected_seconds,
     fit,
     in_order,
@@ -306,3 +308,12 @@ def test_sleeping_sampler_ends_within_its_budget() -> None:
     assert time.time() - started < budget + 1.5
     assert {record.code for record in records if record.status == "passed"} >= {"REJ101"}
     assert all(record.reason.startswith((ENDED, "the ")) for record in records if record.status == "inconclusive")
+
+
+@pytest.mark.parametrize("contract", [name for name in CONTRACTS if name != "server"])
+def test_controls_of_every_contract_are_expected_to_take_a_while_and_not_minutes(contract: str) -> None:
+    """Draws are no measure of controls that draw nothing: a run of half a minute was announced as one of 18."""
+    sampler = adapters.load(CONTRACTS[contract].default)
+    seconds = [expected_controls(contract, sampler, profile, Speed(0.0), shipped_costs()) for profile in (SMOKE, CI)]
+    assert all(0 < one < 120 for one in seconds)
+    assert CONTRACTS[contract].has_distributions or len(set(seconds)) == 1

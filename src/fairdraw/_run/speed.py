@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import Wrapped
 from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion, Profile
+from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.runner import one_torch_thread, quiet_interpreter
 
 if TYPE_CHECKING:
@@ -370,7 +371,9 @@ def expected_seconds(
 
 def expected_controls(contract: str, sampler: Any, profile: Profile, speed: Speed, costs: Costs | None = None) -> float:
     """Seconds of the mutation controls, which call mutants of the oracle, not the sampler."""
-    cost = (costs or shipped_costs()).at(f"controls {contract}", profile.draws_for(sampler.capabilities))
+    # Without distributions there are no draws: the table has one row, of which draws are no multiple.
+    draws = profile.draws_for(sampler.capabilities) if CONTRACTS[contract].has_distributions else 0
+    cost = (costs or shipped_costs()).at(f"controls {contract}", draws)
     return 0.0 if cost is None else speed.seconds(cost)
 
 
