@@ -215,6 +215,7 @@ class Bench:
             fairness,
             duration="; ".join(self.pace.words),
             about=tuple(about()),
+            old_answers=getattr(self.sampler, "old_answers", ""),
         )
         silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))

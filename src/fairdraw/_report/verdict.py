@@ -44,6 +44,9 @@ class Scope:
         outside: Why the run is not green, whatever its checks say (`pytest ended with TESTS_FAILED`).
         num_lost: Mutation controls whose process was lost.
         is_begun: The run has just begun. A file that still says so belongs to a run that was killed.
+        nothing: Why there was nothing to do; empty if there was something.
+        is_silent: The reason is that a server does not answer.
+        old_answers: How many answers of a server are those of an earlier run; empty if none are.
     """
 
     not_run: int = 0
@@ -52,6 +55,9 @@ class Scope:
     outside: str = ""
     num_lost: int = 0
     is_begun: bool = False
+    nothing: str = ""
+    is_silent: bool = False
+    old_answers: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,8 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
     ended = scope or Scope()
     if ended.is_begun:
         return Verdict(INCOMPLETE, "INCOMPLETE: written when the run began; it has not ended")
+    if ended.is_silent:
+        return Verdict(INCOMPLETE, f"INCOMPLETE: {ended.nothing}")
     unfinished = [record for record in records if record.status == "incomplete"]
     red = _red_reasons(records, num_missed)
     if ended.signal:
@@ -102,7 +110,7 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
         return Verdict(RED, f"NOT GREEN: {ended.outside}")
     if not any(_is_judged(record) for record in records):
         known = _count(records, "xfailed")
-        why = "every check was skipped" if records else "no check was run"
+        why = "every check was skipped" if records else ended.nothing or "no check was run"
         why = "every check was skipped, or is known to raise" if known else why
         return Verdict(NOTHING_RUN, f"NOTHING MEASURED: {why}")
     return _green(records, ended)

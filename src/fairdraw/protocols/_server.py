@@ -163,6 +163,7 @@ class ServerSettings:
         prompts: The user's own prompts; the suite's own if there are none.
         keep_prompts: Whether reports and crash files may show `prompts`.
         journal: A file of answers. A run that was cut goes on with it and asks nothing again.
+        old_answers: Which answers of the journal are used: those of a run that was `cut`, or `all`.
         stage: What the returned log-probabilities stand for: `raw`, `temperature` or `processed`; found if empty.
         unsupported: Capability to the reason why the user declares it unsupported.
     """
@@ -178,6 +179,7 @@ class ServerSettings:
     prompts: tuple[str, ...] = ()
     keep_prompts: bool = False
     journal: Path | None = None
+    old_answers: str = "cut"
     stage: str = ""
     unsupported: tuple[tuple[str, str], ...] = ()
 
