@@ -47,7 +47,7 @@ COMMIT = commit()
 SERVERS = (
     (Settings("vllm"), 0),
     (Settings("vllm"), 3),
-    (Settings("vllm", processed=True), 0),
+    (Settings("vllm", stage="processed"), 0),
     (Settings("sglang"), 0),
     (Settings("llama.cpp"), 0),
     (Settings("openai"), 2),

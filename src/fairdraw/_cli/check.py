@@ -29,7 +29,7 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._report.files import RunFiles, require_writable
 from fairdraw._report.html import shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
-from fairdraw._report.verdict import INCOMPLETE, INTERRUPTED, Scope, Verdict, combined
+from fairdraw._report.verdict import Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
 from fairdraw._run.runner import parse_seed
@@ -381,7 +381,7 @@ class _Run:
                 self.display.say("\n" + "\n".join(self._header().lines()))
             _print(summary, self.display, self._label)
             self.verdict = summary.judgement
-            if self.verdict.exit_code not in (INCOMPLETE, INTERRUPTED):
+            if not (self.signal or summary.scope.not_run or summary.count("inconclusive", "incomplete")):
                 finish_journal(self.options.server)
             _write(self.options, self._header(), summary, self.shown)
 

@@ -43,7 +43,7 @@ def _repeats(message: str, prompt: str) -> bool:
 _STAGES = {
     "raw": Claims(),
     "temperature": Claims(after_temperature=True, after_edits=True),
-    "processed": Claims(after_temperature=True, after_filters=True, after_edits=True),
+    "processed": Claims(after_temperature=True, after_filters=("top_k", "top_p", "min_p"), after_edits=True),
 }
 
 
@@ -79,9 +79,10 @@ class HttpServer:
         if "@" in urlsplit(base).netloc or "?" in base:
             remedy = "Put the key into the environment variable of --key-variable"
             raise ValueError(f"the address holds a password or a query, which reports would show. {remedy}")
+        journal = Journal(settings.journal, uses_all=settings.old_answers == "all")
         transport = Transport(base.rstrip("/"), settings, through=through)
         model, vendor = _model_and_vendor(transport, settings.model or model)
-        return _first_that_answers(transport, model, vendor)
+        return _first_that_answers(transport, journal, model, vendor)
 
     def about(self) -> list[str]:
         """What was found, for the header."""
@@ -167,14 +168,14 @@ def _model_and_vendor(transport: Transport, asked: str) -> tuple[str, str]:
     return asked or (names[0] if names else ""), vendor
 
 
-def _first_that_answers(transport: Transport, model: str, vendor: str) -> HttpServer:
+def _first_that_answers(transport: Transport, journal: Journal, model: str, vendor: str) -> HttpServer:
     """The server in the first dialect that returns lists; if none does, in the first that answers at all."""
     extensions = vendor if vendor == "vLLM" else ""
     native: dict[str, Dialect] = {"llama.cpp": LlamaCpp(), "SGLang": SGLang()}
     known: list[Dialect] = [*([native[vendor]] if vendor in native else []), Completions(extensions), Chat(extensions)]
     found, reasons = [], []
     for dialect in known:
-        server = _bare(transport, model, dialect)
+        server = _bare(transport, journal, model, dialect)
         try:
             server = _with_lists(server)
         except NoAnswer as error:
@@ -188,7 +189,7 @@ def _first_that_answers(transport: Transport, model: str, vendor: str) -> HttpSe
     return found[0]
 
 
-def _bare(transport: Transport, model: str, dialect: Dialect) -> HttpServer:
+def _bare(transport: Transport, journal: Journal, model: str, dialect: Dialect) -> HttpServer:
     settings = transport.settings
     unsupported = {str(one): why for one, why in dialect.lacks.items()} | dict(settings.unsupported)
     order = dialect.filters_after_temperature
@@ -197,7 +198,6 @@ def _bare(transport: Transport, model: str, dialect: Dialect) -> HttpServer:
     if settings.stage:
         claims = dataclasses.replace(claims, by="declared")
     name = transport.base + (f"#{model}" if model else "")
-    journal = Journal(settings.journal, uses_all=settings.old_answers == "all")
     return HttpServer(
         name, model, transport, dialect, settings, Capabilities.of(unsupported, slow=True), claims, journal
     )

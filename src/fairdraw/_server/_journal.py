@@ -72,9 +72,7 @@ class Journal:
 
     def about(self) -> list[str]:
         """Return what the header says."""
-        left_out = (
-            f"{self._num_left_out} answers of finished runs in {self._path} are not used (--old-answers all)"
-        )
+        left_out = f"{self._num_left_out} answers of finished runs in {self._path} are not used (--old-answers all)"
         return [f"journal: {self.old}"] * bool(self.old) + [f"journal: {left_out}"] * bool(self._num_left_out)
 
     def reply(self, request: object, ask: Callable[[], Reply]) -> Reply:

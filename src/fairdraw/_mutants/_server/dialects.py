@@ -41,14 +41,14 @@ class Settings:
     """How a server was started.
 
     Args:
-        processed: Log-probabilities after all filters (`--logprobs-mode processed_logprobs`).
+        stage: Of log-probabilities; `processed`: after all filters (`--logprobs-mode processed_logprobs`).
         max_logprobs: Longest list; vLLM's default is 20.
         caps_silently: Longer ones are not refused, and come out shorter.
         has_logprobs: Whether there are log-probabilities at all; the field is ignored otherwise.
     """
 
     kind: Kind = "vllm"
-    processed: bool = False
+    stage: Stage = "raw"
     max_logprobs: int = 20
     caps_silently: bool = False
     has_logprobs: bool = True
@@ -142,9 +142,7 @@ class Completions(Dialect):
     @property
     def stage(self) -> Stage:
         """Of log-probabilities."""
-        if self.settings.kind == "sglang":
-            return "scaled"
-        return "processed" if self.settings.processed else "raw"
+        return "scaled" if self.settings.kind == "sglang" else self.settings.stage
 
     def num_logprobs(self, body: Body) -> int | None:
         """Length of the list beside each token, `None` if log-probabilities are not wanted."""
