@@ -51,7 +51,9 @@ SERVERS = (
     (Settings("sglang"), 0),
     (Settings("llama.cpp"), 0),
     (Settings("openai"), 2),
-    (Settings("chat"), 0),
+    (Settings("openai", chats_only=True), 0),
+    (Settings("vllm", chats_only=True), 0),
+    (Settings("openai", stage="scaled"), 0),
 )
 """How the stub is started, and the drafts of its speculation."""
 

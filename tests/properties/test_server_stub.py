@@ -20,8 +20,12 @@ from fairdraw._mutants._server.engine import Engine, Request
 from fairdraw._mutants._server.faults import FAULTS
 from fairdraw._mutants._server.in_process import in_process
 from fairdraw._mutants._server.model import TEXTS, VOCAB_SIZE, logits_after, text_of, tokens_of
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import Session, run_check
 from fairdraw._server._http import HttpServer
 from fairdraw.protocols import ServerSettings
+from fairdraw.strategies._server_claims import claims_of
+from fairdraw.strategies._server_requests import pool_of
 
 SETTINGS: list[dict[str, Any]] = [{}, {"temperature": 0.7, "top_p": 0.9}, {"top_k": 5, "min_p": 0.05}]
 
@@ -102,6 +106,29 @@ def test_requests_are_refused_as_by_vllm(fields: dict[str, Any], status: int, me
         answer = client.post("/v1/completions", json={"prompt": "hello"} | fields)
     assert answer.status_code == status
     assert message in answer.json()["error"]["message"]
+
+
+RIGHT = {
+    "a chat of vLLM that names tokens by id": (Settings(chats_only=True), ("top_k", "top_p", "min_p"), ()),
+    "lists after the temperature, before top-p": (Settings("openai", stage="scaled"), ("top_p",), ()),
+    "lists after temperature and filters": (Settings(stage="processed"), (), ("top_k", "top_p", "min_p")),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_server_is_not_red_and_its_stage_is_found(name: str) -> None:
+    settings, before, after = RIGHT[name]
+    with server_faults.connected(Engine(DEFAULT_SEED), settings) as server:
+        claims = claims_of(server, pool_of(server, DEFAULT_SEED))
+        assert claims.after_temperature == (settings.stage != "raw")
+        assert (claims.after_filters, set(before) & set(claims.unknown_filters)) == (after, set())
+        session = Session(profile=PROFILES["smoke"], crash_folder=None)
+        wanted = ("SRV131", "SRV132", "SRV149", "DIST911", "DIST914", "DIST917")
+        found = [run_check(check, server, session) for check in all_checks(contract="server") if check.code in wanted]
+    assert [(one.code, one.reason) for one in found if one.status not in ("passed", "skipped")] == []
+    assert {one.code for one in found if one.status == "passed"} >= {"SRV132", "DIST911", "DIST914"}
+    texts = next(one for one in found if one.code == "SRV149")
+    assert (texts.status == "skipped") == server.dialect.name.endswith("vLLM's extensions")
 
 
 # Faults: each is caught at the numbers of `ci` by the checks that it names, through the whole HTTP client. Those of the

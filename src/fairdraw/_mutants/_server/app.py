@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 ROUTES: dict[str, dict[str, type[Dialect]]] = {
     "vllm": {"/v1/completions": Completions, "/v1/chat/completions": Chat},
     "openai": {"/v1/completions": Completions, "/v1/chat/completions": Chat},
-    "chat": {"/v1/chat/completions": Chat},
     "sglang": {"/generate": Generate, "/v1/completions": Completions, "/v1/chat/completions": Chat},
     "llama.cpp": {
         "/completion": LlamaCompletion,
@@ -66,7 +65,7 @@ def make_app(engine: Engine, settings: Settings, step_seconds: float = 0.0) -> S
 
 def paths(settings: Settings) -> list[tuple[str, type[Dialect]]]:
     """Of the kind."""
-    return list(ROUTES[settings.kind].items())
+    return [one for one in ROUTES[settings.kind].items() if one[1] is Chat or not settings.chats_only]
 
 
 class Generation:
@@ -174,7 +173,6 @@ OWN_INFORMATION: dict[str, dict[str, Any]] = {
         "/detokenize": lambda body: {"prompt": text_of(body["tokens"])},
     },
     "openai": {},
-    "chat": {},
     "sglang": {
         path: {"model_path": MODEL, "served_model_name": MODEL, "tokenizer_path": MODEL, "is_generation": True}
         for path in ("/get_model_info", "/model_info")

@@ -1,7 +1,7 @@
 """How servers speak: what they read from a JSON body, and what they write, whole or as events of a stream.
 
 The fields are those of vLLM 0.22 and 0.33 (`vllm`), SGLang 0.5.23 (`sglang`), llama.cpp's server of October 2026
-(`llama.cpp`), and of OpenAI's documentation without any extension (`openai`; `chat` has the chat alone).
+(`llama.cpp`), and of OpenAI's documentation without any extension (`openai`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SGLANG_ORDER = ("temperature", "top_k_top_p", "min_p")
-Kind = Literal["vllm", "openai", "chat", "sglang", "llama.cpp"]
+Kind = Literal["vllm", "openai", "sglang", "llama.cpp"]
 Body = Mapping[str, Any]  # Any: JSON
 MODEL = "toy"
 
@@ -44,6 +44,7 @@ class Settings:
         stage: Of log-probabilities; `processed`: after all filters (`--logprobs-mode processed_logprobs`).
         max_logprobs: Longest list; vLLM's default is 20.
         caps_silently: Longer ones are not refused, and come out shorter.
+        chats_only: Only the chat generates.
         has_logprobs: Whether there are log-probabilities at all; the field is ignored otherwise.
     """
 
@@ -51,12 +52,13 @@ class Settings:
     stage: Stage = "raw"
     max_logprobs: int = 20
     caps_silently: bool = False
+    chats_only: bool = False
     has_logprobs: bool = True
 
     @property
     def has_ids(self) -> bool:
         """Whether answers carry token ids."""
-        return self.kind not in ("openai", "chat")
+        return self.kind != "openai"
 
 
 def token_text(token: int) -> str:
