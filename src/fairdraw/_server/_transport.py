@@ -28,7 +28,6 @@ from fairdraw._server._journal import JSON, Reply
 from fairdraw.protocols import NoAnswer
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fairdraw.protocols import ServerSettings
@@ -58,15 +57,6 @@ class _Passing(NoAnswer):
     def __init__(self, text: str, kind: str, wait: float = 0.0, *, is_busy: bool = False) -> None:
         super().__init__(text)
         self.kind, self.wait, self.is_busy = kind, wait, is_busy
-
-
-@dataclass(frozen=True)
-class _Received:
-    """A response that was read to its end."""
-
-    status: int
-    headers: Mapping[str, str]
-    text: str
 
 
 @dataclass
@@ -123,7 +113,7 @@ class Transport:
         """
         received = self._patiently(lambda: self._received("GET", url))
         try:
-            return foreign.read_json(received.text) if received.status == 200 else None
+            return foreign.read_json(received.content) if received.status_code == 200 else None
         except ValueError:
             return None
 
@@ -177,7 +167,7 @@ class Transport:
             taken, self.counts = self.counts, Counter()
         return taken
 
-    def _received(self, method: str, url: str, **content: Any) -> _Received:  # Any: httpx2's
+    def _received(self, method: str, url: str, **content: Any) -> httpx2.Response:  # Any: httpx2's
         """Send a request once, and read what comes back: in the time of a request, and no more than anybody needs.
 
         Raises:
@@ -191,15 +181,15 @@ class Transport:
             with self._client.stream(method, url, **content) as response:
                 if response.headers.get("Content-Encoding", "identity") != "identity":
                     raise NoAnswer(f"{url} sent a compressed body, though none was asked for. Turn compression off")
-                data = _bounded(url, response.iter_bytes())
-                found = _Received(response.status_code, response.headers, data.decode(errors="replace"))
+                body = _bounded(url, response.iter_bytes())
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise _worded(self.base, error, self.settings.timeout) from None
-        if found.status in _BUSY:
-            raise self._is_busy(found)
-        if found.status in _NO_ENTRY:
-            raise self._no_entry(found.status)
-        return found
+        status, headers = response.status_code, response.headers
+        if status in _BUSY:
+            raise self._is_busy(status, _seconds(headers.get("Retry-After", "")))
+        if status in _NO_ENTRY:
+            raise self._no_entry(status)
+        return httpx2.Response(status, headers={"Location": headers.get("Location", "")}, content=body)
 
     def _wait_for_turn(self) -> None:
         """Keep the rate limit."""
@@ -211,13 +201,11 @@ class Transport:
             self._next = turn + 1 / self.settings.rate
         self.sleep(max(0.0, turn - now))
 
-    def _is_busy(self, received: _Received) -> _Passing:
-        wait, limit = _retry_after(received), self.settings.timeout
-        what = f"{self.base} was busy (HTTP {received.status})"
-        text = f"{what} for {limit:g} s (--timeout)"
-        if wait > limit:
-            text = f"{what} and asks to wait for {wait:g} s, longer than {limit:g} s (--timeout)"
-        return _Passing(text, f"HTTP {received.status}", wait, is_busy=True)
+    def _is_busy(self, status: int, wait: float) -> _Passing:
+        limit = self.settings.timeout
+        how_long = f"and asks to wait for {wait:g} s, longer than {limit:g} s" if wait > limit else f"for {limit:g} s"
+        text = f"{self.base} was busy (HTTP {status}) {how_long} (--timeout)"
+        return _Passing(text, f"HTTP {status}", wait, is_busy=True)
 
     def _no_entry(self, status: int) -> NoAnswer:
         has_key = bool(os.environ.get(self.settings.key_variable))
@@ -253,39 +241,31 @@ class _Deadline(threading.local):
         return seconds if most is None else min(seconds, most)
 
 
-class _Stream(httpcore2.NetworkStream):
+class _Stream:
     """A connection that may be read until the deadline; an HTTP client's own limit holds for each piece anew."""
 
-    def __init__(self, inner: httpcore2.NetworkStream, deadline: _Deadline) -> None:
+    def __init__(self, inner: Any, deadline: _Deadline) -> None:  # Any: a stream of httpcore2's
         self._inner, self._deadline = inner, deadline
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._inner.read(max_bytes, self._deadline.left(timeout))
+        found: bytes = self._inner.read(max_bytes, self._deadline.left(timeout))
+        return found
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._inner.write(buffer, self._deadline.left(timeout))
+    def start_tls(self, *arguments: Any, **options: Any) -> _Stream:  # Any: httpcore2's
+        return _Stream(self._inner.start_tls(*arguments, **options), self._deadline)
 
-    def close(self) -> None:
-        self._inner.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore2.NetworkStream:
-        inner = self._inner.start_tls(ssl_context, server_hostname, self._deadline.left(timeout))
-        return _Stream(inner, self._deadline)
-
-    def get_extra_info(self, info: str) -> Any:  # Any: httpcore2's
-        return self._inner.get_extra_info(info)
+    def __getattr__(self, name: str) -> Any:  # Any: what else a stream has
+        return getattr(self._inner, name)
 
 
+@dataclass
 class _Backend(httpcore2.SyncBackend):
     """Connections that know the deadline."""
 
-    def __init__(self, deadline: _Deadline) -> None:
-        self._deadline = deadline
+    deadline: _Deadline
 
-    def connect_tcp(self, *arguments: Any, **options: Any) -> httpcore2.NetworkStream:  # Any: httpcore2's
-        return _Stream(super().connect_tcp(*arguments, **options), self._deadline)
+    def connect_tcp(self, *arguments: Any, **options: Any) -> Any:  # Any: httpcore2's
+        return _Stream(super().connect_tcp(*arguments, **options), self.deadline)
 
 
 class _Network(httpx2.HTTPTransport):
@@ -333,9 +313,8 @@ def _worded(base: str, error: Exception, timeout: float) -> NoAnswer:
     return NoAnswer(f"{base} broke off: {text}")
 
 
-def _retry_after(received: _Received) -> float:
-    """Return what the server asks to wait, in seconds; 0 if it does not say."""
-    text = received.headers.get("Retry-After", "")
+def _seconds(text: str) -> float:
+    """Return what a `Retry-After` asks to wait, in seconds; 0 if it does not say."""
     try:
         return max(0.0, float(text))
     except ValueError:
@@ -346,21 +325,22 @@ def _retry_after(received: _Received) -> float:
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def _reply(url: str, received: _Received, *, stream: bool) -> Reply:
+def _reply(url: str, received: httpx2.Response, *, stream: bool) -> Reply:
     """Return what a response says.
 
     Raises:
         NoAnswer: If that is no answer.
     """
-    status, said = received.status, f"HTTP {received.status}: {_message(received.text) or 'nothing at all'}"
+    status, text = received.status_code, received.content.decode(errors="replace")
+    said = f"HTTP {status}: {_message(text) or 'nothing at all'}"
     if 300 <= status < 400:
-        place = _brief(received.headers.get("Location", "")) or "nowhere"
+        place = _brief(received.headers["Location"]) or "nowhere"
         raise NoAnswer(f"{url} answered HTTP {status} and points to {place}. Give that address instead")
     if (400 <= status < 500 and status != 408) or status == 501:
         return Reply(refused=said)
     if status != 200:
         raise _Passing(f"{url} answered {said}", f"HTTP {status}")
-    return Reply(tuple(_events(url, received.text)) if stream else (_parsed(url, received.text),))
+    return Reply(tuple(_events(url, text)) if stream else (_parsed(url, text),))
 
 
 def _parsed(url: str, text: str) -> JSON:
