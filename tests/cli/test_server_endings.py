@@ -81,10 +81,7 @@ def test_a_run_that_breaks_off_is_incomplete(trouble: str) -> None:
     [
         ("is busy now and then", r"\(HTTP 429: \d+\)"),
         ("is loading at first", ""),
-        (
-            "breaks now and then",
-            r"2 of \d+ \((HTTP 500: 1|broken off: 1|, )+\); the answers that broke may hide a TV of 0.\d+",
-        ),
+        ("breaks now and then", r"2 of \d+ \(.*: 1, .*: 1\); the answers that broke may hide a TV of 0.\d+"),
     ],
 )
 def test_a_server_that_recovers_is_judged(trouble: str, said: str) -> None:

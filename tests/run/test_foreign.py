@@ -62,13 +62,8 @@ def test_a_secret_is_shown_in_no_form(text: str, monkeypatch: pytest.MonkeyPatch
     shown = foreign.one_line(f"it said: {text}.", 200)
     assert "$MY_KEY" in shown
     assert not foreign.repeats_secret(shown)
-    assert foreign.printable("nothing of it") == "nothing of it"
-
-
-def test_a_placeholder_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "_secrets", {})
-    foreign.hide("EMPTY", "MY_KEY")
-    assert foreign.printable("EMPTY") == "EMPTY"
+    foreign.hide("EMPTY", "MY_KEY")  # vLLM's placeholder
+    assert foreign.printable("nothing of it, EMPTY") == "nothing of it, EMPTY"
 
 
 @pytest.mark.parametrize("depth", [65, 2_000, 100_000])
