@@ -18,7 +18,7 @@ _SHORTEST_SECRET = 8
 """Characters. What is shorter is a placeholder, as vLLM's `EMPTY`, and may occur in any text."""
 
 _MOST_LEVELS = 64
-"""Of nested JSON. The deepest that the suite writes, a case, has about ten."""
+"""Levels of nested JSON. The deepest that the suite writes, a case, has about ten."""
 
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _NO_LETTERS = re.compile(r"[\W_]+")
@@ -48,7 +48,7 @@ def _letters(text: str) -> str:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as it is, and as it stands in URLs, JSON, hexadecimal and base64, wherever that begins."""
+    """Yield a secret as it is, and as it stands in URLs, JSON, hexadecimal and base64, wherever that begins."""
     data = secret.encode(errors="surrogatepass")
     yield from (secret, quote(secret, safe="", errors="replace"), json.dumps(secret)[1:-1], data.hex())
     for shift in range(3):  # base64 writes three bytes as four letters; those at the ends hold bits of neighbours

@@ -98,7 +98,7 @@ class HttpServer:
 
     @property
     def old_answers(self) -> str:
-        """How many answers of an earlier run are used, for the verdict."""
+        """Return how many answers of an earlier run are used, for the verdict."""
         return self.journal.old
 
     def take_counts(self) -> dict[str, int]:

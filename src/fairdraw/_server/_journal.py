@@ -63,7 +63,7 @@ class Journal:
 
     @property
     def old(self) -> str:
-        """How many answers were not given in this run, and how old they are; empty if there are none."""
+        """Return how many answers were not given in this run, and how old they are; empty if there are none."""
         if not self._times:
             return ""
         began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(self._times)))

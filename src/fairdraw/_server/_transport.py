@@ -37,13 +37,13 @@ _BUSY, _NO_ENTRY = (429, 503), (401, 403)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 30.0
 
 _TRIES = 3
-"""Of a request whose answers break."""
+"""Attempts at a request whose answers break."""
 
 _FEW_BROKEN, _MOST_BROKEN = 5, 0.05
 """Answers that may break in a run: so many, or this share of its requests. More would let a fault choose answers."""
 
 _MOST_BYTES = 32 * 2**20
-"""Of a body. A stream of SGLang with lists of 1,000 entries has 16 MiB."""
+"""Size of a body, at most. A stream of SGLang with lists of 1,000 entries has 16 MiB."""
 
 
 class _Passing(NoAnswer):
