@@ -8,6 +8,7 @@ answers that would show it. The key is read from the environment and sent, and s
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
 import os
@@ -314,12 +315,12 @@ def _worded(base: str, error: Exception, timeout: float) -> NoAnswer:
 
 
 def _seconds(text: str) -> float:
-    """Return what a `Retry-After` asks to wait, in seconds; 0 if it does not say."""
-    try:
+    """Return what a `Retry-After` asks to wait, a number or a date, in seconds; 0 if it does not say."""
+    with contextlib.suppress(ValueError):
         return max(0.0, float(text))
-    except ValueError:
-        date = email.utils.parsedate_tz(text)
-        return max(0.0, email.utils.mktime_tz(date) - time.time()) if date else 0.0
+    with contextlib.suppress(ValueError, OverflowError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return 0.0
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
