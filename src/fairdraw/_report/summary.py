@@ -258,7 +258,7 @@ class Summary:
         ]
 
     def _asked_again(self) -> list[str]:
-        """Return how many requests to a server were sent again, and what that hides if a fault broke its own answers."""
+        """Return how many requests to a server were sent again, and what that may hide, as faults break answers."""
         counts = sum((Counter(record.requests) for record in self.records), Counter[str]())
         sent = counts.pop("requests", 0)
         broken = counts.total() - counts["HTTP 429"] - counts["HTTP 503"]
