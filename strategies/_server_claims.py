@@ -112,7 +112,8 @@ def claims_of(server: Server, pool: Pool) -> Claims:
             f"{found.exponent:.3g}, which should be 1 (raw) or 2 (processed); see SRV107"
         )
     is_processed, is_edited = found.scaled < found.equal, _are_edited(server, pool, plain)
-    filters = {name: _is_after(server, pool, plain, name) for name in FILTERED}
+    # What is raw is raw at every temperature: a list that is cut at temperature 1 alone is a fault (SRV132).
+    filters = {name: _is_after(server, pool, plain, name) for name in FILTERED} if is_processed else {}
     return dataclasses.replace(
         base,
         after_temperature=is_processed,

@@ -407,7 +407,7 @@ class Generate(Dialect):
 
 
 def triple(logprob: float | None, token: int) -> list[Any]:
-    """SGLang's entry of a list; its text is not asked for."""
+    """SGLang's entry of a list, without its text."""
     return [clamped(logprob), token, None]
 
 
