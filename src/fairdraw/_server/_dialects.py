@@ -14,7 +14,7 @@ from fairdraw.protocols import Capability, Choice, NoAnswer, Position
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fairdraw._server._transport import JSON
+    from fairdraw._server._journal import JSON
     from fairdraw.protocols import GenerationRequest
     from fairdraw.protocols._server import Token
 
