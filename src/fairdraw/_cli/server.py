@@ -82,8 +82,8 @@ def settings_of(options: dict[str, Any], specs: Iterable[str]) -> ServerSettings
     Raises:
         CannotStart: If the prompts cannot be read, or a capability is unknown.
     """
-    names = "model requests tokens concurrency timeout rate key_variable keep_prompts journal old_answers".split()
-    plain = {name: options.pop(name) for name in names}
+    names = ["model", "requests", "tokens", "concurrency", "timeout", "rate", "key_variable", "keep_prompts"]
+    plain = {name: options.pop(name) for name in [*names, "journal", "old_answers"]}
     prompts, stage, lacking = options.pop("prompts"), options.pop("stage"), options.pop("unsupported")
     if not any(map(is_address, specs)):
         return None
