@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core.checks import AnyCheck, Check, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import AdapterError, CheckFailure, Inconclusive
+from fairdraw._core.isolation import suite_state
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, one_torch_thread
@@ -196,7 +197,7 @@ def sees(
     out_of_time = session.out_of_time if session is not None else lambda: False
     stopping = dataclasses.replace(check, body=_raising_caught(check)) if isinstance(check, Check) else check
     try:
-        with one_torch_thread():
+        with suite_state(wrong), one_torch_thread():
             stopping.run(wrong, profile=profile, seed=seed, reference=_reference(check), out_of_time=out_of_time)
     except _Caught:
         return True, None

@@ -6,7 +6,6 @@ The pytest plugin, the command line and `check_sampler` all use this module, so 
 from __future__ import annotations
 
 import dataclasses
-import os
 import secrets
 import signal
 import time
@@ -29,6 +28,7 @@ from fairdraw._core.failures import (
     failed,
     raised_by,
 )
+from fairdraw._core.isolation import suite_state
 from fairdraw._core.pulse import NotCalled, SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.coverage import Drawn, recorder
@@ -247,17 +247,14 @@ def _recorded(
     """The record of `run`, which gives the number of cases or raises what `AnyCheck.run` does."""
     started = time.perf_counter()
     error: BaseException | None = None
-    folder = Path.cwd()
     try:
-        _read_attributes(sampler)
-        with one_torch_thread(), quiet_interpreter():
+        with suite_state(sampler), one_torch_thread(), quiet_interpreter():
+            _read_attributes(sampler)
             cases = run()
     except BaseException as caught:
         if not _is_of_the_sampler(caught):
             raise
         error, cases = caught, caught.tried if isinstance(caught, Ended) else 0
-    finally:
-        os.chdir(folder)  # a sampler that changed the directory must not take the crash files along
     passed = CheckRecord.of(check, _name(sampler), "passed", cases=cases, seconds=time.perf_counter() - started)
     return _judged(passed, check, sampler, session, error, is_search=is_search)
 
