@@ -170,6 +170,14 @@ def test_exception_of_one_missing_capability_is_reported_with_it() -> None:
     assert (cause.missing, len(cause.records)) == ("greedy", 2)
 
 
+@pytest.mark.parametrize("codes", [("SAM161", "SAM191", "SAM193"), ("REJ501", "REJ652", "REJ653")])
+def test_sampler_that_no_seed_reaches_is_reported_once(codes: tuple[str, ...]) -> None:
+    (cause,) = find_causes([record(code) for code in codes])
+    assert [one.code for one in cause.records] == list(codes)
+    assert "declare `seeded-noise` unsupported" in " ".join(CHECKS[codes[0]].meaning.split())
+    assert len(find_causes([record(codes[0], "passed"), *map(record, codes[1:])])) == 2
+
+
 def test_what_has_no_failure_report_is_reported_last() -> None:
     assert reported_codes(record("REJ101", "xpassed"), record("DIST101", "inconclusive"), record("DIST404")) == [
         "DIST404",

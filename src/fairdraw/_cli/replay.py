@@ -20,20 +20,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, comb, log, log1p
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
 from fairdraw._cli.parts import Refused, colour_option, find_check, or_refuse
-from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion
+from fairdraw._core.budget import Wrapped
+from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion
 from fairdraw._core.contracts import contract_name
 from fairdraw._report.case_text import batch_lines
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
+from fairdraw._run.controls import Limited
 from fairdraw._run.crash import NUM_REPEATS, Crash, CrashFileError, read_crash
 from fairdraw._run.loading import NO_REFERENCE, is_built_in, load_reference, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairdraw.protocols import AnySampler
 
 _CODE = re.compile(r"[A-Za-z]+\d+")
@@ -207,15 +211,41 @@ def tries_needed(repeats: list[int] | None) -> int:
 
 
 def _run_again(stored: _Stored, sampler: AnySampler, session: Session) -> tuple[CheckRecord, int]:
-    """Return the first record that does not pass, or the last one; and the number of tries."""
+    """Return the first record that does not pass, or the last one; and the number of tries, 0 if one means nothing."""
     if not isinstance(stored.check, Check):
-        return run_check(stored.check, sampler, replace(session, profile=stored.case.build())), 1
+        record = run_check(stored.check, sampler, replace(session, profile=stored.case.build()))
+        return record, int(record.status != "passed" or _draws_again(stored.check, sampler, session))
     ends_at, tries = time.monotonic() + _TRYING_SECONDS, 0
     while True:
         record, tries = replay_case(stored.check, sampler, stored.case, session), tries + 1
         is_over = tries == (tries_needed(stored.crash.repeats) or _MOST_TRIES) or time.monotonic() > ends_at
         if record.status != "passed" or is_over:
             return record, tries
+
+
+_FEW = PROFILES["smoke"].scaled(0.02)
+
+
+def _draws_again(check: AnyCheck, sampler: AnySampler, session: Session) -> bool:
+    """Whether the stored seed gives the same tokens twice, in a few draws; no seed reaches some generators.
+
+    A server is taken at its word, as requests are what it costs.
+    """
+    if check.contract == "server":
+        return True
+    seen: list[list[str]] = [[], []]
+    # Two objects, both alive until the end: draws are kept by the identity of what is in the wrapper.
+    twins = [Limited(sampler, sampler.capabilities) for _ in seen]
+    for twin, answers in zip(twins, seen, strict=True):
+        watched = Wrapped(twin, partial(_seeing, answers))
+        run_check(check, cast("AnySampler", watched), replace(session, profile=_FEW))
+    return seen[0] == seen[1]
+
+
+def _seeing(answers: list[str], call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the contract
+    answer = call()
+    answers.append(repr(answer))
+    return answer
 
 
 def _why_undecided(record: CheckRecord, stored: _Stored, sampler: AnySampler) -> str:
@@ -246,6 +276,12 @@ def _report(record: CheckRecord, stored: _Stored, undecided: str, tries: int) ->
     if undecided:
         click.echo(f"UNDECIDED: {record.id}\n{undecided}")
         return "UNDECIDED"
+    if not tries:
+        click.echo(
+            f"NOT REPRODUCED: {record.id}\n{name} passes this check, but the stored seed gives other tokens each time. "
+            f"Seed it, or run the check again with fairdraw check -k {record.code}."
+        )
+        return "NOT REPRODUCED"
     if isinstance(stored.check, Check) and not 0 < tries_needed(crash.repeats) <= tries:
         failed, tried = crash.repeats or _ALWAYS
         click.echo(

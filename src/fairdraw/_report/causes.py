@@ -46,6 +46,9 @@ SELDOM = (
 """What a correct sampler may well not support. Explicit noise, ragged batches and both kinds of drafts are not among
 them: without those, most of the checks are skipped, and a failure there is the fault to look for."""
 
+_SAME_SEEDS = frozenset({"REJ501", "SAM161"})
+"""Checks that the same seeds give the same tokens. Others compare calls with the same seeds to find something else."""
+
 _MANY_DISTRIBUTIONS = 3
 
 
@@ -174,6 +177,9 @@ def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[s
             return "raised", kind
     if record.code in missing:
         return "missing", missing[record.code]
+    unseeded = _SAME_SEEDS.intersection(record.depends_on, (other.code for other in _broken(records)))
+    if unseeded:
+        return "alone", min(unseeded)
     alike = without_numbers(record.title)
     return ("sizes", alike) if alike != record.title else ("alone", record.code)
 

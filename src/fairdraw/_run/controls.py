@@ -253,11 +253,11 @@ def _reference(check: AnyCheck) -> AnySampler | None:
 def _as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
     """The mutant, as slow as the sampler under test, and without what that sampler does not support."""
     own, beside = mutant.capabilities, sampler.capabilities
-    return _Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
+    return Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
 
 
-class _Limited:
-    """A mutant with other capabilities, which decide on its cases and its number of draws."""
+class Limited:
+    """A mutant with other capabilities, which decide on its cases and its number of draws. Another object than it is."""
 
     def __init__(self, mutant: AnySampler, capabilities: Capabilities) -> None:
         self._mutant, self._capabilities = mutant, capabilities
