@@ -33,7 +33,7 @@ class calling:  # reads as a word: `with calling(sampler):`
     functions. The exception keeps its type, text and traceback. Of nested blocks the outermost counts: a sampler is
     responsible for the helpers that it calls. A class, not a generator: it adds no frames to the traceback.
 
-    The start and the end of the call are recorded, so that a call that hangs is found (`fairdraw._core.pulse`), and what
+    The start and the end of the call are recorded, so that a call that hangs is found (`fairdraw._core.pulse`). What
     it changes of the process stays the subject's own (`fairdraw._core.isolation`).
 
     Example:

@@ -7,7 +7,6 @@ user would declare it, in `unsupported` and as a `FilterPolicy`.
 from __future__ import annotations
 
 import inspect
-import random
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -253,23 +252,6 @@ class Counts(VectorSampling):
             rng = np.random.Generator(np.random.Philox(key=key))
             drawn[request] = rng.standard_exponential(batch.vocab_size)  # in float32 NumPy draws zeros
         return torch.from_numpy(drawn).to(batch.device)
-
-
-class DrawsFromGlobalGenerators(VectorSampling):
-    """Takes NumPy's and Python's own generators, as a prototype does."""
-
-    unsupported: ClassVar[dict[str, str]] = {
-        Capability.EXPLICIT_NOISE: "draws inside",
-        Capability.REFERENCE_RACE: "draws inside",
-        Capability.UPSTREAM_STREAM: "uses no torch generator",
-        Capability.COUNTER_NOISE: "uses no counter",
-        Capability.REQUEST_SEEDS: "one generator serves the batch",
-    }
-
-    def numbers(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
-        drawn = np.random.standard_exponential((batch.batch_size, batch.vocab_size)).clip(1e-30)
-        drawn[:, 0] = [max(random.expovariate(1.0), 1e-30) for _ in range(batch.batch_size)]
-        return torch.from_numpy(drawn.astype(np.float32))
 
 
 class TakesTheHighestIdOnTies(VectorSampling):

@@ -257,7 +257,7 @@ def _as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
 
 
 class Limited:
-    """A mutant with other capabilities, which decide on its cases and its number of draws. Another object than it is."""
+    """Another object for a mutant, with other capabilities, which decide on its cases and its number of draws."""
 
     def __init__(self, mutant: AnySampler, capabilities: Capabilities) -> None:
         self._mutant, self._capabilities = mutant, capabilities
