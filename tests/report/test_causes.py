@@ -139,11 +139,6 @@ def test_capability_that_mostly_works_is_not_missing() -> None:
     assert cause.missing == ""
 
 
-def test_fault_that_breaks_everything_hides_behind_no_capability() -> None:
-    causes = find_causes([record("REJ201", needs=("greedy",)), record("REJ107")])
-    assert not any(cause.missing for cause in causes)
-
-
 def test_check_at_several_sizes_is_reported_once() -> None:
     sizes = [dataclasses.replace(record(f"REJ60{i}"), title=f"a vocabulary of {2**i} is handled") for i in (1, 2, 3)]
     distributions = [record(code) for code in ("DIST401", "DIST402", "DIST404")]
@@ -184,11 +179,3 @@ def test_what_has_no_failure_report_is_reported_last() -> None:
         "REJ101",
         "DIST101",
     ]
-
-
-def test_noise_is_no_missing_capability_where_distributions_are_wrong() -> None:
-    noise = [record(code, needs=("seeded-noise",)) for code in ("SAM161", "SAM162")]
-    others = [record(f"SAM{number}", "passed") for number in range(101, 111)]
-    assert [cause.missing for cause in find_causes([*noise, *others])] == ["seeded-noise"]
-    wrong = record("DIST701", needs=())
-    assert not any(cause.missing for cause in find_causes([*noise, *others, wrong]))

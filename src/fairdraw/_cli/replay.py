@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 from fairdraw._cli.parts import Refused, colour_option, find_check, or_refuse
-from fairdraw._core.budget import Wrapped
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion
 from fairdraw._core.contracts import contract_name
+from fairdraw._core.wrapping import Wrapped
 from fairdraw._report.case_text import batch_lines
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.controls import Limited

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairdraw._core.wrapping import unwrapped
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -134,8 +136,6 @@ def leave_state(subject: object, before: list[Any]) -> None:
 
 
 def _key(subject: object) -> int:
-    from fairdraw._core.budget import unwrapped  # which imports `failures`, which imports this module
-
     return id(unwrapped(subject))
 
 

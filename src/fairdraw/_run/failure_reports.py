@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.budget import unwrapped
 from fairdraw._core.checks import Check, DistributionCase
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import (
@@ -26,6 +25,7 @@ from fairdraw._core.failures import (
 )
 from fairdraw._core.isolation import suite_state
 from fairdraw._core.pulse import SamplerHangs
+from fairdraw._core.wrapping import unwrapped
 from fairdraw._run.case_features import asked_for
 from fairdraw._run.crash import NUM_REPEATS, Crash, write_crash
 from fairdraw._run.loading import last_line
