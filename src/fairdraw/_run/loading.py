@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
 from fairdraw._core.foreign import one_line
+from fairdraw._core.isolation import leave_state, read_state
 from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings
 from fairdraw.protocols._server import SilentServer
 
@@ -83,12 +84,15 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
         return _connected(spec, settings or ServerSettings())
     # By name, not by an import statement: no layer of the suite depends on the adapters.
     adapters = importlib.import_module("fairdraw._adapters")
+    sampler, before = None, read_state()
     try:
         sampler = adapters.load(spec)
     except adapters.SamplerNotFound as error:
         raise CannotStart(f"{error}{_where(error.__cause__)}") from error
     except (Exception, SystemExit) as error:
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
+    finally:
+        leave_state(sampler, before)
     return as_sampler(sampler)
 
 

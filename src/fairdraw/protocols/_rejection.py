@@ -182,8 +182,8 @@ class ExplicitNoise:
 class SeededNoise:
     """Seeds from which the sampler draws its own random numbers.
 
-    The harness calls `torch.manual_seed(seed)` just before the sampler, so a sampler that uses torch's
-    default generator need do nothing; one with its own counters should take `seed`.
+    The harness seeds the global generators of torch, NumPy and `random` with `seed` just before the sampler, so a
+    sampler that uses these need do nothing; one with its own counters should take `seed`.
 
     `generators` are made once for each object, and the harness reads the states in which the sampler left them. Most
     checks make one call with an object. Those of consecutive steps make several: a request's generator then goes on
