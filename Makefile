@@ -22,7 +22,7 @@ READY   := $(VENV)/.ready
 # Containers often set it. Then every process compiles the suite anew, and pytest rewrites it anew: a second or more each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test tests perf bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 clean
+.PHONY: check test tests perf gates bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
@@ -43,6 +43,11 @@ perf: $(READY)
 # Exact counts, instruction counts, and times against vLLM. Not in parallel with anything: see perf_regression/.
 bench: $(READY)
 	$(BIN)/python -m pytest perf_regression -m "counts or timing"
+
+# What must fail fails, and what must never happen does not: a sample of both, some minutes.
+gates: $(READY)
+	$(BIN)/python tools/gates.py
+	$(BIN)/python tools/attacks --sample 80
 
 # `make -j2 lint` runs the two type checkers beside each other.
 lint: ruff mypy pyright
