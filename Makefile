@@ -4,6 +4,7 @@
 #   make others  samplers of other people; with ALL=1 also those that are too large for each run of CI
 #   make server  a real server on loopback: make server SERVER=llama.cpp PROFILE=smoke   (or transformers, mlx)
 #   make test    the project's own tests, linters and type checkers, and the manual
+#   make gates   shows that these fail if there is a defect, and attacks the product
 # They work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
