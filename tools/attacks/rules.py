@@ -32,6 +32,7 @@ class Attack:
         files: By name, in the folder of the run.
         may_be_green: A run of everything that passed may say so. Otherwise exit code 0 is a false green.
         must_not_be_red: The sampler is right.
+        must_be_green: There is no attack: shows that the others meet what they attack.
         checks: How many checks a run judges that leaves none out; 0 for commands that have no verdict.
         green_says: What a green verdict must say, as it left something out.
         secret: Stands in no output and in no file that the run wrote.
@@ -47,6 +48,7 @@ class Attack:
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     may_be_green: bool = False
     must_not_be_red: bool = False
+    must_be_green: bool = False
     checks: int = 2
     green_says: str = ""
     secret: str = ""
@@ -120,6 +122,8 @@ def _of_verdict(attack: Attack, end: Outcome) -> list[str]:
         found.append(f"exit code {end.code} of {verdict!r}")
     if end.code == 0:
         found += _of_green(attack, end, verdict)
+    if attack.must_be_green and end.code != 0:
+        found.append(f"not green without an attack: {verdict}")
     if attack.must_not_be_red and end.code == 1:
         found.append(f"a correct sampler is red: {verdict}")
     return found + _of_files(attack, end, verdict)

@@ -18,15 +18,16 @@ from urllib.parse import quote
 from attacks.rules import Attack, in_json
 
 KEY = "sk-attack-01234/56789+x"
-TOLERABLE = ("index", "reason", "tokens", "an odd token")
+UNHARMED = "no damage"
+TOLERABLE = (UNHARMED, "index", "reason", "tokens", "an odd token")
 """Values that the chosen checks need not look at."""
 
-Damage = Callable[[BaseHTTPRequestHandler, bytes], object]
+Damage = Callable[["Proxy", bytes], object]
 """What is done in the place of a right answer, whose body is given."""
 
 
 def _sends(status: int, body: bytes | str = b"", *headers: tuple[str, str]) -> Damage:
-    def damage(http: BaseHTTPRequestHandler, right: bytes) -> None:
+    def damage(http: Proxy, right: bytes) -> None:
         sent = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
         http.send_response_only(status)
         for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(sent))), *headers):
@@ -39,13 +40,13 @@ def _sends(status: int, body: bytes | str = b"", *headers: tuple[str, str]) -> D
 
 def _changed(old: str, new: str) -> Damage:
     """The right answer with another value behind the first group of `old`."""
-    return lambda http, right: _sends(200, re.sub(old, lambda found: found[1] + new, right.decode()))(http, right)
+    return lambda http, right: _sends(http.code, re.sub(old, lambda found: found[1] + new, right.decode()))(http, right)
 
 
 def _raw(*parts: bytes, pause: float = 0.0, times: int = 1) -> Damage:
     """Bytes as they are; then the connection ends."""
 
-    def damage(http: BaseHTTPRequestHandler, right: bytes) -> None:
+    def damage(http: Proxy, right: bytes) -> None:
         for part in (*parts[:1], *parts[1:] * times):
             http.wfile.write(part)
             http.wfile.flush()
@@ -55,12 +56,12 @@ def _raw(*parts: bytes, pause: float = 0.0, times: int = 1) -> Damage:
     return damage
 
 
-def _resets(http: BaseHTTPRequestHandler, right: bytes) -> None:
+def _resets(http: Proxy, right: bytes) -> None:
     http.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     http.connection.close()
 
 
-def _bomb(http: BaseHTTPRequestHandler, right: bytes) -> None:
+def _bomb(http: Proxy, right: bytes) -> None:
     packer = zlib.compressobj(wbits=31)
     packed = b"".join(packer.compress(b" " * 1_000_000) for _ in range(400)) + packer.flush()
     _sends(200, packed, GZIP)(http, right)
@@ -133,6 +134,7 @@ TROUBLES: dict[str, Damage] = {
     },
     **{f"the answer {text}": _sends(200, text) for text in ANSWERS},
     **{f"{name} {value}": _changed(old, value) for name, (old, values) in VALUES.items() for value in values.split()},
+    UNHARMED: _changed("()", ""),
     "the key, quoted": _sends(500, quote(KEY, safe="")),
     "the key in JSON": _sends(500, in_json(KEY)),
     "the key in a header": _sends(307, "", ("Location", f"http://127.0.0.1:1/{KEY}")),
@@ -177,6 +179,7 @@ class Proxy(BaseHTTPRequestHandler):
     after: int
     at_models: bool
     count = 0
+    code = 0  # of the right answer
 
     def do_GET(self) -> None:
         """The list of models, and what else a client looks at."""
@@ -192,7 +195,7 @@ class Proxy(BaseHTTPRequestHandler):
         asked = HTTPConnection(self.upstream, timeout=60)
         asked.request(self.command, self.path, body, {"Content-Type": "application/json"})
         answer = asked.getresponse()
-        right = answer.read()
+        right, self.code = answer.read(), answer.status
         asked.close()
         try:
             (self.damage if is_damaged else _sends(answer.status, right))(self, right)
@@ -232,6 +235,7 @@ def attacks() -> Iterator[Attack]:
                 f"{name}, {when}",
                 run,
                 may_be_green=when != "at once" or name.startswith(TOLERABLE),
+                must_be_green=name == UNHARMED,
                 secret=KEY,
                 environment={"STUB_KEY": KEY},
                 prepare=functools.partial(serve, damage, after, when == "at models"),

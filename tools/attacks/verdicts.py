@@ -65,6 +65,7 @@ def attacks() -> Iterator[Attack]:
     """Yield all of this group."""
     for way in WAYS:
         limit = "--call-timeout=3"
+        yield Attack("verdicts", f"no attack, {way}", words(way), victim(), may_be_green=True, must_be_green=True)
         for name, act in LETHAL.items():
             yield Attack("verdicts", f"{name}, {way}", words(way, limit), victim(act), may_die=way != "-n 1")
         for name, act in HARMLESS.items():
