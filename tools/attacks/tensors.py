@@ -230,7 +230,7 @@ def lay_out(function: str, name: str, backend: str) -> None:
         tensors, call = CALLS[function]()
         laid = change(tensors[name])
         found = outcome_of(functools.partial(call, {**tensors, name: laid}, backend=backend))
-        if isinstance(found, str) and found == "refused" or laid.is_meta and not isinstance(found, str):
+        if (isinstance(found, str) and found == "refused") or (laid.is_meta and not isinstance(found, str)):
             continue
         plain = laid if laid.is_meta else laid.detach().contiguous().clone()
         right = outcome_of(functools.partial(call, {**CALLS[function]()[0], name: plain}, backend=backend))
