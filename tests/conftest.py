@@ -145,7 +145,7 @@ def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture
 def signals_of_a_terminal() -> Iterator[None]:
-    """Processes that a test starts die of the signals that `nohup` or a shell's `&` told this process to ignore.
+    """Processes that a test starts die of the signals that `nohup` or a shell's `&` have this process ignore.
 
     A handler of this process is the default in its children, and this process still outlives the signal.
     """

@@ -97,7 +97,7 @@ def attacks() -> Iterator[Attack]:
 
 
 def _attack(name: str, target: str, way: str, files: dict[str, str | bytes], place: str) -> Attack:
-    """A right sampler, or a replay of it, with such a file."""
+    """A correct sampler, or a replay of it, with such a file."""
     prepare = functools.partial(_make, place)
     all_files = {**victim(), **files}
     if target == "replay":
