@@ -99,7 +99,8 @@ class CheckRecord:
         needs: The capabilities that the check needs.
         source: Where a known defect is declared.
         sampler: The name of the sampler under test.
-        stage, depends_on: Those of the check.
+        stage: The check's.
+        depends_on: The check's.
         requests: Of a server: how many the check sent (`requests`), and after which troubles one was sent again.
         drawn: What the check judged; not written to files, which hold the sum of all checks.
         trace: The traceback; not written to files.
