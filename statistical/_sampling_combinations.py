@@ -26,7 +26,7 @@ from fairdraw._oracles.supports import support_of
 from fairdraw.protocols import Capability, FilterPolicy, SamplingBatch
 from fairdraw.statistical._count_tables import Counts, sum_counts
 from fairdraw.statistical._pit import Order, PitCells
-from fairdraw.statistical._production import PitDistributions
+from fairdraw.statistical._projections import PitDistributions, TokenTables
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
@@ -62,7 +62,7 @@ class _Rows:
     logits: NDArray[np.float32]  # [num_distributions, vocab_size] float32
     kinds: tuple[Kind, ...]
     tables: tuple[str, ...]
-    distributions: PitDistributions
+    distributions: dict[str, PitDistributions]
 
 
 # -- rows on which policies differ ------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _rows(filters: FilterPolicy, supported: frozenset[Capability], *, is_fine: b
     probs = np.stack([_distribution(batch, row, filters) for row in range(len(kinds))])
     names = [kind.name if is_fine else kind.name.partition(":")[0] for kind, _ in found]
     tables = (*names, *["T6 edges"] * len(edges))
-    return _Rows(np.stack(logits), kinds, tables, PitDistributions.by_order(probs, probs > 0)[Order.RANK])
+    return _Rows(np.stack(logits), kinds, tables, PitDistributions.by_way(probs, probs > 0))
 
 
 def _distribution(batch: SamplingBatch, row: int, filters: FilterPolicy) -> Floats:  # [vocab_size] float64
@@ -298,7 +298,9 @@ class _Batches:
         batch = batch.replace(logits=batch.logits.to(getattr(torch, dtype)))
         noise = noise_of(sampler, batch, derive_seed("call", seed, call), seeded=np.flatnonzero(own).tolist())
         tokens = sample_tokens(sampler, batch, noise).tokens.astype(np.int32)
-        transform = self.rows.distributions.transform(ids, tokens, rng.random(size))
+        uniforms = rng.random(size)
+        numbers = {way: one.transform(ids, tokens, uniforms) for way, one in self.rows.distributions.items()}
+        transform = numbers[Order.RANK]
         # A forgotten temperature makes cold rows flatter and hot rows steeper. Flipped, both err in one direction.
         is_cold = np.array([kind.temperature < 1 for kind in kinds]) & (transform >= 0)
         flipped = np.where(is_cold, np.nextafter(1.0, 0.0) - transform, transform)
@@ -306,7 +308,19 @@ class _Batches:
         chosen |= {f"T6 {name}": np.full(size, name == dtype) for name in _HALF} if self.has_half else {}
         counts = {table: self.cells.count(flipped[mine]) for table, mine in chosen.items()}
         own_noise = {"T6 seeded": own, "T6 unseeded": ~own} if self.has_seeds else {}
-        return counts | {table: self.cells.count(transform[mine]) for table, mine in own_noise.items()}
+        counts |= {table: self.cells.count(transform[mine]) for table, mine in own_noise.items()}
+        for group, mine in self._by_group(chosen | own_noise).items():
+            counts |= _projected(group).count({way: one[mine] for way, one in numbers.items()})
+        return counts
+
+    @staticmethod
+    def _by_group(chosen: dict[str, NDArray[np.bool_]]) -> dict[str, NDArray[np.bool_]]:
+        """Return the rows of each group of tables: those of every set of as many filters are projected together."""
+        found: dict[str, NDArray[np.bool_]] = {}
+        for table, mine in chosen.items():
+            group = table.partition(":")[0]
+            found[group] = found.get(group, np.zeros_like(mine)) | mine
+        return found
 
 
 def combinations_of_parameters(share: float, slow_share: float) -> Workload:
@@ -324,11 +338,20 @@ def combinations_of_parameters(share: float, slow_share: float) -> Workload:
         has_half = Capability.HALF_LOGITS in setting.supported
         num_alike = _NUM_ALIKE_SLOW if setting.slow else _NUM_ALIKE
         batches = _Batches(rows, drawn, num_rounds, num_alike, has_seeds, has_half, setting.device)
-        tables = {name: _Batches.cells.table(num_draws) for name, num_draws in batches.num_draws().items()}
+        num_draws_of = batches.num_draws()
+        tables = {name: _Batches.cells.table(own) for name, own in num_draws_of.items()}
+        for group in dict.fromkeys(name.partition(":")[0] for name in num_draws_of):
+            own = sum(number for name, number in num_draws_of.items() if name.partition(":")[0] == group)
+            tables |= _projected(group).tables(own)
         return SamplingPlan(tables, batches.count, num_checkpoints, num_rounds * len(_DTYPES) * size)
 
     adapts_to = frozenset({*FILTERS.values(), *_ALSO})
     return Workload("sampling: combinations", "combinations", share, slow_share, prepare, adapts_to)
+
+
+@lru_cache(maxsize=16)
+def _projected(group: str) -> TokenTables:
+    return TokenTables(group, (_SIZE,), orders=())
 
 
 _ALSO = (Capability.GREEDY, Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS, Capability.HALF_LOGITS)
