@@ -79,16 +79,23 @@ def projections(vocab_size: int) -> tuple[Projection, ...]:
     return (*lanes, *bits, *hashes) if vocab_size > 1 else ()
 
 
+@lru_cache(maxsize=64)
+def _is_in(vocab_size: int, first: int) -> NDArray[np.bool_]:  # [<= _BLOCK, num_cells] bool
+    """Return whether each id of a block lies in each cell of all projections, one after the other."""
+    ids = np.arange(first, min(first + _BLOCK, vocab_size))
+    own = projections(vocab_size)
+    return np.concatenate([one.cells(ids)[:, None] == np.arange(one.num_cells) for one in own], axis=1)
+
+
 def cell_masses(probs: Floats) -> dict[str, Floats]:  # [num_rows, vocab_size] float64, to [num_rows, num_cells] each
     """Return the probability of each cell of each projection, row by row."""
-    own, vocab_size = projections(probs.shape[1]), probs.shape[1]
-    ends = np.cumsum([one.num_cells for one in own])
-    totals = np.zeros((len(probs), int(ends[-1]) if own else 0))
-    for first in range(0, vocab_size if own else 0, _BLOCK):
-        ids = np.arange(first, min(first + _BLOCK, vocab_size))
-        is_in = np.concatenate([one.cells(ids)[:, None] == np.arange(one.num_cells) for one in own], axis=1)
-        totals += probs[:, ids[0] : ids[-1] + 1] @ is_in.astype(np.float64)
-    return {one.name: part for one, part in zip(own, np.split(totals, ends[:-1], axis=1), strict=True)} if own else {}
+    vocab_size = probs.shape[1]
+    own, firsts = projections(vocab_size), range(0, vocab_size, _BLOCK)
+    if not own:
+        return {}
+    total = sum(probs[:, first : first + _BLOCK] @ _is_in(vocab_size, first).astype(np.float64) for first in firsts)
+    parts = np.split(np.asarray(total), np.cumsum([one.num_cells for one in own])[:-1], axis=1)
+    return {one.name: part for one, part in zip(own, parts, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)

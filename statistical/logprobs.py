@@ -76,7 +76,7 @@ def drawn_tokens(group: str, vocab_size: int, share: float, slow_share: float) -
 
 
 _DRAWN = drawn_tokens("tokens", 128, 0.15, 0.5)
-_WIDE = drawn_tokens("production vocabulary", 32_768, 0.006, 0.05)
+_WIDE = drawn_tokens("production vocabulary", 20_480, 0.006, 0.05)
 
 
 def _check(code: str, title: str, workload: Workload, table: str, meaning: str) -> DistributionCheck:
@@ -123,7 +123,7 @@ _LISTED = (
         "tokens follow the log-probabilities that come with them at a production vocabulary",
         _WIDE,
         "T8 production vocabulary",
-        """Tokens of 32768, by rank, by id and by lanes and blocks of ids, are drawn with the returned probabilities.
+        """Tokens of 20480, by rank, by id and by lanes and blocks of ids, are drawn with the returned probabilities.
 
         A kernel for wide rows that weighs lanes or tiles differently in the draw and in the log-softmax.
         """,
