@@ -244,7 +244,8 @@ def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, table: Table) 
     chi_square = float(((pooled - expected) ** 2 / expected).sum()) if probs.size > 1 else 0.0
     p_value = chdtrc(probs.size - 1, chi_square) if probs.size > 1 else 1.0
     worst = int(np.argmax(np.abs(pooled - expected) / np.sqrt(expected)))
-    worst_name, ratio = _pool_label(plan.pooling, worst, table.label), pooled[worst] / expected[worst]
+    worst_name = _pool_label(plan.pooling, worst, table.label)
+    times = f" ({pooled[worst] / expected[worst]:.2g} times as often)" if table.seen_by else ""
     tv_distance, low, high = tv_distance_interval(pooled, probs)
     return TableEvidence(
         name=name,
@@ -256,7 +257,7 @@ def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, table: Table) 
         p_value=float(p_value),
         tv_distance=tv_distance,
         tv_interval=(low, high),
-        worst_cell=f"{worst_name}: {pooled[worst]} seen, {expected[worst]:.1f} expected ({ratio:.2g} times)",
+        worst_cell=f"{worst_name}: {pooled[worst]} seen, {expected[worst]:.1f} expected{times}",
         impossible=impossible,
     )
 

@@ -49,9 +49,9 @@ def _by_id(seen: Returned) -> NDArray[np.float64]:  # [batch_size, vocab_size] f
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
-def drawn_tokens(group: str, vocab_size: int, share: float, slow_share: float) -> Workload:
+def drawn_tokens(what: str, group: str, vocab_size: int, share: float, slow_share: float) -> Workload:
     """Tokens under the distributions that came with them: rows of normal logits around a slope, no two alike."""
-    slope, counted = np.linspace(-_SLOPE, _SLOPE, vocab_size), TokenTables(f"T8 {group}", (vocab_size,))
+    slope, counted = np.linspace(-_SLOPE, _SLOPE, vocab_size), TokenTables(f"T8 {what}", (vocab_size,))
 
     def prepare(setting: Setting) -> SamplingPlan:
         batch_size = min(1024, max(16, setting.num_draws // (2 * NUM_CHECKPOINTS)))
@@ -72,11 +72,11 @@ def drawn_tokens(group: str, vocab_size: int, share: float, slow_share: float) -
         tables = counted.tables(num_calls * batch_size)
         return SamplingPlan(tables, count, max(1, num_checkpoints), num_calls * batch_size)
 
-    return Workload(f"logprobs: {group}", group, share, slow_share, prepare, frozenset(FILTERS.values()))
+    return Workload(f"logprobs: drawn {what}s", group, share, slow_share, prepare, frozenset(FILTERS.values()))
 
 
-_DRAWN = drawn_tokens("tokens", 128, 0.15, 0.5)
-_WIDE = drawn_tokens("production vocabulary", 20_480, 0.006, 0.05)
+_DRAWN = drawn_tokens("token", "tokens", 128, 0.15, 0.5)
+_WIDE = drawn_tokens("wide token", "production vocabulary", 20_480, 0.006, 0.05)
 
 
 def _check(code: str, title: str, workload: Workload, table: str, meaning: str) -> DistributionCheck:
@@ -101,7 +101,7 @@ _LISTED = (
         "DIST951",
         "tokens follow the log-probabilities that come with them, by rank",
         _DRAWN,
-        "T8 tokens by rank",
+        "T8 token by rank",
         """Tokens are drawn with the probabilities that are returned, at every temperature and with filters.
 
         Raw log-probabilities of tokens that were drawn at another temperature, or of another step: what is trained on
@@ -112,7 +112,7 @@ _LISTED = (
         "DIST952",
         "tokens follow the log-probabilities that come with them, by id",
         _DRAWN,
-        "T8 tokens by id",
+        "T8 token by id",
         """Tokens are spread over the ids, and over their lanes and blocks, as the returned log-probabilities say.
 
         A tile of the vocabulary that is lost by the draw, or by the sum of the log-softmax.
@@ -122,7 +122,7 @@ _LISTED = (
         "DIST953",
         "tokens follow the log-probabilities that come with them at a production vocabulary",
         _WIDE,
-        "T8 production vocabulary",
+        "T8 wide token",
         """Tokens of 20480, by rank, by id and by lanes and blocks of ids, are drawn with the returned probabilities.
 
         A kernel for wide rows that weighs lanes or tiles differently in the draw and in the log-softmax.
