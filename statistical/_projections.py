@@ -1,7 +1,8 @@
 """Projections of a token's id to few cells, so that a fault shows that cancels by rank and by ranges of ids.
 
 A kernel treats ids by lane, by block and by tile, so a fault may change every second id, or every second block of 64.
-The same draws are counted by the id modulo 2, 4, 8 and 32, by every bit of it, and by halves of fixed hashes. The
+The same draws are counted by the id modulo 2, 4, 8 and 32, by every bit of it, by halves of fixed hashes, and by
+whether the token is the most probable of its block of 2 or 32 neighbours, as it is too often if they share noise. The
 probability of a cell follows from the row's own distribution; the transform of `_pit` makes a uniform number of the
 cell that was drawn, so that rows of any kind pool exactly.
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 LANES = "id modulo "
 _LANE_SIZES = (2, 4, 8, 32)
+_BLOCKS = (2, 32)
 _NUM_HASHES = 4
 _BLOCK = 4096
 """Ids whose cells are looked up at once: bounds the memory of a wide vocabulary."""
@@ -42,6 +44,7 @@ class Projection:
 
     Args:
         family: The word under which the header reports it.
+        block: Instead, whether a token is the most probable one of its block of so many ids; 0 for none.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Projection:
     num_cells: int
     shift: int = 0
     is_hashed: bool = False
+    block: int = 0
 
     def cells(self, ids: NDArray[np.integer]) -> NDArray[np.int64]:  # [...] int64
         """Return the cell of each id."""
@@ -60,6 +64,8 @@ class Projection:
 
     def label(self, cell: int) -> str:
         """Name a cell in a report."""
+        if self.block:
+            return f"mass {1 - 0.5**cell:.4g} and more, with the most probable of {self.block} neighbours first"
         if self.is_hashed:
             return f"half {cell} of the ids by mass, {self.name}"
         if self.shift:
@@ -76,21 +82,33 @@ def projections(vocab_size: int) -> tuple[Projection, ...]:
     bits = [Projection(f"id, bit {bit}", "bits of the id", 2, bit) for bit in range(1, num_bits)]
     # High bits of the product are the well mixed ones.
     hashes = [Projection(f"id, hash {i}", "hashed halves", 2, 40 + i, is_hashed=True) for i in range(_NUM_HASHES)]
-    return (*lanes, *bits, *hashes) if vocab_size > 1 else ()
+    best = [Projection(f"id, best of {one}", "best of neighbours", 2, block=one) for one in _BLOCKS if one < vocab_size]
+    return (*lanes, *bits, *hashes, *best) if vocab_size > 1 else ()
+
+
+def _is_beaten(probs: Floats, block: int) -> NDArray[np.bool_]:  # [num_rows, vocab_size] float64, to the same in bool
+    """Return whether each token is less probable than another one of its block."""
+    blocks = np.pad(probs, ((0, 0), (0, -probs.shape[1] % block)), constant_values=-1.0).reshape(len(probs), -1, block)
+    return (blocks < blocks.max(axis=2, keepdims=True)).reshape(len(probs), -1)[:, : probs.shape[1]]
+
+
+def _by_id(vocab_size: int) -> list[Projection]:
+    """Return the projections that look at no probability."""
+    return [one for one in projections(vocab_size) if not one.block]
 
 
 @lru_cache(maxsize=64)
 def _is_in(vocab_size: int, first: int) -> NDArray[np.bool_]:  # [<= _BLOCK, num_cells] bool
     """Return whether each id of a block lies in each cell of all projections, one after the other."""
     ids = np.arange(first, min(first + _BLOCK, vocab_size))
-    own = projections(vocab_size)
+    own = _by_id(vocab_size)
     return np.concatenate([one.cells(ids)[:, None] == np.arange(one.num_cells) for one in own], axis=1)
 
 
 def cell_masses(probs: Floats) -> dict[str, Floats]:  # [num_rows, vocab_size] float64, to [num_rows, num_cells] each
-    """Return the probability of each cell of each projection, row by row."""
+    """Return the probability of each cell of each projection by id, row by row."""
     vocab_size = probs.shape[1]
-    own, firsts = projections(vocab_size), range(0, vocab_size, _BLOCK)
+    own, firsts = _by_id(vocab_size), range(0, vocab_size, _BLOCK)
     if not own:
         return {}
     total = sum(probs[:, first : first + _BLOCK] @ _is_in(vocab_size, first).astype(np.float64) for first in firsts)
@@ -104,14 +122,14 @@ class PitDistributions:
 
     Args:
         probs: Of the tokens.
-        cell_of: The cell of each token; tokens that are cells of their own stand in their order by id.
+        cell_of: The cell of each token, in all distributions alike or in each.
     """
 
     probs: NDArray[np.float64]  # [num_distributions, vocab_size] float64
     possible: NDArray[np.bool_]  # [num_distributions, vocab_size] bool
     masses: NDArray[np.float64]  # [num_distributions, num_cells] float64
     starts: NDArray[np.float64]  # [num_distributions, num_cells] float64
-    cell_of: NDArray[np.integer]  # [vocab_size] int64 | uint8
+    cell_of: NDArray[np.integer]  # [1 | num_distributions, vocab_size] int64 | uint8
 
     @classmethod
     def by_way(
@@ -121,11 +139,12 @@ class PitDistributions:
     ) -> dict[str, PitDistributions]:
         """Return the same distributions by rank, by id and by each projection of the id."""
         ids = np.arange(probs.shape[1])
-        found = {str(one): cls(probs, possible, probs, starting_mass(probs, one), ids) for one in Order}
+        found = {str(one): cls(probs, possible, probs, starting_mass(probs, one), ids[None]) for one in Order}
         masses = cell_masses(probs)
         for one in projections(ids.size):
-            own = masses[one.name]
-            found[one.name] = cls(probs, possible, own, np.cumsum(own, axis=1) - own, one.cells(ids).astype(np.uint8))
+            cells = _is_beaten(probs, one.block) if one.block else one.cells(ids)[None]
+            own = _of_beaten(probs, cells) if one.block else masses[one.name]
+            found[one.name] = cls(probs, possible, own, np.cumsum(own, axis=1) - own, cells.astype(np.uint8))
         return found
 
     def transform(
@@ -141,17 +160,22 @@ class PitDistributions:
             left_out: A token per sample that cannot be drawn, whose probability the others share: a rejected one-hot
                 draft.
         """
-        known = (token_ids >= 0) & (token_ids < self.cell_of.size)
-        tokens = np.where(known, token_ids, 0)
-        possible, cells = known & self.possible[distribution_ids, tokens], self.cell_of[tokens]
+        known = (token_ids >= 0) & (token_ids < self.cell_of.shape[1])
+        tokens, kinds = np.where(known, token_ids, 0), np.minimum(distribution_ids, len(self.cell_of) - 1)
+        possible, cells = known & self.possible[distribution_ids, tokens], self.cell_of[kinds, tokens]
         starts, masses = self.starts[distribution_ids, cells], self.masses[distribution_ids, cells]
         if left_out is not None:
-            lost, other = self.probs[distribution_ids, left_out], self.cell_of[left_out]
+            lost, other = self.probs[distribution_ids, left_out], self.cell_of[kinds, left_out]
             scale = 1 / np.maximum(1 - lost, np.finfo(np.float64).tiny)
             starts = (starts - np.where(self.starts[distribution_ids, other] < starts, lost, 0.0)) * scale
             masses = np.maximum(masses - np.where(other == cells, lost, 0.0), 0.0) * scale
             possible &= token_ids != left_out
         return _numbers(starts, masses, uniforms, possible)
+
+
+def _of_beaten(probs: Floats, is_beaten: NDArray[np.bool_]) -> Floats:  # [num_rows, 2] float64
+    beaten = (probs * is_beaten).sum(axis=1, keepdims=True)
+    return np.concatenate([probs.sum(axis=1, keepdims=True) - beaten, beaten], axis=1)
 
 
 def _numbers(starts: Floats, masses: Floats, uniforms: Floats, possible: NDArray[np.bool_]) -> Floats:  # [num_samples]
@@ -173,7 +197,9 @@ def numbers_of_rows(
     possible, masses = found[Order.ID] >= 0, cell_masses(probs)
     rows, tokens = np.arange(len(probs)), np.where(possible, token_ids, 0)
     for one in projections(probs.shape[1]):
-        cells, own = one.cells(tokens), masses[one.name]
+        is_beaten = _is_beaten(probs, one.block) if one.block else None
+        cells = one.cells(tokens) if is_beaten is None else is_beaten[rows, tokens].astype(np.int64)
+        own = masses[one.name] if is_beaten is None else _of_beaten(probs, is_beaten)
         starts = np.cumsum(own, axis=1) - own
         found[one.name] = _numbers(starts[rows, cells], own[rows, cells], uniforms, possible)
     return found
@@ -203,9 +229,11 @@ class TokenTables:
     ) -> None:
         sizes = " or ".join(map(str, vocab_sizes))
         self._name, self._rows = name, f", in rows of {sizes} entries" if sizes else ""
-        self._projections = {one.name: one for one in projected or projections(vocab_sizes[0])}
+        own = projected or projections(vocab_sizes[0])
+        self._projections = {one.name: one for one in own}
         self._cells = dict.fromkeys(map(str, orders), cells or PitCells())
-        self._cells |= {one.name: PitCells(one.num_cells, 0) for one in self._projections.values()}
+        # Beaten neighbours come last, and are few in peaked rows: there the cells are fine.
+        self._cells |= {one.name: PitCells(1, 6) if one.block else PitCells(one.num_cells, 0) for one in own}
 
     def tables(
         self, num_draws: int, observed_per_draw: float = 1.0, event_prob: float | None = None

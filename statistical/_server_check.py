@@ -55,8 +55,8 @@ _LEAST_JUDGED = 0.4
 
 _PIT = PitCells(16, 6)
 _ORDERS = ("rank", "id")
-_PROJECTIONS = projections(1 << 17)
-"""For every vocabulary: which ids a server has is not known beforehand."""
+_PROJECTIONS = tuple(one for one in projections(1 << 17) if not one.block)
+"""For every vocabulary: which ids a server has is not known beforehand. Neighbours need not be listed."""
 
 _WAYS = (*_ORDERS, *(one.name for one in _PROJECTIONS))
 _SIDE = 4

@@ -739,6 +739,6 @@ def _lanes(fault: LaneFault) -> FunctionLogprobsSampler:
 
 MUTANTS = (
     *(value for value in list(vars().values()) if isinstance(value, Mutant)),
-    *lane_mutants(_lanes, "DIST952", "DIST951", faults=LANE_FAULTS),
+    *lane_mutants(_lanes, "DIST952", "DIST952", faults=LANE_FAULTS),
     *lane_mutants(_lanes, "DIST953", "DIST953", min_draws=500_000),
 )

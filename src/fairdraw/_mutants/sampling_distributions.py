@@ -526,7 +526,7 @@ DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
     *lane_mutants(
         lambda fault: right_distribution(racing(DistributionTokenSampler, fault)),
         "DIST722",
-        "DIST721",
+        "DIST722",
         min_draws=500_000,
     ),
 )
