@@ -184,7 +184,7 @@ def _numbers(starts: Floats, masses: Floats, uniforms: Floats, possible: NDArray
 
 
 def numbers_of_rows(
-    probs: NDArray[np.float64],  # [num_samples, vocab_size] float64
+    probs: NDArray[np.floating],  # [num_samples, vocab_size] float32 | float64
     token_ids: NDArray[np.integer],  # [num_samples] int64
     uniforms: NDArray[np.float64],  # [num_samples] float64
 ) -> dict[str, NDArray[np.float64]]:  # [num_samples] float64 each
@@ -194,6 +194,7 @@ def numbers_of_rows(
         ValueError: As `randomised_pit`.
     """
     found = {str(order): randomised_pit(probs, token_ids, uniforms, order) for order in Order}
+    probs = np.asarray(probs, dtype=np.float64)
     possible, masses = found[Order.ID] >= 0, cell_masses(probs)
     rows, tokens = np.arange(len(probs)), np.where(possible, token_ids, 0)
     for one in projections(probs.shape[1]):

@@ -208,7 +208,7 @@ class ServerDistributionCheck(DrawnQuestion):
         if not self._is_single:
             pairs = Table(even, label=_pair_label, num_draws=number)
             return {f"{one.name} by {order}": pairs for one in self.kinds for order in _ORDERS}
-        found = {}
+        found: dict[str, Table] = {}
         for one in self.kinds:
             found |= TokenTables(one.name, (), _PIT, projected=_PROJECTIONS).tables(number)
         has_ids = Capability.TOKEN_IDS in server.capabilities

@@ -103,9 +103,7 @@ def test_wide_rows_whose_odd_ids_weigh_half_fail_and_are_named() -> None:
     """Issue 38: a distance of 0.17 in every row above 16,384 entries passed `ci`."""
     mutant = next(one for one in DISTRIBUTION_MUTANTS if one.name.startswith("odd ids weigh half above"))
     check = next(one for one in CHECKS if one.code == "DIST722")
-    with pytest.raises(
-        CheckFailure, match=r"(odd|even) ids, by mass, in rows of 32768 entries: .*\d\.\d+ times as often"
-    ):
+    with pytest.raises(CheckFailure, match=r"(odd|even) ids, by mass, in rows of 32768 entries: .* times as often"):
         check.run(mutant.make(), profile=PROFILES["ci"], seed=DEFAULT_SEED)
 
 

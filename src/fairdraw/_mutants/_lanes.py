@@ -6,7 +6,7 @@ Ranges of ids cancel them. Each is made in every contract that draws, for all ro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fairdraw._mutants._distribution_sampler import Drawn, Floats, Tokens
     from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
     from fairdraw.protocols import SpecDecodeBatch
+
+Racer = TypeVar("Racer", bound="DistributionTokenSampler")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def rejecting(fault: LaneFault) -> Any:  # Any: a rejection sampler
     return right_distribution(Faulty)
 
 
-def racing(sampler: type[DistributionTokenSampler], fault: LaneFault) -> type[DistributionTokenSampler]:
+def racing(sampler: type[Racer], fault: LaneFault) -> type[Racer]:
     """Return the class with the fault in its race, whatever it returns beside the token."""
 
     class Faulty(sampler):  # type: ignore[valid-type, misc]  # a class of the caller

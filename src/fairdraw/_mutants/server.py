@@ -720,7 +720,7 @@ def _with_lanes(fault: LaneFault) -> ToyServer:
                 return super().drawn(logits, request, stream)
             exponentials = stream.rng.standard_exponential(VOCAB)[fault.source(VOCAB)]
             token = np.argmax(np.exp(log_softmax(logits)) * fault.weights(VOCAB) / exponentials)
-            return int(fault.emitted(token[None], VOCAB)[0])
+            return int(fault.emitted(np.array([token]), VOCAB)[0])
 
     return Faulty(name=fault.name)
 
