@@ -76,7 +76,7 @@ def drawn_tokens(what: str, group: str, vocab_size: int, share: float, slow_shar
 
 
 _DRAWN = drawn_tokens("token", "tokens", 128, 0.15, 0.5)
-_WIDE = drawn_tokens("wide token", "production vocabulary", 20_480, 0.006, 0.05)
+_WIDE = drawn_tokens("wide token", "production vocabulary", 20_480, 0.006, 0.1)
 
 
 def _check(code: str, title: str, workload: Workload, table: str, meaning: str) -> DistributionCheck:
