@@ -89,7 +89,8 @@ def projections(vocab_size: int) -> tuple[Projection, ...]:
 def _is_beaten(probs: Floats, block: int) -> NDArray[np.bool_]:  # [num_rows, vocab_size] float64, to the same in bool
     """Return whether each token is less probable than another one of its block."""
     blocks = np.pad(probs, ((0, 0), (0, -probs.shape[1] % block)), constant_values=-1.0).reshape(len(probs), -1, block)
-    return (blocks < blocks.max(axis=2, keepdims=True)).reshape(len(probs), -1)[:, : probs.shape[1]]
+    beaten = blocks < blocks.max(axis=2, keepdims=True)
+    return np.asarray(beaten.reshape(len(probs), -1)[:, : probs.shape[1]])
 
 
 def _by_id(vocab_size: int) -> list[Projection]:
@@ -142,8 +143,9 @@ class PitDistributions:
         found = {str(one): cls(probs, possible, probs, starting_mass(probs, one), ids[None]) for one in Order}
         masses = cell_masses(probs)
         for one in projections(ids.size):
-            cells = _is_beaten(probs, one.block) if one.block else one.cells(ids)[None]
-            own = _of_beaten(probs, cells) if one.block else masses[one.name]
+            is_beaten = _is_beaten(probs, one.block) if one.block else None
+            cells = one.cells(ids)[None] if is_beaten is None else is_beaten.astype(np.int64)
+            own = masses[one.name] if is_beaten is None else _of_beaten(probs, is_beaten)
             found[one.name] = cls(probs, possible, own, np.cumsum(own, axis=1) - own, cells.astype(np.uint8))
         return found
 
@@ -194,13 +196,13 @@ def numbers_of_rows(
         ValueError: As `randomised_pit`.
     """
     found = {str(order): randomised_pit(probs, token_ids, uniforms, order) for order in Order}
-    probs = np.asarray(probs, dtype=np.float64)
-    possible, masses = found[Order.ID] >= 0, cell_masses(probs)
+    exact = np.asarray(probs, dtype=np.float64)
+    possible, masses = found[Order.ID] >= 0, cell_masses(exact)
     rows, tokens = np.arange(len(probs)), np.where(possible, token_ids, 0)
     for one in projections(probs.shape[1]):
-        is_beaten = _is_beaten(probs, one.block) if one.block else None
+        is_beaten = _is_beaten(exact, one.block) if one.block else None
         cells = one.cells(tokens) if is_beaten is None else is_beaten[rows, tokens].astype(np.int64)
-        own = masses[one.name] if is_beaten is None else _of_beaten(probs, is_beaten)
+        own = masses[one.name] if is_beaten is None else _of_beaten(exact, is_beaten)
         starts = np.cumsum(own, axis=1) - own
         found[one.name] = _numbers(starts[rows, cells], own[rows, cells], uniforms, possible)
     return found
