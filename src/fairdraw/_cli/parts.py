@@ -107,10 +107,14 @@ class Display:
     Args:
         quiet: Show no progress; `say` prints nothing.
         clock: In seconds.
+
+    Attributes:
+        trouble: Why standard output cannot be written; empty while it can. The run goes on, because it writes files.
     """
 
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self.is_terminal = sys.stdout.isatty()
+        self.trouble = "" if sys.stdout is not None else "it is closed"
+        self.is_terminal = not self.trouble and sys.stdout.isatty()
         self._quiet, self._clock = quiet, clock
         self._last_line = clock()
         self._beats: dict[str, float] = {}
@@ -153,7 +157,7 @@ class Display:
             text = wrapped(text, min(shutil.get_terminal_size().columns, 100))
         is_live = self._bars is not None and self._bars.live.is_started
         if self._bars is None or not is_live:
-            click.secho(text, fg=colour, bold=colour is not None)
+            self._print(text, colour)
             return
         style = "" if colour is None else f"bold {colour}"
         self._bars.console.print(Text(text, style=style), soft_wrap=True)
@@ -185,7 +189,17 @@ class Display:
         elif not self._quiet and now - max(self._last_line, self._beats.get(name, 0.0)) >= HEARTBEAT_SECONDS:
             self._beats[name] = now
             current = "; ".join(f"{what} ({worded_seconds(now - begun)})" for what, begun in running.items())
-            click.echo(f"... {name}: {done} of {total} after {worded_seconds(now - since)}{about}; now: {current}")
+            self._print(f"... {name}: {done} of {total} after {worded_seconds(now - since)}{about}; now: {current}")
+
+    def _print(self, text: str, colour: str | None = None) -> None:
+        """Print a line, unless a line before could not be printed: the reader left, or a disk is full."""
+        if self.trouble:
+            return
+        try:
+            click.secho(text, fg=colour, bold=colour is not None)
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again
 
     def drop(self, name: str) -> None:
         """Remove the bar of what is done."""

@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import time
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +22,10 @@ import pytest
 from fairdraw import __version__
 from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.contracts import CONTRACTS, contract_name
+from fairdraw._core.interrupts import Interrupts
+from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import limit_calls
-from fairdraw._plugin.ending import Ending, SignalsInterrupt, is_interrupt
+from fairdraw._plugin.ending import Ending, is_interrupt
 from fairdraw._report.files import RunFiles
 from fairdraw._report.summary import (
     NO_STATISTICS,
@@ -85,7 +88,8 @@ class PytestRun:
         self.header_was_shown = False
         self.trouble = ""
         self.has_checks = False
-        self._ending, self._signals = Ending(), SignalsInterrupt()
+        self._ending, self._interrupts, self._held = Ending(), Interrupts(), ExitStack()
+        self._conducts, self._holds_end = "", False
         self._summary: Summary | None = None
         self._not_sent: tuple[bool, Fields, list[str]] | None = None
         self._sessions: dict[str, Session] = {}
@@ -134,10 +138,12 @@ class PytestRun:
         """Run a check and end the test with its result."""
         __tracebackhide__ = True
         limit_calls(self.config.getoption("fairdraw_call_timeout"))
+        self._conducts = f" during {check.code}"
         try:
             record = run_check(check, sampler, self._session_for(sampler, check, item))
         finally:
             limit_calls(None)
+            self._conducts = ""
         _keep(item, _RECORD, record.to_json() | {"drawn": record.drawn and dataclasses.asdict(record.drawn)})
         if record.status == "skipped":
             pytest.skip(record.reason)
@@ -195,13 +201,13 @@ class PytestRun:
 
     # -- hooks --------------------------------------------------------------------------------------------------
 
-    def pytest_sessionstart(self) -> None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Refuse an unknown sampler, or files that cannot be written, before xdist starts workers."""
         if self._is_worker or self.config.option.collectonly:
             return
         _or_usage_error(self._files.require_writable)
         if self._sampler_was_named or self._files.are_wanted:
-            self._signals.begin()
+            self._hold_end(session)
         if self._sampler_was_named:
             _or_usage_error(lambda: self.named)
 
@@ -235,8 +241,26 @@ class PytestRun:
             self._not_sent = (self.has_checks, dataclasses.asdict(self.header), sorted(self._ending.planned))
             self.config.workeroutput["fairdraw"] = self._not_sent  # type: ignore[attr-defined]  # xdist's
         else:
-            self._signals.begin()
+            self._hold_end(session)
             self._start_files()
+
+    def _hold_end(self, session: pytest.Session) -> None:
+        """Let no signal and nothing that the sampler does end the process before the verdict was said."""
+        if not self._holds_end:
+            self._holds_end = True
+            self._held.enter_context(self._interrupts)
+            self._held.enter_context(last_words(lambda how: self._report_left(session, how)))
+            self.config.add_cleanup(self._held.close)
+
+    def _report_left(self, session: pytest.Session, how: str) -> int:
+        """Report what was found until the sampler ended this process, as pytest does at the end of a session."""
+        capture = self.config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.suspend(in_=True)
+        self._ending.left = how + self._conducts
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
+        return int(session.exitstatus)
 
     def _start_files(self) -> None:
         if self.header is not None:
@@ -301,16 +325,17 @@ class PytestRun:
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         if is_interrupt(excinfo):
-            self._ending.signal = self._signals.received or "SIGINT"
+            self._ending.signal = self._interrupts.received or "SIGINT"
+            self._held.enter_context(Interrupts.held())
 
     @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """One verdict for terminal, files, JUnit and exit code. Files are written here, by the controller."""
-        self._signals.end()
+        self._held.enter_context(Interrupts.held())
         if self._is_worker or not self._has_run():
             return
         summary = self._summary = self._summarised(session.exitstatus)
-        if self.has_checks or self._ending.signal:
+        if self.has_checks or self._ending.was_cut:
             self._end_with(session, summary)
         try:
             self._files.write(self.header or self._bare_header(), summary)
@@ -320,7 +345,7 @@ class PytestRun:
     def _has_run(self) -> bool:
         """Whether there is anything to report: a header, controls, or an interrupt before them in a run of ours."""
         ours = self._sampler_was_named or self._files.are_wanted
-        return self.header is not None or bool(self.controls) or bool(self._ending.signal and ours)
+        return self.header is not None or bool(self.controls) or bool(self._ending.was_cut and ours)
 
     def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
         """The summary, with how pytest itself ended."""
@@ -365,7 +390,7 @@ class PytestRun:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         summary = self._summary
-        if summary is None or not (self.has_checks or self.controls or self._ending.signal):
+        if summary is None or not (self.has_checks or self.controls or self._ending.was_cut):
             return
         terminalreporter.section("fairdraw")
         *lines, verdict = summary.lines()

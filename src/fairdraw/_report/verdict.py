@@ -41,6 +41,7 @@ class Scope:
         not_run: Planned checks without a record, because the run ended before them.
         narrowed: What the user left out by name (`--only properties`, `-k REJ1`); empty if nothing.
         signal: The signal that interrupted the run (`SIGINT`); empty if none did.
+        left: How the sampler ended the process that reports (`os._exit(0)`); empty if it did not.
         outside: Why the run is not green, whatever its checks say (`pytest ended with TESTS_FAILED`).
         num_lost: Mutation controls whose process was lost.
         is_begun: The run has just begun. A file that still says so belongs to a run that was killed.
@@ -49,6 +50,7 @@ class Scope:
     not_run: int = 0
     narrowed: str = ""
     signal: str = ""
+    left: str = ""
     outside: str = ""
     num_lost: int = 0
     is_begun: bool = False
@@ -78,6 +80,9 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
     ended = scope or Scope()
     if ended.is_begun:
         return Verdict(INCOMPLETE, "INCOMPLETE: written when the run began; it has not ended")
+    if ended.left:
+        why = f"the sampler ended the process by {ended.left} after {_done(records, ended)}"
+        return Verdict(INCOMPLETE, _incomplete(why, records))
     unfinished = [record for record in records if record.status == "incomplete"]
     red = _red_reasons(records, num_missed)
     if ended.signal:

@@ -29,6 +29,7 @@ from fairdraw._core.failures import (
     failed,
     raised_by,
 )
+from fairdraw._core.interrupts import Interrupted
 from fairdraw._core.pulse import NotCalled, SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.coverage import Drawn, recorder
@@ -263,7 +264,9 @@ def _recorded(
 
 
 def _is_of_the_sampler(error: BaseException) -> bool:
-    """Whether an exception ends one check. Ctrl-C ends the run; `pytest.skip` called by a sampler ends the check."""
+    """Whether an exception ends one check. A signal ends the run; `pytest.skip` called by a sampler ends the check."""
+    if isinstance(error, Interrupted):
+        return False
     if isinstance(error, KeyboardInterrupt):  # the sampler's own only where signals go to another process
         return raised_by(error) is not None and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     return isinstance(error, (Exception, SystemExit, SamplerHangs)) or raised_by(error) is not None
