@@ -345,10 +345,14 @@ def test_first_check_of_a_fresh_worker_waits_for_the_call_alone(monkeypatch: pyt
     monkeypatch.setattr(workers, "_GRACE_SECONDS", 0.5)
     worker = workers._Worker(Job("endings:stuck_at_once", profile="smoke"), Pace(), 0.5)
     worker.order("run", "SAM101")
-    with pytest.raises(workers._Lost, match="did not answer within 1 s; its process was ended in a call of"):
+
+    def watch() -> None:
         for _ in range(600):
             worker.require_trace()
             time.sleep(0.1)
+
+    with pytest.raises(workers._Lost, match="did not answer within 1 s; its process was ended in a call of"):
+        watch()
 
 
 def test_answer_of_another_process_is_refused() -> None:
