@@ -399,8 +399,9 @@ class _Run:
             _write(self.options, self._header(), summary, self.shown)
 
     def _scope(self) -> Scope:
-        planned = len(self.plan.pieces) if self.plan else 0
-        return Scope(planned - len(self.records), self.options.job.narrowed, self.signal, self.left)
+        planned, totals = (len(self.plan.pieces), self.plan.totals) if self.plan else (0, {})
+        not_run = planned - len(self.records)
+        return Scope(not_run, self.options.job.narrowed, self.signal, self.left, totals=totals)
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""

@@ -25,6 +25,7 @@ class Ending:
     def __init__(self) -> None:
         self.planned: set[str] = set()
         self.signal = self.left = ""
+        self.totals: dict[str, int] = {}
         self.num_marked = 0
         self._done: set[str] = set()
 
@@ -60,7 +61,7 @@ class Ending:
         """What the verdict needs."""
         marked = f"{self.num_marked} checks skipped by marks" if self.num_marked else ""
         words = ", ".join(word for word in (narrowed, marked) if word)
-        return Scope(len(self.planned - self._done), words, self.signal, self.left, outside)
+        return Scope(len(self.planned - self._done), words, self.signal, self.left, outside, self.totals)
 
 
 def _first_line(text: str) -> str:

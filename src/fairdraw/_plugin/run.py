@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Fields = dict[str, Any]  # Any: JSON
+_Sent = tuple[bool, Fields, list[str], dict[str, int]]
+"""What a worker of xdist collected: whether checks, the header, the tests, and how many checks each contract has."""
 
 _RECORD, _CONTROL = "fairdraw.check.", "fairdraw.control."
 
@@ -91,7 +93,7 @@ class PytestRun:
         self._ending, self._interrupts, self._held = Ending(), Interrupts(), ExitStack()
         self._conducts, self._holds_end = "", False
         self._summary: Summary | None = None
-        self._not_sent: tuple[bool, Fields, list[str]] | None = None
+        self._not_sent: _Sent | None = None
         self._sessions: dict[str, Session] = {}
         self._samplers: dict[str, AnySampler] = {}
         self._files = RunFiles(
@@ -237,8 +239,10 @@ class PytestRun:
         self.has_checks = bool(pairs)
         self.header = _or_usage_error(lambda: self._worded_header(pairs))
         self._ending.plan(item.nodeid for item, _ in pairs)
+        self._ending.totals = {c: len(all_checks(contract=c)) for c in {check.contract for _, check in pairs}}
         if self._is_worker:
-            self._not_sent = (self.has_checks, dataclasses.asdict(self.header), sorted(self._ending.planned))
+            planned, totals = sorted(self._ending.planned), self._ending.totals
+            self._not_sent = (self.has_checks, dataclasses.asdict(self.header), planned, totals)
             self.config.workeroutput["fairdraw"] = self._not_sent  # type: ignore[attr-defined]  # xdist's
         else:
             self._hold_end(session)
@@ -276,11 +280,12 @@ class PytestRun:
         """A worker is done. If it ran no test, it has not yet sent what it collected."""
         self._hear(getattr(node, "workeroutput", {}).get("fairdraw"))
 
-    def _hear(self, sent: tuple[bool, Fields, list[str]] | None) -> None:
+    def _hear(self, sent: _Sent | None) -> None:
         """Take what a worker collected; the header comes from the first."""
         if sent is None:
             return
-        has_checks, header, planned = sent
+        has_checks, header, planned, totals = sent
+        self._ending.totals |= totals
         self.has_checks = self.has_checks or has_checks
         self._ending.plan(planned)
         if self.header is None:
@@ -363,7 +368,7 @@ class PytestRun:
             *([f"--fairdraw-only {option.fairdraw_only}"] if option.fairdraw_only else []),
             *([f"-k {option.keyword}"] if getattr(option, "keyword", "") else []),
             *([f"-m {option.markexpr}"] if getattr(option, "markexpr", "") else []),
-            *(["--lf"] if getattr(option, "lf", False) else []),
+            *(word for word, name in (("--lf", "lf"), ("--sw", "stepwise")) if getattr(option, name, False)),
             *(f"--deselect {name}" for name in getattr(option, "deselect", None) or ()),
             *(f"--ignore {name}" for name in getattr(option, "ignore", None) or ()),
             *(["tests named one by one"] if any("::" in str(argument) for argument in self.config.args) else []),
