@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fairdraw._cli.job import Job
-from fairdraw._cli.parts import EXIT_CODES, Display, Refused, colour_option, or_refuse
+from fairdraw._cli.parts import EXIT_CODES, Display, Number, Refused, colour_option, or_refuse
 from fairdraw._cli.server import named, server_options, settings_of
 from fairdraw._cli.workers import open_crew, wait_for
 from fairdraw._core.checks import PROFILES
@@ -25,7 +25,7 @@ from fairdraw._core.interrupts import Interrupts
 from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._report.files import RunFiles, require_writable
+from fairdraw._report.files import RunFiles, require_apart, require_writable
 from fairdraw._report.html import shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
 from fairdraw._report.verdict import INCOMPLETE, NOTHING_RUN, Scope, Verdict, combined
@@ -84,8 +84,7 @@ class _Options:
         paths = {name: path for name in _OUTPUTS if (path := getattr(self, name)) is not None}
         for name, path in paths.items():
             if "{sampler}" not in str(path):
-                option = f"--{name.removesuffix('_file').replace('_', '-')}"
-                own = path.with_name(f"{path.stem}-{{sampler}}{path.suffix}")
+                option, own = _option(name), path.with_name(f"{path.stem}-{{sampler}}{path.suffix}")
                 raise CannotStart(
                     f"{option}={path}, but each of several samplers has a file of its own. Write {option} '{own}'."
                 )
@@ -114,6 +113,12 @@ class _Options:
             settings=self.server,
         )
 
+    def named_files(self, *, label: str = "") -> list[tuple[str, Path | None]]:
+        """Options, and the files that they name; what is written has the label."""
+        journal = self.server.journal if self.server else None
+        outputs = [(_option(name) + label, getattr(self, name)) for name in _OUTPUTS if name != "pictures"]
+        return [("--xfails", self.xfails), ("--baseline", self.baseline), ("--journal", journal), *outputs]
+
     def refuse_early(self) -> None:
         """Refuse now what would lose its result after a long run."""
         self.files.require_writable()
@@ -124,6 +129,11 @@ class _Options:
         if self.write_baseline is not None:
             expected.require_new(self.write_baseline)
             require_writable("--write-baseline", self.write_baseline)
+
+
+def _option(field: str) -> str:
+    """The option of a field of `_Options` that names a file."""
+    return f"--{field.removesuffix('_file').replace('_', '-')}"
 
 
 def _seed(text: str | int) -> int:
@@ -151,7 +161,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "-n",
     "workers",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 256),
     envvar="FAIRDRAW_WORKERS",
     default=1,
     show_default=True,
@@ -160,7 +170,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option(
     "--call-timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(min_open=True),
     default=DEFAULT_CALL_TIMEOUT,
     show_default=True,
     metavar="SECONDS",
@@ -168,7 +178,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option(
     "--time-budget",
-    type=click.FloatRange(0),
+    type=Number(),
     metavar="SECONDS",
     help="Of each sampler; what is not decided by then is inconclusive.",
 )
@@ -201,6 +211,9 @@ def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click
     chosen = [_Options(spec=name, server=of_server, **options) for name in names]
     if len(chosen) > 1:
         chosen = or_refuse(lambda: [one.with_own_files() for one in chosen])
+    labels = ["" if len(chosen) == 1 else f" of {one.spec}" for one in chosen]
+    files = [file for one, label in zip(chosen, labels, strict=True) for file in one.named_files(label=label)]
+    or_refuse(lambda: require_apart(files))
     for one in chosen:
         or_refuse(one.refuse_early)
     display = Display(quiet=chosen[0].quiet)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -94,6 +95,21 @@ colour_option = click.option(
     callback=_set_colour,
     help="Colours; auto: on a terminal, unless NO_COLOR or FORCE_COLOR is set.",
 )
+
+
+class Number(click.FloatRange):
+    """A number in a range, at most 1e9. NaN lies in none, though no comparison says so."""
+
+    def __init__(self, least: float = 0.0, most: float = 1e9, *, min_open: bool = False) -> None:
+        super().__init__(least, most, min_open=min_open)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # Any: click's
+        """The number, or a refusal."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
 
 _REST = Column(ratio=1, no_wrap=True, overflow="ellipsis")
 

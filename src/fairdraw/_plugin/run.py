@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -26,7 +27,7 @@ from fairdraw._core.interrupts import Interrupts
 from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import limit_calls
 from fairdraw._plugin.ending import Ending, is_interrupt
-from fairdraw._report.files import RunFiles
+from fairdraw._report.files import RunFiles, require_apart
 from fairdraw._report.summary import (
     NO_STATISTICS,
     Header,
@@ -207,11 +208,24 @@ class PytestRun:
         """Refuse an unknown sampler, or files that cannot be written, before xdist starts workers."""
         if self._is_worker or self.config.option.collectonly:
             return
+        _or_usage_error(lambda: require_apart(self._named_files()))
         _or_usage_error(self._files.require_writable)
         if self._sampler_was_named or self._files.are_wanted:
             self._hold_end(session)
         if self._sampler_was_named:
             _or_usage_error(lambda: self.named)
+
+    def _named_files(self) -> list[tuple[str, Path | None]]:
+        """Options, and the files that they name."""
+        option = self.config.option
+        junit = getattr(option, "xmlpath", None)
+        return [
+            ("--junitxml", Path(junit) if junit else None),
+            ("--fairdraw-xfails", option.fairdraw_xfails),
+            ("--fairdraw-baseline", option.fairdraw_baseline),
+            ("--fairdraw-json", option.fairdraw_json),
+            ("--fairdraw-html", option.fairdraw_html),
+        ]
 
     def leave_out(self, items: list[pytest.Item]) -> None:
         """Deselect the checks of other suites, and of other contracts than the named sampler's."""
