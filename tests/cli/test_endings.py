@@ -244,15 +244,8 @@ def started(
     environment = {**os.environ, "FAIRDRAW_WORKERS": "1", "SIGNAL": signal_name, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", *words]
     with Path("stdout").open("w") as out, Path("stderr").open("w") as err:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdout=out,
-            stderr=err,
-            timeout=300,
-            check=False,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, interrupt),
-        )
+        files = {"stdout": out, "stderr": err, "preexec_fn": lambda: signal.signal(signal.SIGINT, interrupt)}
+        done = subprocess.run(command, env=environment, timeout=300, check=False, **files)
     return subprocess.CompletedProcess(command, done.returncode, Path("stdout").read_text(), Path("stderr").read_text())
 
 
@@ -277,14 +270,12 @@ def test_cli_outlives_its_sampler(name: str, signal_name: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+KINDS = [("ends_itself", "SIGTERM"), ("ends_itself", "SIGINT"), ("swallows", "SIGTERM")]
+
+
 @pytest.mark.parametrize(
     ("factory", "signal_name", "interrupt"),
-    [
-        ("ends_itself", "SIGTERM", signal.SIG_DFL),
-        ("ends_itself", "SIGINT", signal.SIG_DFL),
-        ("ends_itself", "SIGTERM", signal.SIG_IGN),
-        ("swallows", "SIGTERM", signal.SIG_DFL),
-    ],
+    [*((*kind, signal.SIG_DFL) for kind in KINDS), ("ends_itself", "SIGTERM", signal.SIG_IGN)],
 )
 def test_interrupted_pytest_keeps_what_it_found(factory: str, signal_name: str, interrupt: signal.Handlers) -> None:
     run = Run(factory, ("SAM101", "SAM102"), INTERRUPTED.format(signal_name), 130)
@@ -293,35 +284,21 @@ def test_interrupted_pytest_keeps_what_it_found(factory: str, signal_name: str, 
 
 
 LEFT = r"INCOMPLETE: the sampler ended the process by {} during SAM10\d after 1 of 2 checks; nothing else failed"
+LEFT_BY = {
+    "leaves": r"os\._exit\(7\)",
+    "exits_in_thread": r"os\._exit\(0\)",
+    "exits": r"a C library's exit\(\)",
+    "execs": r"os\.execv\('/bin/true'\)",
+}
+IN_ONE_PROCESS = {factory: Run(factory, ("SAM101", "SAM102"), LEFT.format(how), 11) for factory, how in LEFT_BY.items()}
+IN_ONE_PROCESS |= {factory: replace(LETHAL["forks"], factory=factory) for factory in ("forks", "closes")}
 
 
-@pytest.mark.parametrize(
-    ("factory", "how"),
-    [("leaves", r"os\._exit\(7\)"), ("exits", r"a C library's exit\(\)"), ("execs", r"os\.execv\('/bin/true'\)")],
-)
-def test_sampler_cannot_end_pytest_without_a_verdict(factory: str, how: str) -> None:
-    run = Run(factory, ("SAM101", "SAM102"), LEFT.format(how), 11)
+@pytest.mark.parametrize("run", IN_ONE_PROCESS.values(), ids=IN_ONE_PROCESS)
+def test_sampler_in_the_same_process_loses_no_verdict(run: Run) -> None:
+    done = started(["fairdraw", *run.for_cli(), "-n0", *CLI_FILES])
+    require_agreement(run, done.stdout, done.returncode, junit=False)
     done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES])
-    require_agreement(run, done.stdout, done.returncode, junit=True)
-
-
-@pytest.mark.parametrize(
-    ("factory", "how"), [("exits_in_thread", r"os\._exit\(0\)"), ("exits", r"a C library's exit\(\)")]
-)
-def test_sampler_cannot_end_the_command_without_a_verdict(factory: str, how: str) -> None:
-    run = Run(factory, ("SAM101", "SAM102"), LEFT.format(how), 11, ["-n0"])
-    done = started(["fairdraw", *run.for_cli(), *CLI_FILES])
-    require_agreement(run, done.stdout, done.returncode, junit=False)
-
-
-@pytest.mark.parametrize("factory", ["forks", "closes"])
-def test_sampler_in_the_same_process_loses_no_report(factory: str) -> None:
-    run = Run(
-        factory, ("SAM101", "SAM102"), "GREEN, distributions not judged: .*2 property checks passed.*", 0, ["-n0"]
-    )
-    done = started(["fairdraw", *run.for_cli(), *CLI_FILES])
-    require_agreement(run, done.stdout, done.returncode, junit=False)
-    done = started(["pytest", *QUIET, *PYTEST, *replace(run, options=()).for_pytest(), *PYTEST_FILES])
     require_agreement(run, done.stdout, done.returncode, junit=True)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGXCPU")
@@ -46,22 +46,18 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return self
         for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
-            handler = signal.getsignal(number)
-            of_older_run = isinstance(getattr(handler, "__self__", None), Interrupts) and Interrupts._current is None
-            if of_older_run or handler in (signal.SIG_DFL, signal.default_int_handler):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 self._before[number] = signal.signal(number, self._interrupt)
                 Interrupts._current = self
         return self
 
     def __exit__(self, *_: object) -> None:
         """Restore the handlers. After an interrupt the process is about to end, and a late signal must not kill it."""
-        self._since = time.monotonic()
-        if self.received:
-            atexit.register(_ignore, tuple(self._before))
-        for number, handler in self._before.items() if not self.received else ():
+        for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self._before:
             Interrupts._current = None
+        if self.received:
+            atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in self._before])
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         is_same = bool(self.received) and time.monotonic() - self._since < _ONE_SECONDS
@@ -87,8 +83,3 @@ class Interrupts:
         current = cls._current
         if current is not None and current.received and not current._is_held:
             raise Interrupted(current.received)
-
-
-def _ignore(numbers: Iterable[int]) -> None:
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)

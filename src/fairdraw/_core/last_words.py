@@ -7,6 +7,7 @@ system call and cannot be seen here; in a worker process it costs one check, as 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
@@ -73,9 +74,7 @@ class Streams:
     def close(self) -> None:
         """Give up the copies."""
         for copy in self._copies.values():
-            with suppress(OSError):
-                os.close(copy)
-        self._copies.clear()
+            os.close(copy)
 
 
 def leave_fork(pid: int) -> None:
@@ -92,11 +91,10 @@ def _leave(how: str) -> None:
     _Held.says.clear()
     try:
         code = say(how)
+        sys.stdout.flush()
     except BaseException:  # the process ends in any case
         traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, or replaced by the sampler
-            stream.flush()
+    sys.stderr.flush()
     _REAL["_exit"](code)
 
 
@@ -109,8 +107,10 @@ def _watch() -> Callable[[], None]:
     def undo() -> None:
         for name, real in _REAL.items():
             setattr(os, name, real)
+        atexit.unregister(undo)
         undo_c()
 
+    atexit.register(undo)
     return undo
 
 
@@ -123,17 +123,21 @@ def _announced(name: str) -> Callable[..., None]:
 
 
 def _watch_c_library() -> Callable[[], None]:
-    """Be called by C's `exit` and `quick_exit`. The result must be called before the interpreter is gone."""
+    """Be called by C's `exit`. The result undoes that, and must be called before the interpreter is gone."""
     library = ctypes.CDLL(None)
     owner = ctypes.create_string_buffer(1)  # its address is the key under which the callback is removed again
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: _leave("a C library's exit()"))
     try:
         library["__cxa_atexit"](callback, None, owner)
-        library["__cxa_at_quick_exit"](callback, owner)
-    except AttributeError:  # a C library without them
-        pass
-    _callbacks.append(callback)  # of quick_exit, which cannot be removed
-    return lambda: library["__cxa_finalize"](owner)
+    except AttributeError:  # a C library without it
+        return lambda: None
+
+    def undo() -> None:
+        library["__cxa_finalize"](owner)
+        _callbacks.remove(callback)
+
+    _callbacks.append(callback)  # a collected one would be called all the same
+    return undo
 
 
 _callbacks: list[object] = []

@@ -217,15 +217,12 @@ class PytestRun:
 
     def _named_files(self) -> list[tuple[str, Path | None]]:
         """Options, and the files that they name."""
-        option = self.config.option
+        option, names = self.config.option, ("xfails", "baseline", "json", "html")
         junit = getattr(option, "xmlpath", None)
-        return [
-            ("--junitxml", Path(junit) if junit else None),
-            ("--fairdraw-xfails", option.fairdraw_xfails),
-            ("--fairdraw-baseline", option.fairdraw_baseline),
-            ("--fairdraw-json", option.fairdraw_json),
-            ("--fairdraw-html", option.fairdraw_html),
+        own: list[tuple[str, Path | None]] = [
+            (f"--fairdraw-{one}", getattr(option, f"fairdraw_{one}")) for one in names
         ]
+        return [("--junitxml", Path(junit) if junit else None), *own]
 
     def leave_out(self, items: list[pytest.Item]) -> None:
         """Deselect the checks of other suites, and of other contracts than the named sampler's."""

@@ -156,7 +156,7 @@ class RunFiles:
             texts[self.lines] = "".join(json.dumps(line) + "\n" for line in run_lines(header, summary))
         if self.page is not None:
             texts[self.page] = page(header, summary, pictures)
-        self._write(texts, "The run itself is done.")
+        self._write(texts, "The verdict is printed all the same.")
 
     def _write(self, texts: dict[Path, str], so_far: str) -> None:
         for path, text in texts.items():
