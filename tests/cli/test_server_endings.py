@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairdraw._cli.main import main
+from fairdraw._core import foreign
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._server.app import make_app, serving
 from fairdraw._mutants._server.dialects import Settings
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = r"http://127\.0\.0\.1:\d+/v1"
-JUDGED = r"; [1-9]\d* tokens were judged until then"
+JUDGED = r"(; \d+ of \d+ requests broke, too many to send them again)?; [1-9]\d* tokens were judged until then"
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +60,9 @@ BAD = {
     "sends half an answer": rf"{ADDRESS}/completions sent no JSON: {{.*{JUDGED}",
     "sends another shape": rf"an answer lists 1 tokens, 0 log-probabilities and 1 lists of them{JUDGED}",
     "sends nothing": rf"{ADDRESS}/completions sent no JSON: nothing at all{JUDGED}",
+    "nests its answer": rf"{ADDRESS}/completions sent no JSON: \[+ \.\.\.{JUDGED}",
+    "sends without end": rf"{ADDRESS}/completions sent more than 32 MiB for one request, and went on{JUDGED}",
+    "drips": rf"{ADDRESS} did not answer within 1 s \(--timeout\){JUDGED}",
     "is slow": rf"{ADDRESS} did not answer within 1 s \(--timeout\){JUDGED}",
 }
 
@@ -70,11 +76,19 @@ def test_a_run_that_breaks_off_is_incomplete(trouble: str) -> None:
     assert output.splitlines()[-1].startswith("INCOMPLETE: 1 of 1 checks did not finish: DIST911")
 
 
-@pytest.mark.parametrize("trouble", ["is busy now and then", "is loading at first"])
-def test_a_server_that_recovers_is_judged(trouble: str) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ("is busy now and then", r"\(HTTP 429: \d+\)"),
+        ("is loading at first", ""),
+        ("breaks now and then", r"2 of \d+ \(.*: 1, .*: 1\); the answers that broke may hide a TV of 0.\d+"),
+    ],
+)
+def test_a_server_that_recovers_is_judged(trouble: str, said: str) -> None:
     with served(trouble) as address:
         code, output = checked(address)
     assert (code, re.findall("^passed +DIST911", output, flags=re.MULTILINE)) == (0, ["passed       DIST911"])
+    assert not said or re.search(f"^  requests sent again: .*{said}$", output, flags=re.MULTILINE), output
 
 
 def test_half_a_stream_is_no_answer() -> None:
@@ -94,12 +108,46 @@ def test_a_server_that_dies_leaves_what_was_judged() -> None:
     assert re.search(rf"{ADDRESS} (broke off|cannot be reached): .*{JUDGED}", output), output
 
 
-def test_no_server() -> None:
+def test_no_server(tmp_path: Path) -> None:
     with served() as address:
         pass
-    code, output = checked(address)
+    lines, page = tmp_path / "run.jsonl", tmp_path / "run.html"
+    code, output = checked(address, "--json", str(lines), "--html", str(page))
     assert code == 11
     assert re.fullmatch(rf"INCOMPLETE: {ADDRESS} cannot be reached: .*", output.strip())
+    assert json.loads(lines.read_text().splitlines()[-1])["verdict"] == output.strip()
+    assert output.strip() in html.unescape(page.read_text())
+
+
+def test_a_server_neither_forges_a_verdict_nor_shows_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STUB_KEY", KEY)
+    files = ["--json", "run.jsonl", "--html", "run.html", "--journal", "answers"]
+    with served("forges a verdict and repeats the key") as address:
+        code, output = checked(address, "--key-variable", "STUB_KEY", *files)
+    texts = [output, *(path.read_text() for path in tmp_path.rglob("*") if path.is_file())]
+    assert (code, len(texts)) == (11, 4)
+    assert all(line.isprintable() for text in texts for line in text.split("\n"))
+    assert [line for line in output.splitlines() if line.startswith("GREEN")] == []
+    assert not any(foreign.repeats_secret(text) for text in texts)
+
+
+def test_a_journal_of_a_finished_run_is_used_on_request_only(tmp_path: Path) -> None:
+    lines, sent, said = tmp_path / "run.jsonl", list[int](), list[str]()
+    with served() as address:
+        for options in (["--requests", "60"], [], [], ["--old-answers", "all"]):
+            _, output = checked(address, "--journal", str(tmp_path / "answers"), "--json", str(lines), *options)
+            record = json.loads(lines.read_text().splitlines()[1])
+            sent.append(record["requests"].get("requests", 0))
+            said.append(" ".join(re.findall(r"^GREEN.*|^  journal: .*", output, flags=re.MULTILINE)))
+    assert 1 < sent[1] < sent[2] - 40, sent
+    assert sent[3] == 1  # what the server is, is always asked
+    old = r"up to \d+ answers are old ones of \S+, from .* on \(0.0 hours ago\)"
+    left_out = r"\d+ answers of finished runs in \S+ are not used \(--old-answers all\)"
+    assert said[0] == ""
+    assert re.fullmatch(rf"  journal: {old} GREEN.*; {old}", said[1])
+    assert re.fullmatch(rf"  journal: {left_out} GREEN[^;]*", said[2])
+    assert re.fullmatch(rf"  journal: {old} GREEN.*; {old}", said[3])
 
 
 def test_wrong_model() -> None:

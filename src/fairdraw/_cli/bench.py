@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairdraw._cli.parts import Number, or_refuse
+from fairdraw._cli.parts import Number, echo, or_refuse
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._report.files import require_apart, require_writable
 from fairdraw._run.loading import CannotStart, load_sampler, require_extra
@@ -74,9 +74,9 @@ def bench_command(
 
     names = ours.sampler.name, other.sampler.name
     where = f"on {ours.sampler.device}; false alarms of a run: at most {FAMILY_ALPHA:.0%}"
-    click.echo(f"{names[0]} against {names[1]} {where}")
-    found = bench(ours, other, limit, click.echo, roofline_min=roofline_min)
-    click.echo("\n" + "\n".join(table(found.findings)))
+    echo(f"{names[0]} against {names[1]} {where}")
+    found = bench(ours, other, limit, echo, roofline_min=roofline_min)
+    echo("\n" + "\n".join(table(found.findings)))
     if json_file is not None:
         json_file.write_text(json.dumps(_as_json(found), indent=1) + "\n", encoding="utf-8")
     if history is not None:
@@ -115,6 +115,6 @@ def _plot(found: Bench, names: tuple[str, str], folder: Path) -> None:
     from fairdraw.perf_regression._pictures import plot_latency
 
     try:
-        click.echo(f"written: {plot_latency(found.times, names, folder)}")
+        echo(f"written: {plot_latency(found.times, names, folder)}")
     except NoVerdictError as error:
-        click.echo(f"no plots: {error}")
+        echo(f"no plots: {error}")

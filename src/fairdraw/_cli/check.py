@@ -18,7 +18,7 @@ import click
 
 from fairdraw._cli.job import Job
 from fairdraw._cli.parts import EXIT_CODES, Display, Number, Refused, colour_option, or_refuse
-from fairdraw._cli.server import named, server_options, settings_of
+from fairdraw._cli.server import finish_journal, named, server_options, settings_of
 from fairdraw._cli.workers import open_crew, wait_for
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.interrupts import Interrupts
@@ -28,7 +28,7 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._report.files import RunFiles, require_apart, require_writable
 from fairdraw._report.html import shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
-from fairdraw._report.verdict import INCOMPLETE, NOTHING_RUN, Scope, Verdict, combined
+from fairdraw._report.verdict import Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
 from fairdraw._run.runner import parse_seed
@@ -341,10 +341,10 @@ class _Run:
         planning = crew.plan()
         self.plan = plan = yield from _each(planning)
         if plan.nothing:
-            word, code = ("INCOMPLETE", INCOMPLETE) if plan.is_silent else ("NOTHING MEASURED", NOTHING_RUN)
-            self.display.say(f"{self._label}{word}: {plan.nothing}", always=True)
-            self.options.files.write(self._header(), Summary([]))  # no older file may pass for this run's
-            self.verdict = Verdict(code, plan.nothing)
+            summary = Summary([], scope=Scope(nothing=plan.nothing, is_silent=plan.is_silent))
+            self.verdict = summary.judgement
+            self.display.say(self._label + summary.verdict, always=True)
+            self.options.files.write(self._header(), summary)  # no older file may pass for this run's
             return
         if self.is_alone:
             self.display.say("\n".join(self._header().lines()))
@@ -409,12 +409,15 @@ class _Run:
                 self.display.say("\n" + "\n".join(self._header().lines()))
             _print(summary, self.display, self._label)
             self.verdict = summary.judgement
+            if not (self.signal or summary.scope.not_run or summary.count("inconclusive", "incomplete")):
+                finish_journal(self.options.server)
             _write(self.options, self._header(), summary, self.shown)
 
     def _scope(self) -> Scope:
         planned, totals = (len(self.plan.pieces), self.plan.totals) if self.plan else (0, {})
-        not_run = planned - len(self.records)
-        return Scope(not_run, self.options.job.narrowed, self.signal, self.left, totals=totals)
+        not_run, old = planned - len(self.records), self._header().old_answers
+        narrowed = self.options.job.narrowed
+        return Scope(not_run, narrowed, self.signal, self.left, totals=totals, old_answers=old)
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fairdraw._core.budget import Deadline
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, contract_of
+from fairdraw._core.failures import Inconclusive
 from fairdraw._core.pulse import SamplerHangs
 from fairdraw._report.summary import Header, count_checks, worded_fairness
 from fairdraw._run import expected
@@ -193,7 +194,7 @@ class Bench:
         left = math.inf if self.job.ends_at is None else self._left() or 0.0
         try:
             words, seconds, scale = timed(self.sampler, self.checks, self.profile, self.job.seed, left)
-        except NoAnswer as error:
+        except (NoAnswer, Inconclusive) as error:
             return Pace(words=(f"the server could not be timed: {error}",))
         return Pace(scale, words, seconds=seconds)
 
@@ -217,6 +218,7 @@ class Bench:
             fairness,
             duration="; ".join(self.pace.words),
             about=tuple(about()),
+            old_answers=getattr(self.sampler, "old_answers", ""),
         )
         silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))

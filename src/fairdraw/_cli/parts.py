@@ -16,6 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fairdraw import __version__
+from fairdraw._core.foreign import one_line, printable
 from fairdraw._report.summary import wrapped
 from fairdraw._run.loading import CannotStart, all_checks, all_questions
 from fairdraw._run.speed import worded_seconds
@@ -46,6 +47,9 @@ class Refused(click.ClickException):
 
     exit_code = 2
 
+    def format_message(self) -> str:
+        return printable(self.message)
+
 
 def or_refuse(action: Callable[[], T]) -> T:
     """The result of `action`; its refusal ends the program."""
@@ -53,6 +57,11 @@ def or_refuse(action: Callable[[], T]) -> T:
         return action()
     except CannotStart as error:
         raise Refused(str(error)) from None
+
+
+def echo(text: str = "") -> None:
+    """Print what may hold text of a sampler or a file."""
+    click.echo(printable(text))
 
 
 def find_check(code: str) -> AnyCheck:
@@ -168,7 +177,7 @@ class Display:
         """
         if self._quiet and not always:
             return
-        self._last_line = self._clock()
+        self._last_line, text = self._clock(), printable(text)
         if self.is_terminal:
             text = wrapped(text, min(shutil.get_terminal_size().columns, 100))
         is_live = self._bars is not None and self._bars.live.is_started
@@ -195,7 +204,8 @@ class Display:
             since: When the sampler's run began.
             expected: Seconds that the whole run is expected to take; 0 if unknown.
         """
-        now = self._clock()
+        now, name = self._clock(), one_line(name)
+        running = {one_line(what): begun for what, begun in running.items()}
         about = f" of about {worded_seconds(expected)}" if expected else ""
         if self._bars is not None:
             rest = f"{worded_seconds(now - since)}{about}  {'; '.join(running)}"

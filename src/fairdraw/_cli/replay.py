@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fairdraw._cli.parts import Refused, colour_option, find_check, or_refuse
+from fairdraw._cli.parts import Refused, colour_option, echo, find_check, or_refuse
 from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion
+from fairdraw._core.foreign import one_line
 from fairdraw._report.case_text import batch_lines
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.crash import Crash, CrashFileError, read_crash
@@ -64,14 +65,14 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
     outcomes = []
     for one in stored:
         if len(stored) > 1:
-            click.echo(f"{one.path}:")
+            echo(f"{one.path}:")
         outcomes.append(_replay(one, samplers[one.name], spec, reference))
         if len(stored) > 1:
-            click.echo()
+            echo()
     if len(stored) > 1:
         failed, undecided, not_run = (outcomes.count(word) for word in ("FAILED", "UNDECIDED", "NOT RUN"))
         also = f", {undecided} undecided" if undecided else ""
-        click.echo(f"{len(outcomes)} replayed: {failed} failed{also}, {not_run} not run")
+        echo(f"{len(outcomes)} replayed: {failed} failed{also}, {not_run} not run")
     codes = [_EXIT_CODES[word] for word in outcomes]
     sys.exit(RED if RED in codes else min(codes))
 
@@ -114,7 +115,7 @@ def _read(path: Path, spec: str | None, reference: str | None) -> _Stored:
         check = find_check(crash.check)
         case = crash.rebuild(check.suite)
     except CrashFileError as error:
-        raise Refused(f"{path} cannot be replayed: {printable(str(error))}.") from None
+        raise Refused(f"{path} cannot be replayed: {one_line(str(error))}.") from None
     return _Stored(path, crash, case, check, name)
 
 
@@ -145,11 +146,6 @@ def escaped(text: str, most: int = 100) -> str:
     return shlex.quote(shown if len(shown) <= most else f"{shown[:most]}... ({len(text)} characters)")
 
 
-def printable(text: str) -> str:
-    """A sentence from a file, without control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: str | None) -> Outcome:
     """Run the check again, and print the outcome."""
     compared, _ = or_refuse(lambda: load_reference(reference or stored.crash.reference, [stored.check]))
@@ -161,7 +157,7 @@ def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: s
     outcome = _report(record, stored, _why_undecided(record, stored, sampler))
     numbers = batch_lines(stored.case) if outcome == "FAILED" else []
     if numbers:
-        click.echo("\n".join(["\nthe batch, in numbers:", *numbers]))
+        echo("\n".join(["\nthe batch, in numbers:", *numbers]))
     return outcome
 
 
@@ -190,19 +186,19 @@ def _report(record: CheckRecord, stored: _Stored, undecided: str) -> Outcome:
     """Print the outcome: one word first, then the details."""
     crash, name = stored.crash, stored.name
     if record.status == "skipped":
-        click.echo(f"NOT RUN: {record.id}: {record.reason}")
+        echo(f"NOT RUN: {record.id}: {record.reason}")
         return "NOT RUN"
     if record.failure_report is not None:
-        click.echo(f"FAILED: {name} still fails this check {stored.place}.\n")
-        click.echo("\n".join(record.failure_report.lines()))
+        echo(f"FAILED: {name} still fails this check {stored.place}.\n")
+        echo("\n".join(record.failure_report.lines()))
         return "FAILED"
     if undecided:
-        click.echo(f"UNDECIDED: {record.id}\n{undecided}")
+        echo(f"UNDECIDED: {record.id}\n{undecided}")
         return "UNDECIDED"
     same = crash.sampler == name
     now = f"{name} passes this check {stored.place}" + (" now." if same else ".")
     outcome: Outcome = "FIXED" if same else "PASSED"
-    click.echo(f"{outcome}: {record.id}\n{now}")
+    echo(f"{outcome}: {record.id}\n{now}")
     other = "" if same else f" of {escaped(crash.sampler or 'an object of a test')}"
-    click.echo(f"The failure{other} was: {printable(crash.effect)}")
+    echo(f"The failure{other} was: {one_line(crash.effect)}")
     return outcome

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fairdraw._core.foreign import make_printable
 from fairdraw._core.pulse import call_begins, call_ends
 
 if TYPE_CHECKING:
@@ -147,6 +148,9 @@ class FailureReport:
     usually: str = ""
     search: str = ""
 
+    def __post_init__(self) -> None:
+        make_printable(self, lines=("effect", "evidence", "example", "notes"))
+
     @property
     def of_state(self) -> list[str]:
         """Notes that come first."""
@@ -171,7 +175,8 @@ class FailureReport:
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    """The text behind its label; a command below it."""
+    """The text behind its label, further lines indented so that none passes for ours; a command below it."""
     if label in ("reproduce", "search again"):
         return [f"{label}:", text]
+    text = text.replace("\n", "\n  ")
     return [f"{label}: {text}" if label else text]

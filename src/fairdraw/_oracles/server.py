@@ -107,7 +107,10 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
     if is_changed:  # how much the rest weighs now is not known, so the token is judged given that it is listed
         weights = np.exp((logprobs - logprobs.max()) / temperature)
         probs = np.append(weights / weights.sum(), 0.0)
-    if not claims.after_filters and has_filters(request):
+    filters = filters_of(request)
+    if any(name in claims.unknown_filters for name in filters):
+        return None
+    if any(name not in claims.after_filters for name in filters):
         seen = _seen_by_filters(probs, found, request, claims, is_edited=is_edited)
         behind = 0.0 if found.is_whole else _weight_behind(found, temperature) if is_changed else rest
         kept = None if seen is None else _kept(seen, request, found, behind)
@@ -154,9 +157,9 @@ def _seen_by_filters(
     return np.append(np.exp(found.logprobs), found.rest)
 
 
-def has_filters(request: GenerationRequest) -> bool:
-    """Whether it filters at all."""
-    return request.top_k is not None or request.top_p is not None or request.min_p is not None
+def filters_of(request: GenerationRequest) -> list[str]:
+    """Return the names of its filters."""
+    return [name for name in ("top_k", "top_p", "min_p") if getattr(request, name) is not None]
 
 
 def _edits(request: GenerationRequest) -> bool:

@@ -23,6 +23,7 @@ import pytest
 from fairdraw import __version__
 from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.contracts import CONTRACTS, contract_name
+from fairdraw._core.foreign import printable
 from fairdraw._core.interrupts import Interrupts
 from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import limit_calls
@@ -413,7 +414,7 @@ class PytestRun:
         for line in lines if self.header_was_shown else [*self._header_lines(), *lines]:
             terminalreporter.line(line)
         if self.trouble:
-            terminalreporter.line(self.trouble, red=True)
+            terminalreporter.line(printable(self.trouble), red=True)
         if summary.exit_code == NOTHING_RUN and not self.has_checks:
             return  # controls only: no sampler was tested
         terminalreporter.line(verdict, bold=True, **{summary.judgement.colour: True})

@@ -47,6 +47,9 @@ class Scope:
         totals: Contract to the number of its checks, whether they were selected or not; empty if unknown.
         num_lost: Mutation controls whose process was lost.
         is_begun: The run has just begun. A file that still says so belongs to a run that was killed.
+        nothing: Why there was nothing to do; empty if there was something.
+        is_silent: The reason is that a server does not answer.
+        old_answers: How many answers of a server are those of an earlier run; empty if none are.
     """
 
     not_run: int = 0
@@ -57,6 +60,9 @@ class Scope:
     totals: Mapping[str, int] = field(default_factory=dict)
     num_lost: int = 0
     is_begun: bool = False
+    nothing: str = ""
+    is_silent: bool = False
+    old_answers: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,8 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
     if ended.left:
         why = f"the sampler ended the process by {ended.left} after {_done(records, ended)}"
         return Verdict(INCOMPLETE, _incomplete(why, records))
+    if ended.is_silent:
+        return Verdict(INCOMPLETE, f"INCOMPLETE: {ended.nothing}")
     unfinished = [record for record in records if record.status == "incomplete"]
     red = _red_reasons(records, num_missed)
     if ended.signal:
@@ -110,7 +118,7 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
         return Verdict(RED, f"NOT GREEN: {ended.outside}")
     if not any(_is_judged(record) for record in records):
         known = _count(records, "xfailed")
-        why = "every check was skipped" if records else "no check was run"
+        why = "every check was skipped" if records else ended.nothing or "no check was run"
         why = "every check was skipped, or is known to raise" if known else why
         return Verdict(NOTHING_RUN, f"NOTHING MEASURED: {why}")
     return _green(records, ended)

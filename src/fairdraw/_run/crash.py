@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw import __version__
 from fairdraw._core.checks import DistributionCase
 from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.foreign import read_json
 from fairdraw._core.signature import is_signed, sign
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def read_crash(path: Path) -> Crash:
 
 def _parse(path: Path) -> dict[str, Any]:  # Any: JSON
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CrashFileError(f"it cannot be read: {error.strerror}") from error
     except ValueError as error:  # not UTF-8, or not JSON

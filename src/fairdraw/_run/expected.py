@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw import __version__
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion, Profile
+from fairdraw._core.foreign import read_json
 from fairdraw._run.loading import CannotStart, KnownFailure, all_checks, known_failure
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def read_xfails(path: Path) -> dict[str, KnownFailure]:
     """Code to what is known about its failure."""
     try:
         content = tomllib.loads(_text(path, "xfails file"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CannotStart(f'xfails file {path} is not TOML: {error}. Write lines like: REJ404 = "reason"') from None
     known, wrong = {}, {}
     for code, value in content.items():
@@ -115,7 +116,7 @@ def _asked(check: AnyCheck, sampler: AnySampler, profile: Profile) -> int:
 def read_baseline(path: Path) -> frozenset[str]:
     """Codes of the checks that failed when it was written."""
     try:
-        content = json.loads(_text(path, "baseline"))
+        content = read_json(_text(path, "baseline"))
     except ValueError as error:
         raise CannotStart(f"baseline {path} is not JSON: {error}. Write one with --write-baseline.") from None
     codes = content.get("failed") if isinstance(content, dict) and content.get("format") == _FORMAT else None

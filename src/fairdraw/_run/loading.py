@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
+from fairdraw._core.foreign import one_line
 from fairdraw._core.last_words import leave_fork
 from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings
 from fairdraw.protocols._server import SilentServer
@@ -137,8 +138,10 @@ def _connected(spec: str, settings: ServerSettings) -> AnySampler:
         raise CannotStart(
             f"{spec}: {error.name} cannot be imported, but servers need it. Use pip install 'fairdraw[server]'."
         ) from None
+    except (ValueError, OSError) as error:
+        raise CannotStart(f"{error}.") from None
     except NoAnswer as error:
-        return SilentServer(spec, str(error), settings)
+        return SilentServer(spec, one_line(str(error)), settings)
     return found
 
 

@@ -12,6 +12,7 @@ import signal
 import time
 import traceback
 import warnings
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from fairdraw._core.failures import (
     failed,
     raised_by,
 )
+from fairdraw._core.foreign import make_printable
 from fairdraw._core.interrupts import Interrupted
 from fairdraw._core.pulse import NotCalled, SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
@@ -102,6 +104,7 @@ class CheckRecord:
         source: Where a known defect is declared.
         sampler: The name of the sampler under test.
         stage, depends_on: Those of the check.
+        requests: Of a server: how many the check sent (`requests`), and after which troubles one was sent again.
         drawn: What the check judged; not written to files, which hold the sum of all checks.
         trace: The traceback; not written to files.
     """
@@ -120,8 +123,12 @@ class CheckRecord:
     sampler: str = ""
     stage: str = Stage.PROPERTY
     depends_on: tuple[str, ...] = ()
+    requests: dict[str, int] = field(default_factory=dict)
     drawn: Drawn | None = field(default=None, repr=False)
     trace: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        make_printable(self, lines=("trace",))
 
     @classmethod
     def of(cls, check: AnyCheck, sampler: str, status: Status, **fields: Any) -> CheckRecord:  # Any: other fields
@@ -259,8 +266,17 @@ def _recorded(
         error, cases = caught, caught.tried if isinstance(caught, Ended) else 0
     finally:
         os.chdir(folder)  # a sampler that changed the directory must not take the crash files along
-    passed = CheckRecord.of(check, _name(sampler), "passed", cases=cases, seconds=time.perf_counter() - started)
+    seconds, requests = time.perf_counter() - started, _requests(sampler, session.reference)
+    passed = CheckRecord.of(check, _name(sampler), "passed", cases=cases, seconds=seconds, requests=requests)
     return _judged(passed, check, sampler, session, error, is_search=is_search)
+
+
+def _requests(*servers: object) -> dict[str, int]:
+    """Return what servers count: requests since the last check, and troubles."""
+    counts = Counter[str]()
+    for one in servers:
+        counts.update(getattr(one, "take_counts", dict)())
+    return dict(counts)
 
 
 def _is_of_the_sampler(error: BaseException) -> bool:
