@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairdraw._cli.parts import echo, or_refuse
+from fairdraw._cli.parts import Number, echo, or_refuse
 from fairdraw._core.contracts import CONTRACTS, contract_name
+from fairdraw._report.files import require_apart, require_writable
 from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.loading import CannotStart, last_line, load_sampler, require_extra
 
@@ -32,12 +34,12 @@ Exit codes:
 @click.option("--against", metavar="SPEC", help="The sampler to compare with.  [default: vLLM's of the same contract]")
 @click.option(
     "--limit",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(min_open=True),
     default=1.0,
     show_default=True,
     help="Most time, as a part of the other's.",
 )
-@click.option("--roofline-min", type=click.FloatRange(0, 1), help="Least part of the copy bandwidth; needs a GPU.")
+@click.option("--roofline-min", type=Number(0, 1), help="Least part of the copy bandwidth; needs a GPU.")
 @click.option("--strict", is_flag=True, help="Only PASS is green.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write findings and times.")
 @click.option(
@@ -60,6 +62,10 @@ def bench_command(
 
     Exact counts come first (logical bytes, copies), then times in interleaved rounds, decided by the exact sign test.
     """
+    files = [("--json", json_file), ("--history", history)]
+    or_refuse(lambda: require_apart(files))
+    for option, path in [*files, ("--plots", plots)]:
+        or_refuse(partial(require_writable, option, path))
     if plots is not None:
         or_refuse(lambda: require_extra("--plots", "matplotlib"))
     ours, other = _contenders(spec, against)

@@ -114,6 +114,7 @@ class Plan:
         groups: Code to the workload whose draws the check shares with others.
         titles: Piece to its code and title.
         seconds: Expected for the whole run; 0 if unknown.
+        totals: As `Scope` has them.
     """
 
     sampler_name: str
@@ -125,6 +126,7 @@ class Plan:
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    totals: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Bench:
@@ -233,6 +235,7 @@ class Bench:
             groups={check.code: key for check in self.checks if (key := workload_key(check))},
             titles={check.code: check.id for check in self.checks},
             seconds=self.pace.seconds,
+            totals={self.contract.name: len(all_checks(contract=self.contract.name)) + bool(self._ledger)},
         )
 
     def run(self, piece: str) -> CheckRecord:

@@ -17,8 +17,10 @@ from fairdraw._cli.parts import EXIT_CODES, echo, find_question, or_refuse, want
 from fairdraw._cli.replay import replay_command
 from fairdraw._cli.validate_vllm import validate_vllm_command
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.last_words import last_words
 from fairdraw._report.explanation import explanation
 from fairdraw._report.files import schema_text
+from fairdraw._report.verdict import INCOMPLETE
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.failure_reports import raised_meanings
 from fairdraw._run.loading import SUITES, all_checks, all_questions, sampler_lines
@@ -35,9 +37,15 @@ if TYPE_CHECKING:
 def main(context: click.Context) -> None:
     """Test token samplers: correctness, distributions, performance."""
     context.color = wants_colour()  # of every command below, and of its refusals
+    context.with_resource(last_words(_say_left))
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks is no reason to die
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _say_left(how: str) -> int:
+    click.echo(f"INCOMPLETE: the sampler ended the process by {how}, before there was a verdict")
+    return INCOMPLETE
 
 
 main.add_command(bench_command)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairdraw._cli.parts import Number
 from fairdraw._run.loading import CannotStart, is_address
 from fairdraw.protocols import Capability, ServerSettings
 
@@ -16,14 +17,18 @@ if TYPE_CHECKING:
 
 _USUAL = ServerSettings()
 
-_COUNT, _POSITIVE = click.IntRange(1), click.FloatRange(0, min_open=True)
+_COUNT, _POSITIVE = click.IntRange(1), Number(min_open=True)
 
 _OPTIONS = (
     click.option("--model", default="", help="Of a server; its only one if omitted."),
     click.option("--requests", type=_COUNT, help="Requests to a server, at most."),
     click.option("--tokens", type=_COUNT, help="Tokens of a server that distributions are judged by."),
     click.option(
-        "--concurrency", type=_COUNT, default=_USUAL.concurrency, show_default=True, help="Requests at a time."
+        "--concurrency",
+        type=_COUNT,
+        default=_USUAL.concurrency,
+        show_default=True,
+        help="Requests at a time.",
     ),
     click.option(
         "--timeout", type=_POSITIVE, default=_USUAL.timeout, show_default=True, help="Seconds that a request may take."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
+from fairdraw._core.last_words import leave_fork
 from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings
 from fairdraw.protocols._server import SilentServer
 
@@ -85,6 +87,7 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     # By name, not by an import statement: no layer of the suite depends on the adapters.
     adapters = importlib.import_module("fairdraw._adapters")
     sampler, before = None, read_state()
+    own, folder = os.getpid(), Path.cwd()
     try:
         sampler = adapters.load(spec)
     except adapters.SamplerNotFound as error:
@@ -92,7 +95,9 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     except (Exception, SystemExit) as error:
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
     finally:
+        leave_fork(own)
         leave_state(sampler, before)
+        os.chdir(folder)  # relative names of files that the user gave mean what they meant
     return as_sampler(sampler)
 
 

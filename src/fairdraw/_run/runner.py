@@ -30,6 +30,7 @@ from fairdraw._core.failures import (
     raised_by,
 )
 from fairdraw._core.foreign import make_printable
+from fairdraw._core.interrupts import Interrupted
 from fairdraw._core.isolation import suite_state
 from fairdraw._core.pulse import NotCalled, SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
@@ -274,7 +275,9 @@ def _requests(*servers: object) -> dict[str, int]:
 
 
 def _is_of_the_sampler(error: BaseException) -> bool:
-    """Whether an exception ends one check. Ctrl-C ends the run; `pytest.skip` called by a sampler ends the check."""
+    """Whether an exception ends one check. A signal ends the run; `pytest.skip` called by a sampler ends the check."""
+    if isinstance(error, Interrupted):
+        return False
     if isinstance(error, KeyboardInterrupt):  # the sampler's own only where signals go to another process
         return raised_by(error) is not None and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     return isinstance(error, (Exception, SystemExit, SamplerHangs)) or raised_by(error) is not None
