@@ -15,6 +15,7 @@ MAX_SPEC_LEN = 128
 """Most draft tokens per request, as in vLLM since 0.11.0; also the width of the kernels' position vector."""
 
 IDS = (torch.int32, torch.int64)
+INT32 = (torch.int32,)
 INT64 = (torch.int64,)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
@@ -60,16 +61,27 @@ def check_tensor(
         )
     if not is_plain(value):
         raise ValueError(
-            f"{function}: {name} is sparse or a negated view, but its memory must hold its numbers. "
+            f"{function}: {name} is sparse, without memory, or a negated view, but its memory must hold its numbers. "
             f"Use {name}.to_dense().resolve_neg()."
         )
+
+
+def check_dimensions(function: str, name: str, value: object, ndim: int) -> None:
+    """Check that an argument is a tensor of so many dimensions.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if not isinstance(value, Tensor) or value.ndim != ndim:
+        shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
 
 
 def is_plain(
     value: Tensor,  # [...] any
 ) -> bool:
     """Whether a tensor's memory holds its numbers: kernels read that, and do not ask about sparsity or a sign bit."""
-    return value.layout is torch.strided and not value.is_neg()
+    return value.layout is torch.strided and not value.is_neg() and not value.is_meta
 
 
 def check_written(

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN, check_all, check_tensor, is_plain
+from .._shared.checks import (
+    FLOAT32,
+    FLOATS_OF_MODELS,
+    IDS,
+    INT32,
+    INT64,
+    MAX_SPEC_LEN,
+    check_all,
+    check_dimensions,
+    check_tensor,
+    is_plain,
+)
 from .known import BySlot, Known, Tensors, seen_before, tensors_by_slot
 
 if TYPE_CHECKING:
@@ -34,7 +45,6 @@ BLOCK_MASK_WORDS = MAX_VOCAB_SIZE // (SCAN_BLOCK * TILE_SIZE) // 32
 """Words of a mask with a bit per block of any vocabulary. (A stride of 1, in a tuple, is None for Triton 3.6.)"""
 MIN_TEMPERATURE = 1e-5
 """Of a random request; a lower one counts as this. Requests of vLLM below it are greedy."""
-INT32 = (torch.int32,)
 
 
 class Drafts(Enum):
@@ -212,8 +222,8 @@ def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: 
     Args:
         known: Tensors by slot that passed before; these are added.
     """
-    _check_dimensions(function, "logits", inputs.logits, 2)
-    _check_dimensions(function, "cu_num_rows", inputs.cu_num_rows, 1)
+    check_dimensions(function, "logits", inputs.logits, 2)
+    check_dimensions(function, "cu_num_rows", inputs.cu_num_rows, 1)
     batch_size, num_rows = inputs.batch_size, inputs.num_rows
     if not (0 <= batch_size <= capacity.batch_size and num_rows <= capacity.max_rows):
         is_batch = not 0 <= batch_size <= capacity.batch_size
@@ -242,12 +252,6 @@ def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: 
             f"{'None' if inputs.slots is None else '...'} need more. Give each slot its parameters."
         )
     return Checked(batch_size, num_rows, num_slots, _remembered(known, tensors, seen, num_slots))
-
-
-def _check_dimensions(function: str, name: str, value: object, ndim: int) -> None:
-    if not isinstance(value, Tensor) or value.ndim != ndim:
-        shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
-        raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
 
 
 def _remembered(
