@@ -448,19 +448,19 @@ def _check_draft_logits(
     function: str,
     inputs: StepInputs,
     draft_logits: Tensor,  # [num_slots, max_spec_len, vocab_size] any
-    is_unused: Tensor,  # [num_slots, max_spec_len] bool
+    is_no_draft: Tensor,  # [num_slots, max_spec_len] bool
 ) -> None:
     """Check that rows of this batch's drafts have a distribution."""
-    good = is_unused[..., None] | (draft_logits < torch.inf)  # NaN is not
+    good = is_no_draft[..., None] | (draft_logits < torch.inf)  # NaN is not
     check_all(function, "draft_logits", draft_logits, good, "below infinity. Use -inf for a token that is not drawn.")
     largest = draft_logits.amax(-1)  # [num_slots, max_spec_len] any
     rule = "above -inf. Leave each draft row a token."
-    check_all(function, "draft_logits.amax(-1)", largest, is_unused | (largest > -torch.inf), rule)
+    check_all(function, "draft_logits.amax(-1)", largest, is_no_draft | (largest > -torch.inf), rule)
     temperature = inputs.draft_temperature
     if temperature is not None:
         check_all(function, "draft_temperature", temperature, temperature >= 0, "at least 0. Use 1 for no scaling.")
     if inputs.draft_logsumexp is not None:
-        good = is_unused | inputs.draft_logsumexp.isfinite()
+        good = is_no_draft | inputs.draft_logsumexp.isfinite()
         rule = "finite. Use (draft_logits.float() / temperature).logsumexp(-1)."
         check_all(function, "draft_logsumexp", inputs.draft_logsumexp, good, rule)
 
