@@ -665,6 +665,15 @@ class AssumesRowsLieTogether(LogprobsOracle):
         return flat.float().nan_to_num(posinf=9.0).numpy().copy()
 
 
+@_mutant("LPR154")
+class AssumesIdsLieTogether(LogprobsOracle):
+    """The next row's id is the next number in memory."""
+
+    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
+        ids = batch.token_ids.as_strided(batch.token_ids.shape, (1,))
+        return super().logprobs(batch.replace(token_ids=ids.where(ids < batch.vocab_size, 0)))
+
+
 @_mutant("LPR155")
 class WritesWhereNothingWasEmitted(LogprobsOracle):
     """The row of id -1 is computed, too, and written to the place before."""
