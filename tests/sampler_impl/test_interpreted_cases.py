@@ -48,6 +48,7 @@ STEP: dict[str, Sequence[Any]] = {  # Any: as above
     "counts": ([2, 0, 1], [1, 1, 1, 1, 1], [3, 3]),
     "shape": launch.SHAPES,
     "groups": ((), ("penalties",), ("edits",), ("grammar",), tuple(OFF)),
+    "young": (False, True),  # as many tokens as a bad word has before its last one, or none
     "filters": (False, True),
     "most": (16, launch.MOST),  # candidates of a row: where they do not fit, it is bisected
     "dtype": FLOATS,
@@ -64,6 +65,7 @@ def test_kernels_of_the_step_do_what_the_twin_does(chosen: Chosen, monkeypatch: 
     options = {**chosen}
     counts, size, shape, groups = (options.pop(name) for name in ("counts", "vocab_size", "shape", "groups"))
     monkeypatch.setattr(launch, "MOST", options.pop("most"))
+    is_young = options.pop("young")
     counts = [0] * len(counts) if options["drafts"] is Drafts.NONE else counts
     case = make_case(size, counts, size, edits=len(groups) > 0, **options)
     for name in OFF if groups else ():
@@ -73,6 +75,10 @@ def test_kernels_of_the_step_do_what_the_twin_does(chosen: Chosen, monkeypatch: 
                 inputs=replace(case.inputs, **OFF[name]),
                 capacity=replace(case.capacity, **{name: 0 if name == "edits" else False}),
             )
+    words = None if case.inputs.edits is None else case.inputs.edits.bad_words
+    if is_young and words is not None and case.inputs.slots is not None:
+        positions = words.starts[case.inputs.slots.long()] + torch.arange(len(counts)) % 3
+        case = replace(case, inputs=replace(case.inputs, positions=positions))
     inputs = case.on(DEVICE)
     twin, plan = (StepPlan(case.capacity, DEVICE, backend=backend) for backend in ("torch", "triton"))
     plan._run._shape_of = lambda _: shape  # type: ignore[union-attr, method-assign]  # of the Triton backend
