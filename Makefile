@@ -8,12 +8,12 @@
 
 PYTHON  ?= python3
 # One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has rejection/torch. Then the
-# whole step in its other contracts and from raw logits, and kernels, which are interpreted: of those of the step, whose
-# draws take minutes there, the properties. Their suites run on a card; tests/sampler_impl/test_interpreted_cases.py
-# compares them with PyTorch.
+# whole step in its other contracts and from raw logits; and the properties of kernels, which are interpreted: draws take
+# minutes there. Whole suites on kernels run on a card; tests/sampler_impl/test_interpreted_cases.py compares them with
+# PyTorch.
 SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/step
-SMOKE   := logits_plan/step sampling/step rejection/step-raw rejection/triton
-KERNELS := sampling/triton sampling/step-triton
+SMOKE   := logits_plan/step sampling/step rejection/step-raw
+KERNELS := rejection/triton sampling/triton sampling/step-triton
 PROFILE ?= ci
 WORKERS ?= 2
 SERVER  ?= llama.cpp

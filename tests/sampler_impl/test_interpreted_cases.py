@@ -75,10 +75,11 @@ def test_kernels_of_the_step_do_what_the_twin_does(chosen: Chosen, monkeypatch: 
                 inputs=replace(case.inputs, **OFF[name]),
                 capacity=replace(case.capacity, **{name: 0 if name == "edits" else False}),
             )
-    words = None if case.inputs.edits is None else case.inputs.edits.bad_words
-    if is_young and words is not None and case.inputs.slots is not None:
-        positions = words.starts[case.inputs.slots.long()] + torch.arange(len(counts)) % 3
-        case = replace(case, inputs=replace(case.inputs, positions=positions))
+    edits, slots = case.inputs.edits, case.inputs.slots
+    if is_young and edits is not None and edits.bad_words is not None and slots is not None:
+        words = replace(edits.bad_words, counts=torch.full_like(edits.bad_words.counts, 4))
+        positions = words.starts[slots.long()] + torch.arange(len(counts)) % 3
+        case = replace(case, inputs=replace(case.inputs, positions=positions, edits=replace(edits, bad_words=words)))
     inputs = case.on(DEVICE)
     twin, plan = (StepPlan(case.capacity, DEVICE, backend=backend) for backend in ("torch", "triton"))
     plan._run._shape_of = lambda _: shape  # type: ignore[union-attr, method-assign]  # of the Triton backend
@@ -101,7 +102,7 @@ REJECTION: dict[str, Sequence[Any]] = {  # Any: as above
     "padding": (0, 2),  # positions that no request has
     "ids": (torch.int32, torch.int64),
     "dtype": FLOATS,
-    "row": ("normal", "ties", "masked", "zero draft"),
+    "row": ("normal", "ties", "masked", "zero draft", "heavy draft"),  # the last one leaves no residual
 }
 
 
@@ -124,6 +125,8 @@ def test_kernels_of_verification_do_what_the_twin_does(chosen: Chosen, seed: int
     ids = ids.masked_fill(uniform(num_tokens) < 0.15, -1)
     if chosen["row"] == "zero draft":
         draft[uniform(num_tokens) < 0.5] = 0.0
+    if chosen["row"] == "heavy draft":
+        draft = logits.softmax(-1) * 2
     temperature = {"none": 1.0, "some": 1.0, "all": 0.0}[chosen["greedy"]] * torch.ones(len(counts))
     temperature[-1] *= chosen["greedy"] == "none"
     is_greedy = chosen["greedy"] == "all"
