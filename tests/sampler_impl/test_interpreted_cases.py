@@ -36,9 +36,9 @@ OFF = {"penalties": {"penalties": None}, "edits": {"edits": None}, "grammar": {"
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def covering(features: Mapping[str, Sequence[Any]]) -> list[Chosen]:  # Any: as above
-    """Return choices in which every pair of values of two features occurs."""
-    rows = covering_rows(tuple(map(len, features.values())), seed=1)
+def covering(features: Mapping[str, Sequence[Any]], strength: int = 2) -> list[Chosen]:  # Any: as above
+    """Return choices in which every combination of values of any two features, or `strength`, occurs."""
+    rows = covering_rows(tuple(map(len, features.values())), strength, seed=1)
     return [{name: features[name][value] for name, value in zip(features, row, strict=True)} for row in rows]
 
 
@@ -159,11 +159,11 @@ SAMPLING: dict[str, Sequence[Any]] = {  # Any: as above
     "filters": ((), ("min_p",), ("top_k", "top_p"), ("top_k", "top_p", "min_p")),
     "greedy": (0, 3, 12),
     "dtype": FLOATS,
-    "row": ("normal", "masked", "invalid"),
+    "row": ("normal", "masked", "invalid", "sloped"),  # the last one has tiles of different maxima
 }
 
 
-@pytest.mark.parametrize("chosen", covering(SAMPLING), ids=lambda chosen: str(chosen["vocab_size"]))
+@pytest.mark.parametrize("chosen", covering(SAMPLING, 3), ids=lambda chosen: str(chosen["vocab_size"]))
 def test_kernels_of_sampling_do_what_the_twin_does(chosen: Chosen) -> None:
     size, noise = chosen["vocab_size"], torch.Generator().manual_seed(chosen["vocab_size"])
     logits = torch.randn(12, size, generator=noise) * 3
@@ -172,6 +172,8 @@ def test_kernels_of_sampling_do_what_the_twin_does(chosen: Chosen) -> None:
     if chosen["row"] == "invalid":
         logits[range(0, 12, 4), torch.arange(3) % size] = torch.tensor([torch.nan, torch.inf, -torch.inf])
         logits[3] = -torch.inf
+    if chosen["row"] == "sloped":
+        logits = logits / 10 - (torch.arange(size) >= 4096).float()
     temperature = torch.rand(12, generator=noise) * 2 + 0.3
     temperature[: chosen["greedy"]] = 0
     of_filters = {
