@@ -8,11 +8,13 @@
 # They work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
-# One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has the fifth in PyTorch. Then
-# the whole step in PyTorch, in three contracts; and at `smoke` in Triton, which is interpreted, and from raw logits in both.
-SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/triton logits_plan/step sampling/step rejection/step
-STEPS   := logits_plan/step-triton sampling/step-triton rejection/step-triton rejection/step-draft-logits \
-           rejection/step-raw rejection/step-raw-triton
+# One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has rejection/torch. Then the
+# whole step in its other contracts and from raw logits; and the properties of kernels, which are interpreted: draws take
+# minutes there. Whole suites on kernels run on a card; tests/sampler_impl/test_interpreted_cases.py compares them with
+# PyTorch.
+SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/step
+SMOKE   := logits_plan/step sampling/step rejection/step-raw
+KERNELS := rejection/triton sampling/triton sampling/step-triton
 PROFILE ?= ci
 WORKERS ?= 2
 SERVER  ?= llama.cpp
@@ -28,7 +30,8 @@ unexport PYTHONDONTWRITEBYTECODE
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
 ifeq ($(origin SAMPLER),file)
-	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(STEPS) --profile smoke -n $(WORKERS)
+	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SMOKE) --profile smoke -n $(WORKERS)
+	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(KERNELS) --profile smoke --only properties -n $(WORKERS)
 endif
 
 # The performance suite counts in a process of its own: beside another worker it gives no verdict.
