@@ -79,9 +79,7 @@ def bench_command(
     try:
         found = bench(ours, other, limit, echo, roofline_min=roofline_min)
     except (Exception, SystemExit) as error:
-        echo(
-            f"NO VERDICT: a call raised {last_line(error)}. Mend that first. Run: fairdraw check {spec}", err=True
-        )
+        echo(f"NO VERDICT: a call raised {last_line(error)}. Mend that first. Run: fairdraw check {spec}", err=True)
         sys.exit(NOTHING_RUN)
     echo("\n" + "\n".join(table(found.findings)))
     if json_file is not None:
