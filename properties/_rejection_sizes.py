@@ -22,9 +22,9 @@ from fairdraw.properties._rejection_asserts import (
     works_or_refuses,
 )
 from fairdraw.properties._rejection_cases import accepting, ordinary, rejecting
-from fairdraw.properties._rejection_wide import require_far_memory
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, RejectionSampler
 from fairdraw.strategies import DTYPES, LAYOUTS, RejectionCase, RequestRecipe
+from fairdraw.strategies._cases import require_far_memory
 from fairdraw.strategies._sizes import BATCH_SIZES
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)

@@ -151,7 +151,7 @@ class StepPlan:
         Raises:
             TypeError: If an argument is of the wrong kind.
             ValueError: If arguments disagree with each other or with the capacity, or with `validate=True` a value is
-            out of its range.
+                out of its range.
 
         Randomness:
             As described at the head of this module.

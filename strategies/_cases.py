@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 from fairdraw.strategies._arguments import one_of
@@ -364,6 +365,18 @@ def far_apart(rows: torch.Tensor) -> torch.Tensor:  # [num_tokens, vocab_size] a
     far = store.as_strided((num_rows, vocab_size), (stride, 1), store.storage_offset())
     far.copy_(rows)
     return far
+
+
+_RESERVED = 2**33
+"""Elements, of the largest batch whose rows lie far apart."""
+
+
+def require_far_memory() -> None:
+    """Raise `CapabilityUnsupported` where rows cannot be put 2**31 elements apart; so the check counts as skipped."""
+    on_host = reserved(_RESERVED, torch.float32) is not None
+    on_device = not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] > 2**36
+    if not (on_host and on_device):
+        raise CapabilityUnsupported("there is no room here for rows that lie 2**31 elements apart")
 
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # of Linux; Python has the name since 3.13

@@ -299,7 +299,12 @@ def logprobs_cases(
         dtypes: Of the model's logits (`DTYPES`).
         layouts: Strides of both logits (`LAYOUTS`).
         ids: Types of the token ids.
-        logits, num_logprobs, processing, tokens, max_rows, all_emitted: As for `logprobs_requests`.
+        logits: As for `logprobs_requests`.
+        num_logprobs: As for `logprobs_requests`.
+        processing: As for `logprobs_requests`.
+        tokens: As for `logprobs_requests`.
+        max_rows: As for `logprobs_requests`.
+        all_emitted: As for `logprobs_requests`.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, or a requirement is unsupported; when the first case is

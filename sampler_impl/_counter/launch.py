@@ -248,6 +248,6 @@ def _strip(num_blocks: int, strips: dict[int, int]) -> int:
 
 def launches_overlap(device: torch.device) -> bool:
     """Whether the device has programmatic dependent launch: NVIDIA from Hopper on."""
-    if INTERPRETED or device.type != "cuda" or torch.version.hip is not None:
+    if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device)[0] >= 9

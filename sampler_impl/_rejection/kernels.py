@@ -43,10 +43,9 @@ from .step import KNOWN
 if TYPE_CHECKING:
     from .step import VerifyStep
 
-MAX_TILE = 8192 if INTERPRETED else 2048
-"""Vocabulary entries per program of the race, whose tokens do not depend on it. Compiled: one step takes what
-`compatible` says in `perf_regression/records/rejection_h200.json`; other widths have no record. Interpreted: each
-program is paid for, and its width costs next to nothing."""
+MAX_TILE = 2048
+"""Vocabulary entries per program of the race, whose tokens do not depend on it. One step takes what `compatible` says
+in `perf_regression/records/rejection_h200.json`; other widths have no record."""
 
 NUM_LANES = 128
 PLACEHOLDER = tl.constexpr(-1)
@@ -224,7 +223,7 @@ def _accept_kernel(
     req_idx = tl.program_id(0)
     is_greedy = target_probs_ptr is None
     if temperature_ptr is not None:
-        # By way of integers: in the interpreter what a comparison of floats gives is a float once it is spread.
+        # By way of integers: Triton's interpreter makes a float of a comparison of floats once it is spread.
         is_greedy = (tl.load(temperature_ptr + req_idx) == GREEDY_TEMPERATURE).to(tl.int32) != 0
     start, end = _drafts_of(cu_num_draft_tokens_ptr, req_idx, num_tokens)
     num_draft_tokens = tl.minimum(end - start, max_spec_len)

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether TRITON_INTERPRET=1 was set when the kernel was defined; only then does it accept CPU tensors."""
 
-TILE = 4096 if INTERPRETED else 2048
-"""Vocabulary entries per program. Compiled: chosen on an H200; other widths are not recorded. Interpreted: every
-program has a cost, and its width adds almost nothing."""
+TILE = 2048
+"""Vocabulary entries per program. Chosen on an H200; other widths are not recorded."""
 
 
 def penalise(

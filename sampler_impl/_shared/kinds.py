@@ -23,7 +23,9 @@ _PLAIN = frozenset({type(None), bool, int})
 
 
 class Kinds(Generic[Plan]):
-    """Plans of calls that passed their checks, by the kind of their arguments. Any thread may find and add."""
+    """Plans of calls that passed their checks, by the kind of their arguments. Any thread may find and add.
+
+    Interpreted kernels add none: on a CPU `backend=None` is PyTorch, whatever kind of call was made before."""
 
     def __init__(self) -> None:
         self.plans: dict[Hashable, Plan] = {}

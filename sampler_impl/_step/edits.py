@@ -35,8 +35,6 @@ from .rows import (
 )
 from .scan import exponent_scale, sum_tiles
 
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
 ALLOWED = tl.constexpr(1)
 BIASED = tl.constexpr(2)
 EXCLUDED = tl.constexpr(3)
@@ -192,7 +190,7 @@ def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
     entries = tl.arange(0, CAPACITY)
     bias = tl.zeros((CAPACITY,), tl.float32)
     counts = tl.zeros((CAPACITY,), tl.int64)
-    for chunk in range(0, tl.cdiv(size, CHUNK)):  # from 0: the interpreter keeps programs of as many chunks together
+    for chunk in range(0, tl.cdiv(size, CHUNK)):
         others = chunk * CHUNK + tl.arange(0, CHUNK)
         mask = others < size
         same = token_ids[:, None] == tl.load(ids_ptr + others, mask=mask, other=-1)[None, :]

@@ -30,9 +30,6 @@ from .rows import (
 )
 from .scan import exponent_scale
 
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
-
 
 @triton.jit
 def _residual_of_tile(row, draft_row, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT: tl.constexpr):

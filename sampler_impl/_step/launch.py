@@ -108,10 +108,7 @@ class Launches:
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
         self.capacity, self.index = capacity, device.index
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
-        # The interpreter computes what lies behind a small vocabulary as well.
-        few = triton.next_power_of_2(capacity.num_tiles) if INTERPRETED else SCAN_BLOCK
-        self.block = min(few, SCAN_BLOCK)
-        self.num_blocks = triton.cdiv(capacity.num_tiles, self.block)
+        self.num_blocks = triton.cdiv(capacity.num_tiles, SCAN_BLOCK)
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
         self.edit_capacity = triton.next_power_of_2(max(capacity.edits, 16)) if capacity.edits else 0
         self.width = capacity.max_spec_len + 1
@@ -162,16 +159,14 @@ class Launches:
     def _choose_kernels(self, device: torch.device) -> None:
         capacity, first = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
         # Where rows are filtered it costs: programs that come early share multiprocessors while others are idle.
-        can_start_early = not INTERPRETED and device.type == "cuda" and can_overlap(device)
+        can_start_early = device.type == "cuda" and can_overlap(device)
         overlaps, early = can_start_early and not capacity.filters, {"launch_pdl": True}
         follows = first | (early if overlaps else {})
         limits = torch.version.hip is None
         of_settle, block = self._settle_options(limits=limits)
-        if INTERPRETED:  # as in `__init__`
-            block = min(block, triton.next_power_of_2(self.all_tiles) * RUNS)
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
-        of_edits = {"BLOCK": self.block, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
+        of_edits = {"BLOCK": SCAN_BLOCK, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
         self.edit_kernel = Compiled(edit_kernel, first, **of_edits)
         positions = triton.next_power_of_2(self.width)
         self.settle_kernels = {
@@ -193,7 +188,9 @@ class Launches:
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
         self.emit_kernel = Compiled(emit_kernel, follows, **constants)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
-        of_scan = {"BLOCK": self.block, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
+        of_scan = {"BLOCK": SCAN_BLOCK, "REQUESTS": self.requests_at, "WAITS": waits}
+        # Instructions of a card, not choices: `mov` is NVIDIA's, and programs that overlap wait by another one.
+        of_scan |= {"PINS": device.type == "cuda" and limits, "OVERLAPS": overlaps}
         scan_options = first | (early if waits else {})
         if capacity.penalties and limits:
             scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
@@ -270,7 +267,7 @@ class Launches:
 
     def _shape_of(self, num_blocks: int) -> Shape:
         """Of the scan, for so many blocks of all requests."""
-        if self.width > 1 and num_blocks * self.width <= MOST_APART and not INTERPRETED:
+        if self.width > 1 and num_blocks * self.width <= MOST_APART:
             return ROWS_APART
         return LONG_STRIPS if num_blocks >= LONG_STRIPS_FROM else SHORT_STRIPS
 

@@ -12,9 +12,6 @@ import triton.language as tl
 from .._shared.kernels import argmax_order
 from .rows import MIN_TEMPERATURE, find_request, ids_of, load_one_tile, locate, scaled_by
 
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
-
 
 @triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
 def processed_kernel(

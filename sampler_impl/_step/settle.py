@@ -54,10 +54,6 @@ from .scan import exponent_scale
 MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
 
 
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
-
-
 @triton.jit
 def _draft_of(row, drafts, row_idx, slot, offset, count, vocab_size, max_spec_len, EDITS: tl.constexpr):
     """Id and index of the draft token behind a row; -1 if there is none, or none that could be accepted."""

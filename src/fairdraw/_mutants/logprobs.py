@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
 from fairdraw._mutants._mutant import Mutant, name_of
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
@@ -741,4 +742,12 @@ class ReturnsARawValueWithTheToken(Drawing):
         return found
 
 
-MUTANTS = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+def _lanes(fault: LaneFault) -> FunctionLogprobsSampler:
+    return as_sampler(LogprobsOracle(), racing(Drawing, fault)(), fault.name)
+
+
+MUTANTS = (
+    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
+    *lane_mutants(_lanes, "DIST952", "DIST952", faults=LANE_FAULTS),
+    *lane_mutants(_lanes, "DIST953", "DIST953", min_draws=500_000),
+)
