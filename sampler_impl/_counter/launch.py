@@ -214,7 +214,7 @@ class _Plan(LaunchPlan):
             TILES=max(next_power_of_2(self.num_tiles), SNAPSHOT.value),
         )
         grid = cdiv(self.num_blocks, strip), cdiv(self.batch_size, self.folds), self.folds
-        return kernel, grid, (self.batch_size, *self.strides, self.num_tiles, self.max_spec_len)
+        return kernel, grid, (self.batch_size, self.num_tokens, *self.strides, self.num_tiles, self.max_spec_len)
 
     def _measure_registers(self) -> dict[str, int]:
         """As below; but of two bytes per logit and several blocks the compiler takes fewer by itself, 64 at most."""

@@ -1,8 +1,8 @@
 """Calls that come again: what was checked of arguments of one kind is not checked again for others of that kind.
 
-A *kind* is all that checks depend on: of a tensor its type, device, shape and strides, of a number the number. Contents
-and addresses are no part of it. Engines call with few kinds, or with a new one per size of the batch: the last ones are
-kept. No tensor is.
+A *kind* is all that checks depend on: of a tensor its type, device, shape, strides and sign bit, of a number itself.
+Contents and addresses are no part of it. Engines call with few kinds, or with a new one per size of the batch: the last
+ones are kept. No tensor is.
 """
 
 from __future__ import annotations
@@ -58,4 +58,4 @@ def kind_of(arguments: Iterable[Any]) -> Hashable:  # Any: as above
 def _kind_of_tensor(
     tensor: Tensor,  # [...] any
 ) -> Hashable:
-    return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.is_neg()

@@ -238,6 +238,7 @@ class Launches:
                     inputs.slots,
                     inputs.parameters.temperature,
                     checked.num_rows,
+                    checked.num_slots,
                     self.capacity.max_spec_len,
                     *self.sizes,
                     **EACH_ROUNDED,
@@ -284,14 +285,14 @@ class Launches:
                 of_edits, edited = edits.described or self._describe(edits, _edit_groups(inputs.edits)[:2])
             kinds = kind, of_penalties, of_edits
         of_rows = None if inputs.edits is None else inputs.edits.forced_token_ids
-        logits, stride, grammar = self._logits(inputs)
+        logits, stride, grammar, words = self._logits(inputs)
         ids, dense, slot_stride, position_stride, logsumexp, step, temperature = _drafts(inputs)
         of_requests = inputs.cu_num_rows, inputs.positions, logsumexp, temperature
         tensors = logits, grammar, *of_requests, of_rows, inputs.slots, ids, dense
-        facts, addresses = described_batch(tensors, (stride, slot_stride, position_stride, step))
+        facts, addresses = described_batch(tensors, (stride, words, slot_stride, position_stride, step))
         logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = addresses
         return (kinds, facts), (
-            (logits, stride, grammar),
+            (logits, stride, grammar, words),
             penalised,
             (cu_num_rows, slots),
             (seeds, positions),
@@ -320,13 +321,15 @@ class Launches:
         )
 
     def _logits(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
-        return inputs.logits, inputs.logits.stride(0), inputs.grammar_mask if self.capacity.grammar else None
+        """The logits and the masks, each with its row stride."""
+        grammar = inputs.grammar_mask
+        return inputs.logits, inputs.logits.stride(0), grammar, 0 if grammar is None else grammar.stride(0)
 
     def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
         """What kernels see rows by: `rows.locate`."""
-        logits, stride, grammar = given[0]
+        logits, stride, grammar, words = given[0]
         draft_token_ids = given[5][0] if self.capacity.penalties else None
-        return logits, stride, grammar, self.num_words, memory.edits, given[1], draft_token_ids
+        return logits, stride, grammar, self.num_words, memory.edits, given[1], draft_token_ids, words
 
     def _launch_kernels(
         self,
@@ -339,10 +342,10 @@ class Launches:
         emits: bool,
     ) -> None:
         """Takes `memory` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
-        (logits, stride, grammar), penalties, requests, noise, filters, drafts, edits = given
+        (logits, stride, grammar, words), penalties, requests, noise, filters, drafts, edits = given
         rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
         drafts = (*drafts, memory.draft_logsumexp)
-        batch_size, sizes = checked.batch_size, (checked.num_rows, max_spec_len, *self.sizes)
+        batch_size, sizes = checked.batch_size, (checked.num_rows, checked.num_slots, max_spec_len, *self.sizes)
         by_row, stream = (batch_size, self.width, 1), stream_of(self.index)
         if self.edit_capacity:
             self.edit_kernel.launch(
@@ -360,10 +363,9 @@ class Launches:
                 penalties,
                 *edits,
                 filters[0],
-                checked.num_rows,
-                max_spec_len,
-                self.capacity.vocab_size,
+                *sizes[:-1],
                 stride,
+                words,
                 self.num_words,
             )
         if not (emits or self.capacity.filters):  # then `edits` alone decides what is processed

@@ -256,7 +256,7 @@ def _scan_block(
     return end
 
 
-@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
 def scan_kernel(
     words_ptr,  # [max_rows, all_tiles] int64, written
     reached_ptr,  # [max_rows, all_tiles] int64, written, or None: nothing is filtered
@@ -269,6 +269,7 @@ def scan_kernel(
     temperature_ptr,  # [num_slots] float32
     draft_token_ids_ptr,  # [num_rows] int32, or None
     num_rows,
+    num_slots,
     max_spec_len,
     vocab_size,
     all_tiles,
@@ -281,9 +282,9 @@ def scan_kernel(
     OVERLAPS: tl.constexpr,
 ):
     let_next_kernel_start(OVERLAPS)
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6])  # for Triton 3.6: `rows`
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7])  # as `rows` says
     req_idx, strip = tl.program_id(REQUESTS), tl.program_id(1 - REQUESTS)
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, num_slots, max_spec_len)
     begin, end = tl.zeros((), tl.int32), count
     if APART:
         begin = tl.program_id(2)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fairdraw._core.budget import Deadline
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, contract_of
+from fairdraw._core.failures import Inconclusive
 from fairdraw._core.pulse import SamplerHangs
 from fairdraw._report.summary import Header, count_checks, worded_fairness
 from fairdraw._run import expected
@@ -113,6 +114,7 @@ class Plan:
         groups: Code to the workload whose draws the check shares with others.
         titles: Piece to its code and title.
         seconds: Expected for the whole run; 0 if unknown.
+        totals: As `Scope` has them.
     """
 
     sampler_name: str
@@ -124,6 +126,7 @@ class Plan:
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    totals: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Bench:
@@ -148,7 +151,7 @@ class Bench:
             reference,
             job.reference or (self.contract.reference if reference else None),
             ends_at=job.ends_at,
-            expected=expected.read_expected(job.xfails, job.baseline, nothing_declared=job.no_known),
+            expected=expected.read_expected(job.xfails, job.baseline, job.spec, nothing_declared=job.no_known),
         )
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
 
@@ -191,7 +194,7 @@ class Bench:
         left = math.inf if self.job.ends_at is None else self._left() or 0.0
         try:
             words, seconds, scale = timed(self.sampler, self.checks, self.profile, self.job.seed, left)
-        except NoAnswer as error:
+        except (NoAnswer, Inconclusive) as error:
             return Pace(words=(f"the server could not be timed: {error}",))
         return Pace(scale, words, seconds=seconds)
 
@@ -215,6 +218,7 @@ class Bench:
             fairness,
             duration="; ".join(self.pace.words),
             about=tuple(about()),
+            old_answers=getattr(self.sampler, "old_answers", ""),
         )
         silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))
@@ -231,6 +235,7 @@ class Bench:
             groups={check.code: key for check in self.checks if (key := workload_key(check))},
             titles={check.code: check.id for check in self.checks},
             seconds=self.pace.seconds,
+            totals={self.contract.name: len(all_checks(contract=self.contract.name)) + bool(self._ledger)},
         )
 
     def run(self, piece: str) -> CheckRecord:
