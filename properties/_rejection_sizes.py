@@ -173,7 +173,7 @@ def _equals_contiguous(sampler: RejectionSampler, case: RejectionCase) -> None:
     needs=(*_STRIDED, *_EXPLICIT),
 )
 def strided_logits_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Transposed and sliced `target_logits` give the tokens of a contiguous copy, or an error that names the argument.
+    """Transposed and sliced tensors, all of the batch, give a contiguous copy's tokens, or an error that names one.
 
     A kernel that multiplies the row number by the vocabulary size reads other tokens' logits.
     """

@@ -222,7 +222,7 @@ def _small(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return ordinary(can, explicit=explicit, min_vocab_size=8, logits=("normal", "zipf", "half"), max_rows=0)
 
 
-@check("SAM191", _small, needs_one_of=_NOISE, weight=0.5)
+@check("SAM191", _small, needs_one_of=_NOISE, weight=0.5, depends_on=("SAM161",))
 def an_answer_does_not_depend_on_the_calls_before(sampler: TokenSampler, case: SamplingCase) -> None:
     """The same call gives the same tokens before and after calls of larger and smaller batches and vocabularies.
 
@@ -276,7 +276,7 @@ def _cheap(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return st.builds(SamplingCase, st.just(11), st.just(kept), explicit=st.just(explicit), seed=bulk_seeds())
 
 
-@check("SAM193", _cheap, needs_one_of=_NOISE, weight=0.02)
+@check("SAM193", _cheap, needs_one_of=_NOISE, weight=0.02, depends_on=("SAM161",))
 def no_call_of_a_thousand_is_different(sampler: TokenSampler, case: SamplingCase) -> None:
     """600 calls of one batch with the same noise give the same tokens, and its tensors stay what they were.
 

@@ -11,7 +11,7 @@ import operator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, b
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairdraw.protocols._batch import Batch
+
+AnyBatch = TypeVar("AnyBatch", bound="Batch")
 
 Probs = NDArray[np.float32]
 """One row of probabilities, `[vocab_size] float32`."""
@@ -196,18 +199,19 @@ class RejectionCase(BatchRecipe):
         counts, drafting = self.num_draft_tokens, self._drafting(device)
         temperature = [0.0 if request.greedy else request.temperature for request in self.requests]
         bonus = bulk_rng("bonus", self.seed).integers(self.vocab_size, size=len(counts))
-        return _DrawnBatch(
+        batch = _DrawnBatch(
             draft_token_ids=torch.tensor(drafting.draft_token_ids, dtype=torch.int32, device=device),
             num_draft_tokens=counts,
             cu_num_draft_tokens=torch.tensor(np.cumsum(counts), dtype=torch.int32, device=device),
             max_spec_len=self.max_spec_len,
             draft_probs=torch.tensor(drafting.draft_rows, device=device) if self.dense else None,
-            target_logits=_laid_out(self._target_logits.to(device), self.layout),
+            target_logits=self._target_logits.to(device).clone(),
             bonus_token_ids=torch.tensor(bonus, dtype=torch.int32, device=device).reshape(-1, 1),
             temperature=torch.tensor(temperature, dtype=torch.float32, device=device),
             synthetic_rates=torch.tensor(self._rates, device=device) if self.synthetic else None,
             origin=f"{self._as_code}.batch({_argument(device)})",
         )
+        return laid_out(batch, self.layout)
 
     def noise(self, device: str = "cpu") -> Noise:
         """Build fresh noise: explicit numbers, or seeds with generators in their initial state."""
@@ -304,18 +308,32 @@ def _argument(device: str) -> str:
     return "" if device == "cpu" else repr(device)
 
 
-def _laid_out(logits: torch.Tensor, layout: str) -> torch.Tensor:  # [num_tokens, vocab_size]
-    """The same values with other strides, in new memory; the elements between them are inf, which shows if read."""
-    num_tokens, vocab_size = logits.shape
+def strided_like(tensor: torch.Tensor, layout: str) -> torch.Tensor:  # [...] any, both
+    """Return the same values with other strides, in new memory; what lies between them shows if it is read."""
+    between = torch.inf if tensor.is_floating_point() else 0x55555555
+    if layout == "transposed" and tensor.ndim == 1:
+        columns = tensor.new_full((len(tensor), 2), between)
+        columns[:, 0] = tensor
+        return columns[:, 0]
     if layout == "transposed":
-        return logits.clone().t().contiguous().t()
+        return tensor.clone().transpose(0, -1).contiguous().transpose(0, -1)
     if layout == "sliced":
-        wide = logits.new_full((num_tokens, vocab_size + 3), torch.inf)
-        wide[:, 1 : vocab_size + 1] = logits
-        return wide[:, 1 : vocab_size + 1]
+        wide = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + 3), between)
+        wide[..., 1:-2] = tensor
+        return wide[..., 1:-2]
     if layout == "huge-stride":
-        return far_apart(logits)
-    return logits.clone()
+        return far_apart(tensor)
+    return tensor.clone()
+
+
+def laid_out(batch: AnyBatch, layout: str) -> AnyBatch:
+    """Return a batch whose tensors all have other strides; a huge one have the logits alone."""
+    if layout == "contiguous":
+        return batch
+    is_huge = layout == "huge-stride"
+    named = {name: tensor for name, tensor in batch.tensors().items() if name.endswith("logits") or not is_huge}
+    changed = {name: strided_like(tensor, layout) for name, tensor in named.items()}
+    return batch.replace(**changed, origin=batch.origin)
 
 
 _FAR = 2**31

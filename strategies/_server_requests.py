@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.budget import unwrapped
 from fairdraw._core.failures import CapabilityUnsupported, Inconclusive, calling
 from fairdraw._core.seeds import derive_seed
+from fairdraw._core.wrapping import unwrapped
 from fairdraw.protocols import Answer, Capabilities, Capability, GenerationRequest, NoAnswer, Server
 
 if TYPE_CHECKING:

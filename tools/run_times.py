@@ -24,23 +24,17 @@ from provenance import ROOT, commit, machine, rows_as_json
 RECORD, PAGE = ROOT / "statistical" / "records" / "run_times.json", ROOT / "docs" / "ci.md"
 SAMPLERS = (
     "rejection/torch",
-    "rejection/triton",
     "sampling/torch",
-    "sampling/triton",
     "penalties/torch",
     "thinking_budget/torch",
     "logits_plan/torch",
     "rejection/step",
     "sampling/step",
     "logits_plan/step",
-    "rejection/step-triton",
-    "sampling/step-triton",
-    "logits_plan/step-triton",
     "rejection/step-draft-logits",
     "rejection/step-raw",
-    "rejection/step-raw-triton",
 )
-LIMITS = {"smoke": 45, "ci": 240, "interpreted ci": 360}
+LIMITS = {"smoke": 45, "ci": 240}
 """Seconds that a run should take at most on 2 quiet cores: an aim."""
 
 Row = dict[str, Any]  # Any: JSON
@@ -90,18 +84,12 @@ def with_table(page: str, rows: list[Row]) -> str:
     """The page with the table between its two comments."""
     lines = ["| sampler | profile | wall, s | CPU, s | aim, s |", "|---|---|---|---|---|"]
     lines += [
-        f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {limit(r)} |"
+        f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {LIMITS[r['profile']]} |"
         for r in sorted(rows, key=lambda row: (list(LIMITS).index(row["profile"]), SAMPLERS.index(row["sampler"])))
     ]
     text = "\n".join(lines)
     between = r"(<!-- times: begin -->\n).*(<!-- times: end -->)"
     return re.sub(between, lambda marks: f"{marks[1]}{text}\n{marks[2]}", page, flags=re.DOTALL)
-
-
-def limit(row: Row) -> int:
-    """An interpreter's runs may take longer at `ci`."""
-    interpreted = "triton" in row["sampler"] and row["profile"] == "ci"
-    return LIMITS["interpreted ci" if interpreted else row["profile"]]
 
 
 if __name__ == "__main__":

@@ -73,7 +73,10 @@ def _add_files(group: pytest.OptionGroup) -> None:
     """Files of known failures, and files that a run writes."""
     group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="TOML: code = reason; known failures, strict")
     group.addoption(
-        "--fairdraw-baseline", type=Path, metavar="FILE", help="JSON: only failures that are not in it are red"
+        "--fairdraw-baseline",
+        type=Path,
+        metavar="FILE",
+        help="JSON: ignore the failures listed here; only new ones fail the run",
     )
     group.addoption("--fairdraw-html", type=Path, metavar="FILE", help="write the run as a page")
     group.addoption(

@@ -27,6 +27,8 @@ from fairdraw._run.loading import load_sampler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.usefixtures("signals_of_a_terminal")
+
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 load_sampler("sampling")
 

@@ -44,17 +44,15 @@ def served(trouble: str = "", **settings: Any) -> Iterator[str]:  # Any: fields 
         yield f"{address}/v1"
 
 
-def checked(address: str, *options: str, timeout: float = 60) -> tuple[int, str]:
+def checked(address: str, *options: str) -> tuple[int, str]:
     """Exit code and output of a short run in this process."""
-    words = ["check", address, "--profile", "smoke", "-n", "0", "--timeout", str(timeout), "-k", "DIST911", *options]
+    words = ["check", address, "--profile", "smoke", "-n", "0", "--timeout", "60", "-k", "DIST911", *options]
     run = CliRunner().invoke(main, words)
     assert run.exception is None or isinstance(run.exception, SystemExit)
     return run.exit_code, run.output
 
 
 BAD = {
-    "is busy for ever": rf"{ADDRESS} was busy \(HTTP 429\) for 1 s \(--timeout\){JUDGED}",
-    "is busy for ever and says until when": rf"{ADDRESS} was busy \(HTTP 429\) for 1 s \(--timeout\){JUDGED}",
     "breaks in the middle": rf"{ADDRESS}/completions answered HTTP 500: .*EngineDeadError.*{JUDGED}",
     "sends a page of html": rf"{ADDRESS}/completions sent no JSON: <html>.*{JUDGED}",
     "sends half an answer": rf"{ADDRESS}/completions sent no JSON: {{.*{JUDGED}",
@@ -62,15 +60,14 @@ BAD = {
     "sends nothing": rf"{ADDRESS}/completions sent no JSON: nothing at all{JUDGED}",
     "nests its answer": rf"{ADDRESS}/completions sent no JSON: \[+ \.\.\.{JUDGED}",
     "sends without end": rf"{ADDRESS}/completions sent more than 32 MiB for one request, and went on{JUDGED}",
-    "drips": rf"{ADDRESS} did not answer within 1 s \(--timeout\){JUDGED}",
-    "is slow": rf"{ADDRESS} did not answer within 1 s \(--timeout\){JUDGED}",
 }
+"""What takes a while to be seen, tests/server/test_client.py shows with a clock of its own."""
 
 
 @pytest.mark.parametrize("trouble", BAD)
 def test_a_run_that_breaks_off_is_incomplete(trouble: str) -> None:
     with served(trouble) as address:
-        code, output = checked(address, timeout=1 if "1 s" in BAD[trouble] else 60)  # a busy machine may need seconds
+        code, output = checked(address)
     assert code == 11
     assert re.search(rf"^incomplete +DIST911 .* \({BAD[trouble]}\)$", output, flags=re.MULTILINE), output
     assert output.splitlines()[-1].startswith("INCOMPLETE: 1 of 1 checks did not finish: DIST911")
@@ -103,7 +100,7 @@ def test_a_server_that_dies_leaves_what_was_judged() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT / "src") as server:
         assert server.stdout is not None
         code, output = checked(f"{server.stdout.readline().strip()}/v1")
-        assert server.wait(10) == 1
+        assert server.wait() == 1
     assert code == 11
     assert re.search(rf"{ADDRESS} (broke off|cannot be reached): .*{JUDGED}", output), output
 

@@ -51,7 +51,7 @@ def test_equal_runs_share_their_answers() -> None:
 
 
 @given(one=generation_requests(), own=server_settings())
-@settings(max_examples=30, deadline=None, database=None)
+@settings(max_examples=30)
 def test_drawn_requests_are_answered(one: GenerationRequest, own: ServerSettings) -> None:
     server = ToyServer(settings=own)
     (answer,) = server.generate([one])

@@ -14,7 +14,8 @@ import click
 from fairdraw._cli.parts import Number, echo, or_refuse
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._report.files import require_apart, require_writable
-from fairdraw._run.loading import CannotStart, load_sampler, require_extra
+from fairdraw._report.verdict import NOTHING_RUN
+from fairdraw._run.loading import CannotStart, last_line, load_sampler, require_extra
 
 if TYPE_CHECKING:
     from fairdraw.perf_regression._bench import Bench, Contender
@@ -24,7 +25,7 @@ Exit codes:
   0  green: nothing is slower or moves more than the limit; INCONCLUSIVE lines are warnings
   1  FAIL: a limit is broken, at the error rate that is printed
   2  usage: unknown sampler, another contract, unwritable file
-  3  NO VERDICT: nothing could be decided; with --strict also if anything was left undecided
+  3  NO VERDICT: a call raised an exception, or nothing was decided; with --strict also if anything was left undecided
 """
 
 
@@ -75,7 +76,11 @@ def bench_command(
     names = ours.sampler.name, other.sampler.name
     where = f"on {ours.sampler.device}; false alarms of a run: at most {FAMILY_ALPHA:.0%}"
     echo(f"{names[0]} against {names[1]} {where}")
-    found = bench(ours, other, limit, echo, roofline_min=roofline_min)
+    try:
+        found = bench(ours, other, limit, echo, roofline_min=roofline_min)
+    except (Exception, SystemExit) as error:
+        echo(f"NO VERDICT: a call raised {last_line(error)}. Mend that first. Run: fairdraw check {spec}", err=True)
+        sys.exit(NOTHING_RUN)
     echo("\n" + "\n".join(table(found.findings)))
     if json_file is not None:
         json_file.write_text(json.dumps(_as_json(found), indent=1) + "\n", encoding="utf-8")
@@ -88,11 +93,15 @@ def bench_command(
 
 def _contenders(spec: str, against: str | None) -> tuple[Contender, Contender]:
     """Two samplers of one contract, by their names."""
-    from fairdraw.perf_regression._bench import Contender
+    from fairdraw.perf_regression._bench import MEASURED, Contender
 
     try:
         ours = load_sampler(spec)
         contract = contract_name(ours)
+        if contract not in MEASURED:
+            raise CannotStart(
+                f"{spec}: contract={contract!r}, but only {', '.join(MEASURED)} are measured. Use fairdraw check."
+            )
         against = against or CONTRACTS[str(contract)].reference
         other = load_sampler(against)
     except CannotStart as error:

@@ -188,7 +188,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--html", "html_file", type=_FILE, help="Write the run as a page.")
 @click.option("--xfails", type=click.Path(path_type=Path), help="TOML: code = reason. Known failures; strict.")
 @click.option("--no-known", is_flag=True, help="Known defects that the sampler itself declares fail, too.")
-@click.option("--baseline", type=click.Path(path_type=Path), help="Only failures that are not in it are red.")
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), help="Ignore the failures listed here; only new ones fail the run."
+)
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
 @click.option("--pictures", type=_FOLDER, help="A picture per statistic, here.")
 @click.option("--ledger", type=_FILE, help="Adds up nightly runs; with --seed fresh.")
@@ -463,6 +465,5 @@ def _write(options: _Options, header: Header, summary: Summary, shown: list[Show
     """Write the files. The verdict was printed before, whatever becomes of them."""
     frozen = options.write_baseline
     if frozen is not None and not summary.scope.signal:
-        failed = [record.code for record in summary.records if record.status in ("failed", "error")]
-        or_refuse(lambda: expected.write_baseline(frozen, options.spec, failed))
+        or_refuse(lambda: expected.write_baseline(frozen, options.spec, options.profile, summary.records))
     or_refuse(lambda: options.files.write(header, summary, shown))

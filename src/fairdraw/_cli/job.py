@@ -151,7 +151,7 @@ class Bench:
             reference,
             job.reference or (self.contract.reference if reference else None),
             ends_at=job.ends_at,
-            expected=expected.read_expected(job.xfails, job.baseline, nothing_declared=job.no_known),
+            expected=expected.read_expected(job.xfails, job.baseline, job.spec, nothing_declared=job.no_known),
         )
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
 

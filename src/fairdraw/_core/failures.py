@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.foreign import make_printable
+from fairdraw._core.isolation import enter_state, leave_state, read_state
 from fairdraw._core.pulse import call_begins, call_ends
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class calling:  # reads as a word: `with calling(sampler):`
     functions. The exception keeps its type, text and traceback. Of nested blocks the outermost counts: a sampler is
     responsible for the helpers that it calls. A class, not a generator: it adds no frames to the traceback.
 
-    The start and the end of the call are recorded, so that a call that hangs is found (`fairdraw._core.pulse`).
+    The start and the end of the call are recorded, so that a call that hangs is found (`fairdraw._core.pulse`). What
+    it changes of the process stays the subject's own (`fairdraw._core.isolation`).
 
     Example:
         >>> try:
@@ -48,10 +50,13 @@ class calling:  # reads as a word: `with calling(sampler):`
         self.subject = subject
 
     def __enter__(self) -> None:
+        self.before = read_state()
+        enter_state(self.subject)
         call_begins()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         call_ends()
+        leave_state(self.subject, self.before)
         if error is not None:
             vars(error)[_CALLED] = self.subject  # not setattr: a class of the user's may forbid it
 

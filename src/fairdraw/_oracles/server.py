@@ -82,11 +82,13 @@ class Cells:
         probs: The most probable first; the rest of the vocabulary, if it is a cell, comes last.
         drawn: The cell of the emitted token; `IMPOSSIBLE` if the request forbids it.
         places: The place of each cell if tokens were ordered by id, or by text; the rest comes last here, too.
+        tokens: Those of all cells but the rest.
     """
 
     probs: NDArray[np.float64]  # [num_cells] float64
     drawn: int
     places: NDArray[np.int64]  # [num_cells] int64
+    tokens: tuple[Token, ...]
 
 
 def cells(position: Position, request: GenerationRequest, claims: Claims, before: Sequence[Token] = ()) -> Cells | None:
@@ -186,9 +188,9 @@ def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is
     place, places = _place(found, token), np.arange(probs.size)
     places[np.argsort(np.array(found.tokens), kind="stable")] = np.arange(probs.size - 1)
     order = np.append(np.argsort(-probs[:-1], kind="stable"), probs.size - 1)
-    drawn = int(np.flatnonzero(order == place)[0])
+    drawn, ranked = int(np.flatnonzero(order == place)[0]), tuple(found.tokens[one] for one in order[:-1])
     is_possible = probs[place] > 0 or (place == probs.size - 1 and rest_is_possible)
-    return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order])
+    return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order], ranked)
 
 
 def _kept(

@@ -199,7 +199,9 @@ class PytestRun:
             reference_spec=option.fairdraw_reference or (CONTRACTS[contract].reference if reference else None),
             ends_at=self._ends_at,
             under_pytest=True,
-            expected=_or_usage_error(lambda: read_expected(option.fairdraw_xfails, option.fairdraw_baseline)),
+            expected=_or_usage_error(
+                lambda: read_expected(option.fairdraw_xfails, option.fairdraw_baseline, option.sampler)
+            ),
         )
         return self._sessions[contract], about_reference
 

@@ -22,8 +22,8 @@ from fairdraw._report.causes import Cause, find_causes, has_a_lone_property
 from fairdraw._report.coverage import coverage_of
 from fairdraw._report.verdict import Scope, Verdict, verdict_of
 from fairdraw._run.controls import Untried, controls_lines, controls_to_json
-from fairdraw._run.expected import UNSEEN
-from fairdraw._run.runner import STALE, CheckRecord, Status
+from fairdraw._run.expected import STALE, UNSEEN
+from fairdraw._run.runner import CheckRecord, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

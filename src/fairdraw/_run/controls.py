@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core.checks import AnyCheck, Check, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure, Inconclusive, raised_by
+from fairdraw._core.isolation import suite_state
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, one_torch_thread
@@ -199,7 +200,7 @@ def sees(
     out_of_time = session.out_of_time if session is not None else lambda: False
     stopping = dataclasses.replace(check, body=_raising_caught(check)) if isinstance(check, Check) else check
     try:
-        with one_torch_thread():
+        with suite_state(wrong), one_torch_thread():
             stopping.run(wrong, profile=profile, seed=seed, reference=_reference(check), out_of_time=out_of_time)
     except _Caught:
         return True, None
@@ -258,11 +259,11 @@ def _reference(check: AnyCheck) -> AnySampler | None:
 def _as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
     """The mutant, as slow as the sampler under test, and without what that sampler does not support."""
     own, beside = mutant.capabilities, sampler.capabilities
-    return _Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
+    return Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
 
 
-class _Limited:
-    """A mutant with other capabilities, which decide on its cases and its number of draws."""
+class Limited:
+    """Another object for a mutant, with other capabilities, which decide on its cases and its number of draws."""
 
     def __init__(self, mutant: AnySampler, capabilities: Capabilities) -> None:
         self._mutant, self._capabilities = mutant, capabilities

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
 from fairdraw._core.foreign import one_line
+from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
 from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings
 from fairdraw.protocols._server import SilentServer
@@ -85,6 +86,7 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
         return _connected(spec, settings or ServerSettings())
     # By name, not by an import statement: no layer of the suite depends on the adapters.
     adapters = importlib.import_module("fairdraw._adapters")
+    sampler, before = None, read_state()
     own, folder = os.getpid(), Path.cwd()
     try:
         sampler = adapters.load(spec)
@@ -94,6 +96,7 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
     finally:
         leave_fork(own)
+        leave_state(sampler, before)
         os.chdir(folder)  # relative names of files that the user gave mean what they meant
     return as_sampler(sampler)
 

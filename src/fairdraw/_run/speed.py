@@ -20,9 +20,9 @@ from importlib import resources
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.budget import Wrapped
 from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion, Profile
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.wrapping import Wrapped
 from fairdraw._run.runner import one_torch_thread, quiet_interpreter
 
 if TYPE_CHECKING:
