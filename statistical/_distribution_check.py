@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
+from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded, is_cut, is_enough
 from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
@@ -62,8 +62,13 @@ class DistributionCheck(DrawnQuestion):
         return super().why_not(sampler, reference)
 
     def sampling_plan(self, sampler: RejectionSampler, profile: Profile) -> SamplingPlan:
-        """The workload, prepared for what `sampler` can draw under `profile`."""
-        return self.workload.sampling_plan(sampler, self.num_draws(sampler, profile))
+        """The workload, prepared for what `sampler` can draw under the whole of `profile`."""
+        return self.workload.sampling_plan(sampler, self.num_draws(sampler, profile.whole))
+
+    def num_checkpoints(self, sampler: RejectionSampler, profile: Profile) -> int:
+        """How many checkpoints are drawn: the first ones, if `profile` is a part of another."""
+        most = self.sampling_plan(sampler, profile).num_checkpoints
+        return min(most, math.ceil(most * profile.scale))
 
     def num_draws(self, sampler: RejectionSampler, profile: Profile) -> int:
         """How many draws `profile` has for it, on the sampler's device."""
@@ -74,7 +79,7 @@ class DistributionCheck(DrawnQuestion):
         """The plan of each table, which follows from the arguments alone."""
         sampling_plan = self.sampling_plan(sampler, profile)
         own = {name: table for name, table in sampling_plan.tables.items() if name.startswith(self.tables)}
-        return plan_tables(own, sampling_plan.num_checkpoints, self.share * false_fail_rate(seed))
+        return plan_tables(own, self.num_checkpoints(sampler, profile), self.share * false_fail_rate(seed))
 
     def decide(
         self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
@@ -88,8 +93,8 @@ class DistributionCheck(DrawnQuestion):
         workload_seed = derive_seed("statistical", seed, self.workload.name)
 
         def checkpoints() -> Iterator[Counts]:
-            for checkpoint in range(sampling_plan.num_checkpoints):
-                if out_of_time():
+            for checkpoint in range(self.num_checkpoints(sampler, profile)):
+                if out_of_time() or is_enough(out_of_time, checkpoint / sampling_plan.num_checkpoints):
                     return
                 try:
                     counts = shared_counts(guarded_sampler, sampling_plan, workload_seed, checkpoint)
@@ -141,7 +146,7 @@ class DistributionCheck(DrawnQuestion):
             return num_draws
         if decision.verdict is Verdict.FAIL:
             error: Ended = decision_failure(decision)
-        elif decision.num_checkpoints < sampling_plan.num_checkpoints and out_of_time():
+        elif decision.num_checkpoints < sampling_plan.num_checkpoints and (chosen.scale < 1 or is_cut(out_of_time)):
             error = cut_short(decision.reason, num_draws) if num_draws else before_it_began()
         else:
             error = Inconclusive(f"the budget of draws shows too little: {decision.reason}")

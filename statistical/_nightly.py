@@ -57,7 +57,8 @@ def judged_tables(
             continue
         sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, seed)
         decision = check.decide(sampler, profile, seed, out_of_time)
-        was_cut = decision.verdict is Verdict.INCONCLUSIVE and decision.num_checkpoints < sampling_plan.num_checkpoints
+        planned = check.num_checkpoints(sampler, profile)
+        was_cut = decision.verdict is Verdict.INCONCLUSIVE and decision.num_checkpoints < planned
         if was_cut and out_of_time():
             raise BudgetEnded
         for name, counts in decision.counts.items():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from fairdraw._cli.job import Job
+from fairdraw._cli.job import Job, Plan
 from fairdraw._cli.parts import EXIT_CODES, Display, Refused, colour_option, or_refuse
 from fairdraw._cli.server import named, server_options, settings_of
 from fairdraw._cli.workers import open_crew, wait_for
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from fairdraw._cli.job import Plan
     from fairdraw._cli.workers import Crew, Steps
     from fairdraw._report.html import Shown
     from fairdraw._run.controls import Control
@@ -321,13 +320,17 @@ class _Run:
         if self.is_alone:
             self.display.say("\n".join(self._header().lines()))
         self.options.files.start(self._header(), len(plan.pieces))
-        for record in crew.records(plan):
-            if record is not None:
-                self.records.append(record)
-                self.options.files.add(record)
-                self._say_record(record)
+        for found in crew.records(plan):
+            if isinstance(found, Plan):
+                if found != plan and self.is_alone:
+                    self.display.say(f"  {found.header.duration}")
+                self.plan = plan = found
+            elif found is not None:
+                self.records.append(found)
+                self.options.files.add(found)
+                self._say_record(found)
             self._show("checks", len(self.records), len(plan.pieces), plan.titles)
-            yield record is not None
+            yield found is not None
         for control in crew.controls(plan):
             if control is not None:
                 self.controls.append(control)
@@ -336,7 +339,7 @@ class _Run:
             self._show("mutation controls", len(self.controls), len(plan.controls), names)
             yield control is not None
         if self.options.pictures is not None:
-            written = yield from _each(crew.draw_pictures(self.options.pictures))
+            written = yield from _each(crew.draw_pictures(self.options.pictures, plan))
             self.display.say(f"{self._label}{len(written)} pictures in {self.options.pictures}")
             self.shown = shown_from(written)
 
@@ -385,7 +388,8 @@ class _Run:
 
     def _scope(self) -> Scope:
         planned = len(self.plan.pieces) if self.plan else 0
-        return Scope(planned - len(self.records), self.options.job.narrowed, self.signal)
+        scale = self.plan.scale if self.plan else 1.0
+        return Scope(planned - len(self.records), self.options.job.narrowed, self.signal, scale=scale)
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw._run.speed import worded_seconds
+from fairdraw._run.pace import worded_seconds
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import PLAIN, TOKENS_EACH, num_tokens, pool_of
