@@ -112,7 +112,8 @@ def announced(output: str) -> float:
 def timed(sampler: str, profile: str, workers: str, folder: str) -> Row:
     """One run in a process of its own, in `folder`."""
     command = [sys.executable, "-m", "fairdraw", "check", sampler, "--profile", profile, "-n", workers]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), folder])}
+    given = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), folder, given])}
     started, used = time.perf_counter(), _cpu_seconds()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return {

@@ -55,7 +55,8 @@ class Sleepy:
     name, device = "sleepy", "cpu"
 
     def __init__(self, clock: Clock, seconds: float) -> None:
-        self._inner, self._clock, self._seconds = adapters.load("rejection/torch", "cpu"), clock, seconds
+        self._inner: Any = adapters.load("rejection/torch", "cpu")
+        self._clock, self._seconds = clock, seconds
         self.capabilities, self.calls = self._inner.capabilities, 0
 
     def verify(self, batch: Any, noise: Any) -> Any:

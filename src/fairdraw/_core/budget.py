@@ -32,6 +32,9 @@ SHRINKING_SHARE = 0.05
 """Of the time that is left when a check fails, for making its example small: forty failing checks spend 87 % of it."""
 
 
+SHRINKING_LEAST = 5.0
+"""But so many seconds, if they are left: most cases are small after one, and a small one is worth another check."""
+
 SHRINKING_SECONDS = 20.0
 """And at most so many, with or without a budget: a case of a thousand requests takes minutes to become small."""
 
@@ -133,8 +136,11 @@ def until_shrunk(out_of_time: OutOfTime) -> OutOfTime:
     """
     if not isinstance(out_of_time, Deadline):
         return out_of_time
-    latest, part = out_of_time.clock() + SHRINKING_SECONDS, out_of_time.part(SHRINKING_SHARE).ends_at
-    return Deadline(latest if part is None else min(latest, part), out_of_time.clock)
+    now, part, ends_at = out_of_time.clock(), out_of_time.part(SHRINKING_SHARE).ends_at, out_of_time.ends_at
+    latest = now + SHRINKING_SECONDS
+    if part is not None and ends_at is not None:
+        latest = min(latest, ends_at, max(part, now + SHRINKING_LEAST))
+    return Deadline(latest, out_of_time.clock)
 
 
 def is_enough(out_of_time: OutOfTime, part: float) -> bool:
