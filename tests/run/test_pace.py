@@ -202,6 +202,8 @@ def test_limit_keeps_time_for_second_turns_and_controls() -> None:
     assert limit.checks is not None
     assert 100 < limit.first < limit.checks < 200 == limit.run
     assert Limit.of(100.0, None) == Limit()
+    assert limit.quick(100.0, 2) > 10
+    assert limit.quick(100.0, 10_000) == Limit().quick(100.0, 2) == 0.1
 
 
 def test_mutant_of_a_check_that_was_left_out_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

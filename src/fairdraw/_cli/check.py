@@ -242,6 +242,7 @@ def _conduct(runs: Sequence[_Run], num_workers: int, display: Display) -> None:
     except KeyboardInterrupt as interrupt:
         for run, steps in active.items():
             run.signal = str(interrupt) or "SIGINT"
+            run.records += run.crew.begun() if run.crew is not None else []
             steps.close()
         for run in active:
             run.report()

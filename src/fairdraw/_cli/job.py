@@ -194,7 +194,7 @@ class Bench:
 
     def run(self, turn: Turn) -> Begun:
         """Give a check its turn, or enter the run into the ledger."""
-        first = FirstPart(self._clock) if turn.is_first else None
+        first = FirstPart(self._clock, seconds=turn.quick) if turn.quick else None
         session = dataclasses.replace(self._session(turn), first=first)
         record = run_check(self._check(str(turn.what)), self.sampler, session)
         is_open = undecided_by_budget(record)

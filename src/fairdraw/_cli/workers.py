@@ -82,6 +82,7 @@ class Crew(ABC):
         self._began = clock()
         self._done: dict[int, Control] = {}
         self._undecided: set[str] = set()
+        self._begun: dict[str, Begun] = {}
 
     @abstractmethod
     def _spread(
@@ -132,49 +133,46 @@ class Crew(ABC):
         The ledger needs the draws of all of them and comes last.
         """
         checks, limit = [piece for piece in plan.pieces if piece != LEDGER], plan.limit
-        begun: list[Begun] = []
         if plan.is_timed and (limit.run is not None or len(checks) >= _WORTH_TIMING):
             yield from self._tenth_of_controls(plan)
             codes = by_turns(checks, plan.groups, has_limit=limit.run is not None)
-            turns = [Turn(code, ends_at=limit.first, is_first=True) for code in codes]
-            yield from self._take_turns(plan, turns, begun)
-            begun = with_guesses(begun)
+            quick = limit.quick(self._clock(), len(codes))
+            turns = [Turn(code, ends_at=limit.first, quick=quick) for code in codes]
+            yield from self._take_turns(plan, turns)
+            begun = with_guesses(list(self._begun.values()))
             plan = yield from self._forecast(plan, begun)
             yield plan
             longest_first = limit.run is None and self.number > 1
             again = second_turns(begun, plan.groups, plan.scale, longest_first=longest_first)
             checks = [one.record.code for one in again]
             yield from (self._closed(one.record) for one in begun if one.record.code not in checks)
-        first = {one.record.code: one for one in begun}
-        yield from self._take_turns(plan, [Turn(code, plan.scale, limit.checks) for code in checks], [], first)
+        yield from self._take_turns(plan, [Turn(code, plan.scale, limit.checks) for code in checks])
         if LEDGER in plan.pieces:
-            yield from self._take_turns(plan, [Turn(LEDGER, plan.scale, limit.checks)], [])
+            yield from self._take_turns(plan, [Turn(LEDGER, plan.scale, limit.checks)])
 
-    def _take_turns(
-        self, plan: Plan, turns: Sequence[Turn], begun: list[Begun], first: Mapping[str, Begun] | None = None
-    ) -> Iterator[CheckRecord | None]:
-        """The records of checks that are done.
+    def begun(self) -> list[CheckRecord]:
+        """What failed in a first turn, if an interrupt takes the second one. What passed in part is not done."""
+        return [one.record for one in self._begun.values() if one.record.status == "failed"]
 
-        Args:
-            begun: Takes those that may have another turn.
-            first: First turns by code; a property that was cut in its second one keeps what it tried in the first.
-        """
+    def _take_turns(self, plan: Plan, turns: Sequence[Turn]) -> Iterator[CheckRecord | None]:
+        """The records of checks that are done. A property that is cut in its second turn keeps its first one."""
         for found in self._spread("run", turns, lambda turn: plan.groups.get(turn.what, turn.what)):
             if found is None:
                 yield None
                 continue
             turn, answer = found
             if isinstance(answer, _Lost):
+                self._begun.pop(turn.what, None)
                 yield _unfinished(turn.what, plan, str(answer))
-            elif answer.is_open and turn.is_first:
-                begun.append(answer)
+            elif answer.is_open and turn.quick:
+                self._begun[turn.what] = answer
                 yield None
             else:
-                before = (first or {}).get(turn.what)
-                is_kept = answer.is_open and before is not None and before.record.status == "passed"
-                yield self._closed(before.record if is_kept and before is not None else answer.record)
+                before = self._begun.get(turn.what, answer).record
+                yield self._closed(before if answer.is_open and before.status == "passed" else answer.record)
 
     def _closed(self, record: CheckRecord) -> CheckRecord:
+        self._begun.pop(record.code, None)
         if undecided_by_budget(record):
             self._undecided.add(record.code)
         return closed(record, is_own_limit=self._job.ends_at is None)
