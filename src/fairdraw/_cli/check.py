@@ -323,8 +323,9 @@ class _Run:
         self.options.files.start(self._header(), len(plan.pieces))
         for found in crew.records(plan):
             if isinstance(found, Plan):
-                if found != plan and self.is_alone:
-                    self.display.say(f"  {found.header.duration}")
+                news = found.header.new_since(plan.header)
+                if news and self.is_alone:
+                    self.display.say("\n".join(news))
                 self.plan = plan = found
             elif found is not None:
                 self.records.append(found)

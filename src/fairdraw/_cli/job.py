@@ -144,8 +144,15 @@ class Bench:
     def load(self) -> None:
         """Nothing more: the bench exists."""
 
-    def plan(self, scale: float = 1.0) -> Plan:
-        """The pieces of the job, and the header of a run of this part of the profile."""
+    def plan(self, given: tuple[float, frozenset[str]] = (1.0, frozenset())) -> Plan:
+        """The pieces of the job, and the header of a run.
+
+        Args:
+            given: The part of the profile that is tried, and the codes of checks that the time left undecided: what
+                they would have seen is not claimed.
+        """
+        scale, undecided = given
+        judging = [check for check in self.checks if check.code not in undecided]
         name = self.job.spec if self.sampler.name == self.job.spec else f"{self.job.spec} ({self.sampler.name})"
         is_server = self.contract.name == "server"
         words, seconds, scale = self._pace_of_server() if is_server else ((), 0.0, scale)
@@ -158,7 +165,7 @@ class Bench:
             self.job.seed,
             self.about_reference,
             count_checks(self.checks),
-            worded_fairness(self.checks, self.sampler, profile, self.job.seed),
+            worded_fairness(judging, self.sampler, profile, self.job.seed),
             duration="; ".join(words),
             about=tuple(about()),
         )

@@ -114,7 +114,7 @@ class Crew(ABC):
         """
         try:
             yield from self._ask("load")
-            found: Plan = yield from self._ask("plan", 1.0)
+            found: Plan = yield from self._ask("plan", (1.0, frozenset()))
         except _Lost as lost:
             raise CannotStart(f"sampler {self._job.spec!r} could not be loaded: {lost}.") from None
         now, own = self._clock(), PROFILES[self._job.profile].seconds
@@ -149,6 +149,13 @@ class Crew(ABC):
         yield from self._take_turns(plan, [Turn(code, plan.scale, limit.checks) for code in checks])
         if LEDGER in plan.pieces:
             yield from self._take_turns(plan, [Turn(LEDGER, plan.scale, limit.checks)])
+        if self._undecided and plan.is_timed:
+            yield (yield from self._again(plan, plan.scale, plan.header.duration))
+
+    def _again(self, plan: Plan, scale: float, words: str) -> Iterator[Any]:
+        """The plan with a header that claims what is judged, and no more. Any: as `_forecast`."""
+        found: Plan = yield from self._ask("plan", (scale, frozenset(self._undecided)))
+        return dataclasses.replace(found, limit=plan.limit).announced(words, plan.seconds)
 
     def begun(self) -> list[CheckRecord]:
         """What failed in a first turn, if an interrupt takes the second one. What passed in part is not done."""
@@ -185,9 +192,8 @@ class Crew(ABC):
             scale = scale_for(begun, plan.groups, limit.checks - now, workers)
             if scale == 1:
                 return plan
-            found: Plan = yield from self._ask("plan", scale)
-            found = dataclasses.replace(found, limit=limit)
-            return found.announced(f"{plan.header.duration}; {worded_scale(scale, profile)}", plan.seconds)
+            words = f"{plan.header.duration}; {worded_scale(scale, profile)}"
+            return (yield from self._again(plan, scale, words))
         seconds = now - self._began + sum(seconds_left(begun, plan.groups).values()) / workers
         if self._done:
             seconds += sum(one.seconds for one in self._done.values()) * (TENTH - 1) / workers
