@@ -114,6 +114,7 @@ def timed(sampler: str, profile: str, workers: str, folder: str) -> Row:
     command = [sys.executable, "-m", "fairdraw", "check", sampler, "--profile", profile, "-n", workers]
     given = os.environ.get("PYTHONPATH", "")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), folder, given])}
+    load = round(os.getloadavg()[0], 1)
     started, used = time.perf_counter(), _cpu_seconds()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return {
@@ -122,6 +123,7 @@ def timed(sampler: str, profile: str, workers: str, folder: str) -> Row:
         "workers": int(workers),
         "wall_s": round(time.perf_counter() - started, 1),
         "announced_s": announced(done.stdout),
+        "load": load,
         "cpu_s": round(_cpu_seconds() - used, 1),
         "exit_code": done.returncode,
         "verdict": (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1],
@@ -138,9 +140,9 @@ def _cpu_seconds() -> float:
 def with_tables(page: str, rows: list[Row]) -> str:
     """The page with the tables between their comments."""
     by_kind = {row["sampler"]: row for row in rows if row["sampler"] in KINDS}
-    lines = ["| sampler | announced, s | taken, s | CPU, s | verdict |", "|---|---|---|---|---|"]
+    lines = ["| sampler | announced, s | taken, s | CPU, s | load before | verdict |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {kind} | {row['announced_s']:.0f} | {row['wall_s']:.0f} | {row['cpu_s']:.0f} | "
+        f"| {kind} | {row['announced_s']:.0f} | {row['wall_s']:.0f} | {row['cpu_s']:.0f} | {row['load']} | "
         f"{_shortened(row['verdict'])} |"
         for sampler, kind in KINDS.items()
         if (row := by_kind.get(sampler))
