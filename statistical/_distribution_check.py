@@ -65,10 +65,19 @@ class DistributionCheck(DrawnQuestion):
         """The workload, prepared for what `sampler` can draw under the whole of `profile`."""
         return self.workload.sampling_plan(sampler, self.num_draws(sampler, profile.whole))
 
-    def num_checkpoints(self, sampler: RejectionSampler, profile: Profile) -> int:
-        """How many checkpoints are drawn: the first ones, if `profile` is a part of another."""
-        most = self.sampling_plan(sampler, profile).num_checkpoints
-        return min(most, math.ceil(most * profile.scale))
+    def planned(self, sampler: RejectionSampler, profile: Profile, seed: int) -> tuple[int, Plans]:
+        """How many checkpoints are drawn, and the plan of each table; both follow from the arguments alone.
+
+        The first ones, if `profile` is a part of another; all of them, if that part would show nothing.
+        """
+        sampling_plan, rate = self.sampling_plan(sampler, profile), self.share * false_fail_rate(seed)
+        own = {name: table for name, table in sampling_plan.tables.items() if name.startswith(self.tables)}
+        most = sampling_plan.num_checkpoints
+        part = min(most, math.ceil(most * profile.scale))
+        plans = plan_tables(own, part, rate)
+        if part == most or all(isinstance(plan, SamplePlan) for plan in plans.values()):
+            return part, plans
+        return most, plan_tables(own, most, rate)
 
     def num_draws(self, sampler: RejectionSampler, profile: Profile) -> int:
         """How many draws `profile` has for it, on the sampler's device."""
@@ -76,10 +85,8 @@ class DistributionCheck(DrawnQuestion):
         return super().num_draws(sampler, profile) * factor
 
     def plans(self, sampler: RejectionSampler, profile: Profile, seed: int) -> Plans:
-        """The plan of each table, which follows from the arguments alone."""
-        sampling_plan = self.sampling_plan(sampler, profile)
-        own = {name: table for name, table in sampling_plan.tables.items() if name.startswith(self.tables)}
-        return plan_tables(own, self.num_checkpoints(sampler, profile), self.share * false_fail_rate(seed))
+        """The plan of each table, as in `planned`."""
+        return self.planned(sampler, profile, seed)[1]
 
     def decide(
         self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
@@ -91,9 +98,10 @@ class DistributionCheck(DrawnQuestion):
         """
         sampling_plan, guarded_sampler = self.sampling_plan(sampler, profile), guarded(sampler, out_of_time)
         workload_seed = derive_seed("statistical", seed, self.workload.name)
+        num_checkpoints, plans = self.planned(sampler, profile, seed)
 
         def checkpoints() -> Iterator[Counts]:
-            for checkpoint in range(self.num_checkpoints(sampler, profile)):
+            for checkpoint in range(num_checkpoints):
                 if out_of_time() or is_enough(out_of_time, checkpoint / sampling_plan.num_checkpoints):
                     return
                 try:
@@ -102,7 +110,6 @@ class DistributionCheck(DrawnQuestion):
                     return
                 yield counts
 
-        plans = self.plans(sampler, profile, seed)
         return decide(sampling_plan.tables, plans, checkpoints(), self.share * false_fail_rate(seed))
 
     def run(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairdraw import _adapters as adapters
-from fairdraw._core.checks import PROFILES, Stage
+from fairdraw._core.checks import PROFILES, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._pairs import ODD_PAIRS, PAIR_MUTANTS, Pair, as_pair
