@@ -4,14 +4,17 @@
 #   make others  samplers of other people; with ALL=1 also those that are too large for each run of CI
 #   make server  a real server on loopback: make server SERVER=llama.cpp PROFILE=smoke   (or transformers, mlx)
 #   make test    the project's own tests, linters and type checkers, and the manual
+#   make gates   shows that these fail if there is a defect, and attacks the product
 # They work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
-# One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has the fifth in PyTorch. Then
-# the whole step in PyTorch, in three contracts; and at `smoke` in Triton, which is interpreted, and from raw logits in both.
-SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/triton logits_plan/step sampling/step rejection/step
-STEPS   := logits_plan/step-triton sampling/step-triton rejection/step-triton rejection/step-draft-logits \
-           rejection/step-raw rejection/step-raw-triton
+# One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has rejection/torch. Then the
+# whole step in its other contracts and from raw logits; and the properties of kernels, which are interpreted: draws take
+# minutes there. Whole suites on kernels run on a card; tests/sampler_impl/test_interpreted_cases.py compares them with
+# PyTorch.
+SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/step
+SMOKE   := logits_plan/step sampling/step rejection/step-raw
+KERNELS := rejection/triton sampling/triton sampling/step-triton
 PROFILE ?= ci
 WORKERS ?= 2
 SERVER  ?= llama.cpp
@@ -22,12 +25,13 @@ READY   := $(VENV)/.ready
 # Containers often set it. Then every process compiles the suite anew, and pytest rewrites it anew: a second or more each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test tests perf bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 clean
+.PHONY: check test tests perf gates bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
 ifeq ($(origin SAMPLER),file)
-	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(STEPS) --profile smoke -n $(WORKERS)
+	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SMOKE) --profile smoke -n $(WORKERS)
+	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(KERNELS) --profile smoke --only properties -n $(WORKERS)
 endif
 
 # The performance suite counts in a process of its own: beside another worker it gives no verdict.
@@ -44,6 +48,11 @@ perf: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pytest perf_regression -m "counts or timing"
 
+# What must fail fails, and what must never happen does not: a sample of both, some minutes.
+gates: $(READY)
+	$(BIN)/python tools/gates.py
+	$(BIN)/python tools/attacks --sample 80
+
 # `make -j2 lint` runs the two type checkers beside each other.
 lint: ruff mypy pyright
 
@@ -58,9 +67,10 @@ mypy: $(READY)
 pyright: $(READY)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# The manual as a site, in .cache/site. A warning is an error; the build needs no network.
+# The manual as a site, in .cache/site. A warning is an error, but not with --quiet: that drops warnings before they are
+# counted. The build needs no network.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Every contract of every release takes long: make matrix MATRIX="0.33.0 --contract penalties", or MATRIX=--missing.
 matrix: $(READY)

@@ -37,6 +37,8 @@ CPU_SIZES = tuple(Sizes(4, 3, vocab_size) for vocab_size in (8_000, 32_000, 128_
 GPU_SIZES = tuple(Sizes(64, 3, vocab_size) for vocab_size in (32_000, 128_256, 151_936, 202_048))
 FAMILY_ALPHA = 0.01
 FLOORS = {"cpu": 20e-6, "cuda": 3e-6}
+MEASURED = ("rejection", *dict.fromkeys(world.partition(".")[0] for world in WORLDS))
+"""The contracts whose cost is measured."""
 NUM_PROCESSES = 3
 """Fresh processes that must all repeat a FAIL."""
 

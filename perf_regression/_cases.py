@@ -77,8 +77,13 @@ def bytes_that_must_move(sizes: Sizes, logit_bytes: int) -> int:
     return rows * sizes.batch_size * sizes.vocab_size
 
 
+def fresh_noise(sampler: RejectionSampler, batch: SpecDecodeBatch, seed: int) -> Noise:
+    """Return seeded noise if the sampler takes it; else explicit noise, or a seed if it takes neither."""
+    return SeededNoise(seed) if Capability.SEEDED_NOISE in sampler.capabilities else _noise_for(sampler, batch)
+
+
 def _noise_for(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Noise:
-    """Explicit noise if the sampler supports it, so that only the step is measured; else a seed."""
+    """Return explicit noise if the sampler supports it, so that only the step is measured; else a seed."""
     if Capability.EXPLICIT_NOISE not in sampler.capabilities:
         return SeededNoise(derive_seed("bench noise"))
     generator = torch.Generator(batch.device).manual_seed(derive_seed("bench noise"))

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._core.contracts import contract_name
-from fairdraw.perf_regression._cases import Sizes, rejection_batch, rejection_step
+from fairdraw.perf_regression._cases import Sizes, fresh_noise, rejection_batch, rejection_step
 from fairdraw.perf_regression._counts import counted
 from fairdraw.perf_regression._decision import Verdict
 from fairdraw.perf_regression._findings import Finding
 from fairdraw.perf_regression._scanner_steps import END_ID, PARAMS, START_ID, Outputs
 from fairdraw.perf_regression._worlds import SamplingWorld, WorldSizes, busy_params
-from fairdraw.protocols import SeededNoise
 from fairdraw.protocols._lifecycle import Markers, RowChanges
 from fairdraw.protocols._logits_plan import LogitsBatch, LogitsRequest, PlanSetup
 
@@ -88,7 +87,8 @@ def _verification(subject: Any, at: Mapping[str, int]) -> Decoding:  # Any: a sa
     seeds = iter(range(10**9))
 
     def turn() -> object:
-        return subject.verify(rejection_batch(sizes), SeededNoise(next(seeds)))
+        batch = rejection_batch(sizes)
+        return subject.verify(batch, fresh_noise(subject, batch, next(seeds)))
 
     return Decoding(rejection_step(subject, rejection_batch(sizes)), turn)
 
@@ -96,7 +96,7 @@ def _verification(subject: Any, at: Mapping[str, int]) -> Decoding:  # Any: a sa
 def _sampling(subject: Any, at: Mapping[str, int]) -> Decoding:  # Any: a sampler of the contract
     def made(seed: int) -> Callable[[], object]:
         world = SamplingWorld(WorldSizes(at["requests"], VOCAB_SIZE, 0), "cpu")
-        return lambda: subject.sample(world.batch, SeededNoise(seed))
+        return lambda: subject.sample(world.batch, world.noise(subject, seed))
 
     seeds = iter(range(10**9))
     return Decoding(made(0), lambda: made(next(seeds))())  # noqa: PLW0108  # a fresh batch at each turn

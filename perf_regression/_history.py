@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from fairdraw._core.foreign import read_json
 from fairdraw.perf_regression._records import provenance
 
 if TYPE_CHECKING:
@@ -103,9 +104,12 @@ def _p_value(earlier: Sequence[float], later: Sequence[float]) -> float:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Change points of a history that the gate has written.")
     parser.add_argument("file", type=Path)
-    text = parser.parse_args(argv).file.read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    changes = change_points(lines)
+    path = parser.parse_args(argv).file
+    try:
+        lines = [read_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        changes = change_points(lines)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        parser.error(f"{path} is no history of the gate ({error}). Name the file that --history wrote.")
     print("\n".join(map(str, changes)) or f"no change in {len(lines)} measurements")
 
 

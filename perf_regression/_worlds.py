@@ -23,7 +23,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.perf_regression._counts import Counts, counted
 from fairdraw.perf_regression._named import NoVerdictError, load
 from fairdraw.perf_regression._scanner_steps import END_ID, PARAMS, START_ID, Outputs
-from fairdraw.protocols import SamplingBatch, SeededNoise
+from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise
 from fairdraw.protocols._lifecycle import Markers, all_added
 from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.protocols import AnySampler
+    from fairdraw.protocols import AnySampler, SamplingNoise
 
     Step = Callable[[], Any]  # Any: an answer of the contract's kind
 
@@ -59,6 +59,8 @@ class BenchmarkBatch:
 
     is_determined = True
     """Whether correct answers are the same numbers: tensors, which may hold -inf."""
+    needs: tuple[Capability, ...] = ()
+    """What a sampler must support to be given this batch."""
 
     def __init__(self, sizes: WorldSizes, params: list[LogitsParams] | None = None) -> None:
         self.sizes = sizes
@@ -79,8 +81,11 @@ class BenchmarkBatch:
         """What `subject` does at each step.
 
         Raises:
-            NoVerdictError: If its answer cannot be right: a wrong step is fast.
+            NoVerdictError: If its answer cannot be right: a wrong step is fast. Or if it does not support the batch.
         """
+        why = subject.capabilities.why_unsupported(self.needs)
+        if why is not None:
+            raise NoVerdictError(f"{subject.name} cannot be given this batch: {why}")
         return self._upstream_step(subject) or self.own_step(subject)
 
     def own_step(self, subject: Any) -> Step:  # Any: of the contract
@@ -123,21 +128,40 @@ class SamplingWorld(BenchmarkBatch):
             positions=column(sizes.length, torch.int64),
         )
         self.tensors = self.batch.tensors()
+        filters = (Capability.TOP_K, Capability.TOP_P, Capability.MIN_P)
+        self.needs = (Capability.HALF_LOGITS, *filters) if filtered else (Capability.HALF_LOGITS,)
+
+    def noise(self, subject: Any, seed: int) -> SamplingNoise:  # Any: of the sampling contract
+        """Return seeded noise if `subject` takes it or no other; else explicit noise."""
+        can = subject.capabilities
+        if Capability.SEEDED_NOISE in can or Capability.EXPLICIT_NOISE not in can:
+            return SeededNoise(seed)
+        generator = torch.Generator(self.batch.device).manual_seed(derive_seed("world noise", seed))
+        exponentials = torch.empty(
+            self.batch.logits.shape, device=self.batch.device
+        )  # [batch_size, vocab_size] float32
+        return RaceNoise(exponentials.exponential_(generator=generator).clamp_min_(1e-30))
 
     def step(self, subject: Any) -> Step:  # Any: of the sampling contract
+        step = super().step(subject)
+        if Capability.TOP_K not in subject.capabilities:
+            return step
         best = self.batch.replace(top_k=torch.ones_like(self.batch.temperature, dtype=torch.int32))
         ties = best.logits == best.logits.amax(-1, keepdim=True)
-        drawn = subject.sample(best, SeededNoise(derive_seed("world")))
+        drawn = subject.sample(best, self.noise(subject, derive_seed("world")))
         if not bool(ties.gather(1, drawn.long()[:, None]).all()):
             raise NoVerdictError(f"{subject.name} does not keep the best token with top_k=1. Run: fairdraw check")
-        return super().step(subject)
+        return step
 
     def own_step(self, subject: Any) -> Step:  # Any: of the sampling contract
-        return lambda: subject.sample(self.batch, SeededNoise(1))
+        noise = self.noise(subject, 1)
+        return lambda: subject.sample(self.batch, noise)
 
 
 class LogitsWorld(BenchmarkBatch):
     """The logits-plan contract, without drafts. Logits are never written under it."""
+
+    needs = (Capability.HALF_LOGITS,)
 
     def __init__(self, sizes: WorldSizes, device: str, *, busy: bool = False) -> None:
         super().__init__(sizes, busy_params() if busy else [LogitsParams()])

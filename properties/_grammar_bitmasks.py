@@ -13,10 +13,13 @@ from fairdraw._core.grammar_harness import bits_of, mask_rows
 from fairdraw.properties._grammar_asserts import require_masked
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capability
+from fairdraw.strategies._cases import require_far_memory
 from fairdraw.strategies.grammar import INDEX_KINDS, LOGIT_KINDS, MASK_LAYOUTS, bitmask_cases
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import GrammarMasker
+    from hypothesis import strategies as st
+
+    from fairdraw.protocols import Capabilities, GrammarMasker
     from fairdraw.strategies.grammar import BitmaskCase
 
 
@@ -304,9 +307,14 @@ def blocks_of_kernels_are_masked(masker: GrammarMasker, case: BitmaskCase) -> No
     require_masked(masker, case)
 
 
+def _far_rows(can: Capabilities) -> st.SearchStrategy[BitmaskCase]:
+    require_far_memory()
+    return bitmask_cases(can, layouts=("huge-stride",), min_rows=2, max_rows=2, masks=("random", "none", "last"))
+
+
 @check(
     "GRM118",
-    lambda can: bitmask_cases(can, layouts=("huge-stride",), min_rows=2, max_rows=2, masks=("random", "none", "last")),
+    _far_rows,
     needs=(Capability.STRIDED_INPUTS,),
     contract="grammar",
     weight=0.1,

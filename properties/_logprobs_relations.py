@@ -198,7 +198,7 @@ def token_ids_of_32_bits_give_the_same(sampler: LogprobsSampler, case: LogprobsC
     needs=(Capability.STRIDED_INPUTS,),
 )
 def strides_of_the_logits_have_no_influence(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """Logits inside of a wider tensor, or column by column, have the right values, ranks and lists.
+    """Logits and ids inside of a wider tensor, or column by column, have the right values, ranks and lists.
 
     Bits may differ from those of logits in order: a sum may be taken in another order. `view` or `data_ptr` on a slice
     of a padded vocabulary: the next row begins too early.

@@ -63,13 +63,14 @@ def is_improbable(count: int, draws: int, prob: float) -> bool:
 
 
 def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str) -> Emission | None:
-    """The emission, or `None` if the call was refused with a message that names the argument."""
+    """Return the emission, or `None` if the call was refused by a message that names the argument or a strided one."""
     try:
         return emit(sampler, batch, noise)
     except AdapterError:
         raise
     except Exception as refusal:
-        if argument in str(refusal):
+        strided = [name for name, tensor in batch.tensors().items() if not tensor.is_contiguous()]
+        if any(name in str(refusal) for name in (argument, *strided)):
             return None
         broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
 

@@ -26,7 +26,9 @@ _COPIES = 64
 def the_same_seeds_give_the_same_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Two calls with fresh generators from the same seeds emit the same tokens.
 
-    If not, some number comes from elsewhere: the clock, memory that was not initialised, a race between threads.
+    If not, some number comes from elsewhere: the clock, memory that was not initialised, a race between threads, or a
+    generator that no seed reaches. The global ones of torch, NumPy and Python are seeded. If you mean to draw from
+    another, declare `seeded-noise` unsupported.
     """
     _, _, first = emit_case(sampler, case)
     _, _, second = emit_case(sampler, case)

@@ -22,9 +22,9 @@ from fairdraw.properties._rejection_asserts import (
     works_or_refuses,
 )
 from fairdraw.properties._rejection_cases import accepting, ordinary, rejecting
-from fairdraw.properties._rejection_wide import require_far_memory
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, RejectionSampler
 from fairdraw.strategies import DTYPES, LAYOUTS, RejectionCase, RequestRecipe
+from fairdraw.strategies._cases import require_far_memory
 from fairdraw.strategies._sizes import BATCH_SIZES
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
@@ -173,7 +173,7 @@ def _equals_contiguous(sampler: RejectionSampler, case: RejectionCase) -> None:
     needs=(*_STRIDED, *_EXPLICIT),
 )
 def strided_logits_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Transposed and sliced `target_logits` give the tokens of a contiguous copy, or an error that names the argument.
+    """Transposed and sliced tensors, all of the batch, give a contiguous copy's tokens, or an error that names one.
 
     A kernel that multiplies the row number by the vocabulary size reads other tokens' logits.
     """

@@ -99,7 +99,7 @@ def calls_before_do_not_change_an_answer(sampler: RejectionSampler, case: Reject
     _in_any_order(sampler, batch, noise, whole)
 
 
-@check("REJ652", lambda can: _some(can, False).map(with_request_seeds), needs=_OWN, weight=0.2)
+@check("REJ652", lambda can: _some(can, False).map(with_request_seeds), needs=_OWN, weight=0.2, depends_on=("REJ501",))
 def calls_before_do_not_change_an_answer_from_per_request_seeds(sampler: RejectionSampler, case: RejectionCase) -> None:
     """The same from per-request seeds: fresh generators of equal seeds give equal tokens in every call.
 
@@ -109,7 +109,7 @@ def calls_before_do_not_change_an_answer_from_per_request_seeds(sampler: Rejecti
     _in_any_order(sampler, batch, noise, whole)
 
 
-@check("REJ653", lambda can: _some(can, False), needs=(Capability.SEEDED_NOISE,), weight=0.2)
+@check("REJ653", lambda can: _some(can, False), needs=(Capability.SEEDED_NOISE,), weight=0.2, depends_on=("REJ501",))
 def calls_with_other_seeds_between_do_not_change_an_answer(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A, B, a part of A, A, B: both batches, of one shape and with other seeds, give their first answers again.
 

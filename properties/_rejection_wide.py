@@ -13,7 +13,6 @@ import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import check
-from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._core.harness import emit
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import (
@@ -29,7 +28,7 @@ from fairdraw.properties._rejection_asserts import (
 from fairdraw.properties._rejection_cases import ordinary
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-from fairdraw.strategies._cases import far_apart, reserved
+from fairdraw.strategies._cases import far_apart, require_far_memory
 from fairdraw.strategies._sizes import BATCH_SIZES
 from fairdraw.strategies._wide import CERTAIN
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
@@ -196,17 +195,6 @@ def full_batches_lose_no_bonus_token(sampler: RejectionSampler, case: RejectionC
 
 
 # -- far apart in memory --------------------------------------------------------------------------------------------
-
-_RESERVED = 2**33
-"""Elements, of the largest batch whose rows lie far apart."""
-
-
-def require_far_memory() -> None:
-    """Raise `CapabilityUnsupported` where rows cannot be put 2**31 elements apart; so the check counts as skipped."""
-    on_host = reserved(_RESERVED, torch.float32) is not None
-    on_device = not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] > 2**36
-    if not (on_host and on_device):
-        raise CapabilityUnsupported("there is no room here for rows that lie 2**31 elements apart")
 
 
 def _far_draft_probs(can: Capabilities) -> Cases:

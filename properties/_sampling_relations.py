@@ -338,16 +338,17 @@ def repeated_requests_with_the_same_noise_get_the_same_token(sampler: TokenSampl
     needs=(*EXPLICIT, Capability.STRIDED_INPUTS),
 )
 def strides_change_nothing(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Logits that lie in memory column by column, or inside wider rows, give the tokens of contiguous ones.
+    """Logits and parameters that lie in memory column by column, or inside wider rows, change no token.
 
-    They may also be refused, by a `ValueError` that names `logits`.
+    They may also be refused, by a `ValueError` that names one of them.
     """
     _, _, expected = call(sampler, case.replace(layout="contiguous"))
+    names = case.batch(sampler.device).tensors()
     try:
         batch, _, seen = call(sampler, case)
     except ValueError as error:
-        if "logits" not in str(error):
-            broken(f"strided logits are refused, but not by name: {error}")
+        if not any(name in str(error) for name in names):
+            broken(f"strided tensors are refused, but not by name: {error}")
         return
     rows = covered_rows(sampler, batch, case.noise(sampler.device))
     same_tokens(expected.tokens, seen.tokens, f"with {case.layout} logits", rows)

@@ -60,7 +60,9 @@ def _flat(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
 def the_same_seeds_give_the_same_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
     """Two calls with fresh generators from the same seeds draw the same tokens.
 
-    If not, some number comes from elsewhere: the clock, memory that was not initialised, a race between threads.
+    If not, some number comes from elsewhere: the clock, memory that was not initialised, a race between threads, or a
+    generator that no seed reaches. The global ones of torch, NumPy and Python are seeded. If you mean to draw from
+    another, declare `seeded-noise` unsupported.
     """
     _, _, first = call(sampler, case)
     _, _, second = call(sampler, case)

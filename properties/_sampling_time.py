@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from fairdraw.properties._sampling_asserts import (
     supports_of,
 )
 from fairdraw.protocols import Capability, SeededNoise, TokenSampler
+from fairdraw.strategies._cases import require_far_memory, reserved
 from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
@@ -223,7 +222,7 @@ def _small(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return ordinary(can, explicit=explicit, min_vocab_size=8, logits=("normal", "zipf", "half"), max_rows=0)
 
 
-@check("SAM191", _small, needs_one_of=_NOISE, weight=0.5)
+@check("SAM191", _small, needs_one_of=_NOISE, weight=0.5, depends_on=("SAM161",))
 def an_answer_does_not_depend_on_the_calls_before(sampler: TokenSampler, case: SamplingCase) -> None:
     """The same call gives the same tokens before and after calls of larger and smaller batches and vocabularies.
 
@@ -277,7 +276,7 @@ def _cheap(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return st.builds(SamplingCase, st.just(11), st.just(kept), explicit=st.just(explicit), seed=bulk_seeds())
 
 
-@check("SAM193", _cheap, needs_one_of=_NOISE, weight=0.02)
+@check("SAM193", _cheap, needs_one_of=_NOISE, weight=0.02, depends_on=("SAM161",))
 def no_call_of_a_thousand_is_different(sampler: TokenSampler, case: SamplingCase) -> None:
     """600 calls of one batch with the same noise give the same tokens, and its tensors stay what they were.
 
@@ -300,11 +299,8 @@ def no_call_of_a_thousand_is_different(sampler: TokenSampler, case: SamplingCase
 # -- strides ----------------------------------------------------------------------------------------------------------
 
 
-_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
-"""MAP_NORESERVE, which Python names from 3.13 on."""
-
-
 def _two_rows(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    require_far_memory()
     explicit = Capability.EXPLICIT_NOISE in can
     requests = (SampledRequest("one-hot"), SampledRequest("one-hot"))
     return st.builds(SamplingCase, st.just(100), st.just(requests), explicit=st.just(explicit), seed=bulk_seeds())
@@ -320,8 +316,9 @@ def rows_may_be_2_to_the_31_elements_apart(sampler: TokenSampler, case: Sampling
     if batch.device.type != "cpu":
         return
     stride = 2**31 + 2**16
-    memory = mmap.mmap(-1, 4 * (stride + batch.vocab_size), flags=mmap.MAP_PRIVATE | _NO_RESERVE)
-    far = torch.frombuffer(memory, dtype=torch.float32).as_strided((2, batch.vocab_size), (stride, 1))
+    memory = reserved(stride + batch.vocab_size, torch.float32)
+    assert memory is not None  # `require_far_memory` reserved more
+    far = memory.as_strided((2, batch.vocab_size), (stride, 1))
     far.copy_(batch.logits)
     try:
         seen = sample_tokens(sampler, batch.replace(logits=far), fresh(noise))

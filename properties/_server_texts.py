@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
+from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.properties._server_check import Trial, failure, require, server_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_requests import PLAIN
@@ -76,7 +77,10 @@ def the_tokens_are_those_of_the_text(trial: Trial) -> None:
     Log-probabilities of another token than the emitted one: the most probable, the drafted, or the first of a list that
     is not sorted. (Texts that are not ASCII are left out: bytes of a character may belong to several tokens.)
     """
-    for answer in trial.take(PLAIN, _NUM_PLAIN):
+    answers = trial.take(PLAIN, _NUM_PLAIN)
+    if not any(position.text for answer in answers for choice in answer.choices for position in choice.positions):
+        raise CapabilityUnsupported("texts of tokens are unsupported: its answers hold ids of tokens instead")
+    for answer in answers:
         for choice in answer.choices:
             joined = "".join(position.text for position in choice.positions).translate(_SPACES)
             text = choice.text.strip()

@@ -236,7 +236,7 @@ def tokens_lie_within_top_k(trial: Trial) -> None:
     One token too many at the edge, a filter that is skipped on some path, or one of another request.
     """
     _require_support(trial, TOP_K, "top-k")
-    if trial.claims.after_filters:
+    if "top_k" in trial.claims.after_filters:
         for answer in trial.take(TOP_K, _NUM_DRAWN):
             for choice in answer.choices:
                 for number, position in enumerate(choice.positions):

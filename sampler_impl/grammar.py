@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from ._shared.checks import FLOATS_OF_MODELS
+from ._shared.checks import FLOATS_OF_MODELS, IDS, INT32, check_dimensions, check_tensor, check_written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,9 @@ def apply_bitmask(
         `logits`.
 
     Raises:
-        ValueError: If a dtype or a number of dimensions is wrong, or there are fewer bitmasks than rows.
+        TypeError: If an argument is not a tensor.
+        ValueError: If a dtype or a number of dimensions is wrong, there are fewer bitmasks than rows, or the logits
+            cannot be written.
     """
     _check(logits, bitmask, indices)
     words = bitmask[: len(logits)] if indices is None else bitmask[indices]
@@ -94,8 +96,15 @@ def fork_bitmasks(
         `bitmask`.
 
     Raises:
-        ValueError: If it has another number of rows.
+        ValueError: If it has another number of rows, or its rows are not words in order that can be written.
     """
+    check_dimensions("fork_bitmasks", "bitmask", bitmask, 2)
+    check_tensor("fork_bitmasks", "bitmask", bitmask, bitmask.shape, INT32, bitmask.device)
+    check_written("fork_bitmasks", "bitmask", bitmask)
+    if bitmask.shape[1] > 1 and bitmask.stride(1) != 1:
+        raise ValueError(
+            f"fork_bitmasks: bitmask.stride(1)={bitmask.stride(1)}, but it must be 1. Use bitmask.contiguous()."
+        )
     num_rows = sum(len(drafts) + 1 for drafts in draft_token_ids)
     if len(bitmask) != num_rows or len(matchers) != len(draft_token_ids):
         given = f"{len(matchers)} matchers, {len(draft_token_ids)} requests and {len(bitmask)} rows"
@@ -134,15 +143,18 @@ def _check(
     bitmask: Tensor,  # [num_rows, num_words] int32
     indices: Tensor | None,  # [length] int64
 ) -> None:
-    rules = {
-        f"logits.dtype={logits.dtype}": (logits.dtype in FLOATS_OF_MODELS, "float32, bfloat16 or float16. Cast them"),
-        f"bitmask.dtype={bitmask.dtype}": (bitmask.dtype == torch.int32, "int32. Use view(torch.int32)"),
-        f"logits.shape={list(logits.shape)}": (logits.ndim == 2, "[num_rows, vocab_size]. Use view"),
-        f"bitmask.shape={list(bitmask.shape)}": (
-            bitmask.ndim == 2 and (indices is not None or len(bitmask) >= len(logits)),
-            f"[{len(logits)}, num_words]. Give each row a bitmask, or name rows",
-        ),
-    }
-    for given, (is_right, rule) in rules.items():
-        if not is_right:
-            raise ValueError(f"apply_bitmask: {given}, but it must be {rule}.")
+    function = "apply_bitmask"
+    check_dimensions(function, "logits", logits, 2)
+    check_dimensions(function, "bitmask", bitmask, 2)
+    device = logits.device
+    check_tensor(function, "logits", logits, logits.shape, FLOATS_OF_MODELS, device)
+    check_written(function, "logits", logits)
+    check_tensor(function, "bitmask", bitmask, bitmask.shape, INT32, device)
+    if indices is not None:
+        check_dimensions(function, "indices", indices, 1)
+        check_tensor(function, "indices", indices, indices.shape, IDS, device)
+    elif len(bitmask) < len(logits):
+        raise ValueError(
+            f"{function}: bitmask.shape={list(bitmask.shape)}, but it must be [{len(logits)}, num_words]. "
+            f"Give each row a bitmask, or name rows."
+        )

@@ -65,6 +65,7 @@ from ._logits.processors import (
 )
 from ._logits.rows import RowLayout, SeenBy, step_of
 from ._scanners.history import BatchUpdate, check_rows, follow_rows
+from ._shared.checks import is_plain
 from .penalties import Penalties
 
 if TYPE_CHECKING:
@@ -262,7 +263,8 @@ class LogitsPlan:
         logits: Tensor,  # [num_rows, vocab_size] float32 | bfloat16 | float16
     ) -> None:
         shape = (self._layout.num_rows, self.vocab_size)
-        if logits.shape != shape or logits.device.type != self.device.type or not logits.is_floating_point():
+        fits = logits.shape == shape and logits.device.type == self.device.type and logits.is_floating_point()
+        if not fits or not is_plain(logits):
             raise ValueError(
                 f"LogitsPlan.apply: logits are {list(logits.shape)} {logits.dtype} on {logits.device}, but they must "
                 f"be {list(shape)} float32, bfloat16 or float16 on {self.device}. Pass a row for each draft and one "

@@ -56,7 +56,7 @@ def top_logprobs(
 
     Args:
         logits: float32, bfloat16 or float16; raw for raw log-probabilities, processed for processed ones. Not written.
-        emitted_token_ids: int32 or int64; a row whose token is -1 gets what its token 0 would get.
+        emitted_token_ids: int32 or int64; a row whose token is not in the vocabulary gets what its token 0 would get.
         num_logprobs: The most that a request asks for; 0 for the emitted tokens alone, -1 for the whole vocabulary.
         normalise: `False` returns logits instead of log-probabilities.
         backend: `None` takes Triton on a GPU, PyTorch elsewhere.

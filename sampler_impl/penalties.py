@@ -46,6 +46,7 @@ from ._scanners.penalty_rows import (
     draft_rows,
     in_vocab,
 )
+from ._shared.checks import FLOAT32, FLOATS, check_tensor, check_written, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,14 +86,15 @@ class Penalties:
     Args:
         vocab_size: Width of the logits.
         device: Where the logits are.
-        backend: For the arithmetic on contiguous float32 logits. `None`: Triton on a GPU, else PyTorch, which handles
+        backend: For the arithmetic on float32 logits. `None`: Triton on a GPU, else PyTorch, which handles
             all other logits as well. Triton on a CPU needs its interpreter.
 
     Limits:
         float32 logits are bitwise those of vLLM's `apply_all_penalties`. On a GPU a positive logit is divided by the
-        repetition penalty, as by vLLM's CUDA kernel; on a CPU, and where GPU logits are not contiguous, it is
-        multiplied by the reciprocal, as by vLLM's torch code. The two differ in the last bit. bfloat16 and float16
-        logits are rounded after each of the three penalties, as by vLLM's torch code; vLLM passes float32 only.
+        repetition penalty, as by vLLM's CUDA kernel; on a CPU, and by the PyTorch backend where GPU logits are not
+        contiguous, it is multiplied by the reciprocal, as by vLLM's torch code. The two differ in the last bit.
+        bfloat16 and float16 logits are rounded after each of the three penalties, as by vLLM's torch code; vLLM passes
+        float32 only.
 
     Example:
         >>> from types import SimpleNamespace
@@ -281,14 +283,18 @@ class Penalties:
         rows: PenaltyRows,
         factors: Factors,
     ) -> Tensor:  # [num_rows, vocab_size] float32
-        num_rows = len(rows.request)
-        if logits.shape != (num_rows, self.vocab_size) or logits.device.type != self.device.type:
+        num_rows, kept = len(rows.request), is_plain(logits) and logits.dtype in FLOATS
+        if not kept or logits.shape != (num_rows, self.vocab_size) or logits.device.type != self.device.type:
             raise ValueError(
-                f"{function}: logits are {list(logits.shape)} on {logits.device}, but they must be "
-                f"{[num_rows, self.vocab_size]} on {self.device}. Check the penalties' length, draft_token_ids, and "
-                f"the vocab_size and device that Penalties was made with."
+                f"{function}: logits are {list(logits.shape)} {logits.dtype} on {logits.device}, but they must be "
+                f"{[num_rows, self.vocab_size]} floats on {self.device}. Check the penalties' length, draft_token_ids, "
+                f"and the vocab_size and device that Penalties was made with."
             )
-        if self._backend == "triton" and logits.dtype == torch.float32 and logits.is_contiguous():
+        check_written(function, "logits", logits)
+        batch_size = factors[0].shape[:1]
+        for name, factor in zip(("presence", "frequency", "repetition"), factors, strict=True):
+            check_tensor(function, f"{name}_penalties", factor, batch_size, FLOAT32, logits.device)
+        if self._backend == "triton" and logits.dtype == torch.float32:
             from ._scanners import penalties_kernel as _penalties_kernel
 
             _penalties_kernel.penalise(logits, self._token_state, rows, factors)

@@ -70,7 +70,7 @@ from ._rejection.step import (
     checked_step,
 )
 from ._shared.backend import BackendName, choose_backend
-from ._shared.checks import IDS, MAX_SPEC_LEN, check_tensor
+from ._shared.checks import FLOATS, IDS, MAX_SPEC_LEN, check_dimensions, check_tensor, check_written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,11 +223,19 @@ def expand_batch_to_tokens(
 
     Args:
         cu_num_tokens: Inclusive cumulative sum, no leading 0.
-        num_tokens: `cu_num_tokens[-1]`, known to the host.
+        num_tokens: `cu_num_tokens[-1]`, known to the host. Tokens that no request has get the last one's value.
         replace_from: Requests with this value get `replace_to` instead.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a shape, dtype or device is wrong, or there are tokens and no request.
     """
     name = "expand_batch_to_tokens"
-    check_tensor(name, "cu_num_tokens", cu_num_tokens, (x.shape[0],), IDS, x.device, reference="x")
+    check_dimensions(name, "x", x, 1)
+    check_tensor(name, "x", x, x.shape, (*FLOATS, *IDS), x.device)
+    check_tensor(name, "cu_num_tokens", cu_num_tokens, x.shape, IDS, x.device, reference="x")
+    if num_tokens < 0 or (num_tokens > 0 and len(x) == 0):
+        raise ValueError(f"{name}: num_tokens={num_tokens} of {len(x)} requests, but it must be their sum. Correct it.")
     module = _module_of(_choose_backend(name, backend, x.device))
     expanded: Tensor = module.expand(x, cu_num_tokens, num_tokens, replace_from, replace_to)  # [num_tokens] any
     return expanded
@@ -240,12 +248,26 @@ def apply_temperature_(
     *,
     backend: BackendName | None = None,
 ) -> Tensor:  # [num_tokens, vocab_size] float32
-    """Divide each row by its request's temperature, in place; rows of greedy requests stay as they are."""
+    """Divide each row by its request's temperature, in place; rows of greedy requests stay as they are.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If arguments disagree, or the logits cannot be written.
+    """
+    name = "apply_temperature_"
+    check_dimensions(name, "target_logits", target_logits, 2)
+    check_tensor(name, "target_logits", target_logits, target_logits.shape, FLOATS, target_logits.device)
+    check_written(name, "target_logits", target_logits)
     if sampling_metadata.all_greedy:
         return target_logits
-    temperature = sampling_metadata.temperature
+    temperature, device = sampling_metadata.temperature, target_logits.device
     if temperature is None:
-        raise ValueError("apply_temperature_: temperature=None, but it must be a tensor unless all_greedy. Pass one.")
+        raise ValueError(f"{name}: temperature=None, but it must be a tensor unless all_greedy. Pass one.")
+    for argument, value, dtypes in (
+        ("cu_num_draft_tokens", cu_num_draft_tokens, IDS),
+        ("temperature", temperature, FLOATS),
+    ):
+        check_tensor(name, argument, value, cu_num_draft_tokens.shape[:1], dtypes, device)
     per_token = expand_batch_to_tokens(
         temperature, cu_num_draft_tokens, target_logits.shape[0], GREEDY_TEMPERATURE, 1.0, backend=backend
     )
@@ -264,6 +286,9 @@ def parse_output(
     Args:
         discard_req_indices: Requests whose tokens are dropped (those still in prefill): their lists are empty.
     """
+    given = output_token_ids
+    check_dimensions("parse_output", "output_token_ids", given, 2)
+    check_tensor("parse_output", "output_token_ids", given, given.shape, IDS, given.device)
     host_ids = output_token_ids.cpu()
     kept = (host_ids >= 0) & (host_ids < vocab_size)
     kept[list(discard_req_indices)] = False

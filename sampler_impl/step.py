@@ -44,7 +44,8 @@ Reference:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
@@ -97,6 +98,12 @@ class StepPlan:
     Raises:
         ValueError: If the capacity contradicts itself, or there is no such backend.
 
+    One at a time:
+        A plan's steps share its memory and its output. One in another stream waits for the last one, unless it is
+        captured; two threads in one plan are refused, and so is a copy, whose kernels would know this one's addresses.
+        Whatever tensors hold, nothing beside them is touched; but after a step whose `cu_num_rows` gave a row to two
+        requests, edits of that row may stay in the plan: build another, or find such a step by `validate=True`.
+
     Limits:
         Target probabilities are sums in float32 within tiles of 1024 entries, and integers across them: relative error
         some 2**-20. A token at most 2**-40 times as probable as its row's best is not drawn. `vocab_size` is at most
@@ -114,7 +121,9 @@ class StepPlan:
         self.capacity, self.device = capacity, torch.device(device)
         check_capacity("StepPlan", capacity)
         self._known = Known.nothing()
+        self._busy = Lock()
         self._index: int | None = None  # of the device that kernels are launched on
+        self._stream: torch.cuda.Stream | None = None  # of the last step
         self._run: Launches | PyTorchStep
         if choose_backend("StepPlan", backend, self.device, tensor="device") == "triton":
             from ._step.launch import Launches
@@ -142,7 +151,7 @@ class StepPlan:
         Raises:
             TypeError: If an argument is of the wrong kind.
             ValueError: If arguments disagree with each other or with the capacity, or with `validate=True` a value is
-            out of its range.
+                out of its range.
 
         Randomness:
             As described at the head of this module.
@@ -150,16 +159,20 @@ class StepPlan:
         if self._is_elsewhere():
             with torch.cuda.device(self._index):
                 return self(inputs, validate=validate)
-        key = None if validate else self._replays.key_of(inputs)
-        if key is not None and (replayed := self._replays.replayed(key)) is not None:
-            return replayed
-        checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
-        if validate:
-            check_values("StepPlan", self.capacity, inputs)
-        output = self._run(inputs, checked)
-        if key is not None and checked.batch_size > 0:
-            self._replays.note(key, lambda: self._run(inputs, checked))
-        return output
+        self._begin()
+        try:
+            key = None if validate else self._replays.key_of(inputs)
+            if key is not None and (replayed := self._replays.replayed(key)) is not None:
+                return replayed
+            checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
+            if validate:
+                check_values("StepPlan", self.capacity, inputs)
+            output = self._run(inputs, checked)
+            if key is not None and checked.batch_size > 0:
+                self._replays.note(key, lambda: self._run(inputs, checked))
+            return output
+        finally:
+            self._busy.release()
 
     def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
         """Edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone.
@@ -169,8 +182,12 @@ class StepPlan:
         if self._is_elsewhere():
             with torch.cuda.device(self._index):
                 return self.processed_logits(inputs)
-        checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
-        return self._run.processed_logits(inputs, checked)
+        self._begin()
+        try:
+            checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
+            return self._run.processed_logits(inputs, checked)
+        finally:
+            self._busy.release()
 
     def drafted(self, inputs: StepInputs) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
         """A step of a plan without drafts, and the processed logits that it drew from: for a drafter, whose
@@ -187,8 +204,30 @@ class StepPlan:
         if self._is_elsewhere():
             with torch.cuda.device(self._index):
                 return self.drafted(inputs)
-        checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
-        return self._run.drafted(inputs, checked)
+        self._begin()
+        try:
+            checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
+            return self._run.drafted(inputs, checked)
+        finally:
+            self._busy.release()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse `copy`, `deepcopy` and `pickle`."""
+        raise TypeError(
+            "StepPlan: it cannot be copied, because its kernels know its memory by address. "
+            "Build one of the same capacity."
+        )
+
+    def _begin(self) -> None:
+        """Take the plan's memory: no other thread may have it, and another stream must be done with it."""
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("StepPlan: another step of this plan has not returned. Build a plan for each thread.")
+        if self._index is not None:
+            stream = torch.cuda.current_stream(self._index)
+            if stream != self._stream and not torch.cuda.is_current_stream_capturing():
+                if self._stream is not None:
+                    stream.wait_stream(self._stream)
+                self._stream = stream
 
     def _is_elsewhere(self) -> bool:
         """Whether another device is current. The plan's is for as long as a call takes, as in operations of torch."""

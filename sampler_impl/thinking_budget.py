@@ -317,7 +317,7 @@ class ThinkingBudget:
             spec_token_ids: As given to `update_state`.
 
         Raises:
-            ValueError: If a forced row or token is outside of `logits`.
+            ValueError: If a forced row or token is outside of `logits`, or these cannot be written.
         """
         if not self.forced:
             return logits
@@ -348,6 +348,12 @@ def _force(
 ) -> None:
     import torch
 
+    from ._shared.checks import FLOATS, check_dimensions, check_tensor, check_written
+
+    function = "ThinkingBudget.apply_to_logits"
+    check_dimensions(function, "logits", logits, 2)
+    check_tensor(function, "logits", logits, logits.shape, FLOATS, logits.device)
+    check_written(function, "logits", logits)
     row, token_id = max(row for row, _ in forced), max(token_id for _, token_id in forced)
     if row >= logits.shape[0] or token_id >= logits.shape[1]:
         raise ValueError(

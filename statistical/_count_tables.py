@@ -46,13 +46,15 @@ class Table:
         observed_per_draw: Probability, at least, that a draw is an observation of this table.
         event_prob: The same without counting a pair as two draws. It turns a distance between conditional
             distributions into one between distributions of whole rows.
-        is_optional: Other tables see the same faults. Without power it is left out.
+        is_optional: Without power it is left out, and nothing is claimed by it.
         outside: What the last entry of the counts stands for, in words.
         fault: The kind of fault that a directed table is made for; empty for others.
         information: How much one observation tells about it: the chi-square distance of its cells per unit, squared.
         min_expected: As `pool_cells` takes it; 0 keeps a rare cell by itself, which is then judged by few observations.
         is_binomial: Each draw is an observation with probability `observed_per_draw`, exactly and independently of
             others. Too few of them are then evidence by themselves.
+        weight: Share of the table in the mean of e-values, relative to the other tables of its check.
+        seen_by: Order or family of projections by which a row's tokens are counted; empty if each is a cell.
     """
 
     probs: NDArray[np.float64]  # [num_cells] float64
@@ -67,6 +69,8 @@ class Table:
     information: float = 0.0
     is_binomial: bool = False
     min_expected: float = MIN_EXPECTED
+    weight: float = 1.0
+    seen_by: str = ""
 
 
 def digit_label(sizes: tuple[int, ...], words: tuple[str, ...] = (), placeholder: int | None = None) -> Label:

@@ -109,8 +109,9 @@ def decide(
 ) -> Decision:
     """Add up counts until the verdict is known or the samples end.
 
-    The tables' e-values are averaged into one, so that a check has one false-fail rate however many tables it has. Each
-    checkpoint computes that e-value and nothing else; distances, intervals and p-values are computed once, at the end.
+    The tables' e-values are averaged into one by their weights, so that a check has one false-fail rate however many
+    tables it has. Each checkpoint computes that e-value and nothing else; distances, intervals and p-values are
+    computed once, at the end.
 
     Args:
         tables: At least those of `plans`.
@@ -120,9 +121,9 @@ def decide(
 
     Error rates:
         A correct sampler fails with probability at most `false_fail_rate`. For a table's plan to keep its false-pass
-        rate, plan with `false_fail_rate / len(plans)`. If a table's number of observations is binomial, a hundredth of
-        the rate is for the one-sided binomial test of that number, made once, after the last checkpoint, and divided
-        over such tables (union bound); the e-process has the rest.
+        rate, plan with its share of `false_fail_rate` (`plan_tables`). If a table's number of observations is binomial,
+        a hundredth of the rate is for the one-sided binomial test of that number, made once, after the last checkpoint,
+        and divided over such tables (union bound); the e-process has the rest.
 
     Raises:
         ValueError: If there is no plan, a planned table was not counted, or it has other cells than its plan.
@@ -145,7 +146,7 @@ def decide(
             raise refuse("decide", f"no counts of {missing}", "every planned table must be counted", "Count all.")
         counts = sum_counts([counts, {name: new.get(name, counts[name]) for name in counts}])
         num_checkpoints += 1
-        largest = max(largest, _mean_log_e_value(planned, counts))
+        largest = max(largest, _mean_log_e_value(planned, counts, tables))
         has_failed = largest >= log_threshold or _impossible_tables(planned, powerless, counts)
         if has_failed or not _unfinished(planned, counts):
             break
@@ -200,13 +201,13 @@ def _verdict(
     return Verdict.PASS, "all planned samples were seen"
 
 
-def _mean_log_e_value(planned: Mapping[str, SamplePlan], counts: Counts) -> float:
-    """Logarithm of the e-value of all tables together."""
+def _mean_log_e_value(planned: Mapping[str, SamplePlan], counts: Counts, tables: Mapping[str, Table]) -> float:
+    """Return the logarithm of the e-value of all tables together."""
     values = [
         log_e_value(plan.pooling.pool(counts[name])[0], plan.pooling.probs, plan.num_samples)
         for name, plan in planned.items()
     ]
-    return float(mean_log_e_value(np.array(values)))
+    return float(mean_log_e_value(np.array(values), np.array([tables[name].weight for name in planned])))
 
 
 def _impossible_tables(planned: Mapping[str, SamplePlan], powerless: Mapping[str, Table], counts: Counts) -> list[str]:
@@ -244,6 +245,7 @@ def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, table: Table) 
     p_value = chdtrc(probs.size - 1, chi_square) if probs.size > 1 else 1.0
     worst = int(np.argmax(np.abs(pooled - expected) / np.sqrt(expected)))
     worst_name = _pool_label(plan.pooling, worst, table.label)
+    times = f" ({pooled[worst] / expected[worst]:.2g} times as often)" if table.seen_by else ""
     tv_distance, low, high = tv_distance_interval(pooled, probs)
     return TableEvidence(
         name=name,
@@ -255,7 +257,7 @@ def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, table: Table) 
         p_value=float(p_value),
         tv_distance=tv_distance,
         tv_interval=(low, high),
-        worst_cell=f"{worst_name}: {pooled[worst]} seen, {expected[worst]:.1f} expected",
+        worst_cell=f"{worst_name}: {pooled[worst]} seen, {expected[worst]:.1f} expected{times}",
         impossible=impossible,
     )
 

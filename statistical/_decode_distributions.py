@@ -25,10 +25,11 @@ import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import GREEDY_TEMPERATURE
-from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes, sum_counts
 from fairdraw.statistical._decode_models import models_on
 from fairdraw.statistical._distributions import softmax_probs
-from fairdraw.statistical._pit import Order, PitCells, pit_of_tensors, randomised_pit
+from fairdraw.statistical._pit import Order, PitCells, randomised_pit
+from fairdraw.statistical._projections import TokenTables, numbers_of_rows
 from fairdraw.statistical._validation import refuse
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class DecodeStatistic(Protocol):
 
 
 class NextTokens:
-    """Every decoded token given all tokens before it, transformed to the unit interval by rank and by id.
+    """Every decoded token given all tokens before it, by rank, by id and by each projection of the id.
 
     All places are counted, and the distribution of each follows from its prefix. So the transforms are independent and
     uniform whatever temperatures, penalties and prompts are.
@@ -64,28 +65,27 @@ class NextTokens:
 
     def __init__(self, setup: DecodeSetup) -> None:
         num_draws = setup.num_requests * setup.num_tokens
-        self._setup, self._cells = setup, PitCells(_num_cells(num_draws, at_most=32))
-        self.tables = {_next_token(order): self._cells.table(num_draws) for order in Order}
+        cells = PitCells(_num_cells(num_draws, at_most=32))
+        self._setup, self._counted = setup, TokenTables("next token", (setup.vocab_size,), cells)
+        self.tables = self._counted.tables(num_draws)
 
     def count(self, decoding: Decoding) -> Counts:
         """Count tables, by table name.
 
         Randomness:
-            One uniform per token, from the decoding's seed, used for both orders.
+            One uniform per token, from the decoding's seed, used for every way to count.
         """
         setup, rng = self._setup, np.random.default_rng(derive_seed("next tokens", decoding.seed))
         models = decoding.models
         tokens = torch.from_numpy(decoding.tokens).to(models.device)
         requests = torch.arange(setup.num_requests, device=models.device)
-        counts = {name: np.zeros(table.probs.size + 1, dtype=np.int64) for name, table in self.tables.items()}
+        parts = []
         for end in range(setup.prompt_size, tokens.shape[1]):
             # After a malformed output prefix and token are -1. Any prefix does: -1 is impossible after each.
             probs = models.target_probs(models.target_logits(tokens[:, :end].clamp(min=0), requests), requests)
-            uniforms = torch.from_numpy(rng.random(setup.num_requests)).to(models.device)
-            for order in Order:
-                transform = pit_of_tensors(probs, tokens[:, end], uniforms, order)
-                counts[_next_token(order)] += self._cells.count(transform.cpu().numpy())
-        return counts
+            rows, own = probs.cpu().numpy(), tokens[:, end].cpu().numpy()
+            parts.append(self._counted.count(numbers_of_rows(rows, own, rng.random(setup.num_requests))))
+        return sum_counts(parts)
 
 
 class FrequentContexts:
@@ -252,11 +252,6 @@ class AcceptedDrafts:
 def _num_cells(num_draws: int, at_most: int) -> int:
     """Cells of the unit interval that one decoding fills well enough to be counted."""
     return int(np.clip(num_draws // _MIN_EXPECTED, 2, at_most))
-
-
-def _next_token(order: Order) -> str:
-    """The name of a table of `NextTokens`."""
-    return f"next token by {order}"
 
 
 def _random_groups(setup: DecodeSetup) -> list[tuple[int, float]]:

@@ -139,8 +139,10 @@ def plan_tables(tables: Mapping[str, Table], num_checkpoints: int, false_fail_ra
 
     Args:
         num_checkpoints: How often the `num_draws` of each table are drawn.
-        false_fail_rate: Of all tables together.
+        false_fail_rate: Of all tables together, divided by their weights.
     """
-    each = false_fail_rate / len(tables)
-    plans = {name: finest_plan(table, table.num_draws * num_checkpoints, each) for name, table in tables.items()}
+    plans, total = Plans(), sum(table.weight for table in tables.values())
+    for name, table in tables.items():
+        rate = false_fail_rate * table.weight / total
+        plans[name] = finest_plan(table, table.num_draws * num_checkpoints, rate)
     return {name: plan for name, plan in plans.items() if isinstance(plan, SamplePlan) or not tables[name].is_optional}

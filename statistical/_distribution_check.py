@@ -17,11 +17,12 @@ from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, 
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables, smallest_fault
+from fairdraw.statistical._projections import LANES
 from fairdraw.statistical._stratified_check import InjectedCheck, StratifiedCheck
 from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._count_tables import Counts
@@ -184,6 +185,19 @@ def decision_failure(decision: Decision) -> CheckFailure:
     return CheckFailure(effect, evidence=evidence, distance=worst.tv_distance)
 
 
+def seen_in(by_way: Mapping[str, float], group: str) -> str:
+    """Return the largest distance of a group in words, with that of every order and family of projections.
+
+    Args:
+        by_way: The distance by `Table.seen_by`. Cells of single tokens, or of whole rows, have no name.
+    """
+    lanes = {way.removeprefix(LANES): distance for way, distance in by_way.items() if way.startswith(LANES)}
+    ways = {way: distance for way, distance in by_way.items() if way and not way.startswith(LANES)}
+    ways |= {LANES + ", ".join(lanes): max(lanes.values())} if lanes else {}
+    named = ", ".join(f"{distance:.2g} by {way}" for way, distance in ways.items())
+    return f"{max(by_way.values()):.2g} ({group}{': ' * bool(named)}{named})"
+
+
 def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int) -> str:
     """What the run can see, for the header: alpha, distances and power, from the plans; and strata."""
     open_checks = [check for check in checks if check.why_not(sampler) is None]
@@ -195,22 +209,22 @@ def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Pro
         exactly += ", if it can be injected into torch's draws (a probe decides: DIST621 to DIST624)"
     if not drawing:
         return exactly or "the sampler supports no statistical check"
-    worst: dict[str, float] = {}
+    worst: dict[str, dict[str, float]] = {}
     faults: dict[str, float] = {}
     powerless = 0
     for check in drawing:
         sampling_plan = check.sampling_plan(sampler, profile)
         for name, plan in check.plans(sampler, profile, seed).items():
             if isinstance(plan, SamplePlan):
-                seen = plan.discrepancy * sampling_plan.tables[name].event_prob
-                worst[check.workload.group] = max(worst.get(check.workload.group, 0.0), seen)
+                table, own = sampling_plan.tables[name], worst.setdefault(check.workload.group, {})
+                own[table.seen_by] = max(own.get(table.seen_by, 0.0), plan.discrepancy * table.event_prob)
                 if fault := sampling_plan.tables[name].fault:
                     size = smallest_fault(sampling_plan.tables[name], plan)
                     faults[fault] = min(faults.get(fault, 1.0), size)
             else:
                 powerless += 1
     alpha, shipped = false_fail_rate(seed), round(1 / drawing[0].share)
-    seen_text = ", ".join(f"{distance:.2g} ({group})" for group, distance in worst.items()) or "nothing"
+    seen_text = ", ".join(seen_in(by_way, group) for group, by_way in worst.items()) or "nothing"
     directed = ", ".join(f"{fault} off by {100 * size:.2g} %" for fault, size in faults.items() if size < 1)
     return (
         f"alpha {alpha:.0e} over {shipped} checks; sees TV >= {seen_text} with power {1 - FALSE_PASS_RATE:g}"

@@ -65,18 +65,21 @@ def log_e_value(
     if num_planned < 1:
         raise refuse("log_e_value", f"num_planned={num_planned}", "it must be at least 1", "Plan some samples.")
     sequences = [_log_dirichlet_multinomial(counts, probs * num_planned * size) for size in concentrations]
-    return np.asarray(mean_log_e_value(np.stack(sequences, axis=-1)) - (counts * np.log(probs)).sum(axis=-1))
+    mixed = mean_log_e_value(np.stack(sequences, axis=-1), np.ones(len(sequences)))
+    return np.asarray(mixed - (counts * np.log(probs)).sum(axis=-1))
 
 
 def mean_log_e_value(
     log_e_values: NDArray[np.float64],  # [..., num_tables] float64
+    weights: NDArray[np.float64],  # [num_tables] float64
 ) -> NDArray[np.float64]:  # [...] float64
-    """Logarithm of the mean e-value: one decision from several statistics of the same samples.
+    """Return the logarithm of the weighted mean e-value: one decision from several statistics of the same samples.
 
     Error rates:
-        The mean of e-values is an e-value whatever their dependence. One strong statistic among `m` loses `log(m)`.
+        The mean of e-values is an e-value whatever their dependence. A statistic with a share `w` of all weights loses
+        `-log(w)`.
     """
-    return np.asarray(logsumexp(log_e_values, axis=-1, b=1 / log_e_values.shape[-1]))
+    return np.asarray(logsumexp(log_e_values, axis=-1, b=weights / weights.sum()))
 
 
 def _log_dirichlet_multinomial(

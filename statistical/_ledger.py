@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.foreign import read_json
 from fairdraw.statistical._evidence import log_e_value
 from fairdraw.statistical._validation import check_rate, refuse
 
@@ -140,7 +141,7 @@ class Ledger:
         if not path.exists():
             return cls()
         try:
-            lines = json.loads(path.read_text())
+            lines = read_json(path.read_text())
             for line in lines.values():
                 line |= {name: tuple(line[name]) for name in ("counts", "p_values", "seeds")}
             return cls({key: LedgerEntry(**line) for key, line in lines.items()})

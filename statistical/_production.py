@@ -3,7 +3,8 @@
 A pool of distributions, as different as traffic is (near-greedy to flat, some truncated), is dealt to the drafted
 positions of ragged batches. Every decision of the sampler is then transformed to a uniform number (`pit`) and pooled:
 
-* each emitted token under its target distribution, by rank and by id: losslessness, whatever the verifier;
+* each emitted token under its target distribution, by rank, by id and by projections of it (`_projections`):
+  losslessness, whatever the verifier;
 * each acceptance under its probability, and each recovered token under its residual: token verification.
 
 Catches: wrong temperature or filter, lost tail, lost vocabulary tile, offset errors in ragged batches, ignored draft
@@ -23,7 +24,8 @@ from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
 from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._distributions import acceptance_probs, recoverable, residual_probs, softmax_probs
 from fairdraw.statistical._noise import draw_rows
-from fairdraw.statistical._pit import IMPOSSIBLE, Order, PitCells, starting_mass
+from fairdraw.statistical._pit import PitCells
+from fairdraw.statistical._projections import PitDistributions, TokenTables
 from fairdraw.statistical._validation import check_probs, refuse
 
 if TYPE_CHECKING:
@@ -36,48 +38,6 @@ if TYPE_CHECKING:
 RAGGED_DRAFTS: tuple[int, ...] = (3, 0, 1, 5)
 EQUAL_DRAFTS: tuple[int, ...] = (3, 3, 3, 3)
 """Draft tokens per request, in a cycle: as in an engine, and for samplers that do not support ragged batches."""
-
-
-@dataclass(frozen=True, eq=False)
-class PitDistributions:
-    """A pool of distributions, ready to transform tokens by look-up."""
-
-    probs: NDArray[np.float64]  # [num_distributions, vocab_size] float64
-    starts: NDArray[np.float64]  # [num_distributions, vocab_size] float64
-    possible: NDArray[np.bool_]  # [num_distributions, vocab_size] bool
-
-    @classmethod
-    def by_order(
-        cls,
-        probs: NDArray[np.float64],  # [num_distributions, vocab_size] float64
-        possible: NDArray[np.bool_],  # [num_distributions, vocab_size] bool
-    ) -> dict[Order, PitDistributions]:
-        """The same distributions with their tokens in every order."""
-        return {order: cls(probs, starting_mass(probs, order), possible) for order in Order}
-
-    def transform(
-        self,
-        distribution_ids: NDArray[np.int64],  # [num_samples] int64
-        token_ids: NDArray[np.int32],  # [num_samples] int32
-        uniforms: NDArray[np.float64],  # [num_samples] float64
-        left_out: NDArray[np.int32] | None = None,  # [num_samples] int32
-    ) -> NDArray[np.float64]:  # [num_samples] float64
-        """As `pit.randomised_pit`.
-
-        Args:
-            left_out: A token per sample that cannot be drawn, whose probability the others share: a rejected one-hot
-                draft.
-        """
-        known = (token_ids >= 0) & (token_ids < self.probs.shape[1])
-        cells = distribution_ids, np.where(known, token_ids, 0)
-        starts, probs, possible = self.starts[cells], self.probs[cells], known & self.possible[cells]
-        if left_out is not None:
-            lost, before = self.probs[distribution_ids, left_out], self.starts[distribution_ids, left_out] < starts
-            scale = 1 / np.maximum(1 - lost, np.finfo(np.float64).tiny)
-            starts, probs = (starts - np.where(before, lost, 0.0)) * scale, probs * scale
-            possible &= token_ids != left_out
-        values = np.clip(starts + uniforms * probs, 0.0, np.nextafter(1.0, 0.0))
-        return np.asarray(np.where(possible, values, IMPOSSIBLE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,16 +83,16 @@ class DistributionPool:
         return self.target if self.one_hot else acceptance_probs(self.target, self.draft)
 
     @cached_property
-    def emitted(self) -> dict[Order, PitDistributions]:
-        """What emitted tokens follow, by order."""
-        return PitDistributions.by_order(self.target, self.target > 0)
+    def emitted(self) -> dict[str, PitDistributions]:
+        """What emitted tokens follow, by way to count them."""
+        return PitDistributions.by_way(self.target, self.target > 0)
 
     @cached_property
-    def recovered(self) -> dict[Order, PitDistributions]:
-        """What recovered tokens follow, by order."""
+    def recovered(self) -> dict[str, PitDistributions]:
+        """What recovered tokens follow, by way to count them."""
         if self.one_hot:
             return self.emitted
-        return PitDistributions.by_order(residual_probs(self.target, self.draft), recoverable(self.target, self.draft))
+        return PitDistributions.by_way(residual_probs(self.target, self.draft), recoverable(self.target, self.draft))
 
     @cached_property
     def step_acceptance(self) -> float:
@@ -167,6 +127,20 @@ def _pool_on(pool: DistributionPool, device: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(pool.target_logits).to(device), torch.from_numpy(pool.draft_probs).to(device)
 
 
+Numbers = dict[str, "NDArray[np.float64]"]
+"""Transforms by way to count, each `[num_samples] float64`."""
+
+
+@dataclass(frozen=True)
+class _Decisions:
+    """Transformed decisions of one call; emitted tokens and acceptance at every position that was reached."""
+
+    position: NDArray[np.int64]  # [num_reached] int64
+    emitted: Numbers
+    recovered: Numbers
+    acceptance: NDArray[np.float64]  # [num_reached] float64
+
+
 @dataclass(frozen=True)
 class ProductionExperiment:
     """Calls at a production vocabulary, and the tables that they fill.
@@ -181,6 +155,11 @@ class ProductionExperiment:
     device: str = "cpu"
     cycle: tuple[int, ...] = RAGGED_DRAFTS
     cells: PitCells = PitCells()  # noqa: RUF009  immutable
+
+    @cached_property
+    def _tokens(self) -> dict[str, TokenTables]:
+        sizes = (self.pool.target_logits.shape[1],)
+        return {what: TokenTables(f"S9 {what} token", sizes, self.cells) for what in ("emitted", "recovered")}
 
     def __post_init__(self) -> None:
         cycle = len(self.cycle)
@@ -201,8 +180,8 @@ class ProductionExperiment:
         # A first position is always reached, so every verifier brings this many emitted tokens.
         at_least = np.count_nonzero(self.cycle) / sum(self.cycle)
         rejected = reached * (1 - step)
-        tables = {f"S9 emitted token by {order}": self.cells.table(num_draws, at_least, reached) for order in Order}
-        tables |= {f"S9 recovered token by {order}": self.cells.table(num_draws, rejected) for order in Order}
+        tables = self._tokens["emitted"].tables(num_draws, at_least, reached)
+        tables |= self._tokens["recovered"].tables(num_draws, rejected)
         return tables | {"S9 acceptance": self.cells.table(num_draws, reached)}
 
     def count(self, sampler: RejectionSampler, num_calls: int, seed: int) -> dict[str, NDArray[np.int64]]:
@@ -223,12 +202,12 @@ class ProductionExperiment:
         rng = np.random.default_rng(derive_seed("distributions", seed))
         distribution_ids = rng.integers(0, len(self.pool.target_logits), sum(self.num_draft_tokens))
         batch = self._batch(distribution_ids, seed)
-        transforms = self._transforms(batch, draw_rows(sampler, batch, seed), distribution_ids, rng)
-        return {name: self._count_transform(name, values) for name, values in transforms.items()}
+        return self._count_decisions(self._decisions(batch, draw_rows(sampler, batch, seed), distribution_ids, rng))
 
-    def _count_transform(self, name: str, values: NDArray[np.float64]) -> NDArray[np.int64]:  # [num_samples] float64
-        """The count table of transformed decisions."""
-        return self.cells.count(values)
+    def _count_decisions(self, found: _Decisions) -> dict[str, NDArray[np.int64]]:
+        """Return the count tables of transformed decisions."""
+        counts = self._tokens["emitted"].count(found.emitted) | self._tokens["recovered"].count(found.recovered)
+        return counts | {"S9 acceptance": self.cells.count(found.acceptance)}
 
     def _batch(self, distribution_ids: NDArray[np.int64], seed: int) -> SpecDecodeBatch:
         """A ragged batch whose drafted position `i` has the distributions `distribution_ids[i]`.
@@ -257,35 +236,36 @@ class ProductionExperiment:
             origin=f"<production batch, vocab_size={vocab_size}, seed={seed}>",
         )
 
-    def _transforms(
+    def _decisions(
         self,
         batch: SpecDecodeBatch,
         tokens: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
         distribution_ids: NDArray[np.int64],  # [num_tokens] int64
         rng: np.random.Generator,
-    ) -> dict[str, NDArray[np.float64]]:
-        """The transforms of every drafted position that was reached."""
+    ) -> _Decisions:
+        """Transform what was decided at every drafted position that was reached."""
         counts, drafts = np.array(self.num_draft_tokens), batch.draft_token_ids.cpu().numpy()
         request = np.repeat(np.arange(self.batch_size), counts)
         position = np.arange(distribution_ids.size) - np.repeat(np.cumsum(counts) - counts, counts)
         num_emitted = (tokens != PLACEHOLDER_TOKEN_ID).sum(axis=1)[request]
         reached, accepted = position < num_emitted, position + 1 < num_emitted
-        emitted, found = tokens[request, position], {}
-        for order, distributions in self.pool.emitted.items():
-            uniforms = rng.random(int(reached.sum()))
-            found[f"S9 emitted token by {order}"] = distributions.transform(
-                distribution_ids[reached], emitted[reached], uniforms
-            )
-        rejected = reached & ~accepted
-        for order, distributions in self.pool.recovered.items():
-            left_out = drafts[rejected] if self.pool.one_hot else None
-            uniforms = rng.random(int(rejected.sum()))
-            transform = distributions.transform(distribution_ids[rejected], emitted[rejected], uniforms, left_out)
-            found[f"S9 recovered token by {order}"] = transform
+        rejected, emitted = reached & ~accepted, tokens[request, position]
+
+        def transformed(
+            pool: dict[str, PitDistributions], own: NDArray[np.bool_], left_out: NDArray[np.int32] | None
+        ) -> Numbers:
+            given = distribution_ids[own], emitted[own], rng.random(np.count_nonzero(own)), left_out
+            return {way: one.transform(*given) for way, one in pool.items()}
+
+        left_out = drafts[rejected] if self.pool.one_hot else None
         acceptance, uniforms = self.pool.acceptance[distribution_ids, drafts], rng.random(distribution_ids.size)
         decided = np.where(accepted, uniforms * acceptance, acceptance + uniforms * (1 - acceptance))
-        found["S9 acceptance"] = np.minimum(decided[reached], np.nextafter(1.0, 0.0))
-        return found
+        return _Decisions(
+            position[reached],
+            transformed(self.pool.emitted, reached, None),
+            transformed(self.pool.recovered, rejected, left_out),
+            np.minimum(decided[reached], np.nextafter(1.0, 0.0)),
+        )
 
 
 LONG_DRAFTS: tuple[int, ...] = (128, 37, 0, 100, 5)
@@ -314,41 +294,30 @@ class LongDraftExperiment(ProductionExperiment):
     """Acceptance and emitted tokens of drafts of up to 128 tokens, by their position in the request."""
 
     _acceptance_cells = PitCells(8, 5)
-    _token_cells = PitCells(8, 0)
+
+    @cached_property
+    def _by_position(self) -> dict[int, TokenTables]:
+        sizes = (self.pool.target_logits.shape[1],)
+        return {first: TokenTables(_at("emitted token", first), sizes, PitCells(8, 0)) for first, _ in _POSITIONS}
 
     def tables(self, num_calls: int) -> dict[str, Table]:
-        """Two tables per group of positions."""
+        """Return the tables of each group of positions."""
         step, num_draws = self.pool.step_acceptance, num_calls * sum(self.num_draft_tokens)
         found = {}
         for first, end in _POSITIONS:
             own = sum(max(0, min(end, count) - first) for count in self.cycle) / sum(self.cycle)
             seen = own if end == 1 else own * step ** (end - 1) * _SURELY_REACHED
             found[_at("acceptance", first)] = self._acceptance_cells.table(num_draws, seen)
-            found[_at("emitted token by id", first)] = self._token_cells.table(num_draws, seen)
+            found |= self._by_position[first].tables(num_draws, seen)
         return found
 
-    def _transforms(
-        self,
-        batch: SpecDecodeBatch,
-        tokens: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
-        distribution_ids: NDArray[np.int64],  # [num_tokens] int64
-        rng: np.random.Generator,
-    ) -> dict[str, NDArray[np.float64]]:
-        """The transforms of every drafted position that was reached."""
-        found = super()._transforms(batch, tokens, distribution_ids, rng)
-        counts = np.array(self.num_draft_tokens)
-        position = np.arange(distribution_ids.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        reached = position < np.repeat((tokens != PLACEHOLDER_TOKEN_ID).sum(axis=1), counts)
-        own = position[reached]
-        return {
-            _at(what, first): found[f"S9 {what}"][(own >= first) & (own < end)]
-            for first, end in _POSITIONS
-            for what in ("acceptance", f"emitted token by {Order.ID}")
-        }
-
-    def _count_transform(self, name: str, values: NDArray[np.float64]) -> NDArray[np.int64]:  # [num_samples] float64
-        cells = self._acceptance_cells if "acceptance" in name else self._token_cells
-        return cells.count(values)
+    def _count_decisions(self, found: _Decisions) -> dict[str, NDArray[np.int64]]:
+        counts = {}
+        for first, end in _POSITIONS:
+            own = (found.position >= first) & (found.position < end)
+            counts[_at("acceptance", first)] = self._acceptance_cells.count(found.acceptance[own])
+            counts |= self._by_position[first].count({way: one[own] for way, one in found.emitted.items()})
+        return counts
 
 
 def _at(what: str, first: int) -> str:

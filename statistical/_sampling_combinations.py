@@ -11,7 +11,7 @@ each checkpoint hold one kind of request only, half of them beside a greedy requ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,14 +24,15 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw.protocols import Capability, FilterPolicy, SamplingBatch
-from fairdraw.statistical._count_tables import Counts, sum_counts
 from fairdraw.statistical._pit import Order, PitCells
-from fairdraw.statistical._production import PitDistributions
+from fairdraw.statistical._projections import PitDistributions, TokenTables
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from fairdraw.statistical._count_tables import Counts
 
     Floats = NDArray[np.float64]
 
@@ -62,7 +63,7 @@ class _Rows:
     logits: NDArray[np.float32]  # [num_distributions, vocab_size] float32
     kinds: tuple[Kind, ...]
     tables: tuple[str, ...]
-    distributions: PitDistributions
+    distributions: dict[str, PitDistributions]
 
 
 # -- rows on which policies differ ------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def _rows(filters: FilterPolicy, supported: frozenset[Capability], *, is_fine: b
     probs = np.stack([_distribution(batch, row, filters) for row in range(len(kinds))])
     names = [kind.name if is_fine else kind.name.partition(":")[0] for kind, _ in found]
     tables = (*names, *["T6 edges"] * len(edges))
-    return _Rows(np.stack(logits), kinds, tables, PitDistributions.by_order(probs, probs > 0)[Order.RANK])
+    return _Rows(np.stack(logits), kinds, tables, PitDistributions.by_way(probs, probs > 0))
 
 
 def _distribution(batch: SamplingBatch, row: int, filters: FilterPolicy) -> Floats:  # [vocab_size] float64
@@ -258,10 +259,12 @@ class _Batches:
     cells: ClassVar[PitCells] = PitCells(16, 2)
 
     def count(self, sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-        """The counts of one checkpoint."""
+        """Return the counts of one checkpoint."""
         rounds = [self.drawn] * (self.num_rounds * len(_DTYPES))
         calls = enumerate([*rounds, *self._alike(np.random.default_rng(derive_seed("alike", seed)))])
-        return sum_counts(self._call(sampler, seed, call, ids) for call, ids in calls)
+        drawn = [self._call(sampler, seed, call, ids) for call, ids in calls]
+        ids, tokens, uniforms, own, dtypes = map(np.concatenate, zip(*drawn, strict=True))
+        return self._count(ids, tokens, uniforms, own, dtypes)
 
     def _alike(self, rng: np.random.Generator) -> list[NDArray[np.int64]]:
         """The rows of calls of one kind; of four, one begins with a greedy request and one ends so."""
@@ -288,7 +291,8 @@ class _Batches:
 
     def _call(
         self, sampler: Any, seed: int, call: int, drawn: NDArray[np.int64]
-    ) -> dict[str, NDArray[np.int64]]:  # Any: as above; drawn: [batch_size] int64
+    ) -> tuple[NDArray[Any], ...]:  # Any: as above; drawn: [batch_size] int64
+        """Return rows, tokens, uniforms of the suite, whether requests have seeds, and dtypes, each `[batch_size]`."""
         rng, size = np.random.default_rng(derive_seed("order", seed, call)), len(drawn)
         ids = rng.permutation(drawn) if call < self.num_rounds * len(_DTYPES) else drawn
         own = rng.permutation(size) < (size // 2 if self.has_seeds else 0)
@@ -298,15 +302,38 @@ class _Batches:
         batch = batch.replace(logits=batch.logits.to(getattr(torch, dtype)))
         noise = noise_of(sampler, batch, derive_seed("call", seed, call), seeded=np.flatnonzero(own).tolist())
         tokens = sample_tokens(sampler, batch, noise).tokens.astype(np.int32)
-        transform = self.rows.distributions.transform(ids, tokens, rng.random(size))
+        return ids, tokens, rng.random(size), own, np.full(size, dtype)
+
+    def _count(
+        self,
+        ids: NDArray[np.int64],  # [num_samples] int64
+        tokens: NDArray[np.int32],  # [num_samples] int32
+        uniforms: Floats,  # [num_samples] float64
+        own: NDArray[np.bool_],  # [num_samples] bool
+        dtypes: NDArray[np.str_],  # [num_samples] str
+    ) -> dict[str, NDArray[np.int64]]:
+        numbers = {way: one.transform(ids, tokens, uniforms) for way, one in self.rows.distributions.items()}
+        transform = numbers[Order.RANK]
         # A forgotten temperature makes cold rows flatter and hot rows steeper. Flipped, both err in one direction.
-        is_cold = np.array([kind.temperature < 1 for kind in kinds]) & (transform >= 0)
+        is_cold = np.array([kind.temperature < 1 for kind in self.rows.kinds])[ids] & (transform >= 0)
         flipped = np.where(is_cold, np.nextafter(1.0, 0.0) - transform, transform)
         chosen = self._by_table(ids)
-        chosen |= {f"T6 {name}": np.full(size, name == dtype) for name in _HALF} if self.has_half else {}
+        chosen |= {f"T6 {name}": dtypes == name for name in _HALF} if self.has_half else {}
         counts = {table: self.cells.count(flipped[mine]) for table, mine in chosen.items()}
         own_noise = {"T6 seeded": own, "T6 unseeded": ~own} if self.has_seeds else {}
-        return counts | {table: self.cells.count(transform[mine]) for table, mine in own_noise.items()}
+        counts |= {table: self.cells.count(transform[mine]) for table, mine in own_noise.items()}
+        for group, mine in self._by_group(chosen | own_noise).items():
+            counts |= _projected(group).count({way: one[mine] for way, one in numbers.items()})
+        return counts
+
+    @staticmethod
+    def _by_group(chosen: dict[str, NDArray[np.bool_]]) -> dict[str, NDArray[np.bool_]]:
+        """Return the rows of each group of tables: those of every set of as many filters are projected together."""
+        found: dict[str, NDArray[np.bool_]] = {}
+        for table, mine in chosen.items():
+            group = table.partition(":")[0]
+            found[group] = found.get(group, np.zeros_like(mine)) | mine
+        return found
 
 
 def combinations_of_parameters(share: float, slow_share: float) -> Workload:
@@ -324,11 +351,21 @@ def combinations_of_parameters(share: float, slow_share: float) -> Workload:
         has_half = Capability.HALF_LOGITS in setting.supported
         num_alike = _NUM_ALIKE_SLOW if setting.slow else _NUM_ALIKE
         batches = _Batches(rows, drawn, num_rounds, num_alike, has_seeds, has_half, setting.device)
-        tables = {name: _Batches.cells.table(num_draws) for name, num_draws in batches.num_draws().items()}
+        num_draws_of = batches.num_draws()
+        by_rank = {name: _Batches.cells.table(own) for name, own in num_draws_of.items()}
+        tables = {name: replace(table, seen_by=Order.RANK) for name, table in by_rank.items()}
+        for group in dict.fromkeys(name.partition(":")[0] for name in num_draws_of):
+            own = sum(number for name, number in num_draws_of.items() if name.partition(":")[0] == group)
+            tables |= _projected(group).tables(own)
         return SamplingPlan(tables, batches.count, num_checkpoints, num_rounds * len(_DTYPES) * size)
 
     adapts_to = frozenset({*FILTERS.values(), *_ALSO})
     return Workload("sampling: combinations", "combinations", share, slow_share, prepare, adapts_to)
+
+
+@lru_cache(maxsize=16)
+def _projected(group: str) -> TokenTables:
+    return TokenTables(group, (_SIZE,), orders=())
 
 
 _ALSO = (Capability.GREEDY, Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS, Capability.HALF_LOGITS)

@@ -28,8 +28,8 @@ from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw.protocols import Capability, FilterPolicy, SamplingBatch
 from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes, sum_counts
-from fairdraw.statistical._pit import Order, PitCells, randomised_pit
-from fairdraw.statistical._production import PitDistributions
+from fairdraw.statistical._pit import PitCells
+from fairdraw.statistical._projections import PitDistributions, TokenTables, numbers_of_rows
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
@@ -194,7 +194,7 @@ class _Pool:
 
     logits: NDArray[np.float32]  # [num_distributions, vocab_size] float32
     kinds: tuple[Kind, ...]
-    distributions: dict[Order, PitDistributions]
+    distributions: dict[str, PitDistributions]
 
     def batch(self, distribution_ids: NDArray[np.int64], positions: NDArray[np.int64], device: str) -> SamplingBatch:
         """A batch whose row `i` is row `distribution_ids[i]` of the pool."""
@@ -219,29 +219,28 @@ def _as_pool(logits: NDArray[np.float32], kinds: tuple[Kind, ...], filters: Filt
     # Less than 1e-6 of all draws depend on a token that rounding keeps or drops: either is correct.
     probs = np.stack([np.where(s.allowed, s.probs, 0.0) for s in supports if s is not None])
     probs /= probs.sum(axis=1, keepdims=True)
-    return _Pool(logits, kinds, PitDistributions.by_order(probs, probs > 0))
+    return _Pool(logits, kinds, PitDistributions.by_way(probs, probs > 0))
 
 
 def production(share: float, slow_share: float) -> Workload:
     """Tokens at a vocabulary of 32768, or a smaller one, by the probability integral transform."""
 
     def prepare(setting: Setting) -> SamplingPlan:
-        pool, cells, batch_size = _pool(setting.filters, setting.supported), PitCells(), 16
+        pool, batch_size = _pool(setting.filters, setting.supported), 16
         num_checkpoints, num_calls = _even_checkpoints(setting.num_draws, batch_size)
+        seen = TokenTables("T4 token", (pool.logits.shape[1],))
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-            rng, parts = np.random.default_rng(derive_seed("distributions", seed)), []
+            rng, tokens = np.random.default_rng(derive_seed("distributions", seed)), []
+            distribution_ids = rng.integers(0, _NUM_DISTRIBUTIONS, (num_calls, batch_size))
             for call in range(num_calls):
-                distribution_ids = rng.integers(0, _NUM_DISTRIBUTIONS, batch_size)
-                batch = pool.batch(distribution_ids, np.full(batch_size, call, dtype=np.int64), setting.device)
+                batch = pool.batch(distribution_ids[call], np.full(batch_size, call, dtype=np.int64), setting.device)
                 noise = noise_of(sampler, batch, derive_seed("call", seed, call))
-                tokens = sample_tokens(sampler, batch, noise).tokens.astype(np.int32)
-                for order, distributions in pool.distributions.items():
-                    transform = distributions.transform(distribution_ids, tokens, rng.random(batch_size))
-                    parts.append({f"T4 token by {order}": cells.count(transform)})
-            return sum_counts(parts)
+                tokens.append(sample_tokens(sampler, batch, noise).tokens.astype(np.int32))
+            uniforms = rng.random(distribution_ids.size)
+            return seen.count_pool(pool.distributions, distribution_ids.ravel(), np.concatenate(tokens), uniforms)
 
-        tables = {f"T4 token by {order}": cells.table(num_calls * batch_size) for order in Order}
+        tables = seen.tables(num_calls * batch_size)
         return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
 
     adapts_to = frozenset({Capability.MIN_P, Capability.LARGE_VOCAB})
@@ -274,7 +273,8 @@ def largest(share: float, slow_share: float) -> Workload:
 
     def prepare(setting: Setting) -> SamplingPlan:
         pools = [_largest_pool(size, setting.filters, setting.supported) for size in _LARGEST_VOCAB_SIZES]
-        batch_size, cells = len(_LARGEST_KINDS), PitCells(8, 2)
+        batch_size = len(_LARGEST_KINDS)
+        seen = TokenTables("T7 token", _LARGEST_VOCAB_SIZES, PitCells(8, 2))
         per_checkpoint = batch_size * len(pools)
         num_checkpoints = max(setting.num_draws, _FEWEST_LARGEST) // per_checkpoint
         ids = np.arange(batch_size)
@@ -283,16 +283,12 @@ def largest(share: float, slow_share: float) -> Workload:
             rng = np.random.default_rng(derive_seed("uniforms", seed))
             batch = pool.batch(ids, np.full(batch_size, seed % 2**20, dtype=np.int64), setting.device)
             tokens = sample_tokens(sampler, batch, noise_of(sampler, batch, seed)).tokens.astype(np.int32)
-            return {
-                f"T7 token by {order}": cells.count(found.transform(ids, tokens, rng.random(batch_size)))
-                for order, found in pool.distributions.items()
-            }
+            return seen.count_pool(pool.distributions, ids, tokens, rng.random(batch_size))
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
             return sum_counts(of_pool(sampler, pool, derive_seed("pool", seed, i)) for i, pool in enumerate(pools))
 
-        tables = {f"T7 token by {order}": cells.table(per_checkpoint) for order in Order}
-        return SamplingPlan(tables, count, num_checkpoints, per_checkpoint)
+        return SamplingPlan(seen.tables(per_checkpoint), count, num_checkpoints, per_checkpoint)
 
     return Workload("sampling: largest", "largest vocabularies", share, slow_share, prepare, _FILTER_WORDS)
 
@@ -310,7 +306,8 @@ def drafts(share: float, slow_share: float) -> Workload:
     """Drafted tokens under the distributions that came with them: rows of normal logits, no two of them alike."""
 
     def prepare(setting: Setting) -> SamplingPlan:
-        cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (4 * NUM_CHECKPOINTS)))
+        batch_size = min(1024, max(16, setting.num_draws // (4 * NUM_CHECKPOINTS)))
+        counted = TokenTables("T5 draft", (_DRAFT_VOCAB_SIZE,))
         num_checkpoints, num_calls = _even_checkpoints(setting.num_draws, batch_size)
         cycle = supported_kinds(_DRAFT_KINDS, setting.supported)
         kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
@@ -322,12 +319,10 @@ def drafts(share: float, slow_share: float) -> Workload:
                 batch = batch_of(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
                 seen = draft_tokens(sampler, batch, noise_of(sampler, batch, derive_seed("call", seed, call)))
                 assert seen.draft_probs is not None  # draft_tokens checked the output
-                for order in Order:
-                    transform = randomised_pit(seen.draft_probs, seen.tokens, rng.random(batch_size), order)
-                    parts.append({f"T5 draft by {order}": cells.count(transform)})
+                parts.append(counted.count(numbers_of_rows(seen.draft_probs, seen.tokens, rng.random(batch_size))))
             return sum_counts(parts)
 
-        tables = {f"T5 draft by {order}": cells.table(num_calls * batch_size) for order in Order}
+        tables = counted.tables(num_calls * batch_size)
         return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
 
     return Workload("sampling: drafts", "drafts", share, slow_share, prepare, _FILTER_WORDS)

@@ -3,6 +3,9 @@
 The transform of `_pit` makes a uniform number of each token, whatever its distribution, so that all prompts, positions
 and settings count together. Numbers of a choice are uniform given all before them: pairs of them fill a square evenly.
 
+Projections of the id (`_projections`) judge a token given that it is listed; one that is not listed says nothing about
+lanes, and its number is a fresh one. A server that returns texts and no ids is judged by hashes of the texts alone.
+
 The answers come from the pool that all checks of a run share. A check goes on until its plan is fulfilled: answers that
 end early, and positions about which the list says nothing, are made up for by more requests.
 """
@@ -20,13 +23,14 @@ from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw._oracles.server import IMPOSSIBLE, choice_cells, edges
-from fairdraw.protocols import NoAnswer
+from fairdraw._oracles.server import IMPOSSIBLE, Cells, choice_cells, edges
+from fairdraw.protocols import Capability, NoAnswer
 from fairdraw.statistical._count_tables import Table, count_codes
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
-from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate
+from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate, seen_in
 from fairdraw.statistical._pit import PitCells
+from fairdraw.statistical._projections import TokenTables, projections
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
 
@@ -50,19 +54,24 @@ _LEAST_JUDGED = 0.4
 """Share of the positions about which lists must say something."""
 
 _PIT = PitCells(16, 6)
-_ORDERS = (", by rank", ", by token")
+_ORDERS = ("rank", "id")
+_PROJECTIONS = tuple(one for one in projections(1 << 17) if not one.block)
+"""For every vocabulary: which ids a server has is not known beforehand. Neighbours need not be listed."""
+
+_WAYS = (*_ORDERS, *(one.name for one in _PROJECTIONS))
 _SIDE = 4
 """Parts of each number of a pair."""
 
 Numbers = Callable[["Sequence[Answer]", "Claims", int], "NDArray[np.float64]"]
 """From answers, claims and a seed to numbers. -1 is impossible.
 
-Of single tokens they are the transforms by rank and by token, `[num_samples, 2]`; of pairs those of both tokens,
-`[num_samples, 2, 2]`. By token a shared uniform number shows, as engines search sums of probabilities in this order."""
+Of single tokens they are the transforms by rank, by id and by projections, `[num_samples, num_ways]`; of pairs those of
+both tokens by rank and by id, `[num_samples, 2, 2]`. By id, or text, a shared uniform number shows, as engines search
+sums of probabilities in this order."""
 
 
-def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.float64]]:  # each [num_tokens, 2] float64
-    """The numbers of each position of each choice, by rank and by token; NaN where the list says nothing.
+def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.float64]]:  # each [num_tokens, num_ways]
+    """Return the numbers of each position of each choice, in every way; NaN where the list says nothing.
 
     Randomness:
         Shares of cells follow from `seed`, which is independent of the server.
@@ -72,33 +81,56 @@ def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.flo
 
 
 def _transformed(known: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """From edges `[num_tokens, 3]` and shares `[num_tokens]` to numbers `[num_tokens, 2] float64`."""
-    starts, widths = known[:, :2], known[:, 2:]
+    """Return numbers `[num_tokens, num_ways] float64` from `_edges` and shares `[num_tokens]`."""
+    starts, widths = known[:, 0], known[:, 1]
     numbers = np.minimum(starts + shares[: len(known), None] * widths, np.nextafter(1.0, 0.0))
     return np.where(starts == IMPOSSIBLE, float(IMPOSSIBLE), numbers)
 
 
 @lru_cache(maxsize=8192)
-def _edges(answer: Answer, claims: Claims) -> tuple[NDArray[np.float64], ...]:  # each [num_tokens, 3] float64
-    """The edges of each choice's tokens. Several checks count the same answers, and lists are long."""
+def _edges(answer: Answer, claims: Claims) -> tuple[NDArray[np.float64], ...]:  # each [num_tokens, 2, num_ways]
+    """Return the edges of each choice's tokens. Several checks count the same answers, and lists are long."""
     found = (choice_cells(choice, answer.request, claims) for choice in answer.choices)
-    return tuple(np.array([edges(one) for one in own], dtype=np.float64).reshape(-1, 3) for own in found)
+    return tuple(np.array([_of_cells(one) for one in own]).reshape(-1, 2, len(_WAYS)) for own in found)
+
+
+def _of_cells(found: Cells | None) -> NDArray[np.float64]:  # [2, num_ways] float64
+    """Return where the drawn cell begins in every way, and its probability."""
+    *starts, width = edges(found)
+    known = np.empty((2, len(_WAYS)))
+    known[:, : len(starts)] = starts, [width] * len(starts)
+    known[:, len(starts) :] = [[starts[0]], [1.0]]
+    if found is None or found.drawn == IMPOSSIBLE:
+        return known
+    known[0, len(starts) :] = 0.0
+    if found.drawn < len(found.tokens):
+        cells = np.stack([_cells_of(token) for token in found.tokens], axis=1)
+        listed, own = found.probs[:-1] / found.probs[:-1].sum(), cells[:, found.drawn, None]
+        known[:, len(starts) :] = (cells < own) @ listed, (cells == own) @ listed
+    return known
+
+
+@lru_cache(maxsize=1 << 17)
+def _cells_of(token: int | str) -> NDArray[np.int64]:  # [num_projections] int64
+    """Return the cells of a token; a text is hashed first."""
+    number = token if isinstance(token, int) else derive_seed("text of a token", token)
+    return np.concatenate([one.cells(np.array([number])) for one in _PROJECTIONS])
 
 
 def _all_transforms(answers: Sequence[Answer], claims: Claims, seed: int) -> list[list[NDArray[np.float64]]]:
     return [transforms(one, claims, derive_seed("share", seed, number)) for number, one in enumerate(answers)]
 
 
-def single(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:  # [num_samples, 2] float64
-    """Every token."""
+def single(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:  # [num_samples, num_ways]
+    """Return the numbers of every token."""
     flat = [one for rows in _all_transforms(answers, claims, seed) for one in rows]
-    numbers = np.concatenate([*flat, np.zeros((0, 2))])
+    numbers = np.concatenate([*flat, np.zeros((0, len(_WAYS)))])
     return np.asarray(numbers[~np.isnan(numbers[:, 0])])
 
 
 def neighbouring_positions(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
     """A token and the next of its choice, in pairs that do not overlap."""
-    rows = [one for own in _all_transforms(answers, claims, seed) for one in own]
+    rows = [one[:, :2] for own in _all_transforms(answers, claims, seed) for one in own]
     return _complete([np.stack([row[0:-1:2], row[1::2]], axis=1) for row in rows if len(row) > 1])
 
 
@@ -117,7 +149,7 @@ def choices(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.
 def _beside(pairs: Iterable[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> NDArray[np.float64]:
     """Number by number, as far as both go."""
     sizes = [(one, other, min(len(one), len(other))) for one, other in pairs]
-    return _complete([np.stack([one[:size], other[:size]], axis=1) for one, other, size in sizes])
+    return _complete([np.stack([one[:size, :2], other[:size, :2]], axis=1) for one, other, size in sizes])
 
 
 def _complete(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:  # [num_samples, 2, 2] float64
@@ -171,10 +203,16 @@ class ServerDistributionCheck(DrawnQuestion):
         return -(-self.num_samples(server, profile) // self.tokens_each)
 
     def tables(self, server: Server, profile: Profile) -> dict[str, Table]:
-        """Two per kind, by rank and by token."""
+        """Return those of each kind: of single tokens in every way, of pairs by rank and by id."""
         number, even = self.num_samples(server, profile), np.full(_SIDE**2, 1 / _SIDE**2)
-        table = _PIT.table(number) if self._is_single else Table(even, label=_pair_label, num_draws=number)
-        return {one.name + order: table for one in self.kinds for order in _ORDERS}
+        if not self._is_single:
+            pairs = Table(even, label=_pair_label, num_draws=number)
+            return {f"{one.name} by {order}": pairs for one in self.kinds for order in _ORDERS}
+        found: dict[str, Table] = {}
+        for one in self.kinds:
+            found |= TokenTables(one.name, (), _PIT, projected=_PROJECTIONS).tables(number)
+        has_ids = Capability.TOKEN_IDS in server.capabilities
+        return {name: table for name, table in found.items() if has_ids or table.seen_by in (*_ORDERS, "hashed halves")}
 
     def planned(self, server: Server, profile: Profile, seed: int) -> Plans:
         """The plan of each table."""
@@ -182,8 +220,11 @@ class ServerDistributionCheck(DrawnQuestion):
 
     def count(self, one: Kind, answers: Sequence[Answer], claims: Claims, seed: int) -> dict[str, NDArray[np.int64]]:
         """The counts of some answers of a kind, each `[num_cells + 1] int64`."""
-        numbers, count = self.numbers(answers, claims, seed), _PIT.count if self._is_single else _count_pairs
-        return {one.name + order: count(numbers[..., column]) for column, order in enumerate(_ORDERS)}
+        numbers = self.numbers(answers, claims, seed)
+        if self._is_single:
+            counted = TokenTables(one.name, (), _PIT, projected=_PROJECTIONS)
+            return counted.count(dict(zip(_WAYS, numbers.T, strict=True)))
+        return {f"{one.name} by {order}": _count_pairs(numbers[..., column]) for column, order in enumerate(_ORDERS)}
 
     def checkpoints(self, server: Server, profile: Profile, seed: int, ended: list[BaseException]) -> Iterator[Counts]:
         """Counts of fresh answers, until there are three times as many requests as planned.
@@ -245,7 +286,7 @@ class ServerDistributionCheck(DrawnQuestion):
         drawn = self.checkpoints(server, chosen, seed, ended)
         rate = self.share * false_fail_rate(seed)
         decision = decide(self.tables(server, chosen), self.planned(server, chosen, seed), drawn, rate)
-        seen = sum(int(counts.sum()) for name, counts in decision.counts.items() if not name.endswith(_ORDERS[1]))
+        seen = sum(int(counts.sum()) for name, counts in decision.counts.items() if name.endswith(f" by {_ORDERS[0]}"))
         if decision.verdict is Verdict.PASS:
             return seen
         error = self._ended(decision, ended, seen)
@@ -273,9 +314,18 @@ def server_fairness(checks: Iterable[AnyCheck], server: Server, profile: Profile
     drawing = [one for one in checks if isinstance(one, ServerDistributionCheck) and one.why_not(server) is None]
     if not drawing:
         return "the server returns nothing that distributions can be judged by"
-    plans = [(one, plan) for one in drawing for plan in one.planned(server, profile, seed).values()]
-    seen = [plan.discrepancy for _, plan in plans if isinstance(plan, SamplePlan)]
-    powerless = len(plans) - len(seen)
-    between = f"{min(seen):.2g} to {max(seen):.2g}" if seen else "nothing"
-    words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks; sees TV >= {between}"
+    worst: dict[str, dict[str, float]] = {}
+    powerless = 0
+    for one in drawing:
+        tables = one.tables(server, profile)
+        for name, plan in one.planned(server, profile, seed).items():
+            if isinstance(plan, SamplePlan):
+                own = worst.setdefault("tokens" if tables[name].seen_by else "pairs of tokens", {})
+                own[tables[name].seen_by] = max(own.get(tables[name].seen_by, 0.0), plan.discrepancy)
+            else:
+                powerless += 1
+    seen = ", ".join(seen_in(by_way, group) for group, by_way in worst.items()) or "nothing"
+    words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks; sees TV >= {seen}"
+    if Capability.TOKEN_IDS not in server.capabilities:
+        words += "; lanes of ids are not judged, as answers hold texts and no ids"
     return f"{words} with power {1 - FALSE_PASS_RATE:g}" + (f"; {powerless} tables have no power" if powerless else "")

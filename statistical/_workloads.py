@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fairdraw._core.budget import unwrapped
 from fairdraw._core.seeds import derive_seed
+from fairdraw._core.wrapping import unwrapped
 from fairdraw.protocols import Capability, FilterPolicy, filter_policy
 from fairdraw.statistical._count_tables import Counts, Table, sum_counts
 from fairdraw.statistical._decode import decode

@@ -18,7 +18,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability
 from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._distribution_check import DistributionCheck
-from fairdraw.statistical._pit import Order, PitCells, randomised_pit
+from fairdraw.statistical._projections import TokenTables, numbers_of_rows
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._sampling_workloads import supported_kinds
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS"]
 
-_VOCAB_SIZE = 128
-_SLOPE = np.linspace(-1.5, 1.5, _VOCAB_SIZE)
-"""High ids are more probable. If all ids were alike, tokens of all rows together would be uniform, and a uniform claim
-would agree with them."""
+_SLOPE = 1.5
+"""High ids are more probable, low ones less. If all ids were alike, tokens of all rows together would be uniform, and a
+uniform claim would agree with them."""
 _KINDS = (
     Kind("plain"),
     Kind("cool", temperature=0.6),
@@ -45,16 +44,17 @@ _KINDS = (
 
 def _by_id(seen: Returned) -> NDArray[np.float64]:  # [batch_size, vocab_size] float64
     """The distributions that were returned, whose sums float32 leaves a little beside 1."""
-    probs = np.empty((len(seen.logprobs), _VOCAB_SIZE))
+    probs = np.empty(seen.logprobs[:, 1:].shape)
     np.put_along_axis(probs, seen.token_ids[:, 1:], np.exp(seen.logprobs[:, 1:].astype(np.float64)), axis=1)
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
-def drawn_tokens(share: float, slow_share: float) -> Workload:
+def drawn_tokens(what: str, group: str, vocab_size: int, share: float, slow_share: float) -> Workload:
     """Tokens under the distributions that came with them: rows of normal logits around a slope, no two alike."""
+    slope, counted = np.linspace(-_SLOPE, _SLOPE, vocab_size), TokenTables(f"T8 {what}", (vocab_size,))
 
     def prepare(setting: Setting) -> SamplingPlan:
-        cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (2 * NUM_CHECKPOINTS)))
+        batch_size = min(1024, max(16, setting.num_draws // (2 * NUM_CHECKPOINTS)))
         num_checkpoints, num_calls = checkpoints(setting.num_draws, batch_size)
         cycle = supported_kinds(_KINDS, setting.supported)
         kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
@@ -62,26 +62,26 @@ def drawn_tokens(share: float, slow_share: float) -> Workload:
         def count(sampler: Any, seed: int) -> Counts:  # Any: a function that draws, under this contract
             rng, parts = np.random.default_rng(derive_seed("rows", seed)), []
             for call in range(num_calls):
-                logits = (2 * rng.normal(size=(batch_size, _VOCAB_SIZE)) + _SLOPE).astype(np.float32)
+                logits = (2 * rng.normal(size=(batch_size, vocab_size)) + slope).astype(np.float32)
                 batch = batch_of(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
                 seen = call_draw(sampler, batch, noise_of(sampler, batch, derive_seed("call", seed, call)))
-                probs, tokens = _by_id(seen), seen.token_ids[:, 0]
-                for order in Order:
-                    transform = randomised_pit(probs, tokens, rng.random(batch_size), order)
-                    parts.append({f"T8 token by {order}": cells.count(transform)})
+                numbers = numbers_of_rows(_by_id(seen), seen.token_ids[:, 0], rng.random(batch_size))
+                parts.append(counted.count(numbers))
             return sum_counts(parts)
 
-        tables = {f"T8 token by {order}": cells.table(num_calls * batch_size) for order in Order}
+        tables = counted.tables(num_calls * batch_size)
         return SamplingPlan(tables, count, max(1, num_checkpoints), num_calls * batch_size)
 
-    return Workload("logprobs: drawn tokens", "tokens", share, slow_share, prepare, frozenset(FILTERS.values()))
+    return Workload(f"logprobs: drawn {what}s", group, share, slow_share, prepare, frozenset(FILTERS.values()))
 
 
-_DRAWN = drawn_tokens(0.15, 0.5)
+_DRAWN = drawn_tokens("token", "tokens", 128, 0.15, 0.5)
+_WIDE = drawn_tokens("wide token", "production vocabulary", 20_480, 0.006, 0.1)
 
 
-def _check(code: str, title: str, table: str, meaning: str) -> DistributionCheck:
-    needs, text = (Capability.DRAWN_TOKENS,), inspect.cleandoc(meaning)
+def _check(code: str, title: str, workload: Workload, table: str, meaning: str) -> DistributionCheck:
+    text = inspect.cleandoc(meaning)
+    needs = (Capability.DRAWN_TOKENS, *[Capability.LARGE_VOCAB] * (workload is _WIDE))
     return DistributionCheck(
         code,
         title,
@@ -89,7 +89,7 @@ def _check(code: str, title: str, table: str, meaning: str) -> DistributionCheck
         "logprobs",
         "statistical",
         needs,
-        _DRAWN,
+        workload,
         (table,),
         stage=Stage.TOKENS,
         depends_on=("LPR161",),
@@ -100,6 +100,7 @@ _LISTED = (
     _check(
         "DIST951",
         "tokens follow the log-probabilities that come with them, by rank",
+        _DRAWN,
         "T8 token by rank",
         """Tokens are drawn with the probabilities that are returned, at every temperature and with filters.
 
@@ -110,10 +111,21 @@ _LISTED = (
     _check(
         "DIST952",
         "tokens follow the log-probabilities that come with them, by id",
+        _DRAWN,
         "T8 token by id",
-        """Tokens, ordered by id, are spread over the vocabulary as the returned log-probabilities say.
+        """Tokens are spread over the ids, and over their lanes and blocks, as the returned log-probabilities say.
 
         A tile of the vocabulary that is lost by the draw, or by the sum of the log-softmax.
+        """,
+    ),
+    _check(
+        "DIST953",
+        "tokens follow the log-probabilities that come with them at a production vocabulary",
+        _WIDE,
+        "T8 wide token",
+        """Tokens of 20480, by rank, by id and by lanes and blocks of ids, are drawn with the returned probabilities.
+
+        A kernel for wide rows that weighs lanes or tiles differently in the draw and in the log-softmax.
         """,
     ),
 )

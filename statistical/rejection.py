@@ -463,10 +463,10 @@ _LISTED = (
         _PRODUCTION,
         ("S9 emitted token by id",),
         (),
-        """Emitted tokens, ordered by id, are spread over the vocabulary as they should be.
+        """Emitted tokens are spread over the ids, and over their lanes and blocks, as they should be.
 
-        A tile of the vocabulary that is lost or weighed twice, most often the last. The vocabulary has 32768 tokens, or
-        1024 for a sampler that does not support large ones.
+        A tile of the vocabulary that is lost or weighed twice, most often the last, or lanes of a kernel that weigh
+        differently. The vocabulary has 32768 tokens, or 1024 for a sampler that does not support large ones.
         """,
         stage=Stage.LARGE_ROWS,
     ),
@@ -489,7 +489,7 @@ _LISTED = (
         _PRODUCTION,
         ("S9 recovered",),
         (_TOKEN,),
-        """Recovered tokens, by rank and by id, follow `max(target - draft, 0)` at a vocabulary of 32768 tokens.
+        """Recovered tokens, in every order and lane of ids, follow `max(target - draft, 0)` at a vocabulary of 32768.
 
         A tile that takes no part in the race, or a residual of another position. A sampler that does not support large
         vocabularies is judged at 1024 tokens, one of one-hot drafts by the target without the rejected draft.

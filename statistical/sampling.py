@@ -198,10 +198,10 @@ _LISTED = (
         _PRODUCTION,
         ("T4 token by id",),
         (),
-        """Tokens of 32768, ordered by id, are spread over the vocabulary as they should be.
+        """Tokens of 32768 are spread over the ids, and over their lanes and blocks, as they should be.
 
-        A tile of the vocabulary that is lost or weighed twice, most often the last. A sampler that does not support
-        large vocabularies is judged at 1024 tokens.
+        A tile of the vocabulary that is lost or weighed twice, most often the last, or lanes of a kernel that weigh
+        differently. A sampler that does not support large vocabularies is judged at 1024 tokens.
         """,
         stage=Stage.LARGE_ROWS,
     ),

@@ -11,12 +11,13 @@ import operator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 from fairdraw.strategies._arguments import one_of
@@ -27,6 +28,9 @@ from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, b
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairdraw.protocols._batch import Batch
+
+AnyBatch = TypeVar("AnyBatch", bound="Batch")
 
 Probs = NDArray[np.float32]
 """One row of probabilities, `[vocab_size] float32`."""
@@ -195,18 +199,19 @@ class RejectionCase(BatchRecipe):
         counts, drafting = self.num_draft_tokens, self._drafting(device)
         temperature = [0.0 if request.greedy else request.temperature for request in self.requests]
         bonus = bulk_rng("bonus", self.seed).integers(self.vocab_size, size=len(counts))
-        return _DrawnBatch(
+        batch = _DrawnBatch(
             draft_token_ids=torch.tensor(drafting.draft_token_ids, dtype=torch.int32, device=device),
             num_draft_tokens=counts,
             cu_num_draft_tokens=torch.tensor(np.cumsum(counts), dtype=torch.int32, device=device),
             max_spec_len=self.max_spec_len,
             draft_probs=torch.tensor(drafting.draft_rows, device=device) if self.dense else None,
-            target_logits=_laid_out(self._target_logits.to(device), self.layout),
+            target_logits=self._target_logits.to(device).clone(),
             bonus_token_ids=torch.tensor(bonus, dtype=torch.int32, device=device).reshape(-1, 1),
             temperature=torch.tensor(temperature, dtype=torch.float32, device=device),
             synthetic_rates=torch.tensor(self._rates, device=device) if self.synthetic else None,
             origin=f"{self._as_code}.batch({_argument(device)})",
         )
+        return laid_out(batch, self.layout)
 
     def noise(self, device: str = "cpu") -> Noise:
         """Build fresh noise: explicit numbers, or seeds with generators in their initial state."""
@@ -303,18 +308,32 @@ def _argument(device: str) -> str:
     return "" if device == "cpu" else repr(device)
 
 
-def _laid_out(logits: torch.Tensor, layout: str) -> torch.Tensor:  # [num_tokens, vocab_size]
-    """The same values with other strides, in new memory; the elements between them are inf, which shows if read."""
-    num_tokens, vocab_size = logits.shape
+def strided_like(tensor: torch.Tensor, layout: str) -> torch.Tensor:  # [...] any, both
+    """Return the same values with other strides, in new memory; what lies between them shows if it is read."""
+    between = torch.inf if tensor.is_floating_point() else 0x55555555
+    if layout == "transposed" and tensor.ndim == 1:
+        columns = tensor.new_full((len(tensor), 2), between)
+        columns[:, 0] = tensor
+        return columns[:, 0]
     if layout == "transposed":
-        return logits.clone().t().contiguous().t()
+        return tensor.clone().transpose(0, -1).contiguous().transpose(0, -1)
     if layout == "sliced":
-        wide = logits.new_full((num_tokens, vocab_size + 3), torch.inf)
-        wide[:, 1 : vocab_size + 1] = logits
-        return wide[:, 1 : vocab_size + 1]
+        wide = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + 3), between)
+        wide[..., 1:-2] = tensor
+        return wide[..., 1:-2]
     if layout == "huge-stride":
-        return far_apart(logits)
-    return logits.clone()
+        return far_apart(tensor)
+    return tensor.clone()
+
+
+def laid_out(batch: AnyBatch, layout: str) -> AnyBatch:
+    """Return a batch whose tensors all have other strides; a huge one have the logits alone."""
+    if layout == "contiguous":
+        return batch
+    is_huge = layout == "huge-stride"
+    named = {name: tensor for name, tensor in batch.tensors().items() if name.endswith("logits") or not is_huge}
+    changed = {name: strided_like(tensor, layout) for name, tensor in named.items()}
+    return batch.replace(**changed, origin=batch.origin)
 
 
 _FAR = 2**31
@@ -346,6 +365,18 @@ def far_apart(rows: torch.Tensor) -> torch.Tensor:  # [num_tokens, vocab_size] a
     far = store.as_strided((num_rows, vocab_size), (stride, 1), store.storage_offset())
     far.copy_(rows)
     return far
+
+
+_RESERVED = 2**33
+"""Elements, of the largest batch whose rows lie far apart."""
+
+
+def require_far_memory() -> None:
+    """Raise `CapabilityUnsupported` where rows cannot be put 2**31 elements apart; so the check counts as skipped."""
+    on_host = reserved(_RESERVED, torch.float32) is not None
+    on_device = not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] > 2**36
+    if not (on_host and on_device):
+        raise CapabilityUnsupported("there is no room here for rows that lie 2**31 elements apart")
 
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # of Linux; Python has the name since 3.13

@@ -12,7 +12,7 @@ import torch
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import BITS_PER_WORD, BitmaskBatch, GrammarBatch, GrammarRequest, num_words
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import _argument, _laid_out
+from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._recipe import DTYPES, BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatcher
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
@@ -195,10 +195,11 @@ class BitmaskCase(GrammarCase):
         rows = [_logits_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.rows)]
         logits = torch.from_numpy(np.stack(rows)).to(getattr(torch, self.dtype))
         words = torch.from_numpy(self._words())
-        named = torch.tensor(self.named_rows(), dtype=torch.int64, device=device)
+        logits, words = logits.to(device), words.to(device)  # first: a copy to another device may change strides
+        named = strided_like(torch.tensor(self.named_rows(), dtype=torch.int64, device=device), self.mask_layout)
         return _DrawnBitmaskBatch(
-            logits=(_guarded(logits) if self.layout == "contiguous" else _laid_out(logits, self.layout)).to(device),
-            bitmask=_mask_laid_out(words, self.mask_layout).to(device),
+            logits=_guarded(logits) if self.layout == "contiguous" else strided_like(logits, self.layout),
+            bitmask=strided_like(words, self.mask_layout),
             indices=None if self.indices == "none" else named,
             origin=f"{self!r}.batch({_argument(device)})",
         )
@@ -229,18 +230,6 @@ def _guarded(logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size]
     inner = store[_GUARD:-_GUARD].view(logits.shape)
     inner.copy_(logits)
     return inner
-
-
-def _mask_laid_out(
-    words: torch.Tensor,  # [num_masks, num_words] int32
-    layout: str,
-) -> torch.Tensor:  # [num_masks, num_words] int32
-    """The same words with other strides; those between rows alternate, which shows if they are read."""
-    if layout == "sliced":
-        wide = words.new_full((words.shape[0], words.shape[1] + 3), 0x55555555)
-        wide[:, 1:-2] = words
-        return wide[:, 1:-2]
-    return words.t().contiguous().t() if layout == "transposed" else words
 
 
 DRAFT_TOKEN_KINDS: tuple[str, ...] = ("legal", "illegal", "last")

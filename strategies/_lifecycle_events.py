@@ -128,7 +128,11 @@ class Renew(_OfRow):
 
     Args:
         same_list: With its output list, or with another list of the same content.
-        presence, frequency, repetition, budget: Its new parameters, if it is `changed`.
+        changed: Its parameters become those that follow.
+        presence: Its new presence penalty.
+        frequency: Its new frequency penalty.
+        repetition: Its new repetition penalty.
+        budget: Its new thinking budget.
     """
 
     same_list: bool = True

@@ -10,7 +10,7 @@ import torch
 
 from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, LogitsRequest, PlanSetup
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import _argument, _laid_out
+from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._logits_requests import CUSTOM_PROCESSORS, END, START, LogitsRequestRecipe
 from fairdraw.strategies._logits_values import MIN_VOCAB_SIZE, logits_row, ordinary_ids
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
@@ -122,7 +122,7 @@ class LogitsCase(BatchRecipe):
         logits = torch.from_numpy(np.stack(numbers)).to(getattr(torch, self.dtype))
         where = _argument(device)
         origin = f"{self!r}.batch({where})" if step == 0 else f"list({self!r}.batches({where}))[{step}]"
-        return _DrawnLogits(_laid_out(logits, self.layout).to(device), requests, changes or None, origin)
+        return _DrawnLogits(strided_like(logits.to(device), self.layout), requests, changes or None, origin)
 
     def build(self) -> None:
         """Build everything once; raises what a damaged recipe raises."""

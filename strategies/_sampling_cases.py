@@ -13,7 +13,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import RaceNoise, SamplingBatch, SamplingNoise
 from fairdraw.protocols._sampling import GREEDY_BELOW
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import _argument, _laid_out
+from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, _exponentials, hashed_seeds
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
@@ -124,8 +124,8 @@ class SamplingCase(BatchRecipe):
         rows = [target_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.rows)]
         logits = torch.from_numpy(np.stack(rows)).to(getattr(torch, self.dtype))
         positions = bulk_rng("positions", self.seed).integers(4096, size=len(rows))
-        return _DrawnSamplingBatch(
-            logits=_laid_out(logits, self.layout).to(device),
+        batch = _DrawnSamplingBatch(
+            logits=logits.to(device),
             temperature=torch.tensor([r.temperature for r in self.rows], dtype=torch.float32, device=device),
             top_k=self._filter("top_k", self.vocab_size, torch.int32, device, lambda k: min(k, self.vocab_size)),
             top_p=self._filter("top_p", 1.0, torch.float32, device),
@@ -133,6 +133,7 @@ class SamplingCase(BatchRecipe):
             positions=torch.tensor(positions, dtype=torch.int64, device=device),
             origin=f"{self!r}.batch({_argument(device)})",
         )
+        return laid_out(batch, self.layout)
 
     def noise(self, device: str = "cpu") -> SamplingNoise:
         """Build fresh noise: exponentials, or seeds with generators in their initial state."""

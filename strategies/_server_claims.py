@@ -1,8 +1,8 @@
 """What a server's log-probabilities stand for, found from its answers: the stage at which they are taken.
 
 Two requests of one token with the same prompt, at temperatures 1 and 1/2: log-probabilities before the temperature are
-equal, those after it have twice the differences. A third request with `top_k=2` shows whether they are taken after
-filters. Numbers that do neither belong to no stage, and a check says so (SRV107).
+equal, those after it have twice the differences. A third request with a filter shows whether they are taken after it:
+those of the tokens that stay are then larger. Numbers that do neither belong to no stage, and a check says so (SRV107).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw._oracles.server import listed
+from fairdraw._oracles.server import cells, listed
 from fairdraw.protocols import Answer, Capability, Claims
-from fairdraw.strategies._server_requests import kind
+from fairdraw.strategies._server_requests import kind, supported
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,11 @@ TOLERANCE = 0.05
 AT_ONE = kind("one token, temperature 1", max_tokens=1)
 AT_HALF = kind("one token, temperature 1/2", max_tokens=1, temperature=0.5)
 AT_TWO = kind("one token, temperature 2", max_tokens=1, temperature=2.0)
-TWO_BEST = kind("one token, top-k 2", max_tokens=1, top_k=2)
+FILTERED = {
+    "top_k": kind("one token, top-k 2", max_tokens=1, top_k=2),
+    "top_p": kind("one token, top-p 1/2", max_tokens=1, top_p=0.5),
+    "min_p": kind("one token, min-p 1/4", max_tokens=1, min_p=0.25),
+}
 
 
 def gaps(one: Answer, other: Answer) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # each [num_listed] float64
@@ -107,28 +111,31 @@ def claims_of(server: Server, pool: Pool) -> Claims:
             f"its log-probabilities are of no known stage: from temperature 1 to 0.5 they change by the power "
             f"{found.exponent:.3g}, which should be 1 (raw) or 2 (processed); see SRV107"
         )
-    is_processed = found.scaled < found.equal
+    is_processed, is_edited = found.scaled < found.equal, _are_edited(server, pool, plain)
+    # What is raw is raw at every temperature: a list that is cut at temperature 1 alone is a fault (SRV132).
+    filters = {name: _is_after(server, pool, plain, name) for name in FILTERED} if is_processed else {}
     return dataclasses.replace(
         base,
         after_temperature=is_processed,
-        after_filters=is_processed and _are_cut(server, pool),
-        after_edits=is_processed or _are_edited(server, pool, plain),
+        after_filters=tuple(name for name, is_after in filters.items() if is_after),
+        unknown_filters=tuple(name for name, is_after in filters.items() if is_after is None),
+        after_edits=is_processed if is_edited is None else is_edited,
         by="found in its answers",
     )
 
 
-def _are_edited(server: Server, pool: Pool, plain: list[Answer]) -> bool:
-    """Whether a bias of 2 moves the log-odds of its token, as it does in mlx_lm.server before the temperature."""
+def _are_edited(server: Server, pool: Pool, plain: list[Answer]) -> bool | None:
+    """Whether a bias of 2 moves the log-odds of its token (mlx_lm.server: before the temperature); `None`: unknown."""
     if Capability.LOGIT_BIAS not in server.capabilities:
-        return False
+        return None
     rows = [(answer, list(_first_list(answer))[:2]) for answer in plain if len(_first_list(answer)) > 1]
     requests = [answer.request.replace(logit_bias=((tokens[1], 2.0),)) for answer, tokens in rows]
     try:
         biased = pool.ask(server, "bias +2, for the stage", requests)
     except CapabilityUnsupported:
-        return False
+        return None
     moved = [_odds(two, tokens) - _odds(one, tokens) for (one, tokens), two in zip(rows, biased, strict=True)]
-    return bool(moved) and float(np.nanmedian(moved)) > 1.0
+    return float(np.nanmedian(moved)) > 1.0 if moved else None
 
 
 def _odds(answer: Answer, tokens: list[object]) -> float:
@@ -137,9 +144,23 @@ def _odds(answer: Answer, tokens: list[object]) -> float:
     return row.get(tokens[1], np.nan) - row.get(tokens[0], np.nan)
 
 
-def _are_cut(server: Server, pool: Pool) -> bool:
-    """Whether tokens outside of `top_k=2` have no log-probability."""
-    if Capability.TOP_K not in server.capabilities:
-        return True
-    answers = pool.take(server, TWO_BEST, NUM_PROMPTS)
-    return all(len(_first_list(answer)) <= 2 for answer in answers)
+def _is_after(server: Server, pool: Pool, plain: list[Answer], name: str) -> bool | None:
+    """Whether log-probabilities are those after a filter: the largest one then grows by what the filter removes.
+
+    `None` if no answer shows it, as the filter removes nothing, or as the list does not say what it removes.
+    """
+    try:
+        answers = pool.take(server, FILTERED[name], NUM_PROMPTS) if supported([{name: 1}], server.capabilities) else []
+    except CapabilityUnsupported:
+        return None
+    votes = []
+    for one, other in zip(plain, answers, strict=False):
+        rows = [_first_list(answer) for answer in (one, other)]
+        left = cells(one.choices[0].positions[0], other.request, Claims()) if all(rows) else None
+        if left is None:
+            continue
+        before, seen = (max(row.values()) for row in rows)
+        after = float(np.log(left.probs.max()))
+        if after - before > 4 * TOLERANCE:
+            votes.append(abs(seen - after) < abs(seen - before))
+    return 2 * sum(votes) > len(votes) if votes else None

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.budget import unwrapped
 from fairdraw._core.failures import CapabilityUnsupported, Inconclusive, calling
 from fairdraw._core.seeds import derive_seed
+from fairdraw._core.wrapping import unwrapped
 from fairdraw.protocols import Answer, Capabilities, Capability, GenerationRequest, NoAnswer, Server
 
 if TYPE_CHECKING:
@@ -187,16 +187,27 @@ class Pool:
             part = requests[first : first + size]
             self._require(server, len(part))
             try:
-                with calling(unwrapped(server)):
-                    answers += server.generate(part)
+                answers += self._answered(server, part)
             except NoAnswer as error:
-                self.silent = str(error)
+                self.silent = "" if self._answers_plainly(server) else str(error)
                 raise
-            self.num_requests += len(part)
         for answer in answers:
             if answer.refused:
                 raise CapabilityUnsupported(f"the server refuses such a request: {answer.refused}")
         return answers
+
+    def _answered(self, server: Server, requests: Sequence[GenerationRequest]) -> list[Answer]:
+        self.num_requests += len(requests)
+        with calling(unwrapped(server)):
+            return server.generate(requests)
+
+    def _answers_plainly(self, server: Server) -> bool:
+        """Whether the server still answers a plain request: then only requests of that kind break."""
+        try:
+            (answer,) = self._answered(server, [PLAIN.request(0, server, self.seed)])
+        except NoAnswer:
+            return False
+        return not answer.refused
 
     def _require(self, server: Server, count: int) -> None:
         if self.silent:

@@ -291,7 +291,8 @@ def filter_cases(
     Args:
         filters: Those that may be on; all that are supported if `None`.
         together: Fewest and most filters that are on in one row.
-        logits, texts: Kinds of rows, and of the tokens so far.
+        logits: Kinds of rows.
+        texts: Kinds of the tokens so far.
         settings: `usual` values (`SETTINGS`), `extreme` ones (`EXTREMES`), or `any`.
 
     Raises:

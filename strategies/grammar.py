@@ -84,14 +84,16 @@ def bitmask_cases(
 
     Args:
         sizes: Vocabularies to choose from, instead of any between the bounds.
-        min_rows, max_rows: Different rows.
+        min_rows: Fewest different rows.
+        max_rows: Most different rows.
         num_rows: Rows of the batch, in which they are taken in turn; 0 takes each once.
         logits: Kinds of rows (`LOGIT_KINDS`).
         masks: Which tokens are allowed (`MASK_KINDS`, all of them if `None`).
         extra_words: Words of the bitmask beyond those of the vocabulary; at least one word is left.
         tails: Bits beyond the vocabulary (`TAIL_KINDS`).
         indices: Which rows are masked (`INDEX_KINDS`).
-        dtypes, layouts: Of the logits.
+        dtypes: Types of the logits.
+        layouts: Strides of the logits.
         mask_layouts: Strides of the bitmask (`MASK_LAYOUTS`).
 
     Raises:
@@ -156,7 +158,8 @@ def token_automata(
     """Small deterministic automata over tokens.
 
     Args:
-        min_states, max_states: Beside the one that ends a text.
+        min_states: Fewest states beside the one that ends a text.
+        max_states: Most of them.
         max_tokens: That are allowed in one state.
         dead_ends: States in which no token is allowed are possible.
         ends: Some tokens may end the text.
@@ -204,7 +207,8 @@ def automaton_cases(
         drafts: Kinds of drafts (`DRAFT_TOKEN_KINDS`).
         num_steps: How many steps follow each other on the same texts.
         without_grammar: Requests without a grammar: some (`True`), none (`False`), or left to the draw.
-        dead_ends, ends: As in `token_automata`.
+        dead_ends: As in `token_automata`.
+        ends: As in `token_automata`.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid; when the first case is drawn.

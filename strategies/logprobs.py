@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
-from fairdraw.strategies._cases import _argument, _laid_out
+from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._covering import covering_settings, places_of_all
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
@@ -177,9 +177,9 @@ class LogprobsCase(BatchRecipe):
                 processed.append(then)
                 tokens.append(token if place < request.num_emitted else NOT_EMITTED)
         logits = self._stacked(rows).to(getattr(torch, self.dtype))
-        return _DrawnLogprobsBatch(
-            logits=_laid_out(logits, self.layout).to(device),
-            processed_logits=_laid_out(self._stacked(processed), self.layout).to(device),
+        batch = _DrawnLogprobsBatch(
+            logits=logits.to(device),
+            processed_logits=self._stacked(processed).to(device),
             token_ids=torch.tensor(tokens, dtype=getattr(torch, self.ids), device=device),
             num_rows=[request.num_rows for request in self.requests],
             num_logprobs=[
@@ -189,6 +189,7 @@ class LogprobsCase(BatchRecipe):
             stage=self.stage,
             origin=f"{self!r}.batch({_argument(device)})",
         )
+        return laid_out(batch, self.layout)
 
     def _row(self, request: LogprobsRequest, seed: int) -> tuple[Row, Row, int]:
         """Logits as the dtype holds them, what processors made of them, and the token."""
@@ -298,7 +299,12 @@ def logprobs_cases(
         dtypes: Of the model's logits (`DTYPES`).
         layouts: Strides of both logits (`LAYOUTS`).
         ids: Types of the token ids.
-        logits, num_logprobs, processing, tokens, max_rows, all_emitted: As for `logprobs_requests`.
+        logits: As for `logprobs_requests`.
+        num_logprobs: As for `logprobs_requests`.
+        processing: As for `logprobs_requests`.
+        tokens: As for `logprobs_requests`.
+        max_rows: As for `logprobs_requests`.
+        all_emitted: As for `logprobs_requests`.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, or a requirement is unsupported; when the first case is

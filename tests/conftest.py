@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from html import escape, unescape
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import fairdraw
 from fairdraw._core.interpreter import speed_up_interpreter
@@ -23,6 +25,12 @@ if shutil.which("nvidia-smi") is None:
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# No test depends on the speed of the machine, on chance, or on what an earlier run left.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 THIRD_PARTY = """
 import fairdraw
@@ -133,6 +141,20 @@ def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture
+def signals_of_a_terminal() -> Iterator[None]:
+    """Processes that a test starts die of the signals that `nohup` or a shell's `&` have this process ignore.
+
+    A handler of this process is the default in its children, and this process still outlives the signal.
+    """
+    ignored = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture

@@ -1,14 +1,15 @@
 """How often do the statistical checks accuse a correct sampler? Run all of them with 1,000 fresh seeds and count.
 
-    python tools/measure_false_alarms.py --jobs 32           # both contracts: statistical/records/false_alarms.json
+    python tools/measure_false_alarms.py --jobs 32           # all contracts: statistical/records/false_alarms.json
     python tools/measure_false_alarms.py --runs 50 --out /tmp/small.json
     python tools/measure_false_alarms.py --contract sampling --runs 50 --out /tmp/sampling.json
     python tools/measure_false_alarms.py --codes DIST34 DIST77 --out statistical/records/false_alarms_noise.json
 
-Every run is the whole suite of each contract on `torch`, the vectorised sampler, at a small size: `--draws` rows per
-configuration, and as many decoded tokens and production positions. Checks of large vocabularies cost as much as all
-others together, and are in every fifth run. Checks decide as in a real run, checkpoint after checkpoint. The p-values
-that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says whether they are, table by table.
+Every run is the whole suite of each contract on `torch`, the vectorised sampler (log-probabilities: the specification),
+at a small size: `--draws` rows per configuration, and as many decoded tokens and production positions. Checks of large
+vocabularies cost as much as all others together, and are in every fifth run. Checks decide as in a real run, checkpoint
+after checkpoint. The p-values that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says
+whether they are, table by table.
 The p-value of a table of two cells is one of few numbers. It is replaced by the exact binomial one, randomised: ties
 count by a random share, so that it is uniform for any number of samples.
 """
@@ -35,13 +36,16 @@ from fairdraw import _adapters as adapters
 from fairdraw._core.checks import Profile
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._trimming import Trims
+from fairdraw._mutants.logprobs import right as right_logprobs
 from fairdraw.statistical._decision import Decision, TableEvidence, Verdict
 from fairdraw.statistical._design import Plans, SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck, false_fail_rate
+from fairdraw.statistical.logprobs import CHECKS as LOGPROBS_CHECKS
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
 
-CONTRACTS = ("rejection", "sampling")
+CHECKS = {"rejection": DISTRIBUTION_CHECKS, "sampling": SAMPLING_CHECKS, "logprobs": LOGPROBS_CHECKS}
+CONTRACTS = tuple(CHECKS)
 
 UNIFORMITY_RATE = 1e-3
 """Probability that the p-values of some table look not uniform although they are."""
@@ -83,19 +87,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=2000, help="per configuration and run")
     parser.add_argument("--jobs", "--workers", type=int, default=1, help="processes")
     parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
-    parser.add_argument("--contract", choices=("both", *CONTRACTS), default="both")
+    parser.add_argument("--contract", choices=("all", *CONTRACTS), default="all")
     parser.add_argument("--codes", nargs="+", default=("DIST",), help="beginnings of codes: of these checks alone")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "false_alarms.json")
     options = parser.parse_args(arguments)
     entropy = secrets.randbits(32) if options.entropy is None else options.entropy
-    contracts = CONTRACTS if options.contract == "both" else (options.contract,)
+    contracts = CONTRACTS if options.contract == "all" else (options.contract,)
     tasks = [(number, contract) for number in range(options.runs) for contract in contracts]
     seeds = [derive_seed("false alarms", entropy, number) for number, _ in tasks]
     with_all = [number % EVERY == 0 for number, _ in tasks]
     started, made_by = time.perf_counter(), {"machine": machine(), "commit": commit()}
     with ProcessPoolExecutor(options.jobs) as pool:
         sizes, names = [options.draws] * len(tasks), [contract for _, contract in tasks]
-        # Chunks that mix both contracts, and runs with and without large vocabularies, take equally long.
+        # Chunks that mix contracts, and runs with and without large vocabularies, take equally long.
         chosen = [tuple(options.codes)] * len(tasks)
         runs = list(pool.map(run_suite, seeds, sizes, names, with_all, chosen, chunksize=8 if len(tasks) > 1000 else 1))
     checks = [check.code for contract in contracts for check in shipped(contract, tuple(options.codes))]
@@ -161,16 +165,20 @@ def randomised_p_value(seen: int, num_samples: int, prob: float, rng: np.random.
 
 
 @cache
-def correct_sampler(contract: str) -> Any:  # Any: of either contract
-    """The sampler under test; in rejection with a rule that trims drafts, so that its check runs too."""
+def correct_sampler(contract: str) -> Any:  # Any: of any contract
+    """Return the sampler under test: the specification where ours draw nothing.
+
+    In rejection it has a rule that trims drafts, so that its check runs too.
+    """
+    if contract == "logprobs":
+        return right_logprobs()
     sampler = adapters.load(f"{contract}/torch")
     return dataclasses.replace(sampler, trim=Trims().trim) if contract == "rejection" else sampler
 
 
 def shipped(contract: str, codes: tuple[str, ...] = ("DIST",)) -> tuple[DistributionCheck, ...]:
     """The checks that draw, of these codes."""
-    checks = DISTRIBUTION_CHECKS if contract == "rejection" else SAMPLING_CHECKS
-    return tuple(check for check in checks if check.code.startswith(codes))
+    return tuple(check for check in CHECKS[contract] if check.code.startswith(codes))
 
 
 @cache

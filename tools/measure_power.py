@@ -179,7 +179,7 @@ check evaluates its counts up to 63 times, and nothing is caught before the firs
 draws of one checkpoint (8,192 for DIST101 in `ci`, a sixty-first of its budget). DIST6xx use stratified noise: nothing
 is random there, so they have no rate and no checkpoints. Seconds are those of one processor core, drawing included.
 *Distance* is the total-variation distance that the check reported when it failed, over the cells of its worst table
-(few draws add noise, which makes it larger).
+(few draws add noise, which makes it larger): tokens by rank, by id or by a projection of the id, where they are many.
 
 {made["processor"]}, one thread; Python {made["python"]}, torch {made["torch"]}, NumPy {made["numpy"]}; {made["date"]};
 commit `{record["commit"]}`.

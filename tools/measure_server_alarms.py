@@ -47,11 +47,13 @@ COMMIT = commit()
 SERVERS = (
     (Settings("vllm"), 0),
     (Settings("vllm"), 3),
-    (Settings("vllm", processed=True), 0),
+    (Settings("vllm", stage="processed"), 0),
     (Settings("sglang"), 0),
     (Settings("llama.cpp"), 0),
     (Settings("openai"), 2),
-    (Settings("chat"), 0),
+    (Settings("openai", chats_only=True), 0),
+    (Settings("vllm", chats_only=True), 0),
+    (Settings("openai", stage="scaled"), 0),
 )
 """How the stub is started, and the drafts of its speculation."""
 

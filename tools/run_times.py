@@ -29,21 +29,15 @@ RECORD, PAGE = ROOT / "statistical" / "records" / "run_times.json", ROOT / "docs
 MANUAL, README = ROOT / "docs" / "own-sampler.md", ROOT / "README.md"
 SAMPLERS = (
     "rejection/torch",
-    "rejection/triton",
     "sampling/torch",
-    "sampling/triton",
     "penalties/torch",
     "thinking_budget/torch",
     "logits_plan/torch",
     "rejection/step",
     "sampling/step",
     "logits_plan/step",
-    "rejection/step-triton",
-    "sampling/step-triton",
-    "logits_plan/step-triton",
     "rejection/step-draft-logits",
     "rejection/step-raw",
-    "rejection/step-raw-triton",
 )
 KINDS = {
     "examples.my_sampler:make": "plain PyTorch, a loop over requests (the README's)",
@@ -54,7 +48,7 @@ KINDS = {
     "judge_c:make": "C, by ctypes",
 }
 """Samplers of a first minute, of examples/ and of docs/own-sampler.md, by what a newcomer would call them."""
-LIMITS = {"smoke": 45, "ci": 240, "interpreted ci": 360}
+LIMITS = {"smoke": 45, "ci": 240}
 """Seconds that a run should take at most on 2 quiet cores: an aim."""
 
 Row = dict[str, Any]  # Any: JSON
@@ -150,7 +144,7 @@ def with_tables(page: str, rows: list[Row]) -> str:
     page = _between(page, "first minute", lines)
     lines = ["| sampler | profile | wall, s | CPU, s | aim, s |", "|---|---|---|---|---|"]
     lines += [
-        f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {limit(r)} |"
+        f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {LIMITS[r['profile']]} |"
         for r in sorted(
             (row for row in rows if row["sampler"] in SAMPLERS),
             key=lambda row: (list(LIMITS).index(row["profile"]), SAMPLERS.index(row["sampler"])),
@@ -173,12 +167,6 @@ def with_sentence(page: str, rows: list[Row]) -> str:
     """The README with the seconds that its example took."""
     took = next((row["wall_s"] for row in rows if row["sampler"] == "examples.my_sampler:make"), None)
     return page if took is None else re.sub(r"(# plain PyTorch; ).*", rf"\g<1>{took:.0f} s on two cores", page)
-
-
-def limit(row: Row) -> int:
-    """An interpreter's runs may take longer at `ci`."""
-    interpreted = "triton" in row["sampler"] and row["profile"] == "ci"
-    return LIMITS["interpreted ci" if interpreted else row["profile"]]
 
 
 if __name__ == "__main__":

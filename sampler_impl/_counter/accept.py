@@ -33,7 +33,7 @@ from .arithmetic import (
     sample_tiles,
     softmax_statistics,
 )
-from .slots import BOUND_WORDS, DONE, LOGITS, MAX_SPINS, ONE_HOT, OPEN, STATUS_WORDS
+from .slots import BOUND_WORDS, DONE, LOGITS, MAX_SPINS, ONE_HOT, OPEN, STATUS_WORDS, find_drafts
 
 
 @triton.jit
@@ -294,9 +294,7 @@ def accept_kernel(
     BONUS: tl.constexpr = bonus_token_ids_ptr is None
     BOTH: tl.constexpr = DRAFT == LOGITS and draft_logsumexp_ptr is None
     req_idx = tl.program_id(0)
-    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
-    end = tl.minimum(tl.load(cu_num_draft_tokens_ptr + req_idx), num_tokens)
-    count = tl.minimum(end - start, max_spec_len)
+    start, count = find_drafts(cu_num_draft_tokens_ptr, req_idx, tl.num_programs(0), num_tokens, max_spec_len)
     temperature = tl.load(temperature_ptr + req_idx)
     pos = tl.arange(0, POSITIONS)
     uniforms = request_uniforms(seeds_ptr, positions_ptr, req_idx, pos)

@@ -48,7 +48,17 @@ from .arithmetic import (
     sum_tiles,
     threshold_in_tile,
 )
-from .slots import LOGITS, MAX_SPINS, ONE_HOT, OPEN, STATUS_WORDS, wait_for_all, wait_for_statistics, wait_for_status
+from .slots import (
+    LOGITS,
+    MAX_SPINS,
+    ONE_HOT,
+    OPEN,
+    STATUS_WORDS,
+    find_drafts,
+    wait_for_all,
+    wait_for_statistics,
+    wait_for_status,
+)
 
 ONE = tl.constexpr(2305843009213693952.0)
 """Residuals as integers: 1, which is the most that a row of them can add up to, is 2**61."""
@@ -225,7 +235,7 @@ def _bonus_token(slots, used, row_pointer, uniform, vocab_size, temperature, sca
     return token_id
 
 
-@triton.jit(do_not_specialize=["batch_size", "num_tiles", "max_spec_len"])
+@triton.jit(do_not_specialize=["batch_size", "num_tokens", "num_tiles", "max_spec_len"])
 def draw_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     draw_sums_ptr,  # [batch_size, num_tiles] int64, written; of a rejected row the first half, as float32
@@ -237,6 +247,7 @@ def draw_kernel(
     seeds_ptr,  # [batch_size] int64
     positions_ptr,  # [batch_size] int64
     batch_size,
+    num_tokens,
     vocab_size,
     logits_stride,
     draft_stride,
@@ -255,8 +266,7 @@ def draw_kernel(
     if req_idx < 0:
         return
     first_tile = strip * STRIP * BLOCK
-    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
-    count = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
+    start, count = find_drafts(cu_num_draft_tokens_ptr, req_idx, batch_size, num_tokens, max_spec_len)
     temperature = tl.load(temperature_ptr + req_idx)
     scale = exponent_scale(temperature)
     draw_sums_ptr += req_idx * num_tiles
@@ -266,7 +276,7 @@ def draw_kernel(
     if OVERLAP and not EAGER:
         gdc_wait()
     status = wait_for_status(status_ptr)
-    is_open = status >= OPEN
+    is_open = (status >= OPEN) & (status - OPEN < count + (1 if BONUS else 0))  # a workspace may hold anything
     pos = tl.where(is_open, status - OPEN, 0).to(tl.int32)
     row = start.to(tl.int64) + pos
     logits_row_ptr = logits_ptr + (row + (req_idx if BONUS else 0)) * logits_stride

@@ -214,7 +214,7 @@ class _Plan(LaunchPlan):
             TILES=max(next_power_of_2(self.num_tiles), SNAPSHOT.value),
         )
         grid = cdiv(self.num_blocks, strip), cdiv(self.batch_size, self.folds), self.folds
-        return kernel, grid, (self.batch_size, *self.strides, self.num_tiles, self.max_spec_len)
+        return kernel, grid, (self.batch_size, self.num_tokens, *self.strides, self.num_tiles, self.max_spec_len)
 
     def _measure_registers(self) -> dict[str, int]:
         """As below; but of two bytes per logit and several blocks the compiler takes fewer by itself, 64 at most."""
@@ -248,6 +248,6 @@ def _strip(num_blocks: int, strips: dict[int, int]) -> int:
 
 def launches_overlap(device: torch.device) -> bool:
     """Whether the device has programmatic dependent launch: NVIDIA from Hopper on."""
-    if INTERPRETED or device.type != "cuda" or torch.version.hip is not None:
+    if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device)[0] >= 9

@@ -43,7 +43,7 @@ from .arithmetic import (
     sum_tiles,
     tile_sum,
 )
-from .slots import BOUND_WORDS, LOGITS, ONE_HOT, SNAPSHOT
+from .slots import BOUND_WORDS, LOGITS, ONE_HOT, SNAPSHOT, find_drafts
 
 MARGIN = tl.constexpr(1.002)
 """What a bound must reach. Rounding of exponents below `PRECISE` moves it by 0.0003."""
@@ -107,17 +107,11 @@ def _find_row(
             req_idx += position % folds * tl.cdiv(batch_size, folds)
             position = tl.where(req_idx < batch_size, position // folds, max_spec_len)
             req_idx = tl.minimum(req_idx, batch_size - 1)
-    if num_tokens == batch_size * max_spec_len:  # then all have as many, and nothing has to be loaded
-        start = req_idx * max_spec_len
-        end = start + max_spec_len
-    else:
-        start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
-        end = tl.load(cu_num_draft_tokens_ptr + req_idx)
-        end = tl.minimum(tl.minimum(end, num_tokens), start + max_spec_len)
+    start, count = find_drafts(cu_num_draft_tokens_ptr, req_idx, batch_size, num_tokens, max_spec_len)
     if folds == 0:
         position = line - start
     draft_row = start + position
-    return req_idx, position, draft_row, (position >= 0) & (draft_row < end), is_draft
+    return req_idx, position, draft_row, (position >= 0) & (position < count), is_draft
 
 
 @triton.jit

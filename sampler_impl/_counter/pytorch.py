@@ -13,15 +13,7 @@ import torch
 from torch import Tensor
 
 from .._shared.draws import VERIFY_STREAM, invert_cdf, philox_uniforms
-from .._shared.grid import (
-    clamped_column,
-    count_drafts,
-    drafted_cells,
-    is_in_vocab,
-    prefix_length,
-    remove_entries,
-    write_tokens,
-)
+from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
 
 if TYPE_CHECKING:
     from .step import CounterStep
@@ -33,20 +25,21 @@ EMPTY = 2.0**-60
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """There is no loop over requests, positions or vocabulary. Waits for the device, if it has one."""
-    counts = count_drafts(step.cu_num_draft_tokens)
-    drafted = drafted_cells(counts, step.max_spec_len)
-    owners = drafted.nonzero()[:, 0]
+    output_token_ids = step.draft_token_ids.new_full((step.batch_size, step.max_spec_len + 1), -1, dtype=torch.int32)
+    if step.batch_size == 0:
+        return output_token_ids
+    grid = Grid(step.cu_num_draft_tokens, step.num_tokens, step.max_spec_len)
+    owners = grid.owners
     positions = step.positions[:, None] + torch.arange(step.max_spec_len + 1, device=step.device)
     accept_uniforms, draw_uniforms = philox_uniforms(step.seeds[:, None], positions, VERIFY_STREAM)
     rows = torch.arange(step.num_tokens, device=step.device)
     if step.bonus_token_ids is None:
         rows += owners
     target_probs = _target_probs(step, rows, owners)
-    accepted = _accepted(step, target_probs, rows, owners, accept_uniforms[:, :-1][drafted])
-    num_accepted = prefix_length(drafted, accepted)
-    output_token_ids = step.draft_token_ids.new_full((step.batch_size, step.max_spec_len + 1), -1, dtype=torch.int32)
-    write_tokens(output_token_ids, drafted_cells(num_accepted, step.max_spec_len), drafted, step.draft_token_ids)
-    last = _last_tokens(step, target_probs, counts, num_accepted, draw_uniforms)
+    accepted = _accepted(step, target_probs, rows, owners, accept_uniforms[owners, grid.places])
+    num_accepted = grid.num_accepted(accepted)
+    grid.write(output_token_ids, num_accepted, step.draft_token_ids)
+    last = _last_tokens(step, grid, target_probs, num_accepted, draw_uniforms)
     return output_token_ids.scatter_(1, num_accepted[:, None], last[:, None].to(torch.int32))
 
 
@@ -116,15 +109,15 @@ def _accepted(
 
 def _last_tokens(
     step: CounterStep,
+    grid: Grid,
     target_probs: Tensor,  # [num_tokens, vocab_size] float32
-    counts: Tensor,  # [batch_size] int32
     num_accepted: Tensor,  # [batch_size] int64
     draw_uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
 ) -> Tensor:  # [batch_size] int64
     """Recovered and bonus tokens: after the accepted ones each request has exactly one of them."""
-    complete = num_accepted == counts
+    complete = num_accepted == grid.counts
     greedy = step.temperature == 0
-    draft_rows = step.cu_num_draft_tokens - counts + num_accepted
+    draft_rows = grid.starts + num_accepted
     has_bonus_rows = step.bonus_token_ids is None
     rows = draft_rows + has_bonus_rows * torch.arange(step.batch_size, device=step.device)
     tokens = torch.zeros_like(num_accepted)

@@ -44,6 +44,28 @@ MAX_SPINS = tl.constexpr(1 << 21)
 
 
 @triton.jit
+def find_drafts(
+    cu_num_draft_tokens_ptr,  # [batch_size] int32
+    req_idx,
+    batch_size,
+    num_tokens,
+    max_spec_len,
+):
+    """Return a request's first draft token and how many it has: tokens that exist, whatever the sums say.
+
+    All kernels must agree, or one of them waits for what no other publishes."""
+    start = req_idx * max_spec_len
+    count = max_spec_len
+    if num_tokens != batch_size * max_spec_len:  # else all have as many, and nothing has to be loaded
+        first = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
+        start = tl.minimum(tl.maximum(first, 0), num_tokens).to(tl.int32)
+        # Not below the first: the difference of any two int32 is no int32.
+        end = tl.minimum(tl.maximum(tl.load(cu_num_draft_tokens_ptr + req_idx), start), num_tokens).to(tl.int32)
+        count = tl.minimum(end - start, max_spec_len)
+    return start, count
+
+
+@triton.jit
 def wait_for_status(
     request_status_ptr,  # [3] int64
 ):

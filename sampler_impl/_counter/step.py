@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN, check_tensor
+from .._shared.checks import (
+    FLOAT32,
+    FLOATS_OF_MODELS,
+    IDS,
+    INT64,
+    MAX_SPEC_LEN,
+    check_all,
+    check_dimensions,
+    check_tensor,
+)
 from .._shared.kinds import Kinds
 from .._shared.sizes import cdiv, next_power_of_2
 
@@ -91,10 +100,7 @@ def checked_step(function: str, step: CounterStep) -> CounterStep:
         ValueError: If a shape, dtype, device or Python number is wrong.
     """
     for name, ndim in (("draft_token_ids", 1), ("cu_num_draft_tokens", 1), ("logits", 2)):
-        value = getattr(step, name)
-        if not isinstance(value, Tensor) or value.ndim != ndim:
-            shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
-            raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
+        check_dimensions(function, name, getattr(step, name), ndim)
     if not 0 <= step.max_spec_len <= MAX_SPEC_LEN:
         raise ValueError(
             f"{function}: max_spec_len={step.max_spec_len}, but it must be in [0, {MAX_SPEC_LEN}]. "
@@ -133,24 +139,33 @@ def check_values(function: str, step: CounterStep) -> None:
     Raises:
         ValueError: At the first value that is out of its range.
     """
-    counts = step.cu_num_draft_tokens.diff(prepend=step.cu_num_draft_tokens.new_zeros(1))
-    last = int(step.cu_num_draft_tokens[-1]) if step.batch_size else 0
-    for name, holds, rule in (
-        (
-            "cu_num_draft_tokens",
-            bool(((counts >= 0) & (counts <= step.max_spec_len)).all()) and last == step.num_tokens,
-            f"an inclusive cumulative sum in steps of at most max_spec_len={step.max_spec_len} that ends in "
-            f"num_tokens={step.num_tokens}. Use num_draft_tokens.cumsum(0)",
-        ),
-        ("temperature", bool((step.temperature >= 0).all()), "at least 0. Use 0 for a greedy request"),
-        (
-            "draft_token_ids",
-            bool(((step.draft_token_ids >= -1) & (step.draft_token_ids < step.vocab_size)).all()),
-            f"in [0, {step.vocab_size}), or -1. Use -1 for a placeholder draft token",
-        ),
-    ):
-        if not holds:
-            raise ValueError(f"{function}: {name}={getattr(step, name).tolist()}, but it must be {rule}.")
+    sums, vocab_size = step.cu_num_draft_tokens, step.vocab_size
+    counts = sums.diff(prepend=sums.new_zeros(1))
+    good = (counts >= 0) & (counts <= step.max_spec_len) & (sums >= 0) & (sums <= step.num_tokens)
+    if step.batch_size > 0:
+        good[-1] &= sums[-1] == step.num_tokens
+    rule = (
+        f"of an inclusive cumulative sum in steps of at most max_spec_len={step.max_spec_len} that ends in "
+        f"num_tokens={step.num_tokens}. Use num_draft_tokens.cumsum(0)."
+    )
+    check_all(function, "cu_num_draft_tokens", sums, good, rule)
+    check_all(
+        function, "temperature", step.temperature, step.temperature >= 0, "at least 0. Use 0 for a greedy request."
+    )
+    ids, bonus = step.draft_token_ids, step.bonus_token_ids
+    rule = f"in [0, {vocab_size}), or -1. Use -1 for a placeholder draft token."
+    check_all(function, "draft_token_ids", ids, (ids >= -1) & (ids < vocab_size), rule)
+    if bonus is not None:
+        rule = f"in [0, {vocab_size}). Sample bonus tokens from the target model."
+        check_all(function, "bonus_token_ids", bonus, (bonus >= 0) & (bonus < vocab_size), rule)
+    for name, rows, least in (("draft_probs", step.draft_probs, 0.0), ("draft_logits", step.draft_logits, -torch.inf)):
+        if rows is not None:
+            check_all(
+                function, name, rows, (rows >= least) & (rows < torch.inf), f"at least {least} and below infinity."
+            )
+    if step.draft_logsumexp is not None:
+        rule = "finite. Use (draft_logits.float() / temperature).logsumexp(-1)."
+        check_all(function, "draft_logsumexp", step.draft_logsumexp, step.draft_logsumexp.isfinite(), rule)
 
 
 def _check_draft(function: str, step: CounterStep) -> None:

@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._shared.kernels import INTERPRETED, LOG2_E, NO_WORD, argmax_order, argmax_token, argmax_word, quiet_numpy
+from .._shared.kernels import LOG2_E, NO_WORD, argmax_order, argmax_token, argmax_word, quiet_numpy
 
 TILE = 4096
 """Vocabulary entries that are in registers at once."""
@@ -38,8 +38,8 @@ STRIP_TILES = 4
 MOST_LISTED = 64
 """Longer lists are sorted, not streamed: a strip keeps its best words in registers."""
 
-ROWS = 8 if INTERPRETED else 1
-"""Rows of one program. The interpreter's time is per operation, not per number; a GPU has a program for each row."""
+ROWS = 1
+"""Rows of one program. A GPU is filled by a program for each row."""
 
 LN_2 = tl.constexpr(0.6931471805599453)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._shared.grid import is_in_vocab
+
 NO_ID = 0x7FFFFFFF
 
 
@@ -17,7 +19,7 @@ def top_logprobs(
 ) -> tuple[Tensor, Tensor, Tensor]:  # [num_rows, 1 + num_logprobs] int64, ...
     """Ids, values as float32, and ranks [num_rows] int64."""
     exact = logits.float()
-    tokens = emitted_token_ids.long().clamp(min=0)[:, None]
+    tokens = torch.where(is_in_vocab(emitted_token_ids, logits.shape[1]), emitted_token_ids.long(), 0)[:, None]
     scores = exact.log_softmax(-1) if normalise else exact
     found = torch.cat([tokens, best_ids(exact, number)], dim=1)
     ranks = (exact >= exact.gather(1, tokens)).sum(-1)

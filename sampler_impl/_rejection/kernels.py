@@ -43,10 +43,9 @@ from .step import KNOWN
 if TYPE_CHECKING:
     from .step import VerifyStep
 
-MAX_TILE = 8192 if INTERPRETED else 2048
-"""Vocabulary entries per program of the race, whose tokens do not depend on it. Compiled: one step takes what
-`compatible` says in `perf_regression/records/rejection_h200.json`; other widths have no record. Interpreted: each
-program is paid for, and its width costs next to nothing."""
+MAX_TILE = 2048
+"""Vocabulary entries per program of the race, whose tokens do not depend on it. One step takes what `compatible` says
+in `perf_regression/records/rejection_h200.json`; other widths have no record."""
 
 NUM_LANES = 128
 PLACEHOLDER = tl.constexpr(-1)
@@ -88,6 +87,7 @@ class _Plan(LaunchPlan):
         self.output_shape = (self.batch_size, step.max_spec_len + 1)
         tile = min(MAX_TILE, next_power_of_2(step.vocab_size))
         self.num_tiles = cdiv(step.vocab_size, tile)
+        self.num_tokens = step.draft_token_ids.shape[0]
         self.sizes = step.max_spec_len, step.vocab_size
         # The rows to recover, and behind them, where 128 bits can be stored, the winners of the tiles.
         self.winners_at = 2 * cdiv(self.batch_size, 4)
@@ -116,14 +116,14 @@ class _Plan(LaunchPlan):
         output_token_ids, words, ids, cu_num_draft_tokens, draft_probs, target_probs, exponentials, *rest = given
         recover_rows = part(words, 0, self.winners_at, torch.int32)
         drafted = ids, cu_num_draft_tokens, draft_probs, target_probs
-        accepted = output_token_ids, recover_rows, *drafted, *rest, *self.sizes
+        accepted = output_token_ids, recover_rows, *drafted, *rest, self.num_tokens, *self.sizes
         found: list[Launch] = [(self.accept_kernel, (self.batch_size, 1, 1), accepted)]
         if self.has_random:
             winners = part(words, self.winners_at, self.batch_size * self.num_tiles)
             raced = winners, recover_rows, ids, draft_probs, target_probs, exponentials, self.sizes[1]
             found.append((self.race_kernel, (self.batch_size, self.num_tiles, 1), raced))
             read = recover_rows, winners, cu_num_draft_tokens, target_probs, exponentials
-            recovered = output_token_ids, *read, *self.sizes, self.num_tiles
+            recovered = output_token_ids, *read, self.num_tokens, *self.sizes, self.num_tiles
             found.append((self.recovered_kernel, (self.batch_size, 1, 1), recovered))
         return found
 
@@ -137,17 +137,34 @@ def expand(
 ) -> Tensor:  # [num_tokens] any
     """Repeat each request's value for its tokens, with one value replaced."""
     expanded = x.new_empty(num_tokens)
+    if num_tokens == 0:
+        return expanded
     with torch.cuda.device_of(x):
         _expand_kernel[(x.shape[0],)](
             expanded_ptr=expanded,
             x_ptr=x.contiguous(),
             cu_num_draft_tokens_ptr=cu_num_draft_tokens.contiguous(),
+            num_tokens=num_tokens,
             replace_from=replace_from,
             replace_to=replace_to,
             LANES=NUM_LANES,
             num_warps=1,
         )
     return expanded
+
+
+@triton.jit
+def _drafts_of(
+    cu_num_tokens_ptr,  # [batch_size] int32
+    req_idx,
+    num_tokens,
+):
+    """Return the first token of a request and the one behind its last: tokens that exist, whatever the sums say."""
+    start = tl.load(cu_num_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
+    start = tl.minimum(tl.maximum(start, 0), num_tokens).to(tl.int32)
+    end = tl.load(cu_num_tokens_ptr + req_idx)
+    # Not below the first: the difference of any two int32 is no int32.
+    return start, tl.minimum(tl.maximum(end, start), num_tokens).to(tl.int32)
 
 
 @triton.jit
@@ -184,7 +201,7 @@ def _accepts(
     return accepted & (ratios.to(tl.float64) >= uniforms)
 
 
-@triton.jit(do_not_specialize=["max_spec_len", "vocab_size"])
+@triton.jit(do_not_specialize=["num_tokens", "max_spec_len", "vocab_size"])
 def _accept_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     recover_rows_ptr,  # [batch_size] int32, written
@@ -197,6 +214,7 @@ def _accept_kernel(
     temperature_ptr,  # [batch_size] float32, or None: all requests are of one kind
     uniforms_ptr,  # [num_tokens] float64, or None
     synthetic_rates_ptr,  # [max_spec_len] float32, or None
+    num_tokens,
     max_spec_len,
     vocab_size,
     POSITIONS: tl.constexpr,
@@ -205,10 +223,10 @@ def _accept_kernel(
     req_idx = tl.program_id(0)
     is_greedy = target_probs_ptr is None
     if temperature_ptr is not None:
-        # By way of integers: in the interpreter what a comparison of floats gives is a float once it is spread.
+        # By way of integers: Triton's interpreter makes a float of a comparison of floats once it is spread.
         is_greedy = (tl.load(temperature_ptr + req_idx) == GREEDY_TEMPERATURE).to(tl.int32) != 0
-    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
-    num_draft_tokens = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
+    start, end = _drafts_of(cu_num_draft_tokens_ptr, req_idx, num_tokens)
+    num_draft_tokens = tl.minimum(end - start, max_spec_len)
     pos = tl.arange(0, POSITIONS)
     drafted = pos < num_draft_tokens
     draft_token_ids = tl.load(draft_token_ids_ptr + start + pos, mask=drafted, other=-1).to(tl.int64)
@@ -274,7 +292,7 @@ def _race_kernel(
     tl.store(tile_winners_ptr + req_idx * tl.num_programs(1) + tile, _race_winner(weights, exponentials, token_ids))
 
 
-@triton.jit(do_not_specialize=["max_spec_len", "vocab_size", "num_tiles"])
+@triton.jit(do_not_specialize=["num_tokens", "max_spec_len", "vocab_size", "num_tiles"])
 def _recovered_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     recover_rows_ptr,  # [batch_size] int32
@@ -282,6 +300,7 @@ def _recovered_kernel(
     cu_num_draft_tokens_ptr,  # [batch_size] int32
     target_probs_ptr,  # [num_tokens, vocab_size] float32
     exponentials_ptr,  # [batch_size, vocab_size] float32
+    num_tokens,
     max_spec_len,
     vocab_size,
     num_tiles,
@@ -307,24 +326,25 @@ def _recovered_kernel(
             exponentials = tl.load(exponentials_ptr + offsets, mask=in_vocab, other=1.0)
             winner = tl.maximum(winner, _race_winner(weights, exponentials, token_ids))
     token_id = tl.where(winner < 0, 0, argmax_token(winner)).to(tl.int32)
-    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
+    start, _ = _drafts_of(cu_num_draft_tokens_ptr, req_idx, num_tokens)
     tl.store(output_token_ids_ptr + req_idx * (max_spec_len + 1) + (row - start), token_id)
 
 
-@triton.jit(do_not_specialize=["replace_from", "replace_to"])
+@triton.jit(do_not_specialize=["num_tokens", "replace_from", "replace_to"])
 def _expand_kernel(
     expanded_ptr,  # [num_tokens] any, written
     x_ptr,  # [batch_size] any
     cu_num_draft_tokens_ptr,  # [batch_size] int32
+    num_tokens,
     replace_from,
     replace_to,
     LANES: tl.constexpr,
 ):
     req_idx = tl.program_id(0)
-    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
-    num_tokens = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
+    start, end = _drafts_of(cu_num_draft_tokens_ptr, req_idx, num_tokens)
+    end = tl.where(req_idx == tl.num_programs(0) - 1, num_tokens, end)
     value = tl.load(x_ptr + req_idx)
     value = tl.where(value == replace_from, replace_to, value)
-    for first in range(0, num_tokens, LANES):
+    for first in range(start, end, LANES):
         pos = first + tl.arange(0, LANES)
-        tl.store(expanded_ptr + start + pos, value, mask=pos < num_tokens)
+        tl.store(expanded_ptr + pos, value, mask=pos < end)

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .._shared.grid import (
-    clamped_column,
-    count_drafts,
-    drafted_cells,
-    is_in_vocab,
-    prefix_length,
-    remove_entries,
-    write_tokens,
-)
+from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
 from .step import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
 
 if TYPE_CHECKING:
@@ -36,14 +28,18 @@ def verify(
     """As `kernels.verify`."""
     shape = (step.batch_size, step.max_spec_len + 1)
     output_token_ids = torch.full(shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=step.device)
-    recover_rows = _accept(step, target_argmax, target_probs, uniforms, output_token_ids)
+    if step.batch_size == 0:
+        return output_token_ids
+    grid = Grid(step.cu_num_draft_tokens, len(step.draft_token_ids), step.max_spec_len)
+    recover_rows = _accept(step, grid, target_argmax, target_probs, uniforms, output_token_ids)
     if target_probs is not None and exponentials is not None:
-        _recover(step, target_probs, exponentials, recover_rows, output_token_ids)
+        _recover(step, grid, target_probs, exponentials, recover_rows, output_token_ids)
     return output_token_ids
 
 
 def _accept(
     step: VerifyStep,
+    grid: Grid,
     target_argmax: Tensor | None,  # [num_tokens] int64
     target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
     uniforms: Tensor | None,  # [num_tokens] float64
@@ -54,37 +50,35 @@ def _accept(
     Returns:
         The first rejected row of each random request, -1 if there is none.
     """
-    counts = count_drafts(step.cu_num_draft_tokens)
-    drafted = drafted_cells(counts, step.max_spec_len)
+    counts = grid.counts
     greedy = torch.full_like(counts, step.has_greedy, dtype=torch.bool)
     if step.temperature is not None:
         greedy = step.temperature == GREEDY_TEMPERATURE
     emitted, accepted = step.draft_token_ids, torch.zeros_like(step.draft_token_ids, dtype=torch.bool)
     if step.synthetic_rates is not None:
         assert uniforms is not None  # check_noise
-        rates = step.synthetic_rates[: step.max_spec_len].expand(drafted.shape)[drafted]
+        rates = step.synthetic_rates[grid.places]
         accepted = is_in_vocab(step.draft_token_ids, step.vocab_size) & (uniforms < rates)
     elif target_probs is not None:
         assert uniforms is not None
         accepted = _accepted(step, target_probs, uniforms)
     if target_argmax is not None:
-        of_greedy = greedy.repeat_interleave(counts, output_size=len(emitted))
+        of_greedy = greedy[grid.owners]
         if step.synthetic_rates is None:
             accepted = torch.where(of_greedy, emitted == target_argmax, accepted)
         # A greedy request replaces the first mismatch by the argmax.
         emitted = torch.where(of_greedy & ~accepted, target_argmax, emitted)
-    num_accepted = prefix_length(drafted, accepted)
-    cells = drafted & drafted_cells(num_accepted + greedy, step.max_spec_len)
-    write_tokens(output_token_ids, cells, drafted, emitted)
+    num_accepted = grid.num_accepted(accepted)
+    grid.write(output_token_ids, torch.minimum(num_accepted + greedy, counts), emitted)
     complete = num_accepted == counts
     requests = complete.nonzero().squeeze(-1)
     output_token_ids[requests, counts[requests]] = step.bonus_token_ids[requests, 0].to(torch.int32)
-    rows = step.cu_num_draft_tokens - counts + num_accepted
-    return torch.where(complete | greedy, -1, rows).to(torch.int32)
+    return torch.where(complete | greedy, -1, grid.starts + num_accepted).to(torch.int32)
 
 
 def _recover(
     step: VerifyStep,
+    grid: Grid,
     target_probs: Tensor,  # [num_tokens, vocab_size] float32
     exponentials: Tensor,  # [batch_size, vocab_size] float32
     recover_rows: Tensor,  # [batch_size] int32
@@ -104,8 +98,7 @@ def _recover(
     token_ids, found = _race(residual, reciprocals)
     if not found.all():
         token_ids = torch.where(found, token_ids, _race(targets, reciprocals)[0])
-    starts = step.cu_num_draft_tokens - count_drafts(step.cu_num_draft_tokens)
-    output_token_ids[requests, rows - starts[requests]] = token_ids.to(torch.int32)
+    output_token_ids[requests, rows - grid.starts[requests]] = token_ids.to(torch.int32)
 
 
 def expand(
@@ -117,7 +110,7 @@ def expand(
 ) -> Tensor:  # [num_tokens] any
     """Repeat each request's value for its tokens, with one value replaced."""
     replaced = x.masked_fill(x == replace_from, replace_to)
-    return replaced.repeat_interleave(count_drafts(cu_num_draft_tokens), output_size=num_tokens)
+    return replaced[Grid(cu_num_draft_tokens, num_tokens, num_tokens).owners]
 
 
 def _accepted(

@@ -128,8 +128,7 @@ def check_arguments(
             f"{function}: logits.shape={list(logits.shape)}, but it must be [batch_size, vocab_size] with a token in "
             f"the vocabulary. Give each request a row."
         )
-    if logits.dtype not in FLOATS:
-        raise ValueError(f"{function}: logits.dtype={logits.dtype}, but it must be a float. Use logits.float().")
+    check_tensor(function, "logits", logits, logits.shape, FLOATS, logits.device)
     batch_size, per_request = logits.shape[0], logits.shape[:1]
     check_flags(function, parameters.all_greedy, parameters.all_random, batch_size, f"temperature < {GREEDY_BELOW}")
     tensors: list[tuple[str, object, torch.Size, tuple[torch.dtype, ...]]] = [

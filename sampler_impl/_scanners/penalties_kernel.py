@@ -1,4 +1,4 @@
-"""The arithmetic of penalties as one Triton kernel, for contiguous float32 logits.
+"""The arithmetic of penalties as one Triton kernel, for float32 logits.
 
 One program per row and tile reads its logits and counts once, adds the drafts that the row sees, and writes: 12 bytes
 per logit. vLLM's CUDA path moves about 80 (two int64 count tensors, their masks, three passes). Programs of rows
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether TRITON_INTERPRET=1 was set when the kernel was defined; only then does it accept CPU tensors."""
 
-TILE = 4096 if INTERPRETED else 2048
-"""Vocabulary entries per program. Compiled: chosen on an H200; other widths are not recorded. Interpreted: every
-program has a cost, and its width adds almost nothing."""
+TILE = 2048
+"""Vocabulary entries per program. Chosen on an H200; other widths are not recorded."""
 
 
 def penalise(
@@ -38,17 +37,18 @@ def penalise(
     rows: PenaltyRows,
     factors: Factors,
 ) -> None:
-    """One upload of the row layout, one launch."""
+    """One upload of the row layout, one launch; logits whose rows are not in order are copied twice."""
     num_rows, vocab_size = logits.shape
+    in_order = logits if logits.stride(1) == 1 or vocab_size == 1 else logits.contiguous()
     layout = np.stack([rows.slots, rows.request, rows.first_draft, rows.num_drafts])
     uploaded = torch.from_numpy(np.append(layout, rows.draft_token_ids)).to(logits.device, non_blocking=True)
     if num_rows == 0:
         return
-    presence, frequency, repetition = factors
+    presence, frequency, repetition = (factor.contiguous() for factor in factors)
     # The interpreter computes with NumPy, which warns of NaN and inf in logits.
     with np.errstate(all="ignore"), torch.cuda.device_of(logits):
         _penalise_kernel[(num_rows, triton.cdiv(vocab_size, TILE))](
-            logits_ptr=logits,
+            logits_ptr=in_order,
             token_state_ptr=token_state,
             layout_ptr=uploaded,
             drafts_ptr=uploaded[4 * num_rows :],
@@ -57,10 +57,13 @@ def penalise(
             repetition_penalties_ptr=repetition,
             num_rows=num_rows,
             vocab_size=vocab_size,
+            logits_stride=in_order.stride(0),
             TILE=TILE,
             num_warps=8,
             enable_fp_fusion=False,
         )
+    if in_order is not logits:
+        logits.copy_(in_order)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -74,6 +77,7 @@ def _penalise_kernel(
     repetition_penalties_ptr,  # [batch_size] float32
     num_rows,
     vocab_size,
+    logits_stride,
     TILE: tl.constexpr,
 ):
     # Layout: which counts, factors and drafts belong to this row. Slot -1: a row without penalties.
@@ -93,7 +97,7 @@ def _penalise_kernel(
         state += tl.where(token_ids == tl.load(drafts_ptr + i), 2, 0)  # a placeholder (-1) matches no token
 
     # Repetition: for tokens in prompt or output. A true division, as in vLLM's CUDA kernel.
-    logits = tl.load(logits_ptr + row * vocab_size + token_ids, mask=in_vocab)
+    logits = tl.load(logits_ptr + row * logits_stride + token_ids, mask=in_vocab)
     repetition = tl.load(repetition_penalties_ptr + request)
     repeated = tl.where(logits > 0, tl.div_rn(logits, repetition), logits * repetition)
     logits = tl.where(state > 0, repeated, logits)
@@ -102,4 +106,4 @@ def _penalise_kernel(
     output_counts = state >> 1
     logits = logits - tl.load(frequency_penalties_ptr + request) * output_counts.to(tl.float32)
     logits = logits - tl.load(presence_penalties_ptr + request) * (output_counts > 0).to(tl.float32)
-    tl.store(logits_ptr + row * vocab_size + token_ids, logits, mask=in_vocab)
+    tl.store(logits_ptr + row * logits_stride + token_ids, logits, mask=in_vocab)

@@ -18,19 +18,25 @@ def choose_backend(
     """The given backend; for `None`, Triton on a GPU and PyTorch elsewhere. Triton is imported only if it is chosen.
 
     Raises:
-        ValueError: If there is no such backend, or Triton was chosen on a CPU and does not interpret.
+        ValueError: If there is no such backend, or Triton was chosen on a CPU and does not interpret, or on a GPU and
+            does.
     """
     chosen = backend or ("triton" if device.type == "cuda" else "torch")
     if chosen not in ("triton", "torch"):
         raise ValueError(
             f"{function}: backend={backend!r}, but it must be 'triton' or 'torch'. Use None for the default."
         )
-    if chosen == "triton" and device.type == "cpu":
+    if chosen == "triton":
         from . import kernels
 
-        if not kernels.INTERPRETED:
+        if device.type == "cpu" and not kernels.INTERPRETED:
             raise ValueError(
                 f"{function}: backend='triton' and {tensor}.device=cpu, but without a GPU Triton must be in "
                 f"interpreter mode. Use backend='torch', or set TRITON_INTERPRET=1 before Triton is imported."
+            )
+        if device.type == "cuda" and kernels.INTERPRETED:  # which has no instruction of a card
+            raise ValueError(
+                f"{function}: {tensor}.device={device}, but Triton is in interpreter mode, which is for tensors on the "
+                f"CPU. Unset TRITON_INTERPRET, or use backend='torch'."
             )
     return chosen

@@ -15,6 +15,7 @@ MAX_SPEC_LEN = 128
 """Most draft tokens per request, as in vLLM since 0.11.0; also the width of the kernels' position vector."""
 
 IDS = (torch.int32, torch.int64)
+INT32 = (torch.int32,)
 INT64 = (torch.int64,)
 FLOAT32 = (torch.float32,)
 FLOAT64 = (torch.float64,)
@@ -35,14 +36,14 @@ def check_tensor(
     *,
     reference: str = "logits",
 ) -> None:
-    """Kind, shape, dtype and device of one argument; `reference` is what fixes the sizes.
+    """Check kind, shape, dtype, device and layout of one argument; `reference` is what fixes the sizes.
 
     Raises:
         TypeError: If it is not a tensor.
         ValueError: If anything else is wrong.
     """
     if isinstance(value, Tensor):
-        if value.shape == shape and value.dtype in dtypes and value.device == device:
+        if value.shape == shape and value.dtype in dtypes and value.device == device and is_plain(value):
             return  # a list of sizes equals no shape: what follows compares those
     else:
         raise TypeError(f"{function}: {name}={value!r}, but it must be a tensor of shape {list(shape)}. Pass one.")
@@ -57,6 +58,53 @@ def check_tensor(
         raise ValueError(
             f"{function}: {name}.device={value.device}, but it must be {device}, as of the other tensors. "
             f"Use {name}.to('{device}')."
+        )
+    if not is_plain(value):
+        raise ValueError(
+            f"{function}: {name} is sparse, without memory, or a negated view, but its memory must hold its numbers. "
+            f"Use {name}.to_dense().resolve_neg()."
+        )
+
+
+def check_dimensions(function: str, name: str, value: object, ndim: int) -> None:
+    """Check that an argument is a tensor of so many dimensions.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if not isinstance(value, Tensor) or value.ndim != ndim:
+        shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
+
+
+def is_plain(
+    value: Tensor,  # [...] any
+) -> bool:
+    """Whether a tensor's memory holds its numbers: kernels read that, and do not ask about sparsity or a sign bit."""
+    return value.layout is torch.strided and not value.is_neg() and not value.is_meta
+
+
+def check_written(
+    function: str,
+    name: str,
+    value: Tensor,  # [...] any
+) -> None:
+    """Check that a tensor can be written in place: no entry twice in memory, and no gradient is asked for.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    reach = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1 and stride < reach:
+            raise ValueError(
+                f"{function}: {name}.stride()={list(value.stride())} with shape={list(value.shape)}, but entries that "
+                f"are written must not share memory. Use {name}.contiguous()."
+            )
+        reach += (size - 1) * stride
+    if value.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{function}: {name}.requires_grad=True, but it is written in place. Use {name}.detach(), or torch.no_grad."
         )
 
 

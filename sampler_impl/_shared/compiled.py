@@ -60,7 +60,7 @@ class Compiled:
         compiled = self.by_key.get(key)
         if compiled is None:
             compiled = self.kernel[grid](*arguments, **self.constants, **self.options)
-            if not INTERPRETED:
+            if compiled is not None:  # the interpreter compiles nothing
                 self.by_key[key] = compiled
         elif someone_listens():
             compiled[grid](*arguments, *self.last, stream=stream)

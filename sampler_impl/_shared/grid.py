@@ -1,12 +1,11 @@
 """Flat per-token values as a grid with one row per request: what both verification steps do in PyTorch.
 
-There is no loop over requests, positions or vocabulary. `drafted` marks the cells of the grid that hold a draft token.
-Boolean masks run in row-major order, which is the order of the flat tensors, so `grid[drafted]` and `masked_scatter`
-convert between the two.
+There is no loop over requests, positions or vocabulary, and every index is one of a token that exists, whatever the
+tensors say.
 
-    num_draft_tokens = [2, 0, 3]      drafted = 1 1 0      flat tokens  a b c d e      grid = a b .
-                                                0 0 0                                        . . .
-                                                1 1 1                                        c d e
+    num_draft_tokens = [2, 0, 3]      flat tokens  a b c d e      grid = a b .       cells(counts) = 1 1 0
+                                                                         . . .                       0 0 0
+                                                                         c d e                       1 1 1
 """
 
 from __future__ import annotations
@@ -15,35 +14,60 @@ import torch
 from torch import Tensor
 
 
-def count_drafts(
-    cu_num_draft_tokens: Tensor,  # [batch_size] int32
-) -> Tensor:  # [batch_size] int32
-    return cu_num_draft_tokens.diff(prepend=cu_num_draft_tokens.new_zeros(1))
+class Grid:
+    """Where the draft tokens of each request are.
 
+    Args:
+        num_tokens: All draft tokens; counts are cut to them, and to `max_spec_len`.
+    """
 
-def drafted_cells(
-    counts: Tensor,  # [batch_size] int32
-    max_spec_len: int,
-) -> Tensor:  # [batch_size, max_spec_len] bool
-    return torch.arange(max_spec_len, device=counts.device) < counts[:, None]
+    def __init__(
+        self,
+        cu_num_draft_tokens: Tensor,  # [batch_size] int32
+        num_tokens: int,
+        max_spec_len: int,
+    ) -> None:
+        self.num_tokens = num_tokens
+        ends, device = cu_num_draft_tokens.long().clamp(0, num_tokens), cu_num_draft_tokens.device
+        self.starts = torch.nn.functional.pad(ends, (1, 0))[:-1]  # [batch_size] int64
+        self.counts = (ends - self.starts).clamp(0, max_spec_len)  # [batch_size] int64
+        self.columns = torch.arange(max_spec_len, device=device)  # [max_spec_len] int64
+        tokens = torch.arange(num_tokens, device=device)
+        owners = torch.searchsorted(self.starts + self.counts, tokens, right=True)
+        self.owners = owners.clamp(max=len(ends) - 1)  # [num_tokens] int64
+        self.places = (tokens - self.starts[self.owners]).clamp(0, max(max_spec_len - 1, 0))  # [num_tokens] int64
 
+    def cells(
+        self,
+        counts: Tensor,  # [batch_size] int64
+    ) -> Tensor:  # [batch_size, max_spec_len] bool
+        """Return the first cells of each row, so many of them."""
+        return self.columns < counts[:, None]
 
-def prefix_length(
-    drafted: Tensor,  # [batch_size, max_spec_len] bool
-    accepted: Tensor,  # [num_tokens] bool
-) -> Tensor:  # [batch_size] int64
-    """How many tokens each request keeps before the first that is not accepted."""
-    return torch.zeros_like(drafted).masked_scatter_(drafted, accepted).cumprod(-1).sum(-1)
+    def laid_out(
+        self,
+        per_token: Tensor,  # [num_tokens] any
+    ) -> Tensor:  # [batch_size, max_spec_len] any
+        """Return the values of each request's tokens, and any behind them."""
+        at = self.starts[:, None] + self.columns
+        return per_token[at.clamp(max=self.num_tokens - 1)] if self.num_tokens else per_token.new_zeros(at.shape)
 
+    def num_accepted(
+        self,
+        accepted: Tensor,  # [num_tokens] bool
+    ) -> Tensor:  # [batch_size] int64
+        """Return how many tokens each request keeps before the first that is not accepted."""
+        return (self.laid_out(accepted) & self.cells(self.counts)).cumprod(-1).sum(-1)
 
-def write_tokens(
-    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
-    cells: Tensor,  # [batch_size, max_spec_len] bool
-    drafted: Tensor,  # [batch_size, max_spec_len] bool
-    token_ids: Tensor,  # [num_tokens] int32
-) -> None:
-    """Put the flat `token_ids` into these cells of the output; leave the rest as it is."""
-    output_token_ids[:, : cells.shape[1]].masked_scatter_(cells, token_ids[cells[drafted]].to(torch.int32))
+    def write(
+        self,
+        output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
+        counts: Tensor,  # [batch_size] int64
+        token_ids: Tensor,  # [num_tokens] int32
+    ) -> None:
+        """Write each request's first tokens, so many of them, and leave the rest of the output as it is."""
+        columns = output_token_ids[:, : len(self.columns)]
+        columns.copy_(torch.where(self.cells(counts), self.laid_out(token_ids), columns))
 
 
 def is_in_vocab(

@@ -1,8 +1,8 @@
 """Calls that come again: what was checked of arguments of one kind is not checked again for others of that kind.
 
-A *kind* is all that checks depend on: of a tensor its type, device, shape and strides, of a number the number. Contents
-and addresses are no part of it. Engines call with few kinds, or with a new one per size of the batch: the last ones are
-kept. No tensor is.
+A *kind* is all that checks depend on: of a tensor its type, device, shape, strides and sign bit, of a number itself.
+Contents and addresses are no part of it. Engines call with few kinds, or with a new one per size of the batch: the last
+ones are kept. No tensor is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _PLAIN = frozenset({type(None), bool, int})
 
 
 class Kinds(Generic[Plan]):
-    """Plans of calls that passed their checks, by the kind of their arguments. Any thread may find and add."""
+    """Plans of calls that passed their checks, by the kind of their arguments. Any thread may find and add.
+
+    Interpreted kernels add none: on a CPU `backend=None` is PyTorch, whatever kind of call was made before."""
 
     def __init__(self) -> None:
         self.plans: dict[Hashable, Plan] = {}
@@ -56,4 +58,4 @@ def kind_of(arguments: Iterable[Any]) -> Hashable:  # Any: as above
 def _kind_of_tensor(
     tensor: Tensor,  # [...] any
 ) -> Hashable:
-    return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.is_neg()

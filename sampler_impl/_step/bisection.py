@@ -14,13 +14,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .._shared.kernels import INTERPRETED, LOG2_E
+from .._shared.kernels import LOG2_E
 
 ONE = tl.constexpr(1099511627776.0)  # 2**40: the integer weight of the row's best token
 NO_BOUND = tl.constexpr(-0x8000)
 """A **bound** is the upper 16 bits of an order: what is compared with the 16 bits that runs have."""
-SELECTS = tl.constexpr(INTERPRETED)
-"""Both ends of a step are computed, and one is selected: the interpreter does that for many programs at once."""
 
 
 @triton.jit
@@ -48,11 +46,7 @@ def _halved(reached, weights, need, low, high):
     """One step of `reached_with`."""
     reaches = reached >= (low + high + 1) >> 1
     is_enough = tl.sum(tl.where(reaches, weights, 0.0)) >= need
-    if SELECTS:
-        raised = tl.min(tl.where(reaches & (weights > 0), reached, high))
-        lowered = tl.max(tl.where(reaches | (weights <= 0), low, reached))
-        low, high = tl.where(is_enough, raised, low), tl.where(is_enough, high, lowered)
-    elif is_enough:
+    if is_enough:
         low = tl.min(tl.where(reaches & (weights > 0), reached, high))
     else:
         high = tl.max(tl.where(reaches | (weights <= 0), low, reached))
@@ -76,11 +70,7 @@ def _closer(orders, weights, need, low, high):
     """One step of `highest_with`."""
     middle = middle_of(low, high)
     is_enough = tl.sum(tl.where(orders >= middle, weights, 0)) >= need
-    if SELECTS:
-        raised = tl.min(tl.where((orders >= middle) & (weights > 0), orders, high))
-        lowered = tl.max(tl.where((orders < middle) & (weights > 0), orders, low))
-        low, high = tl.where(is_enough, raised, low), tl.where(is_enough, high, lowered)
-    elif is_enough:
+    if is_enough:
         low = tl.min(tl.where((orders >= middle) & (weights > 0), orders, high))
     else:
         high = tl.max(tl.where((orders < middle) & (weights > 0), orders, low))
@@ -90,10 +80,7 @@ def _closer(orders, weights, need, low, high):
 @triton.jit
 def narrowed_by(is_enough, above, below, low, high):
     """A step between two ends: to the least order above the middle, or to the largest below it."""
-    if SELECTS:
-        raised, lowered = tl.minimum(above, high), tl.maximum(below, low)
-        low, high = tl.where(is_enough, raised, low), tl.where(is_enough, high, lowered)
-    elif is_enough:
+    if is_enough:
         low = tl.minimum(above, high)
     else:
         high = tl.maximum(below, low)

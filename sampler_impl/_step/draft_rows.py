@@ -31,6 +31,8 @@ def draft_probs_of(draft_row, ids, mask):
     """float32: the draft probability of some ids of a row; 0 outside of the mask. What is no number is infinity: then
     the draft is not accepted, and nothing is left of the target. Takes `ids` [...] int32, `mask` [...] bool."""
     drafts, slot, offset, _, logsumexp, temperature = draft_row
+    # Where two requests lay claim to a row, the list has ids of one and logits of the other: -1 may weigh something.
+    mask = mask & (ids >= 0)
     values = tl.load(_row_ptr(drafts, slot, offset) + ids, mask=mask, other=0.0).to(tl.float32)
     if drafts[7] is not None:
         values = tl.where(mask, tl.exp(_divided(drafts, values, temperature) - logsumexp), 0.0)

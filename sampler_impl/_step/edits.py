@@ -22,7 +22,6 @@ import triton
 import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
-from .._shared.kernels import NO_ID
 from .rows import (
     BLOCK_WORDS,
     TILE,
@@ -36,8 +35,6 @@ from .rows import (
 )
 from .scan import exponent_scale, sum_tiles
 
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
 ALLOWED = tl.constexpr(1)
 BIASED = tl.constexpr(2)
 EXCLUDED = tl.constexpr(3)
@@ -55,10 +52,11 @@ def _append(
     mentioned_ptr,  # [max_edits] int32
     values_ptr,  # [max_edits] float32, or None
     count,
+    vocab_size,
     KIND: tl.constexpr,
     CAPACITY: tl.constexpr,
 ):
-    """Write mentions of one kind behind those that are there; ids beyond int32 become -1. Returns the new size.
+    """Write mentions of one kind behind those that are there; what is no token becomes -1. Returns the new size.
 
     Takes `list_ptrs`: ids [CAPACITY] int32, kinds [CAPACITY] int32, values [CAPACITY] float32."""
     ids_ptr, kinds_ptr, values_out_ptr = list_ptrs
@@ -66,7 +64,7 @@ def _append(
     count = tl.maximum(tl.minimum(count, CAPACITY - size), 0)
     mask = entries < count
     mentioned = tl.load(mentioned_ptr + entries, mask=mask, other=0)
-    mentioned = tl.where((mentioned >= 0) & (mentioned < NO_ID), mentioned, -1).to(tl.int32)
+    mentioned = tl.where((mentioned >= 0) & (mentioned < vocab_size), mentioned, -1).to(tl.int32)
     tl.store(ids_ptr + size + entries, mentioned, mask=mask)
     tl.store(kinds_ptr + size + entries, entries * 0 + KIND, mask=mask)
     if values_ptr is not None:
@@ -93,13 +91,16 @@ def _token_of_text(
     slot_text_ptr,  # [length] int32, of one slot
     length,
     drafts_ptr,  # [num_rows] int32, of one request, or None
-    at,
+    draft,
     position,
 ):
-    """The token at a place of a request's text: of its prompt and output up to `position`, then of its drafts."""
-    token = tl.load(slot_text_ptr + at, mask=(at >= 0) & (at < tl.minimum(position, length)), other=-1)
+    """Return the token of a request's text at `position + draft`: a draft from 0 on, before it one of its text.
+
+    Takes `draft`: at most the row's; told from the draft's number, because a sum with any int64 may wrap round."""
+    at = position + draft
+    token = tl.load(slot_text_ptr + at, mask=(draft < 0) & (at >= 0) & (at < length), other=-1)
     if drafts_ptr is not None:
-        token = tl.where(at < position, token, tl.load(drafts_ptr + at - position, mask=at >= position, other=-1))
+        token = tl.where(draft < 0, token, tl.load(drafts_ptr + draft, mask=draft >= 0, other=-1))
     return token
 
 
@@ -110,7 +111,7 @@ def _end_of_word(
     slot_text_ptr,  # [length] int32, of one slot
     lengths,
     drafts_ptr,  # [num_rows] int32, of one request, or None
-    length,
+    offset,
     position,
     num_output,
 ):
@@ -119,7 +120,7 @@ def _end_of_word(
     last = tl.load(offset_ptr + 1) - 1
     matches = (begin >= 0) & (last >= begin) & (last < lengths[1]) & (num_output >= last - begin)
     for j in range(0, tl.where(matches, last - begin, 0)):
-        seen = _token_of_text(slot_text_ptr, lengths[2], drafts_ptr, length - (last - begin - j), position)
+        seen = _token_of_text(slot_text_ptr, lengths[2], drafts_ptr, offset - (last - begin - j), position)
         matches = matches & (seen == tl.load(tokens_ptr + begin + j))
     return last, matches
 
@@ -133,6 +134,7 @@ def _append_bad_words(
     slot,
     position,
     offset,
+    vocab_size,
     CAPACITY: tl.constexpr,
 ):
     """The last token of every bad word whose others end the text of this row."""
@@ -142,14 +144,14 @@ def _append_bad_words(
         offsets_ptr += slot * strides[0]
         tokens_ptr += slot * strides[1]
         text_ptr += slot * strides[2]
-        length = position + offset
-        num_output = length - tl.load(starts_ptr + slot)
+        num_output = position + offset - tl.load(starts_ptr + slot)
         for word in range(0, _count(counts_ptr, slot, lengths[0] - 1)):
             last, matches = _end_of_word(
-                offsets_ptr + word, tokens_ptr, text_ptr, lengths, drafts_ptr, length, position, num_output
+                offsets_ptr + word, tokens_ptr, text_ptr, lengths, drafts_ptr, offset, position, num_output
             )
-            is_listed = matches & (size < CAPACITY)
-            tl.store(ids_ptr + size, tl.load(tokens_ptr + last, mask=is_listed, other=0), mask=is_listed)
+            token_id = tl.load(tokens_ptr + last, mask=matches, other=-1)
+            is_listed = (token_id >= 0) & (token_id < vocab_size) & (size < CAPACITY)
+            tl.store(ids_ptr + size, token_id, mask=is_listed)
             tl.store(kinds_ptr + size, EXCLUDED, mask=is_listed)
             size += is_listed.to(tl.int32)
     return size
@@ -188,7 +190,7 @@ def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
     entries = tl.arange(0, CAPACITY)
     bias = tl.zeros((CAPACITY,), tl.float32)
     counts = tl.zeros((CAPACITY,), tl.int64)
-    for chunk in range(0, tl.cdiv(size, CHUNK)):  # from 0: the interpreter keeps programs of as many chunks together
+    for chunk in range(0, tl.cdiv(size, CHUNK)):
         others = chunk * CHUNK + tl.arange(0, CHUNK)
         mask = others < size
         same = token_ids[:, None] == tl.load(ids_ptr + others, mask=mask, other=-1)[None, :]
@@ -202,7 +204,7 @@ def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
 
 
 @triton.jit
-def _list_groups(list_ptrs, groups, slot, position, CAPACITY: tl.constexpr):
+def _list_groups(list_ptrs, groups, slot, position, vocab_size, CAPACITY: tl.constexpr):
     """Mentions of allowed and biased ids and of stop tokens. Returns the size and how many are allowed.
 
     Takes `groups`: as `edit_kernel`; `position`: of the row's token."""
@@ -210,14 +212,16 @@ def _list_groups(list_ptrs, groups, slot, position, CAPACITY: tl.constexpr):
     size = tl.zeros((), tl.int32)
     num_allowed = _count(allowed[0], slot, allowed[3])
     if allowed[0] is not None:
-        size = _append(list_ptrs, size, allowed[1] + slot * allowed[2], None, num_allowed, ALLOWED, CAPACITY)
+        ids = allowed[1] + slot * allowed[2]
+        size = _append(list_ptrs, size, ids, None, num_allowed, vocab_size, ALLOWED, CAPACITY)
     if biased[0] is not None:
         ids = biased[1] + slot * biased[2]
         values = biased[4] + slot * biased[5]
-        size = _append(list_ptrs, size, ids, values, _count(biased[0], slot, biased[3]), BIASED, CAPACITY)
+        num_biased = _count(biased[0], slot, biased[3])
+        size = _append(list_ptrs, size, ids, values, num_biased, vocab_size, BIASED, CAPACITY)
     if stop[0] is not None:
         num_stop = tl.where(position < tl.load(stop[4] + slot), _count(stop[0], slot, stop[3]), 0)
-        size = _append(list_ptrs, size, stop[1] + slot * stop[2], None, num_stop, EXCLUDED, CAPACITY)
+        size = _append(list_ptrs, size, stop[1] + slot * stop[2], None, num_stop, vocab_size, EXCLUDED, CAPACITY)
     return size, num_allowed
 
 
@@ -298,7 +302,7 @@ def _sum_tiles_of_edits(
             store_by_warps(reached_ptr + at, reached, tiles >= 0)
 
 
-@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
 def edit_kernel(
     tile_words,  # words and what runs reach, [max_rows, all_tiles] int64 each, the latter or None; all_tiles
     edits,  # excluded [max_rows, num_words] int32, ids, logits, num_edits, capacity, blocks: see `rows.locate`
@@ -315,9 +319,11 @@ def edit_kernel(
     forced_ptr,  # [num_rows] int32, or None
     temperature_ptr,  # [num_slots] float32
     num_rows,
+    num_slots,
     max_spec_len,
     vocab_size,
     logits_stride,
+    grammar_stride,
     num_words,
     BLOCK: tl.constexpr,
     CAPACITY: tl.constexpr,
@@ -327,7 +333,7 @@ def edit_kernel(
     # Find the row.
     req_idx = tl.program_id(0)
     offset = tl.program_id(1)
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, num_slots, max_spec_len)
     row = (first + offset).to(tl.int64)
     if offset < count:
         excluded_ptr, ids_ptr, edit_logits_ptr, num_edits_ptr, _, blocks_ptr = edits
@@ -347,8 +353,8 @@ def edit_kernel(
         drafts_ptr = draft_token_ids_ptr
         if draft_token_ids_ptr is not None:
             drafts_ptr += first
-        size, num_allowed = _list_groups(list_ptrs, groups, slot, position + offset, CAPACITY)
-        size = _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, CAPACITY)
+        size, num_allowed = _list_groups(list_ptrs, groups, slot, position + offset, vocab_size, CAPACITY)
+        size = _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, vocab_size, CAPACITY)
         size, forced = _append_forced(list_ptrs, size, forced_ptr, row, vocab_size, CAPACITY)
         tl.debug_barrier()
         # Edit the logit of every id.
@@ -364,7 +370,7 @@ def edit_kernel(
                 logits = _penalised(penalties, slot, token_ids, drafted, known, logits, factors)
         is_allowed = (num_allowed <= 0) | (_times(counts, ALLOWED) > 0)
         if grammar_ptr is not None:
-            word = tl.load(grammar_ptr + row * num_words + token_ids // 32, mask=known, other=0)
+            word = tl.load(grammar_ptr + row * grammar_stride + token_ids // 32, mask=known, other=0)
             is_allowed = is_allowed & (((word >> (token_ids % 32)) & 1) != 0)
         logits = tl.where(is_allowed & (_times(counts, EXCLUDED) == 0), logits, float("-inf"))
         logits = tl.where(forced < 0, logits, tl.where(token_ids == forced, 0.0, float("-inf")))

@@ -30,9 +30,6 @@ from .rows import (
 )
 from .scan import exponent_scale
 
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
-
 
 @triton.jit
 def _residual_of_tile(row, draft_row, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT: tl.constexpr):
@@ -111,7 +108,7 @@ def _draw_rejected(
     return ids_of(row, index, vocab_size)
 
 
-@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
 def emit_kernel(
     output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs or None
     results,
@@ -124,6 +121,7 @@ def emit_kernel(
     temperature_ptr,  # [num_slots] float32
     drafts,
     num_rows,
+    num_slots,
     max_spec_len,
     vocab_size,
     all_tiles,
@@ -133,10 +131,10 @@ def emit_kernel(
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6])  # for Triton 3.6: `rows`
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7])  # as `rows` says
     # Find the first rejected row.
     req_idx = tl.program_id(0)
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, num_slots, max_spec_len)
     num_accepted = count_accepted(results[0], first, count, POSITIONS)
     last = (first + num_accepted).to(tl.int64)
     token = tl.load(results[1] + last, mask=count > 0, other=-1)

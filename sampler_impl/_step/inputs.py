@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN, check_all, check_tensor
+from .._shared.checks import (
+    FLOAT32,
+    FLOATS_OF_MODELS,
+    IDS,
+    INT32,
+    INT64,
+    MAX_SPEC_LEN,
+    check_all,
+    check_dimensions,
+    check_tensor,
+    is_plain,
+)
 from .known import BySlot, Known, Tensors, seen_before, tensors_by_slot
 
 if TYPE_CHECKING:
@@ -34,7 +45,6 @@ BLOCK_MASK_WORDS = MAX_VOCAB_SIZE // (SCAN_BLOCK * TILE_SIZE) // 32
 """Words of a mask with a bit per block of any vocabulary. (A stride of 1, in a tuple, is None for Triton 3.6.)"""
 MIN_TEMPERATURE = 1e-5
 """Of a random request; a lower one counts as this. Requests of vLLM below it are greedy."""
-INT32 = (torch.int32,)
 
 
 class Drafts(Enum):
@@ -202,6 +212,7 @@ class Checked(NamedTuple):
 
     batch_size: int
     num_rows: int
+    num_slots: int
     by_slot: BySlot
 
 
@@ -211,8 +222,8 @@ def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: 
     Args:
         known: Tensors by slot that passed before; these are added.
     """
-    _check_dimensions(function, "logits", inputs.logits, 2)
-    _check_dimensions(function, "cu_num_rows", inputs.cu_num_rows, 1)
+    check_dimensions(function, "logits", inputs.logits, 2)
+    check_dimensions(function, "cu_num_rows", inputs.cu_num_rows, 1)
     batch_size, num_rows = inputs.batch_size, inputs.num_rows
     if not (0 <= batch_size <= capacity.batch_size and num_rows <= capacity.max_rows):
         is_batch = not 0 <= batch_size <= capacity.batch_size
@@ -224,7 +235,7 @@ def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: 
     any_index = device.index is None
     for name, tensor, shape, dtypes in _expected(capacity, inputs, batch_size, num_rows, seen):
         # The quick tests first: a step has a dozen tensors, and 40 us.
-        good = isinstance(tensor, Tensor) and tensor.shape == shape and tensor.dtype in dtypes
+        good = isinstance(tensor, Tensor) and tensor.shape == shape and tensor.dtype in dtypes and is_plain(tensor)
         if not good or not (tensor.device == device or (any_index and tensor.device.type == device.type)):
             check_tensor(function, name, tensor, shape, dtypes, device, reference="the plan and the other tensors")
         if not tensor.is_contiguous() and tensor.stride(-1) != 1 and shape[-1] > 1:
@@ -234,25 +245,24 @@ def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: 
     _check_groups(function, capacity, inputs)
     if inputs.edits is not None and seen.edits is None:
         _check_edits(function, inputs.edits)
-    return Checked(batch_size, num_rows, _remembered(known, tensors, seen, inputs.seeds))
-
-
-def _check_dimensions(function: str, name: str, value: object, ndim: int) -> None:
-    if not isinstance(value, Tensor) or value.ndim != ndim:
-        shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
-        raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
+    num_slots = inputs.seeds.shape[0]
+    if num_slots < (batch_size if inputs.slots is None else min(batch_size, 1)):
+        raise ValueError(
+            f"{function}: seeds.shape[0]={num_slots}, but {batch_size} requests with slots="
+            f"{'None' if inputs.slots is None else '...'} need more. Give each slot its parameters."
+        )
+    return Checked(batch_size, num_rows, num_slots, _remembered(known, tensors, seen, num_slots))
 
 
 def _remembered(
     known: Known,
     tensors: tuple[Tensors, Tensors | None, Tensors | None],
     seen: BySlot,
-    seeds: Tensor,  # [num_slots] int64
+    num_slots: int,
 ) -> BySlot:
     """All groups, those that are new among them."""
     if all(group is not None or new is None for group, new in zip(seen, tensors, strict=True)):
         return seen
-    num_slots = seeds.shape[0] if seen.parameters is None else seen.parameters.num_slots
     return BySlot(
         *(
             group if group is not None or new is None else groups.add(new, num_slots)
@@ -397,6 +407,11 @@ def check_values(function: str, capacity: Capacity, inputs: StepInputs) -> None:
     starts = torch.cat([inputs.cu_num_rows[:1] == 0, (counts >= 1) & (counts <= capacity.max_spec_len + 1)])
     ends = inputs.cu_num_rows <= inputs.num_rows
     check_all(function, "cu_num_rows", inputs.cu_num_rows, starts & ends, f"{rows}. Use (num_drafts + 1).cumsum(0).")
+    num_slots = inputs.seeds.shape[0]
+    slots = torch.arange(inputs.batch_size, device=counts.device) if inputs.slots is None else inputs.slots
+    rule = f"in [0, {num_slots}). Name a slot that has parameters."
+    check_all(function, "slots", slots, (slots >= 0) & (slots < num_slots), rule)
+    is_unused = torch.ones(num_slots, dtype=torch.bool, device=slots.device).index_fill(0, slots.long(), False)
     parameters, penalties = inputs.parameters, inputs.penalties
     temperature = parameters.temperature
     check_all(function, "temperature", temperature, temperature >= 0, "at least 0. Use 0 for a greedy request.")
@@ -409,41 +424,106 @@ def check_values(function: str, capacity: Capacity, inputs: StepInputs) -> None:
     if penalties is not None:
         good = penalties.repetition > 0
         check_all(function, "repetition", penalties.repetition, good, "above 0. Use 1 for no penalty.")
+        for name, values in (("presence", penalties.presence), ("frequency", penalties.frequency)):
+            check_all(function, name, values, values.isfinite() | is_unused, "finite. Use 0 for no penalty.")
     if inputs.draft_token_ids is not None:
         ids = inputs.draft_token_ids
         good = (ids >= -1) & (ids < capacity.vocab_size)
         check_all(function, "draft_token_ids", ids, good, f"in [0, {capacity.vocab_size}), or -1 for a placeholder.")
+    # What other slots hold does not matter, and neither does what lies behind a request's drafts.
+    num_drafts = counts.new_zeros(num_slots).index_put((slots.long(),), counts - 1)  # [num_slots] int32
+    places = torch.arange(capacity.max_spec_len, device=counts.device)
+    is_no_draft = places >= num_drafts[:, None]  # [num_slots, max_spec_len] bool
+    if inputs.draft_probs is not None:
+        probs = inputs.draft_probs
+        good = (probs >= 0) & (probs < torch.inf) | is_no_draft[..., None]
+        check_all(function, "draft_probs", probs, good, "at least 0 and finite. Use draft_logits.softmax(-1).")
     if inputs.draft_logits is not None:
-        _check_draft_logits(function, inputs, inputs.draft_logits)
+        _check_draft_logits(function, inputs, inputs.draft_logits, is_no_draft)
     if inputs.edits is not None:
-        _check_number_of_edits(function, capacity, inputs.edits)
+        _check_edit_values(function, capacity, inputs, inputs.edits, is_unused)
 
 
 def _check_draft_logits(
     function: str,
     inputs: StepInputs,
     draft_logits: Tensor,  # [num_slots, max_spec_len, vocab_size] any
+    is_no_draft: Tensor,  # [num_slots, max_spec_len] bool
 ) -> None:
-    """Rows of this batch's drafts have a distribution; what other slots hold does not matter."""
-    num_slots, max_spec_len, _ = draft_logits.shape
-    num_drafts = inputs.cu_num_rows.diff() - 1
-    slots = torch.arange(inputs.batch_size, device=num_drafts.device) if inputs.slots is None else inputs.slots.long()
-    by_slot = num_drafts.new_zeros(num_slots).index_put((slots,), num_drafts)  # [num_slots] int32
-    is_unused = (
-        torch.arange(max_spec_len, device=num_drafts.device) >= by_slot[:, None]
-    )  # [num_slots, max_spec_len] bool
-    good = is_unused[..., None] | (draft_logits < torch.inf)  # NaN is not
+    """Check that rows of this batch's drafts have a distribution."""
+    good = is_no_draft[..., None] | (draft_logits < torch.inf)  # NaN is not
     check_all(function, "draft_logits", draft_logits, good, "below infinity. Use -inf for a token that is not drawn.")
     largest = draft_logits.amax(-1)  # [num_slots, max_spec_len] any
     rule = "above -inf. Leave each draft row a token."
-    check_all(function, "draft_logits.amax(-1)", largest, is_unused | (largest > -torch.inf), rule)
+    check_all(function, "draft_logits.amax(-1)", largest, is_no_draft | (largest > -torch.inf), rule)
     temperature = inputs.draft_temperature
     if temperature is not None:
         check_all(function, "draft_temperature", temperature, temperature >= 0, "at least 0. Use 1 for no scaling.")
     if inputs.draft_logsumexp is not None:
-        good = is_unused | inputs.draft_logsumexp.isfinite()
+        good = is_no_draft | inputs.draft_logsumexp.isfinite()
         rule = "finite. Use (draft_logits.float() / temperature).logsumexp(-1)."
         check_all(function, "draft_logsumexp", inputs.draft_logsumexp, good, rule)
+
+
+def _check_edit_values(
+    function: str,
+    capacity: Capacity,
+    inputs: StepInputs,
+    edits: TokenEdits,
+    is_unused: Tensor,  # [num_slots] bool
+) -> None:
+    """Check counts and ids of lists, of the slots of this batch."""
+    vocab_size, of_unused = capacity.vocab_size, is_unused[:, None]
+    for kind in ("bias", "allowed", "stop"):
+        counts, ids = getattr(edits, f"{kind}_counts"), getattr(edits, f"{kind}_token_ids")
+        if counts is not None and ids is not None:
+            _check_counts(function, f"{kind}_counts", counts, ids.shape[1], is_unused)
+            places = torch.arange(ids.shape[1], device=ids.device)
+            good = (ids >= 0) & (ids < vocab_size) | (places >= counts[:, None]) | of_unused
+            check_all(function, f"{kind}_token_ids", ids, good, f"in [0, {vocab_size}). Drop what is no token.")
+            if kind == "bias" and edits.bias_values is not None:
+                good = (edits.bias_values < torch.inf) | (places >= counts[:, None]) | of_unused
+                check_all(function, "bias_values", edits.bias_values, good, "below infinity. Use -inf to exclude.")
+    if edits.bad_words is not None:
+        _check_bad_words(function, vocab_size, edits.bad_words, is_unused)
+    if edits.forced_token_ids is not None:
+        forced = edits.forced_token_ids
+        rule = f"in [0, {vocab_size}), or -1. Use -1 where no token is forced."
+        check_all(function, "forced_token_ids", forced, (forced >= -1) & (forced < vocab_size), rule)
+    _check_number_of_edits(function, capacity, edits)
+
+
+def _check_counts(
+    function: str,
+    name: str,
+    counts: Tensor,  # [num_slots] int32
+    length: int,
+    is_unused: Tensor,  # [num_slots] bool
+) -> None:
+    good = (counts >= 0) & (counts <= length) | is_unused
+    check_all(function, name, counts, good, f"in [0, {length}], the length of the list. Use 0 for none.")
+
+
+def _check_bad_words(
+    function: str,
+    vocab_size: int,
+    words: BadWords,
+    is_unused: Tensor,  # [num_slots] bool
+) -> None:
+    """Check that each word that counts lies inside its slot's list and has known tokens."""
+    of_unused, ids = is_unused[:, None], words.word_ids
+    _check_counts(function, "counts", words.counts, words.offsets.shape[1] - 1, is_unused)
+    begins, ends = words.offsets[:, :-1], words.offsets[:, 1:]
+    is_more = torch.arange(begins.shape[1], device=begins.device) >= words.counts[:, None]
+    good = (begins >= 0) & (ends > begins) & (ends <= ids.shape[1]) | is_more | of_unused
+    rule = f"at least 0, below the next one, and that at most {ids.shape[1]}. Use the cumulative sum of lengths."
+    check_all(function, "offsets", begins, good, rule)
+    behind = words.offsets.masked_fill(of_unused, 0).gather(1, words.counts.clamp(0, begins.shape[1]).long()[:, None])
+    is_more = torch.arange(ids.shape[1], device=ids.device) >= behind
+    good = (ids >= 0) & (ids < vocab_size) | is_more | of_unused
+    check_all(function, "word_ids", ids, good, f"in [0, {vocab_size}). Drop words that cannot be said.")
+    good = (words.starts >= 0) | is_unused
+    check_all(function, "starts", words.starts, good, "at least 0. Use the length of the prompt.")
 
 
 def _check_number_of_edits(function: str, capacity: Capacity, edits: TokenEdits) -> None:

@@ -13,6 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from torch import Tensor
 
     from .inputs import StepInputs
@@ -28,6 +30,7 @@ _of_edits = attrgetter(*_LISTS, "stop_counts", "stop_token_ids", "min_lengths")
 _of_bad_words = attrgetter("counts", "offsets", "word_ids", "text", "starts")
 
 Tensors = tuple["Tensor | None", ...]
+Place = tuple["Hashable", ...] | None
 
 
 class Group:
@@ -40,14 +43,20 @@ class Group:
 
     def __init__(self, tensors: Tensors, num_slots: int) -> None:
         self.number = next(_NUMBERS)
-        self.num_slots, self.addresses = num_slots, _addresses(tensors)
+        self.num_slots, self.places = num_slots, list(map(place_of, tensors))
         self.described: tuple[int, Any] | None = None  # Any: arguments of kernels
         self.references: list[weakref.ref[Tensor]] = []
 
 
-def _addresses(tensors: Tensors) -> list[int | None]:
-    """`set_`, `resize_` and `.data = ...` may put other memory into the same tensor."""
-    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+def place_of(
+    tensor: Tensor | None,  # [...] any
+) -> Place:
+    """Return where a tensor lies, and how: `set_`, `resize_`, `t_` and `.data = ...` change that of the same tensor.
+
+    Its address also tells its device."""
+    if tensor is None:
+        return None
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg()
 
 
 class Groups:
@@ -57,9 +66,9 @@ class Groups:
         self.by_ids: dict[tuple[int, ...], Group] = {}
 
     def find(self, tensors: Tensors) -> Group | None:
-        """The group of these tensors, if they were checked and have not moved."""
+        """Return the group of these tensors, if they were checked and lie as they did."""
         group = self.by_ids.get(tuple(map(id, tensors)))
-        return group if group is not None and group.addresses == _addresses(tensors) else None
+        return group if group is not None and group.places == list(map(place_of, tensors)) else None
 
     def add(self, tensors: Tensors, num_slots: int) -> Group:
         """Of tensors that passed their checks."""

@@ -108,10 +108,7 @@ class Launches:
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
         self.capacity, self.index = capacity, device.index
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
-        # The interpreter computes what lies behind a small vocabulary as well.
-        few = triton.next_power_of_2(capacity.num_tiles) if INTERPRETED else SCAN_BLOCK
-        self.block = min(few, SCAN_BLOCK)
-        self.num_blocks = triton.cdiv(capacity.num_tiles, self.block)
+        self.num_blocks = triton.cdiv(capacity.num_tiles, SCAN_BLOCK)
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
         self.edit_capacity = triton.next_power_of_2(max(capacity.edits, 16)) if capacity.edits else 0
         self.width = capacity.max_spec_len + 1
@@ -162,16 +159,14 @@ class Launches:
     def _choose_kernels(self, device: torch.device) -> None:
         capacity, first = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
         # Where rows are filtered it costs: programs that come early share multiprocessors while others are idle.
-        can_start_early = not INTERPRETED and device.type == "cuda" and can_overlap(device)
+        can_start_early = device.type == "cuda" and can_overlap(device)
         overlaps, early = can_start_early and not capacity.filters, {"launch_pdl": True}
         follows = first | (early if overlaps else {})
         limits = torch.version.hip is None
         of_settle, block = self._settle_options(limits=limits)
-        if INTERPRETED:  # as in `__init__`
-            block = min(block, triton.next_power_of_2(self.all_tiles) * RUNS)
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
-        of_edits = {"BLOCK": self.block, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
+        of_edits = {"BLOCK": SCAN_BLOCK, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
         self.edit_kernel = Compiled(edit_kernel, first, **of_edits)
         positions = triton.next_power_of_2(self.width)
         self.settle_kernels = {
@@ -193,7 +188,9 @@ class Launches:
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
         self.emit_kernel = Compiled(emit_kernel, follows, **constants)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
-        of_scan = {"BLOCK": self.block, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
+        of_scan = {"BLOCK": SCAN_BLOCK, "REQUESTS": self.requests_at, "WAITS": waits}
+        # Instructions of a card, not choices: `mov` is NVIDIA's, and programs that overlap wait by another one.
+        of_scan |= {"PINS": device.type == "cuda" and limits, "OVERLAPS": overlaps}
         scan_options = first | (early if waits else {})
         if capacity.penalties and limits:
             scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
@@ -241,6 +238,7 @@ class Launches:
                     inputs.slots,
                     inputs.parameters.temperature,
                     checked.num_rows,
+                    checked.num_slots,
                     self.capacity.max_spec_len,
                     *self.sizes,
                     **EACH_ROUNDED,
@@ -269,7 +267,7 @@ class Launches:
 
     def _shape_of(self, num_blocks: int) -> Shape:
         """Of the scan, for so many blocks of all requests."""
-        if self.width > 1 and num_blocks * self.width <= MOST_APART and not INTERPRETED:
+        if self.width > 1 and num_blocks * self.width <= MOST_APART:
             return ROWS_APART
         return LONG_STRIPS if num_blocks >= LONG_STRIPS_FROM else SHORT_STRIPS
 
@@ -287,14 +285,14 @@ class Launches:
                 of_edits, edited = edits.described or self._describe(edits, _edit_groups(inputs.edits)[:2])
             kinds = kind, of_penalties, of_edits
         of_rows = None if inputs.edits is None else inputs.edits.forced_token_ids
-        logits, stride, grammar = self._logits(inputs)
+        logits, stride, grammar, words = self._logits(inputs)
         ids, dense, slot_stride, position_stride, logsumexp, step, temperature = _drafts(inputs)
         of_requests = inputs.cu_num_rows, inputs.positions, logsumexp, temperature
         tensors = logits, grammar, *of_requests, of_rows, inputs.slots, ids, dense
-        facts, addresses = described_batch(tensors, (stride, slot_stride, position_stride, step))
+        facts, addresses = described_batch(tensors, (stride, words, slot_stride, position_stride, step))
         logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = addresses
         return (kinds, facts), (
-            (logits, stride, grammar),
+            (logits, stride, grammar, words),
             penalised,
             (cu_num_rows, slots),
             (seeds, positions),
@@ -323,13 +321,15 @@ class Launches:
         )
 
     def _logits(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
-        return inputs.logits, inputs.logits.stride(0), inputs.grammar_mask if self.capacity.grammar else None
+        """The logits and the masks, each with its row stride."""
+        grammar = inputs.grammar_mask
+        return inputs.logits, inputs.logits.stride(0), grammar, 0 if grammar is None else grammar.stride(0)
 
     def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
         """What kernels see rows by: `rows.locate`."""
-        logits, stride, grammar = given[0]
+        logits, stride, grammar, words = given[0]
         draft_token_ids = given[5][0] if self.capacity.penalties else None
-        return logits, stride, grammar, self.num_words, memory.edits, given[1], draft_token_ids
+        return logits, stride, grammar, self.num_words, memory.edits, given[1], draft_token_ids, words
 
     def _launch_kernels(
         self,
@@ -342,10 +342,10 @@ class Launches:
         emits: bool,
     ) -> None:
         """Takes `memory` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
-        (logits, stride, grammar), penalties, requests, noise, filters, drafts, edits = given
+        (logits, stride, grammar, words), penalties, requests, noise, filters, drafts, edits = given
         rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
         drafts = (*drafts, memory.draft_logsumexp)
-        batch_size, sizes = checked.batch_size, (checked.num_rows, max_spec_len, *self.sizes)
+        batch_size, sizes = checked.batch_size, (checked.num_rows, checked.num_slots, max_spec_len, *self.sizes)
         by_row, stream = (batch_size, self.width, 1), stream_of(self.index)
         if self.edit_capacity:
             self.edit_kernel.launch(
@@ -363,10 +363,9 @@ class Launches:
                 penalties,
                 *edits,
                 filters[0],
-                checked.num_rows,
-                max_spec_len,
-                self.capacity.vocab_size,
+                *sizes[:-1],
                 stride,
+                words,
                 self.num_words,
             )
         if not (emits or self.capacity.filters):  # then `edits` alone decides what is processed

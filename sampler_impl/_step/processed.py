@@ -12,11 +12,8 @@ import triton.language as tl
 from .._shared.kernels import argmax_order
 from .rows import MIN_TEMPERATURE, find_request, ids_of, load_one_tile, locate, scaled_by
 
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
 
-
-@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
 def processed_kernel(
     processed_ptr,  # [num_rows, vocab_size] float32, -inf at first
     kept_ptr,  # [max_rows] int32
@@ -25,12 +22,13 @@ def processed_kernel(
     slots_ptr,  # [batch_size] int32, or None
     temperature_ptr,  # [num_slots] float32
     num_rows,
+    num_slots,
     max_spec_len,
     vocab_size,
     all_tiles,
 ):
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6])  # for Triton 3.6: `rows`
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, tl.program_id(0), num_rows, max_spec_len)
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7])  # as `rows` says
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, tl.program_id(0), num_rows, num_slots, max_spec_len)
     offset = tl.program_id(2)
     if offset < count:
         row_idx = (first + offset).to(tl.int64)

@@ -39,7 +39,7 @@ class PyTorchStep:
     def __call__(self, inputs: StepInputs, _: Checked) -> StepOutput:
         """Tokens of one step."""
         layout = Layout(inputs, self.capacity.max_spec_len)
-        if inputs.batch_size == 0:
+        if inputs.batch_size == 0 or inputs.num_rows == 0:
             return _nothing(layout, self.capacity.logprobs)
         edited = edited_logits(inputs, layout)
         weights = _weights(_filtered(inputs, layout, edited))
@@ -51,15 +51,16 @@ class PyTorchStep:
         last = _last_tokens(inputs, layout, weights, totals, best, num_accepted, draw_uniforms)
         cells = torch.arange(self.capacity.max_spec_len + 1, device=last.device)
         tokens = torch.where(cells < num_accepted[:, None], layout.on_grid(layout.drafts), last[:, None])
-        is_token = cells <= num_accepted[:, None]
+        num_tokens = torch.where(layout.counts > 0, num_accepted + 1, 0)
+        is_token = cells < num_tokens[:, None]
         logprobs = None
         if self.capacity.logprobs:
             logprobs = _logprobs(layout, weights, totals, tokens).masked_fill_(~is_token, 0.0)
-        return StepOutput(tokens.masked_fill(~is_token, -1).int(), (num_accepted + 1).int(), logprobs)
+        return StepOutput(tokens.masked_fill(~is_token, -1).int(), num_tokens.int(), logprobs)
 
     def processed_logits(self, inputs: StepInputs, _: Checked) -> Tensor:  # [num_rows, vocab_size] float32
         """Edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone."""
-        if inputs.batch_size == 0:
+        if inputs.batch_size == 0 or inputs.num_rows == 0:
             return inputs.logits.float()
         layout = Layout(inputs, self.capacity.max_spec_len)
         return _filtered(inputs, layout, edited_logits(inputs, layout))
@@ -77,15 +78,29 @@ class Layout:
     inputs: StepInputs
     max_spec_len: int
 
+    # As `rows.find_request`: rows and slots that exist, whatever the tensors say.
+
     @cached_property
     def slots_of_requests(self) -> Tensor:  # [batch_size] int64
         slots = self.inputs.slots
-        return torch.arange(self.inputs.batch_size, device=self.inputs.logits.device) if slots is None else slots.long()
+        if slots is None:
+            return torch.arange(self.inputs.batch_size, device=self.inputs.logits.device)
+        return torch.where(self.counts > 0, slots.long().clamp(0, self.inputs.seeds.shape[0] - 1), 0)
+
+    @cached_property
+    def starts(self) -> Tensor:  # [batch_size] int64
+        return self.inputs.cu_num_rows[:-1].long().clamp(0, self.inputs.num_rows)
+
+    @cached_property
+    def counts(self) -> Tensor:  # [batch_size] int64
+        """How many rows each request has."""
+        ends = self.inputs.cu_num_rows[1:].long().clamp(max=self.inputs.num_rows)
+        return (ends - self.starts).clamp(0, self.max_spec_len + 1)
 
     @cached_property
     def requests(self) -> Tensor:  # [num_rows] int64
-        rows = torch.arange(self.inputs.num_rows, device=self.inputs.logits.device, dtype=torch.int32)
-        found = torch.searchsorted(self.inputs.cu_num_rows[1:].contiguous(), rows, right=True)
+        rows = torch.arange(self.inputs.num_rows, device=self.inputs.logits.device)
+        found = torch.searchsorted(self.starts + self.counts, rows, right=True)
         return found.clamp(max=self.inputs.batch_size - 1)
 
     @cached_property
@@ -95,7 +110,7 @@ class Layout:
     @cached_property
     def first_rows(self) -> Tensor:  # [num_rows] int64
         """Of the request that a row belongs to."""
-        return self.inputs.cu_num_rows[:-1].long()[self.requests]
+        return self.starts[self.requests]
 
     @cached_property
     def places(self) -> Tensor:  # [num_rows] int64
@@ -135,13 +150,12 @@ class Layout:
     def rows(self) -> Tensor:  # [batch_size, max_spec_len + 1] int64
         """The row of each cell; any row in a cell behind the request's last."""
         steps = torch.arange(self.max_spec_len + 1, device=self.inputs.cu_num_rows.device)
-        return (self.inputs.cu_num_rows[:-1, None].long() + steps).clamp(0, max(self.inputs.num_rows - 1, 0))
+        return (self.starts[:, None] + steps).clamp(max=max(self.inputs.num_rows - 1, 0))
 
     @cached_property
     def is_drafted(self) -> Tensor:  # [batch_size, max_spec_len + 1] bool
         """Cells of draft tokens: all rows of a request but its last."""
-        num_drafts = self.inputs.cu_num_rows.diff()[:, None] - 1
-        return torch.arange(self.max_spec_len + 1, device=num_drafts.device) < num_drafts
+        return torch.arange(self.max_spec_len + 1, device=self.counts.device) < self.counts[:, None] - 1
 
     def on_grid(
         self,
@@ -157,8 +171,10 @@ class Layout:
 
 
 def _nothing(layout: Layout, logprobs: bool) -> StepOutput:
-    empty = layout.inputs.positions.new_empty((0, layout.max_spec_len + 1), dtype=torch.int32)
-    return StepOutput(empty, empty.new_empty(0), empty.float() if logprobs else None)
+    """The output of a batch without rows."""
+    shape = (layout.inputs.batch_size, layout.max_spec_len + 1)
+    tokens = layout.inputs.positions.new_full(shape, -1, dtype=torch.int32)
+    return StepOutput(tokens, tokens.new_zeros(shape[0]), torch.zeros_like(tokens).float() if logprobs else None)
 
 
 # Filters

@@ -139,7 +139,10 @@ def _exclude_bad_words(
     """The last token of each word whose other tokens end the row's text."""
     slots = layout.slots
     ids, offsets = words.word_ids[slots].long(), words.offsets[slots].long()
-    lengths = offsets.diff() * _is_counted(offsets[:, 1:], words.counts[slots])
+    if min(ids.shape[1], words.text.shape[1]) == 0:  # no word, or a text of which nothing is known
+        return
+    is_inside = (offsets[:, :-1] >= 0) & (offsets[:, 1:] <= ids.shape[1])
+    lengths = offsets.diff() * (_is_counted(offsets[:, 1:], words.counts[slots]) & is_inside)
     longest = int(lengths.amax()) if lengths.numel() else 0
     last_tokens, are_due = [], []
     for word in range(offsets.shape[1] - 1):

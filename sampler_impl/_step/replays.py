@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .known import seen_before, tensors_by_slot
+from .known import place_of, seen_before, tensors_by_slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-
-    from torch import Tensor
 
     from .inputs import StepInputs, StepOutput
     from .known import Known
@@ -76,8 +74,8 @@ class Replays:
             forced,
         )
         try:
-            return (*(None if group is None else group.number for group in seen), *map(_place_of, batch))
-        except AttributeError:  # the checks say which
+            return (*(None if group is None else group.number for group in seen), *map(place_of, batch))
+        except (AttributeError, RuntimeError):  # the checks say which
             return None
 
     def replayed(self, key: Key) -> StepOutput | None:
@@ -116,13 +114,6 @@ class Replays:
             return
         _make_room(self.graphs, self.most)
         self.graphs[key] = graph, output
-
-
-def _place_of(
-    tensor: Tensor | None,  # [...] any
-) -> Hashable:
-    """Where a tensor lies, and how. Its address also tells its device."""
-    return None if tensor is None else (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def _make_room(entries: dict[Key, Any], most: int) -> None:  # Any: of either kind

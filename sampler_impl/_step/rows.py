@@ -68,16 +68,21 @@ def find_request(
     slots_ptr,  # [batch_size] int32 | int64, or None
     req_idx,
     num_rows,
+    num_slots,
     max_spec_len,
 ):
-    """First row, number of rows and slot of a request; whatever `cu_num_rows` says, rows exist. A request without rows
-    has those of another one, of which nothing is used: a batch may be filled up with slots that do not exist."""
+    """Return first row, number of rows and slot of a request: rows and slots that exist, whatever the tensors say.
+
+    Every address of a step is made of these, so that some comparisons per program bound them all. A request without
+    rows has those of another one, of which nothing is used: a batch may be filled up with slots that do not exist."""
     first = tl.minimum(tl.maximum(tl.load(cu_num_rows_ptr + req_idx), 0), num_rows)
-    last = tl.minimum(tl.load(cu_num_rows_ptr + req_idx + 1), num_rows)
+    # Not below the first: the difference of any two int32 is no int32.
+    last = tl.minimum(tl.maximum(tl.load(cu_num_rows_ptr + req_idx + 1), first), num_rows)
     count = tl.minimum(last - first, max_spec_len + 1)
     slot = req_idx.to(tl.int64)
     if slots_ptr is not None:
         slot = tl.load(slots_ptr + req_idx).to(tl.int64)
+    slot = tl.minimum(tl.maximum(slot, 0), num_slots - 1)
     return tl.where(count > 0, first, 0), count, tl.where(count > 0, slot, 0)
 
 
@@ -230,7 +235,7 @@ def _logit_of(row, token_id, vocab_size):
             in_prompt = _bit_at(penalties[4] + slot * penalties[6], token_id)
             logit = penalised(logit, times.to(tl.float32), in_prompt, factors)
     if inputs[2] is not None:
-        logit = tl.where(_bit_at(inputs[2] + row_idx * inputs[3], token_id), logit, float("-inf"))
+        logit = tl.where(_bit_at(inputs[2] + row_idx * inputs[7], token_id), logit, float("-inf"))
     return logit
 
 
@@ -306,7 +311,7 @@ def masked(row, words, logits, vocab_size):
     """-inf where a grammar allows no token."""
     inputs, place = row
     if inputs[2] is not None:
-        allowed = load_bits(inputs[2] + place[0] * inputs[3], words, vocab_size)
+        allowed = load_bits(inputs[2] + place[0] * inputs[7], words, vocab_size)
         logits = tl.where(allowed != 0, logits, float("-inf"))
     return logits
 

@@ -27,12 +27,11 @@ its largest logit, four of them in a word. A tile with NaN has the order of NaN,
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
-from .._shared.kernels import INTERPRETED, LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
+from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
 from .rows import (
     BLOCK_WORDS,
     MIN_TEMPERATURE,
@@ -62,12 +61,6 @@ SURE = tl.constexpr(1.01)
 """A factor of probabilities that covers the rounding of all that decides about a draft token."""
 FAR = tl.constexpr(2.0)
 """Exponents of 2 between a draft token and a better one from which on a rejection is likely enough to be looked for."""
-PINS = tl.constexpr(not INTERPRETED and torch.version.hip is None)
-"""The `mov` of `_kept_together` is one of NVIDIA's; elsewhere the compiler may do as it likes."""
-
-
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
 
 
 @triton.jit
@@ -138,16 +131,15 @@ def _with_draft(seen, inputs, row_idx, block, factors):
 
 
 @triton.jit
-def _kept_together(seen):
-    """The same numbers, of which the compiler knows nothing. Otherwise it computes what follows from them before the
-    loop over rows, and holds all of that: 214 registers instead of 121."""
+def _kept_together(seen, PINS: tl.constexpr):
+    """Return an opaque copy: it stops the compiler from hoisting work out of the row loop (214 to 121 registers)."""
     if PINS:
         seen = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [seen], dtype=tl.float32, is_pure=False, pack=1)
     return seen
 
 
 @triton.jit
-def _edited(row, words, raw, seen, block, vocab_size):
+def _edited(row, words, raw, seen, block, vocab_size, PINS: tl.constexpr):
     """[tiles, RUNS, WORDS, 32] float32: edited logits of a block of the vocabulary's tiles.
 
     As `rows.load_logits`; excluded words are read only where the block has some. Takes `raw`: as `load_raw`."""
@@ -162,7 +154,7 @@ def _edited(row, words, raw, seen, block, vocab_size):
         if _is_presence_alone(factors):
             logits = tl.fma(seen, -factors[0], logits)  # rounded once: the product is exact
         else:
-            seen = _kept_together(seen)
+            seen = _kept_together(seen, PINS)
             logits = penalised(logits, seen, seen < 0, factors)
     logits = masked(row, words, logits, vocab_size)
     if edits[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
@@ -212,6 +204,7 @@ def _scan_block(
     BLOCK: tl.constexpr,
     APART: tl.constexpr,
     WAITS: tl.constexpr,
+    PINS: tl.constexpr,
 ):
     """One block of the rows `begin` to `end` of a request. Returns the new end: no row behind it is needed.
 
@@ -244,7 +237,7 @@ def _scan_block(
             token_id = tl.load(draft_token_ids_ptr + row_idx, mask=is_draft, other=-1)
             most = most_of_draft(row, token_id, is_draft, vocab_size)
         # Add up the tiles.
-        sums, reached = sum_tiles(_edited(row, words, raw, seen, block, vocab_size), scale)
+        sums, reached = sum_tiles(_edited(row, words, raw, seen, block, vocab_size, PINS), scale)
         at = row_idx * all_tiles + tiles
         is_tile = tiles < tl.cdiv(vocab_size, TILE)
         store_by_warps(words_ptr + at, sums, is_tile)
@@ -263,7 +256,7 @@ def _scan_block(
     return end
 
 
-@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
 def scan_kernel(
     words_ptr,  # [max_rows, all_tiles] int64, written
     reached_ptr,  # [max_rows, all_tiles] int64, written, or None: nothing is filtered
@@ -276,6 +269,7 @@ def scan_kernel(
     temperature_ptr,  # [num_slots] float32
     draft_token_ids_ptr,  # [num_rows] int32, or None
     num_rows,
+    num_slots,
     max_spec_len,
     vocab_size,
     all_tiles,
@@ -284,12 +278,13 @@ def scan_kernel(
     BLOCK: tl.constexpr,
     REQUESTS: tl.constexpr,
     WAITS: tl.constexpr,
+    PINS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     let_next_kernel_start(OVERLAPS)
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6])  # for Triton 3.6: `rows`
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7])  # as `rows` says
     req_idx, strip = tl.program_id(REQUESTS), tl.program_id(1 - REQUESTS)
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, num_slots, max_spec_len)
     begin, end = tl.zeros((), tl.int32), count
     if APART:
         begin = tl.program_id(2)
@@ -299,7 +294,17 @@ def scan_kernel(
     for step in range(STRIP):
         if begin < end:
             request = (req_idx, first, count, slot, begin, end)
-            block = strip * STRIP + step
             end = _scan_block(
-                written, inputs, request, noise, draft_token_ids_ptr, block, vocab_size, all_tiles, BLOCK, APART, WAITS
+                written,
+                inputs,
+                request,
+                noise,
+                draft_token_ids_ptr,
+                strip * STRIP + step,
+                vocab_size,
+                all_tiles,
+                BLOCK,
+                APART,
+                WAITS,
+                PINS,
             )

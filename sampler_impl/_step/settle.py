@@ -54,10 +54,6 @@ from .scan import exponent_scale
 MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
 
 
-SIDE_BY_SIDE = True
-"""Programs do not wait for each other: Triton's interpreter may run them so."""
-
-
 @triton.jit
 def _draft_of(row, drafts, row_idx, slot, offset, count, vocab_size, max_spec_len, EDITS: tl.constexpr):
     """Id and index of the draft token behind a row; -1 if there is none, or none that could be accepted."""
@@ -307,7 +303,7 @@ def _settle_random(
     return _decide(results, memory, row, draft_row, found, statistics, uniforms, vocab_size, all_tiles, TILES, LOGPROBS)
 
 
-@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
 def settle_kernel(
     output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs; or three None
     arrivals_ptr,  # [batch_size] int32, 0 before and after a step
@@ -323,6 +319,7 @@ def settle_kernel(
     parameters,  # temperature, top_k, top_p, min_p: [num_slots] each, or None
     drafts,  # ids [num_rows] int32, dense [num_slots, max_spec_len, vocab_size] any, strides, logsumexp: `draft_rows`
     num_rows,
+    num_slots,
     max_spec_len,
     vocab_size,
     all_tiles,
@@ -338,11 +335,11 @@ def settle_kernel(
 ):
     wait_for_kernel_before(OVERLAPS)
     let_next_kernel_start(OVERLAPS)
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6])  # for Triton 3.6: `rows`
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7])  # as `rows` says
     # Find the row.
     req_idx = tl.program_id(0)
     offset = tl.program_id(1)
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, num_slots, max_spec_len)
     row_idx = (first + offset).to(tl.int64)
     accepted = offset >= 0
     is_needed = offset < count

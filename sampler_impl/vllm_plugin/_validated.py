@@ -71,7 +71,7 @@ def _entries(release: str, piece: str) -> Iterator[Entry]:
 def _read(table: Path) -> dict[str, Entry]:
     try:
         entries: dict[str, Entry] = json.loads(table.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         logger.warning("fairdraw: %s=%s, but it cannot be read (%s). It is ignored.", OWN_TABLE, table, error)
         return {}
     return entries

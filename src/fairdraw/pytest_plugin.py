@@ -57,11 +57,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--fairdraw-only", choices=SUITE_WORDS, help="run the checks of one suite")
     group.addoption(
-        "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
+        "--fairdraw-time-budget", type=_seconds, metavar="SECONDS", help="what is not decided by then is inconclusive"
     )
     group.addoption(
         "--fairdraw-call-timeout",
-        type=float,
+        type=_some_seconds,
         default=DEFAULT_CALL_TIMEOUT,
         metavar="SECONDS",
         help=f"a call of the sampler that takes longer counts as hanging (default: {DEFAULT_CALL_TIMEOUT:g})",
@@ -73,12 +73,28 @@ def _add_files(group: pytest.OptionGroup) -> None:
     """Files of known failures, and files that a run writes."""
     group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="TOML: code = reason; known failures, strict")
     group.addoption(
-        "--fairdraw-baseline", type=Path, metavar="FILE", help="JSON: only failures that are not in it are red"
+        "--fairdraw-baseline",
+        type=Path,
+        metavar="FILE",
+        help="JSON: ignore the failures listed here; only new ones fail the run",
     )
     group.addoption("--fairdraw-html", type=Path, metavar="FILE", help="write the run as a page")
     group.addoption(
         "--fairdraw-json", type=Path, metavar="FILE", help="write the run as JSON lines; see: fairdraw schema"
     )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= 1e9:  # nor NaN
+        raise argparse.ArgumentTypeError(f"{text!r} is no time. Use a number of seconds, at most 1e9.")
+    return seconds
+
+
+def _some_seconds(text: str) -> float:
+    if not _seconds(text):
+        raise argparse.ArgumentTypeError(f"{text!r} leaves no time for a call. Use a number above 0.")
+    return float(text)
 
 
 def _seed(text: str) -> int:

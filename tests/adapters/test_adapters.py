@@ -204,7 +204,7 @@ def test_compiled_triton_without_a_gpu_is_refused() -> None:
 def test_example_sampler_equals_the_oracle_on_explicit_noise() -> None:
     sampler, oracle = load(EXAMPLE), load("rejection/oracle", device="cpu")
 
-    @settings(max_examples=50, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=50)
     @given(fst.rejection_cases(explicit=True))
     def check(case: fst.RejectionCase) -> None:
         specified = harness.emit(oracle, case.batch(), case.noise())

@@ -53,7 +53,7 @@ def sampler() -> VllmSampler:
 def check_against_oracle(sampler: VllmSampler, **kinds: Any) -> None:  # Any: as above
     oracle, device = load("rejection/oracle", device=sampler.device), sampler.device
 
-    @settings(max_examples=20, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=20)
     @given(fst.rejection_cases(**{**SOUND, **kinds}))
     def check(case: fst.RejectionCase) -> None:
         specified = harness.emit(oracle, case.batch(device), case.noise(device))

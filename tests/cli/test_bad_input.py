@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -69,12 +70,55 @@ FILES = {
     "lines in no folder": ("json", "absent/run.jsonl", r"absent/run\.jsonl cannot be written: no such folder"),
     "lines under a file": ("json", "binary/run.jsonl", r"binary/run\.jsonl cannot be written: no such folder"),
     "lines where nobody may write": ("json", "/proc/run.jsonl", r"/proc/run\.jsonl cannot be written"),
+    "lines are the baseline": (
+        "json",
+        "baseline.json",
+        r"baseline\.json, but that is the file of .*baseline, too",
+    ),
+    "lines over a link": ("html", "run.link", r"html=.*run\.link, but that is the file of .*json, too"),
+    "page over a second name": ("html", "./folder/../run.jsonl", r"html=.*run\.jsonl, but that is the file of .*json"),
+    "lines are a pipe": ("json", "pipe", r"json=.*pipe is a pipe, but the run writes it more than once"),
+    "page is a folder": ("html", "folder", r"folder.*is a (folder|directory)"),
     "page in no folder": ("html", "absent/run.html", r"absent/run\.html cannot be written: no such folder"),
     "page where nobody may write": ("html", "/proc/run.html", r"/proc/run\.html cannot be written"),
 }
 """Files that both ways in take, and the sentence that answers a wrong one."""
 
+BESIDE = {
+    ("json", "baseline.json"): "baseline=baseline.json",
+    ("html", "run.link"): "json=run.jsonl",
+    ("html", "./folder/../run.jsonl"): "json=run.jsonl",
+}
+"""Options of `FILES` that are wrong only beside another one."""
+
+
+def options_of(option: str, path: str, prefix: str) -> list[str]:
+    """The option, and the one beside which it is wrong."""
+    return [prefix + text for text in (BESIDE.get((option, path)), f"{option}={path}") if text]
+
+
+NUMBERS = [(option, one) for option in ("time-budget", "call-timeout") for one in ("nan", "inf", "-1", "1e300")]
+"""Options that both ways in have, and numbers that are none for them."""
+
 COMMANDS = {
+    "rate is no number": (["check", "rejection/oracle", "--rate", "nan"], r"'--rate': 'nan' is not a number"),
+    "time of a request is no number": (["check", "rejection/oracle", "--timeout", "nan"], r"'nan' is not a number"),
+    "limit is no number": (["bench", "rejection/oracle", "--limit", "nan"], r"'--limit': 'nan' is not a number"),
+    "roofline is no number": (["bench", "rejection/oracle", "--roofline-min", "nan"], r"'nan' is not a number"),
+    "times in no folder": (["bench", "rejection/oracle", "--json", "/proc/b.json"], r"/proc/b\.json cannot be written"),
+    "times over history": (
+        ["bench", "rejection/oracle", "--json", "b", "--history", "./b"],
+        r"--history=b, but that is the file of --json, too",
+    ),
+    "too many workers": (["check", "rejection/oracle", "-n", "100000"], r"100000 is not in the range 0<=x<=256"),
+    "one file of two samplers": (
+        ["check", "rejection/oracle", "rejection-oracle", "--json", "{sampler}.jsonl"],
+        r"but that is the file of --json of rejection/oracle, too",
+    ),
+    "ledger over lines": (
+        ["check", "rejection/oracle", "--ledger", "a.json", "--json", "a.json"],
+        r"--ledger=a\.json, but that is the file of --json, too",
+    ),
     "pictures under a file": (["check", "rejection/oracle", "--pictures", "binary/p"], r"binary/p cannot be written"),
     "pictures are a file": (["check", "rejection/oracle", "--pictures", "binary"], r"'binary' is a file"),
     "ledger is binary": (
@@ -157,6 +201,8 @@ def here(third_party: Path) -> Path:
         (third_party / name).write_text(text)
     (third_party / "binary").write_bytes(b"\xff\xfe\x00")
     (third_party / "folder").mkdir()
+    (third_party / "run.link").symlink_to("run.jsonl")
+    os.mkfifo(third_party / "pipe")
     return third_party
 
 
@@ -189,7 +235,26 @@ def test_sampler_is_refused(spec: str, sentence: str, here: Path) -> None:
 
 @pytest.mark.parametrize(("option", "path", "sentence"), FILES.values(), ids=FILES)
 def test_file_is_refused(option: str, path: str, sentence: str, here: Path) -> None:
-    require_refused(["check", "rejection/oracle", "-k", "REJ101", f"--{option}", path], sentence, here)
+    require_refused(["check", "rejection/oracle", "-k", "REJ101", *options_of(option, path, "--")], sentence, here)
+
+
+@pytest.mark.parametrize(("option", "number"), [*NUMBERS, ("call-timeout", "0")])
+def test_number_is_refused(option: str, number: str, here: Path) -> None:
+    require_refused(["check", "rejection/oracle", f"--{option}={number}"], f"'--{option}': ", here)
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize(("option", "number"), [*NUMBERS, ("call-timeout", "0")])
+def test_number_is_refused_by_pytest(option: str, number: str, pytester: pytest.Pytester) -> None:
+    result = ask(pytester, f"--fairdraw-{option}={number}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert re.search(f"error: argument --fairdraw-{option}: .*'{number}'", result.stderr.str())
+
+
+@pytest.mark.usefixtures("beside")
+def test_file_of_pytest_is_not_written_over(pytester: pytest.Pytester) -> None:
+    options = ("--sampler", "rejection/oracle", "--junitxml=run", "--fairdraw-html=run")
+    require_usage_error(ask(pytester, *options), "--fairdraw-html=run, but that is the file of --junitxml, too")
 
 
 @pytest.mark.parametrize(("words", "sentence"), COMMANDS.values(), ids=COMMANDS)
@@ -241,7 +306,8 @@ def test_file_is_refused_by_pytest(
     option: str, path: str, sentence: str, beside: Path, pytester: pytest.Pytester
 ) -> None:
     before = contents(beside)
-    require_usage_error(ask(pytester, "--sampler", "rejection/oracle", f"--fairdraw-{option}={path}"), sentence)
+    options = options_of(option, path, "--fairdraw-")
+    require_usage_error(ask(pytester, "--sampler", "rejection/oracle", *options), sentence)
     assert {path: before[path] for path in before if path.name != "test_ask.py"}.items() <= contents(beside).items()
 
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairdraw._cli.main import main
+from fairdraw._cli.replay import NOT_REPRODUCED, tries_needed
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.crash import read_crash, write_crash
 from fairdraw._run.loading import all_checks
@@ -20,6 +21,7 @@ from fairdraw._run.loading import all_checks
 pytestmark = pytest.mark.usefixtures("third_party")
 
 CHECKS = all_checks()
+ONE = f"1 of {len(all_checks(contract='rejection'))} checks"
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,8 @@ class TestCheck:
     def test_correct_sampler_is_green(self) -> None:
         result = check("make_right")
         assert result.exit_code == 0
-        assert result.output.splitlines()[-1] == "GREEN, distributions not judged: -k REJ101 (1 property check passed)"
+        green = f"GREEN, distributions not judged: -k REJ101 (1 property check passed; {ONE})"
+        assert result.output.splitlines()[-1] == green
         assert "fairdraw 0.1.0: sampler third_party:make_right (right) on cpu" in result.output
         assert f"checks: properties 1; profile smoke; seed {DEFAULT_SEED}" in result.output
         assert "passed       REJ101 token ids lie in the vocabulary (20 cases" in result.output
@@ -79,7 +82,11 @@ class TestCheck:
         ("factory", "exit_code", "last"),
         [
             ("make_raising", 1, "RED: checks that ended in an exception: 1"),
-            ("make_known", 0, "GREEN, distributions not judged: -k REJ101 (known failures: 1)"),
+            (
+                "make_known",
+                0,
+                f"GREEN, distributions not judged: -k REJ101 (known failures: 1; {ONE})",
+            ),
         ],
     )
     def test_exit_code_follows_the_verdict(self, factory: str, exit_code: int, last: str) -> None:
@@ -116,7 +123,7 @@ class TestSeveral:
     def test_each_has_a_verdict_and_the_worst_one_decides(self) -> None:
         result = fairdraw("check", "third_party:make_right", "third_party:make_beyond", *self.OPTIONS)
         assert result.exit_code == 1
-        green = "GREEN, distributions not judged: -k REJ101 (1 property check passed)"
+        green = f"GREEN, distributions not judged: -k REJ101 (1 property check passed; {ONE})"
         lines = result.output.splitlines()
         assert f"third_party:make_right: {green}" in lines
         assert "third_party:make_beyond: RED: checks failed: 1" in lines
@@ -197,6 +204,20 @@ class TestWords:
         assert len(result.output) > 100
 
 
+LUCKY = """
+import itertools
+from fairdraw import rejection_sampler
+from fairdraw._oracles.rejection import verify
+number = itertools.count(1)
+
+def sometimes_beyond(batch, noise):
+    tokens = verify(batch, noise)
+    return tokens.fill_(batch.vocab_size) if not next(number) % 3 else tokens
+
+def make(): return rejection_sampler(sometimes_beyond)
+"""
+
+
 class TestReplay:
     @staticmethod
     def crash_file(third_party: Path) -> str:
@@ -228,6 +249,38 @@ class TestReplay:
         assert result.exit_code == 0
         assert result.stdout.startswith("PASSED: REJ101")
         assert "The failure of third_party:make_beyond was: " in result.output
+
+    def test_sampler_of_another_contract_is_refused(self, third_party: Path) -> None:
+        result = fairdraw("replay", self.crash_file(third_party), "--sampler", "fairdraw._mutants.sampling:right")
+        assert result.exit_code == 2
+        assert "contract='sampling', but" in result.output
+
+    def test_failure_that_depends_on_chance_is_not_called_fixed_after_one_pass(self, third_party: Path) -> None:
+        """A sampler that nobody can seed fails every third call."""
+        (third_party / "lucky.py").write_text(LUCKY)
+        assert fairdraw("check", "lucky:make", "-k", "REJ101", "--profile", "smoke").exit_code == 1
+        (path,) = (third_party / ".fairdraw" / "crashes").iterdir()
+        failed, tried = json.loads(path.read_text())["repeats"]
+        assert 0 < failed < tried == 20
+        for _ in range(3):
+            assert fairdraw("replay", str(path)).stdout.startswith("FAILED")
+        (third_party / "lucky.py").write_text(LUCKY.replace("% 3", "% 3 + 1"))
+        sys.modules.pop("lucky")
+        mended = fairdraw("replay", str(path))
+        assert (mended.exit_code, mended.stdout[:5]) == (0, "FIXED")
+        assert f"on the stored case, {tries_needed([failed, tried])} times now" in mended.stdout
+
+    @pytest.mark.parametrize("repeats", [[0, 20], [0, 1], [1, 20]])
+    def test_rare_failure_is_not_called_fixed(self, third_party: Path, repeats: list[int]) -> None:
+        crash = read_crash(Path(self.mended_file(third_party)))
+        path = write_crash(third_party / "rare", dataclasses.replace(crash, repeats=repeats))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fairdraw._cli.replay._MOST_TRIES", 5)
+            patch.setattr("fairdraw._cli.replay._TRYING_SECONDS", 0.1)
+            result = fairdraw("replay", str(path))
+        assert result.exit_code == NOT_REPRODUCED == 12
+        assert result.stdout.startswith("NOT REPRODUCED: REJ101")
+        assert f"where {repeats[0]} of {repeats[1]} tries failed when it was found" in result.stdout
 
     def test_code_stands_for_its_crash_files(self, third_party: Path) -> None:
         path = self.crash_file(third_party)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -16,17 +19,22 @@ import pytest
 from click.testing import CliRunner
 
 import fairdraw
+from fairdraw._cli import workers
+from fairdraw._cli.job import Job
 from fairdraw._cli.main import main
 from fairdraw._run.loading import load_sampler
+from fairdraw._run.pace import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+pytestmark = pytest.mark.usefixtures("signals_of_a_terminal")
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 load_sampler("sampling")
 
 SAMPLERS = """
-import os, signal, time
+import ctypes, os, signal, subprocess, threading, time
 import fairdraw
 from fairdraw._adapters import load
 
@@ -61,6 +69,28 @@ def dies(): return made("dies", lambda: os.kill(os.getpid(), signal.SIGKILL))
 def leaves(): return made("leaves", lambda: os._exit(7))
 def ends_parent(): return made("ends parent", lambda: os.kill(os.getppid(), getattr(signal, os.environ["SIGNAL"])))
 def ends_itself(): return made("ends itself", lambda: os.kill(os.getpid(), getattr(signal, os.environ["SIGNAL"])))
+def ends_parent_often():
+    often = f"for i in $(seq 40); do kill -TERM {os.getppid()}; sleep 0.01; done"
+    return made("ends parent often", lambda: (subprocess.Popen(["sh", "-c", often]), time.sleep(60)))
+
+def swallowed():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except BaseException:
+        pass
+
+def swallows(): return made("swallows", swallowed)
+def forks(): return made("forks", os.fork)
+def stuck_at_once():
+    sampler = made("stuck", without_alarm)
+    globals()["calls"] = 29
+    return sampler
+
+def exits(): return made("exits", lambda: ctypes.CDLL(None).exit(0))
+def execs(): return made("execs", lambda: os.execv("/bin/true", ["true"]))
+def exits_in_thread():
+    return made("exits in a thread", lambda: (threading.Thread(target=os._exit, args=(0,)).start(), time.sleep(60)))
+def closes(): return made("closes", lambda: (os.close(1), os.close(2), os.chdir("/")))
 """
 
 
@@ -91,7 +121,7 @@ class Run:
 
 BOTH, PROPERTY = ("SAM101", "DIST701"), ("SAM101",)
 HERE = {
-    "green": Run("right", BOTH, "GREEN: 1 property check and 1 distribution check passed, of those selected: .*", 0),
+    "green": Run("right", BOTH, "GREEN: 1 property check and 1 distribution check passed; 2 of .* checks: -k .*", 0),
     "red": Run("beyond", BOTH, "RED: checks failed: 2", 1),
     "only properties": Run(
         "right", BOTH, r"GREEN, distributions not judged: .*only properties.* \(1 property check passed.*\)", 0,
@@ -126,6 +156,8 @@ LETHAL = {
     "dies": Run("dies", ("SAM101", "SAM102"), LOST, 11),
     "forks and dies": Run("forks_and_dies", ("SAM101", "SAM102"), LOST, 11),
     "leaves": Run("leaves", ("SAM101", "SAM102"), LOST, 11),
+    "interrupted often": Run("ends_parent_often", ("SAM101", "SAM102"), INTERRUPTED, 130),
+    "forks": Run("forks", ("SAM101", "SAM102"), "GREEN, distributions not judged: .*2 property checks passed.*", 0),
     "is stuck": Run("is_stuck", ("SAM101", "SAM102"), LOST, 11, ["--call-timeout=4"]),
 }
 """Runs that kill their process, or the one above it."""
@@ -202,15 +234,21 @@ def test_pytest_says_one_thing(name: str, pytester: pytest.Pytester, folder: Pat
     require_agreement(run, result.stdout.str(), int(result.ret), junit=True, own_code=own_code)
 
 
-def started(words: Sequence[str], signal_name: str = "SIGTERM") -> subprocess.CompletedProcess[str]:
+def started(
+    words: Sequence[str], signal_name: str = "SIGTERM", *, interrupt: signal.Handlers = signal.SIG_DFL
+) -> subprocess.CompletedProcess[str]:
     """A process of its own, with workers as users have them.
 
     It writes to files: a pipe stays open for as long as the child that a sampler forked, a minute.
+
+    Args:
+        interrupt: What it does at SIGINT; a background process of a shell ignores it.
     """
     environment = {**os.environ, "FAIRDRAW_WORKERS": "1", "SIGNAL": signal_name, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", *words]
     with Path("stdout").open("w") as out, Path("stderr").open("w") as err:
-        done = subprocess.run(command, env=environment, stdout=out, stderr=err, timeout=300, check=False)
+        files = {"stdout": out, "stderr": err, "preexec_fn": lambda: signal.signal(signal.SIGINT, interrupt)}
+        done = subprocess.run(command, env=environment, timeout=300, check=False, **files)
     return subprocess.CompletedProcess(command, done.returncode, Path("stdout").read_text(), Path("stderr").read_text())
 
 
@@ -219,6 +257,9 @@ def started(words: Sequence[str], signal_name: str = "SIGTERM") -> subprocess.Co
     [
         ("interrupted", "SIGTERM"),
         ("interrupted", "SIGINT"),
+        ("interrupted", "SIGHUP"),
+        ("interrupted often", "SIGTERM"),
+        ("forks", ""),
         ("dies", ""),
         ("forks and dies", ""),
         ("leaves", ""),
@@ -232,11 +273,81 @@ def test_cli_outlives_its_sampler(name: str, signal_name: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
-def test_interrupted_pytest_keeps_what_it_found(signal_name: str) -> None:
-    run = Run("ends_itself", ("SAM101", "SAM102"), INTERRUPTED.format(signal_name), 130)
-    done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES], signal_name)
+KINDS = [("ends_itself", "SIGTERM"), ("ends_itself", "SIGINT"), ("swallows", "SIGTERM")]
+
+
+@pytest.mark.parametrize(
+    ("factory", "signal_name", "interrupt"),
+    [*((*kind, signal.SIG_DFL) for kind in KINDS), ("ends_itself", "SIGTERM", signal.SIG_IGN)],
+)
+def test_interrupted_pytest_keeps_what_it_found(factory: str, signal_name: str, interrupt: signal.Handlers) -> None:
+    run = Run(factory, ("SAM101", "SAM102"), INTERRUPTED.format(signal_name), 130)
+    done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES], signal_name, interrupt=interrupt)
     require_agreement(run, done.stdout, done.returncode, junit=True)
+
+
+LEFT = r"INCOMPLETE: the sampler ended the process by {} during SAM10\d after 1 of 2 checks; nothing else failed"
+LEFT_BY = {
+    "leaves": r"os\._exit\(7\)",
+    "exits_in_thread": r"os\._exit\(0\)",
+    "exits": r"a C library's exit\(\)",
+    "execs": r"os\.execv\('/bin/true'\)",
+}
+IN_ONE_PROCESS = {factory: Run(factory, ("SAM101", "SAM102"), LEFT.format(how), 11) for factory, how in LEFT_BY.items()}
+IN_ONE_PROCESS |= {factory: replace(LETHAL["forks"], factory=factory) for factory in ("forks", "closes")}
+
+
+@pytest.mark.parametrize("run", IN_ONE_PROCESS.values(), ids=IN_ONE_PROCESS)
+def test_sampler_in_the_same_process_loses_no_verdict(run: Run) -> None:
+    done = started(["fairdraw", *run.for_cli(), "-n0", *CLI_FILES])
+    require_agreement(run, done.stdout, done.returncode, junit=False)
+    done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES])
+    require_agreement(run, done.stdout, done.returncode, junit=True)
+
+
+def test_other_commands_end_with_a_sentence() -> None:
+    done = started(["fairdraw", "bench", "endings:exits", "--against", "sampling/oracle"])
+    assert done.returncode == 11, done.stderr
+    assert "the sampler ended the process by a C library's exit(), before there was a verdict" in done.stdout
+
+
+def test_output_that_cannot_be_written_is_no_success() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "fairdraw", *HERE["green"].for_cli(), *CLI_FILES, "-n0"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert re.search("^Error: standard output cannot be written: No space left .*: GREEN: 1 property", done.stderr)
+    assert json.loads(Path("run.jsonl").read_text().splitlines()[-1])["exit_code"] == 0
+
+
+def test_first_check_of_a_fresh_worker_waits_for_the_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading has another limit, ten minutes."""
+    monkeypatch.setattr(workers, "_GRACE_SECONDS", 0.5)
+    worker = workers._Worker(Job("endings:stuck_at_once", profile="smoke"), 0.5)
+    worker.order("run", Turn("SAM101"))
+
+    def watch() -> None:
+        for _ in range(600):
+            worker.require_trace()
+            time.sleep(0.1)
+
+    with pytest.raises(workers._Lost, match="did not answer within 1 s; its process was ended in a call of"):
+        watch()
+
+
+def test_answer_of_another_process_is_refused() -> None:
+    """A child that a sampler forked has its parent's pipe."""
+    worker = workers._Worker(Job("sampling", profile="smoke"), 60.0)
+    worker.order("load")
+    worker.pipe.close()
+    worker.pipe, theirs = Pipe()
+    for sent in ((os.getpid(), 1), (worker._process.pid, 0), (worker._process.pid, 1)):
+        theirs.send((*sent, True, sent))
+    for _ in range(2):
+        with pytest.raises(workers._NotAnswered):
+            worker.answer()
+    assert worker.answer() == (worker._process.pid, 1)
+    worker.end()
 
 
 @pytest.mark.parametrize("name", ["green", "interrupted", "dies"])

@@ -125,7 +125,8 @@ class TestVerdict:
                 "run 1 of 1 checks, skipped 0: 1 passed, 0 failed, 0 xfailed",
                 "mutation controls: none in this run",
                 "cases used: 20 in * s of checks",
-                "GREEN, distributions not judged: no distribution check was selected (1 property check passed)",
+                "GREEN, distributions not judged: no distribution check was selected "
+                f"(1 property check passed; 1 of {len(CHECKS)} checks)",
             ]
         )
 
@@ -183,6 +184,12 @@ class TestVerdict:
         pytester.makepyfile(test_ask=source, test_other="import dataclasses\n" + source.replace("@pytest", other))
         result = pytester.runpytest_inprocess(*OPTIONS, "--fairdraw-only", "properties")
         result.assert_outcomes(passed=1, deselected=1)
+
+    def test_verdict_counts_what_a_conftest_leaves_out(self, pytester: pytest.Pytester) -> None:
+        pytester.makeconftest("def pytest_collection_modifyitems(items): del items[1:]")
+        result = ask(pytester, "--sampler", "third_party:make_right", codes=("REJ101", "REJ103"))
+        assert result.ret == 0
+        result.stdout.fnmatch_lines([f"GREEN, *(1 property check passed; 1 of {len(CHECKS)} checks)"])
 
     def test_nothing_collected_is_not_green(self, pytester: pytest.Pytester) -> None:
         assert ask(pytester, "-k", "zzz").ret == pytest.ExitCode.NO_TESTS_COLLECTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,12 @@ def run(sampler: Any) -> list[CheckRecord]:  # Any: as above
 
 
 def test_wide_call_that_hangs_costs_one_wait() -> None:
-    sampler, wide = wide_calls(lambda: time.sleep(60))
-    pulse.limit_calls(0.3)
+    def hang() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # this call's limit is over; the others' is as long as they need
+        time.sleep(60)
+
+    sampler, wide = wide_calls(hang)
+    pulse.limit_calls(60)
     try:
         first, second, small = run(sampler)
         (again, _, _) = run(rejection_sampler(RIGHT.verify, name="another"))  # type: ignore[union-attr]  # as above

@@ -10,12 +10,16 @@ from click.testing import CliRunner
 
 from fairdraw._cli.main import main
 from fairdraw._core.contracts import contract_name
+from fairdraw._oracles.rejection import verify
+from fairdraw._oracles.sampling import sample
 from fairdraw._run.loading import load_sampler
 from fairdraw.perf_regression import _costs
 from fairdraw.perf_regression._cases import Sizes
 from fairdraw.perf_regression._costs import costs
 from fairdraw.perf_regression._decision import Verdict
-from fairdraw.perf_regression._worlds import WORLDS, WorldSizes
+from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.perf_regression._worlds import WORLDS, SamplingWorld, WorldSizes, count_world
+from fairdraw.protocols import ExplicitNoise, RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +37,9 @@ def slow(batch, noise):
 
 def make(): return fairdraw.rejection_sampler(slow, name="slow")
 def make_right(): return fairdraw.rejection_sampler(verify, name="right")
+
+def raising(batch, noise): raise IndexError("lane")
+def make_raising(): return fairdraw.rejection_sampler(raising)
 """
 FASTER = ("bench_user:make_right", "--against", "bench_user:make")
 
@@ -106,8 +113,22 @@ def test_other_contracts_are_compared_with_their_vllm(contract: str, monkeypatch
         (["bench_user:none"], 2, "bench_user"),
         (["rejection/triton", "--against", "bench_user:make_right", "--strict"], 3, "runs in an interpreter"),
         ([*FASTER, "--roofline-min", "0.5", "--strict"], 3, "no GPU"),
+        (["filters/oracle"], 2, "contract='filters', but only rejection, sampling, logits_plan, penalties, thinking_"),
+        (
+            ["bench_user:make_raising", "--against", "bench_user:make_right"],
+            3,
+            "raised IndexError: lane (",
+        ),
     ],
-    ids=["two contracts", "unknown name", "unknown attribute", "interpreter", "roofline without a GPU"],
+    ids=[
+        "two contracts",
+        "unknown name",
+        "unknown attribute",
+        "interpreter",
+        "roofline without a GPU",
+        "contract that is not measured",
+        "exception",
+    ],
 )
 @pytest.mark.usefixtures("user_folder")
 def test_what_cannot_be_compared_is_refused_or_has_no_verdict(words: list[str], code: int, message: str) -> None:
@@ -177,3 +198,23 @@ def test_cost_of_a_third_party_sampler_has_a_name(
 def sampler_of_limits(sampler: Any) -> Any:  # Any: of either contract
     """A correct sampler of the same contract."""
     return load_sampler("sampling/torch" if contract_name(sampler) == "sampling" else "thinking_budget")
+
+
+def exact(batch: Any, noise: Any) -> Any:  # Any: of either contract; a sampler that takes one kind of noise
+    assert isinstance(noise, (ExplicitNoise, RaceNoise))
+    return verify(batch, noise) if isinstance(noise, ExplicitNoise) else sample(batch, noise)
+
+
+@pytest.mark.parametrize("wrap", [rejection_sampler, token_sampler])
+def test_sampler_without_seeded_noise_is_measured(wrap: Any) -> None:  # Any: makes a sampler
+    sampler = wrap(exact, unsupported={"seeded-noise": "is handed its numbers"})
+    assert {finding.what for finding in costs(sampler, sampler)} >= {"bytes kept", "variants of kernels"}
+    if wrap is token_sampler:
+        count_world(sampler, SamplingWorld(WorldSizes(2, 1_000, 0), "cpu", filtered=True))
+
+
+@pytest.mark.parametrize("word", ["top-k", "top-p", "min-p", "half-logits"])
+def test_sampler_is_not_given_what_it_does_not_support(word: str) -> None:
+    sampler = token_sampler(exact, unsupported={"seeded-noise": "none", word: "mine"})
+    with pytest.raises(NoVerdictError, match=f"cannot be given this batch: {word} is unsupported: mine"):
+        count_world(sampler, SamplingWorld(WorldSizes(2, 1_000, 0), "cpu", filtered=True))

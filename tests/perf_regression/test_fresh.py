@@ -154,16 +154,16 @@ def test_disturbed_rounds_have_no_ratio() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "message"),
+    ("program", "timeout", "message"),
     [
-        ("exec sleep 600", r"failed in a fresh process: no end after 0\.5 s"),
-        ("exit 0", "no count of instructions was printed"),
-        (None, "valgrind is not installed"),
+        ("exec sleep 600", 0.5, r"failed in a fresh process: no end after 0\.5 s"),
+        ("exit 0", 60, "no count of instructions was printed"),
+        (None, 60, "valgrind is not installed"),
     ],
     ids=["no end", "no count", "no valgrind"],
 )
 def test_without_a_count_of_valgrind_there_is_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, timeout: float, message: str
 ) -> None:
     if program is None:
         monkeypatch.setattr("shutil.which", lambda name: None)
@@ -173,7 +173,7 @@ def test_without_a_count_of_valgrind_there_is_no_verdict(
         valgrind.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(NoVerdictError, match=message):
-        instructions_per_step("program:steps", timeout=0.5)
+        instructions_per_step("program:steps", timeout=timeout)
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")

@@ -37,7 +37,7 @@ prepare_triton("cpu")
 BY_CODE = {check.code: check for check in CHECKS}
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 FEW = Profile("few", 10, 10)
-quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+quick = settings(max_examples=40)
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_every_parameter_is_drawn_alone(case: LogitsCase) -> None:
 def test_every_event_is_drawn() -> None:
     seen: set[str] = set()
 
-    @settings(max_examples=80, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=80)
     @given(logits_cases(max_events=4))
     def draw(case: LogitsCase) -> None:
         seen.update(event.kind for event in case.events)
@@ -148,7 +148,7 @@ def test_every_event_is_drawn() -> None:
     ],
 )
 def test_strategy_refuses_wrong_arguments(arguments: dict[str, object], message: str) -> None:
-    @settings(max_examples=1, database=None)
+    @settings(max_examples=1)
     @given(logits_cases(**arguments))  # type: ignore[arg-type]  # wrong on purpose
     def draw(case: LogitsCase) -> None: ...
 

@@ -96,21 +96,47 @@ def test_supports_of_filters_wait_if_the_temperature_is_wrong() -> None:
 
 def test_checks_that_need_a_missing_capability_are_reported_once_and_last() -> None:
     greedy = [record(code, needs=("greedy",)) for code in ("REJ201", "REJ202", "DIST502")]
-    kept = [record("REJ203", "passed", needs=("greedy",)), record("REJ101", "passed"), record("REJ102", "passed")]
-    causes = find_causes([*greedy, *kept, record("DIST203")])
-    assert [cause.reported.code for cause in causes] == ["DIST203", "REJ201"]
+    kept = [record("REJ203", "passed", needs=("greedy",)), record("REJ101", "passed"), record("DIST101", "passed")]
+    nan = record("REJ116", needs=("nan-logits",))
+    causes = find_causes([*greedy, *kept, nan])
+    assert [cause.reported.code for cause in causes] == ["REJ116", "REJ201"]
     assert (causes[1].missing, causes[1].num_needing, len(causes[1].records)) == ("greedy", 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("failed", "passed"),
+    [
+        ({"SAM111": ("top-p",), "DIST746": ("half-logits",)}, {"SAM101": (), "DIST701": ()}),
+        ({"SAM111": (), "SAM139": ("strided-inputs",)}, {"SAM101": ()}),
+        (
+            {"SRV161": ("stop-strings", "greedy"), "SRV165": ("stop-strings", "greedy")},
+            {"SRV173": ("stop-strings",), "SRV122": ("greedy",)},
+        ),
+        ({"SRV161": ("stop-strings", "greedy")}, {"SRV122": ("greedy",), "SRV101": ()}),
+        ({"DIST746": ("half-logits",)}, {"SAM101": ()}),
+    ],
+    ids=["top-p beside half precision", "anything else", "all are about stop strings", "stop strings alone", "no twin"],
+)
+def test_capability_is_advised_only_if_nothing_else_explains_the_failures(
+    failed: dict[str, tuple[str, ...]], passed: dict[str, tuple[str, ...]]
+) -> None:
+    """A fault must not hide behind a declaration."""
+    records = [record(code, needs=needs) for code, needs in failed.items()]
+    records += [record(code, "passed", needs=needs) for code, needs in passed.items()]
+    assert [cause.missing for cause in find_causes(records)] == [""] * len(failed)
+
+
+def test_capability_is_not_advised_where_the_twin_had_less_power() -> None:
+    twin = record("SAM101", "passed")
+    broken = dataclasses.replace(record("SAM139", needs=("strided-inputs",)), cases=20)
+    advised = [find_causes([broken, dataclasses.replace(twin, cases=cases)])[0].missing for cases in (19, 20)]
+    assert advised == ["", "strided-inputs"]
 
 
 def test_capability_that_mostly_works_is_not_missing() -> None:
     kept = [record(code, "passed", needs=("greedy",)) for code in ("REJ202", "REJ203")]
     (cause,) = find_causes([record("REJ201", needs=("greedy",)), *kept])
     assert cause.missing == ""
-
-
-def test_fault_that_breaks_everything_hides_behind_no_capability() -> None:
-    causes = find_causes([record("REJ201", needs=("greedy",)), record("REJ107")])
-    assert not any(cause.missing for cause in causes)
 
 
 def test_check_at_several_sizes_is_reported_once() -> None:
@@ -135,8 +161,16 @@ def test_exception_that_ends_many_checks_is_one_cause_and_the_first() -> None:
 
 def test_exception_of_one_missing_capability_is_reported_with_it() -> None:
     raised = record("REJ201", effect="IndexError: lane", needs=("greedy",))
-    (cause,) = find_causes([raised, record("REJ202", needs=("greedy",))])
+    (cause,) = find_causes([raised, record("REJ202", needs=("greedy",)), record("REJ101", "passed")])
     assert (cause.missing, len(cause.records)) == ("greedy", 2)
+
+
+@pytest.mark.parametrize("codes", [("SAM161", "SAM191", "SAM193"), ("REJ501", "REJ652", "REJ653")])
+def test_sampler_that_no_seed_reaches_is_reported_once(codes: tuple[str, ...]) -> None:
+    (cause,) = find_causes([record(code) for code in codes])
+    assert [one.code for one in cause.records] == list(codes)
+    assert "declare `seeded-noise` unsupported" in " ".join(CHECKS[codes[0]].meaning.split())
+    assert len(find_causes([record(codes[0], "passed"), *map(record, codes[1:])])) == 2
 
 
 def test_what_has_no_failure_report_is_reported_last() -> None:
@@ -145,11 +179,3 @@ def test_what_has_no_failure_report_is_reported_last() -> None:
         "REJ101",
         "DIST101",
     ]
-
-
-def test_noise_is_no_missing_capability_where_distributions_are_wrong() -> None:
-    noise = [record(code, needs=("seeded-noise",)) for code in ("SAM161", "SAM162")]
-    others = [record(f"SAM{number}", "passed") for number in range(101, 111)]
-    assert [cause.missing for cause in find_causes([*noise, *others])] == ["seeded-noise"]
-    wrong = record("DIST701", needs=())
-    assert not any(cause.missing for cause in find_causes([*noise, *others, wrong]))

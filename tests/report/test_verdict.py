@@ -81,8 +81,23 @@ def test_control_whose_process_is_lost_is_not_green() -> None:
     assert "the process was lost in 1 mutation controls" in summary.verdict
 
 
-def test_what_was_left_out_by_name_stands_in_a_green_verdict() -> None:
-    assert verdict_of(BOTH, scope=Scope(narrowed="-k 101")).text.endswith("passed, of those selected: -k 101")
+@pytest.mark.parametrize(
+    ("total", "narrowed", "text"),
+    [
+        (2, "", "GREEN: 1 property check and 1 distribution check passed"),
+        (9, "", "GREEN: 1 property check and 1 distribution check passed; 2 of 9 checks"),
+        (9, "-k 101", "GREEN: 1 property check and 1 distribution check passed; 2 of 9 checks: -k 101"),
+        (2, "-k 101", "GREEN: 1 property check and 1 distribution check passed, of those selected: -k 101"),
+    ],
+)
+def test_green_verdict_says_how_many_checks_were_left_out(total: int, narrowed: str, text: str) -> None:
+    assert verdict_of(BOTH, scope=Scope(narrowed=narrowed, totals={"rejection": total})).text == text
+
+
+def test_checks_of_each_sampler_are_counted() -> None:
+    twice = [*BOTH, *BOTH, *(dataclasses.replace(one, sampler="other") for one in BOTH)]
+    assert verdict_of(twice, scope=Scope(totals={"rejection": 2})).text.endswith("checks passed")
+    assert verdict_of(twice[:-1], scope=Scope(totals={"rejection": 2})).text.endswith("; 3 of 4 checks)")
 
 
 def test_incomplete_run_names_what_else_makes_it_red() -> None:

@@ -16,15 +16,14 @@ from fairdraw._core.budget import (
     SHRINKING_SHARE,
     BudgetEnded,
     Deadline,
-    Wrapped,
     budget_report,
     guarded,
     undecided_by_budget,
     until_shrunk,
-    unwrapped,
 )
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw._core.wrapping import Wrapped, unwrapped
 from fairdraw._run.loading import CannotStart, all_checks, require_extra
 from fairdraw._run.runner import CheckRecord, Session, run_check
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import PROFILES, Check
-from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import CheckFailure
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.rejection import right
@@ -27,7 +27,7 @@ from fairdraw._run.controls import (
     run_control,
 )
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import CheckRecord, Session
+from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.protocols import Capabilities, Capability
 from fairdraw.statistical import test_filters, test_grammar, test_logprobs, test_rejection, test_sampling, test_server
 
@@ -162,6 +162,18 @@ class TestUntried:
         differentials = [one for one in planned if one.check.differential]
         assert differentials
         assert {bool(one.untried) for one in differentials} == {reference is None}
+
+
+@pytest.mark.parametrize("code", ["REJ632", "SAM184", "GRM118"])
+def test_check_that_this_machine_skips_is_no_control(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ulimit -d`: rows cannot lie 2**31 elements apart, and a mutant that is wrong only there is not missed."""
+    monkeypatch.setattr("fairdraw.strategies._cases.reserved", lambda *_: None)
+    check = next(check for check in all_checks() if check.code == code)
+    sampler = load_part(CONTRACTS[check.contract].right)()
+    record = run_check(check, sampler, SMOKE)
+    assert record.status == "skipped"
+    controls = [run_control(planned, sampler, SMOKE) for planned in controls_for([check], sampler, SMOKE)]
+    assert {(control.untried, control.detail) for control in controls} == {(Untried.SKIPPED, record.reason)}
 
 
 def test_files_carry_counts_and_reasons() -> None:

@@ -136,18 +136,54 @@ def test_defects_of_a_release_may_say_how_many_cases_they_take(monkeypatch: pyte
 def test_baseline_written_by_a_run_makes_the_next_run_green(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     assert check("make_beyond", "--write-baseline", str(path)).exit_code == 1
-    assert json.loads(path.read_text())["failed"] == ["REJ101"]
+    assert json.loads(path.read_text())["failed"] == {"REJ101": "token ids lie in the vocabulary"}
     result = check("make_beyond", "--baseline", str(path))
     assert result.exit_code == 0
     assert "in the baseline" in result.output
 
 
-def test_stale_entry_of_the_baseline_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "baseline.json"
+def baseline(path: Path, **changes: Any) -> tuple[str, str]:  # Any: JSON
+    """The options that use a baseline of `make_beyond`, with changes."""
     check("make_beyond", "--write-baseline", str(path))
-    result = check("make_right", "--baseline", str(path))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return "--baseline", str(path)
+
+
+@pytest.mark.parametrize(
+    ("profile", "line"), [("smoke", "stale: in"), ("ci", "known failure not seen; too small a run")]
+)
+def test_stale_entry_of_the_baseline_is_named(tmp_path: Path, profile: str, line: str) -> None:
+    """A smaller run than the baseline's could not have seen the failure."""
+    result = check("make_right", *baseline(tmp_path / "b.json", sampler="third_party:make_right", profile=profile))
     assert result.exit_code == 0
-    assert "stale: in the baseline, and it passes" in result.output
+    assert f"  REJ101 token ids lie in the vocabulary: {line}" in result.output
+
+
+def test_baseline_of_another_sampler_is_refused(tmp_path: Path, pytester: pytest.Pytester) -> None:
+    options = baseline(tmp_path / "b.json")
+    result = check("make_right", *options)
+    assert result.exit_code == 2
+    refusal = "sampler='third_party:make_beyond', but this run is of 'third_party:make_right'"
+    assert refusal in " ".join(result.output.split())
+    words = ("--pyargs", "fairdraw", "--sampler", "third_party:make_right", "--fairdraw-baseline", options[1])
+    run = pytester.runpytest_inprocess("-p", "fairdraw.pytest_plugin", *words, "-k", "REJ101")
+    run.stderr.fnmatch_lines([f"*{refusal}*"])
+    assert run.ret != 0
+
+
+def test_failure_that_looks_different_is_not_in_the_baseline(tmp_path: Path) -> None:
+    raised = "sampler raised an exception during REJ101: IndexError"
+    result = check("make_beyond", *baseline(tmp_path / "b.json", failed={"REJ101": raised}))
+    assert result.exit_code == 1
+    assert f"note: the baseline knows another failure of this check: {raised}" in result.output
+    assert "crash file: " in result.output
+
+
+def test_baseline_of_an_older_release_names_codes_alone(tmp_path: Path) -> None:
+    changes = {"suite_version": "0.0.1", "name": "beyond 1.0", "failed": ["REJ101"]}
+    result = check("make_beyond", *baseline(tmp_path / "b.json", **changes))
+    assert result.exit_code == 0
+    assert "in the baseline, which is of fairdraw 0.0.1 and beyond 1.0" in result.output
 
 
 def test_baseline_is_never_overwritten(tmp_path: Path) -> None:

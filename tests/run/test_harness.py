@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +16,8 @@ from fairdraw.protocols import ExplicitNoise, Noise, SeededNoise, SpecDecodeBatc
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 ORACLE = rejection_sampler(verify, name="oracle")
@@ -21,13 +25,21 @@ DRAFTS = (DraftRecipe("normal"), DraftRecipe("normal"))
 CASE = RejectionCase(5, (RequestRecipe(DRAFTS, request_seed=True), RequestRecipe(DRAFTS)), explicit=False)
 
 
-def first_random_tokens(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Ignores `noise.seed` and draws from torch's default generator, as many samplers do."""
-    return torch.randint(batch.vocab_size, (batch.batch_size, batch.max_spec_len + 1), dtype=torch.int32)
+DRAWS: dict[str, Callable[[int, int], object]] = {
+    "torch": lambda below, count: torch.randint(below, (count,)),
+    "numpy": lambda below, count: np.random.randint(0, below, count),
+    "python": lambda below, count: [random.randrange(below) for _ in range(count)],
+}
+"""Samplers ignore `noise.seed` and draw from a global generator, as many do."""
 
 
 class TestEmit:
-    def test_default_generator_is_seeded_for_the_sampler(self) -> None:
+    @pytest.mark.parametrize("library", DRAWS)
+    def test_global_generators_are_seeded_for_the_sampler(self, library: str) -> None:
+        def first_random_tokens(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+            shape = batch.batch_size, batch.max_spec_len + 1
+            return torch.as_tensor(DRAWS[library](batch.vocab_size, math.prod(shape))).int().view(shape)
+
         sampler = rejection_sampler(first_random_tokens)
         first, again = (emit(sampler, CASE.batch(), SeededNoise(5)) for _ in range(2))
         other = emit(sampler, CASE.batch(), SeededNoise(6))

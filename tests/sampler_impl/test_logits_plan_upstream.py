@@ -62,7 +62,7 @@ def rows_and_filters(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
     return torch.from_numpy(logits), torch.from_numpy(top_k), torch.from_numpy(top_p)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150)
 @given(rows_and_filters(), st.booleans(), st.booleans(), st.booleans())
 def test_top_k_and_top_p_equal_upstream(
     drawn: tuple[Tensor, Tensor, Tensor], has_top_k: bool, has_top_p: bool, may_wait: bool
@@ -74,7 +74,7 @@ def test_top_k_and_top_p_equal_upstream(
     assert not differing_rows(theirs, apply_top_k_top_p(logits.clone(), *filters))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60)
 @given(rows_and_filters())
 def test_min_p_equals_upstream(drawn: tuple[Tensor, Tensor, Tensor]) -> None:
     logits, _, min_p = drawn
@@ -89,7 +89,7 @@ def test_logits_of_the_specification_equal_upstream(code: str) -> None:
     BY_CODE[code].run(load("logits_plan/oracle", "cpu"), profile=Profile("upstream", 60, 60), reference=UPSTREAM)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, database=None)
+@settings(max_examples=8)
 @given(st.sampled_from((1, 2)).flatmap(lambda size: sets_of_kinds(size=size, max_drafts=0)))
 def test_every_parameter_alone_and_every_pair_equal_upstream(case: LogitsCase) -> None:
     batch = case.batch()

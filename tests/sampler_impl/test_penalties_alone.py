@@ -28,7 +28,7 @@ prepare_triton()
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
-quick = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+quick = settings(max_examples=50)
 BACKENDS = [
     ("cpu", "torch"),
     pytest.param("cpu", "triton", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles")),

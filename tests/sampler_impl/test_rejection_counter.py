@@ -333,14 +333,6 @@ def test_target_and_draft_logits_may_have_different_types(draft_dtype: torch.dty
     replace(call, logits=call.logits.bfloat16(), draft_logits=call.draft_logits.to(draft_dtype)).both()
 
 
-def test_rows_may_be_strided() -> None:
-    call = make_call([2, 3], 33, seed=6)
-    wide = torch.full((5, 50), float("nan"))
-    wide[:, :33] = call.logits
-    assert replace(call, logits=wide[:, :33]).both() == call.both()
-    assert replace(call, logits=call.logits.t().contiguous().t()).both() == call.both()
-
-
 def test_padding_behind_the_last_request_changes_nothing() -> None:
     call = make_call([2, 3], 33, seed=8, draft="one-hot")
     padded = replace(

@@ -65,8 +65,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "not a tensor": ({"temperature": 1.0}, r"temperature=1\.0, but it must be a tensor"),
     "flat logits": ({"logits": torch.zeros(27)}, r"logits=\[27\], but it must be a tensor of 2 dimensions"),
     "backend": ({"backend": "cuda"}, r"backend='cuda', but it must be 'triton' or 'torch'"),
-    "decreasing": ({"cu_num_draft_tokens": torch.tensor([3, 1])}, r"cu_num_draft_tokens=\[3, 1\], but .*cumsum"),
-    "negative temperature": ({"temperature": torch.tensor([1.0, -1.0])}, r"temperature=\[1\.0, -1\.0\], but .* 0"),
+    "decreasing": ({"cu_num_draft_tokens": torch.tensor([3, 1])}, r"cu_num_draft_tokens\[0\]=3, but .*cumsum"),
+    "negative temperature": ({"temperature": torch.tensor([1.0, -1.0])}, r"temperature\[1\]=-1, but .* 0"),
     "small workspace": (
         {"workspace": torch.zeros(97, dtype=torch.int64)},
         r"workspace\.shape=\[97\], but it must be \[336\]",
@@ -80,7 +80,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"workspace": torch.zeros(672, dtype=torch.int64, device=DEVICE)[::2]},
         r"workspace\.stride\(\)=\[2\], but it must be contiguous\. Use make_workspace",
     ),
-    "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids=\[0, 9, 1\], but .*placeholder"),
+    "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids\[1\]=9, but .*placeholder"),
 }
 
 

@@ -38,20 +38,6 @@ def ones(num_rows: int) -> Tensor:
     return torch.ones(num_rows)
 
 
-def mixed(num_rows: int, vocab_size: int, *, filters: bool) -> SamplingParameters:
-    rng = np.random.default_rng(7)
-    temperature = torch.from_numpy(rng.uniform(0.3, 2, num_rows)).float()
-    temperature[::5] = 0
-    if not filters:
-        return SamplingParameters(temperature)
-    return SamplingParameters(
-        temperature,
-        top_k=torch.from_numpy(rng.integers(1, vocab_size + 1, num_rows)).int(),
-        top_p=torch.from_numpy(rng.uniform(0.1, 1, num_rows)).float(),
-        min_p=torch.from_numpy(rng.uniform(0, 0.2, num_rows)).float(),
-    )
-
-
 # Counters.
 
 
@@ -69,22 +55,6 @@ def test_streams_and_positions_are_apart() -> None:
     assert len(set(drawn.tolist())) == 2 * len(pairs)
     assert drawn.min() >= 0
     assert drawn.max() < 1
-
-
-@pytest.mark.parametrize("vocab_size", [1, 2, 31, 1025, 4096, 4097, 9001])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_kernels_draw_the_tokens_of_pytorch(vocab_size: int, dtype: torch.dtype) -> None:
-    """Up to rounding: none of these uniforms lies within it of an edge."""
-    logits, noise = rows(12, vocab_size, seed=vocab_size).to(dtype), counters(12)
-    for parameters in (mixed(12, vocab_size, filters=False), SamplingParameters(ones(12), min_p=ones(12) * 0.05)):
-        expected = sampling.sample(logits, parameters, noise, backend="torch")
-        assert sampling.sample(logits, parameters, noise, backend="triton").tolist() == expected.tolist()
-
-
-def test_kernels_draw_the_tokens_of_pytorch_with_every_filter() -> None:
-    logits, noise, parameters = rows(12, 300), counters(12), mixed(12, 300, filters=True)
-    expected = sampling.sample(logits, parameters, noise, backend="torch")
-    assert sampling.sample(logits, parameters, noise, backend="triton").tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import os
+import pickle
 import re
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,10 +17,14 @@ import torch
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from step_cases import Case, make_case
+from tensor_calls import replaced
 
 from fairdraw.sampler_impl._shared.compiled import Compiled
 from fairdraw.sampler_impl._step import known, launch
-from fairdraw.sampler_impl.step import Capacity, Drafts, StepPlan
+from fairdraw.sampler_impl.step import Capacity, Drafts, StepInputs, StepPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GOOD = Capacity(4, 2, 40, torch.float32)
 CAPACITIES: dict[str, tuple[Capacity, str]] = {
@@ -45,10 +52,8 @@ def case_with(capacity: dict[str, Any] | None = None, **changes: Any) -> Case:  
     case = make_case(0, [2, 0, 1], 40, edits=True)
     inputs = case.inputs
     for name, value in changes.items():
-        group, _, field = name.rpartition("__")
-        whole: Any = getattr(inputs, group) if group else inputs
-        changed = replace(whole, **{field: value(getattr(whole, field)) if callable(value) else value})
-        inputs = replace(inputs, **{group: changed}) if group else changed
+        path = tuple(name.split("__"))
+        inputs = replaced(inputs, path, value(attrgetter(".".join(path))(inputs)) if callable(value) else value)
     return replace(case, capacity=replace(case.capacity, **(capacity or {})), inputs=inputs)
 
 
@@ -111,27 +116,6 @@ def test_inputs_that_do_not_fit_the_plan_are_refused(name: str) -> None:
             call(case.inputs)
 
 
-MOVED: dict[str, tuple[str, torch.Tensor, str]] = {
-    "shorter": ("parameters.top_p", torch.ones(2), "top_p.shape=[2], but it must be [6]"),
-    "other type": ("penalties.presence", torch.zeros(6).half(), "presence.dtype=torch.float16, but it must be"),
-    "strided": ("edits.bias_values", torch.ones(6, 12)[:, ::2], "bias_values.stride(-1)=2, but it must be 1."),
-    "strided text": ("edits.bad_words.text", torch.ones(6, 48).int()[:, ::2], "text.stride(-1)=2, but it must be 1."),
-}
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_tensor_whose_memory_changed_is_checked_again(name: str) -> None:
-    """What passed by slot is not checked at every step; `.data = ...` gives the same tensor other memory."""
-    path, other, message = MOVED[name]
-    case = case_with()
-    plan = StepPlan(case.capacity, "cpu")
-    plan(case.inputs)
-    plan(case.inputs)
-    attrgetter(path)(case.inputs).data = other
-    with pytest.raises(ValueError, match=f"^StepPlan: {re.escape(message)}"):
-        plan(case.inputs)
-
-
 def test_penalties_that_passed_do_not_fit_other_slots() -> None:
     case = case_with()
     plan = StepPlan(case.capacity, "cpu")
@@ -189,6 +173,56 @@ def addressed(value: Any) -> Any:  # Any: arguments of kernels
     return tuple(map(addressed, value)) if isinstance(value, tuple) else value
 
 
+def other_memory(
+    tensor: torch.Tensor,  # [...] any
+    other: torch.Tensor,  # [...] any
+) -> None:
+    tensor.data = other
+
+
+IN_PLACE: dict[str, Callable[[StepInputs], object]] = {
+    "other type": lambda inputs: other_memory(inputs.penalties.presence, torch.zeros(6).half()),
+    "strided text": lambda inputs: other_memory(inputs.edits.bad_words.text, torch.ones(6, 48).int()[:, ::2]),
+    "resize_": lambda inputs: inputs.parameters.top_p.resize_(2),
+    "t_": lambda inputs: inputs.penalties.output_counts.t_(),
+    "set_": lambda inputs: inputs.seeds.set_(inputs.seeds[:-1]),
+    "as_strided_": lambda inputs: inputs.edits.bias_values.as_strided_((6, 6), (6, 0)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_tensor_that_changes_in_place_is_checked_again(name: str) -> None:
+    """What passed by slot is not checked at every step; its address says nothing about its shape and strides."""
+    case = case_with()
+    plan = StepPlan(case.capacity, "cpu")
+    plan(case.inputs)
+    IN_PLACE[name](case.inputs)
+    with pytest.raises(ValueError, match=r"^StepPlan: \w+\.(shape|dtype|stride\(-1\))="):
+        plan(case.inputs)
+
+
+def test_a_plan_is_not_copied_and_takes_one_step_at_a_time() -> None:
+    case = case_with()
+    plan = StepPlan(case.capacity, "cpu")
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"^StepPlan: it cannot be copied"):
+            copied(plan)
+    plan._run = lambda *_: plan(case.inputs)  # type: ignore[assignment]
+    for _ in range(2):  # what was refused leaves no lock behind
+        with pytest.raises(RuntimeError, match=r"^StepPlan: another step of this plan has not returned"):
+            plan(case.inputs)
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_a_mask_in_wider_rows_forbids_the_same_tokens(backend: Any) -> None:
+    case = case_with()
+    words = case.inputs.grammar_mask
+    wide = torch.cat([words, ~words], 1)[:, : words.shape[1]]
+    plan = StepPlan(case.capacity, "cpu", backend=backend)
+    expected = plan.processed_logits(case.inputs)
+    assert torch.equal(expected, plan.processed_logits(replace(case.inputs, grammar_mask=wide)))
+
+
 BAD_VALUES: dict[str, tuple[str, object, str]] = {
     "decreasing rows": ("cu_num_rows", [0, 3, 2, 6], "cu_num_rows[2]=2, but it must be of a cumulative sum from 0"),
     "too many drafts": ("cu_num_rows", [0, 4, 5, 6], "cu_num_rows[1]=4, but it must be of a cumulative sum"),
@@ -198,6 +232,16 @@ BAD_VALUES: dict[str, tuple[str, object, str]] = {
     "no mass": ("parameters__top_p", 0.0, "top_p[0]=0, but it must be in (0, 1]. Use 1 to keep all."),
     "much mass": ("parameters__min_p", 1.5, "min_p[0]=1.5, but it must be in [0, 1]. Use 0 to keep all."),
     "nothing repeats": ("penalties__repetition", 0.0, "repetition[0]=0, but it must be above 0. Use 1 for no penalty."),
+    "slot before the first": ("slots", -1, "slots[0]=-1, but it must be in [0, 6). Name a slot that has"),
+    "slot behind the last": ("slots", 6, "slots[0]=6, but it must be in [0, 6)"),
+    "endless bias": ("edits__bias_counts", 7, "bias_counts["),
+    "negative count": ("edits__stop_counts", -1, "stop_counts["),
+    "unknown allowed id": ("edits__allowed_token_ids", 40, "allowed_token_ids["),
+    "unknown forced id": ("edits__forced_token_ids", 40, "forced_token_ids[0]=40, but it must be in [0, 40), or -1"),
+    "endless word": ("edits__bad_words__offsets", 99, "offsets["),
+    "unknown word": ("edits__bad_words__word_ids", 40, "word_ids["),
+    "late begin of output": ("edits__bad_words__starts", -1, "starts["),
+    "infinite penalty": ("penalties__presence", math.inf, "presence["),
     "unknown draft": ("draft_token_ids", 40, "draft_token_ids[0]=40, but it must be in [0, 40), or -1"),
 }
 

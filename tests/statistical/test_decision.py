@@ -64,8 +64,8 @@ def test_e_value_has_mean_one_under_the_null() -> None:
     assert log_e_value(np.zeros(2, np.int64), probs, 50) == pytest.approx(0, abs=1e-12)
 
 
-def test_mean_of_e_values_loses_only_the_logarithm_of_their_number() -> None:
-    assert mean_log_e_value(np.array([40.0, -3.0, -5.0, -1.0])) == pytest.approx(40 - np.log(4))
+def test_mean_of_e_values_loses_only_the_logarithm_of_its_share() -> None:
+    assert mean_log_e_value(np.array([40.0, -3.0, -5.0]), np.array([1.0, 2.0, 5.0])) == pytest.approx(40 - np.log(8))
 
 
 @pytest.mark.parametrize("num_cells", [8, 32, 128])

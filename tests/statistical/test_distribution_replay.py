@@ -34,6 +34,12 @@ def make(slow=False):
 def make_slow(): return make(slow=True)
 def make_right(): return fairdraw.rejection_sampler(DistributionSampler().verify, name="right")
 """
+UNSEEDED = """
+def unseeded(batch, noise):
+    drawn = noise if not isinstance(noise, SeededNoise) else SeededNoise(int.from_bytes(os.urandom(7), "big"))
+    return DistributionSampler().verify(batch, drawn)
+def make_unseeded(): return fairdraw.rejection_sampler(unseeded, unsupported={"explicit-noise": "draws inside"})
+"""
 FAULT, FIXED = "return target", "return super().residual(target, draft)"
 DISTRIBUTIONS = {check.code: check for check in all_checks("statistical")}
 SEED = 77
@@ -107,6 +113,17 @@ def test_distribution_is_fixed_once_the_sampler_is_fixed(mutant: Path) -> None:
     assert now == "mutant:make passes this check with the stored seed and profile now."
     assert record.failure_report is not None
     assert before == f"The failure was: {record.failure_report.effect}"
+
+
+def test_pass_of_other_draws_is_not_called_fixed(mutant: Path) -> None:
+    """A generator that no seed reaches draws other tokens than those that failed."""
+    record_of("mutant:make")
+    unseeded = "from fairdraw.protocols import SeededNoise\nimport os\n" + MUTANT.replace(FAULT, FIXED) + UNSEEDED
+    mutant.write_text(unseeded, encoding="utf-8")
+    result = fairdraw("replay", "DIST201", "--sampler", "mutant:make_unseeded")
+    assert result.exit_code == 12, result.output
+    assert result.stdout.startswith("NOT REPRODUCED: DIST201")
+    assert "the stored seed gives other tokens each time" in result.stdout
 
 
 def test_distribution_is_kept_by_another_sampler() -> None:

@@ -11,7 +11,6 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, right_distribution
 from fairdraw.statistical._decision import weigh
 from fairdraw.statistical._design import SamplePlan, plan_tables
-from fairdraw.statistical._pit import Order, randomised_pit
 from fairdraw.statistical._production import DistributionPool, ProductionExperiment
 
 VOCAB_SIZE, NUM_CALLS = 1025, 200
@@ -101,19 +100,6 @@ def test_events_occur_as_often_as_planned() -> None:
     for name, table in experiment.tables(100).items():
         assert counts[name].sum() == pytest.approx(table.event_prob * table.num_draws, rel=0.1)
         assert counts[name].sum() > 0.9 * table.observed_per_draw * table.num_draws
-
-
-def test_look_up_equals_the_transform() -> None:
-    rng = np.random.default_rng(1)
-    distribution_ids, tokens, uniforms = (
-        rng.integers(0, 12, 500),
-        rng.integers(-1, VOCAB_SIZE + 1, 500),
-        rng.random(500),
-    )
-    for order in Order:
-        looked_up = pool().emitted[order].transform(distribution_ids, tokens.astype(np.int32), uniforms)
-        expected = randomised_pit(pool().target[distribution_ids], tokens, uniforms, order)
-        np.testing.assert_allclose(looked_up, expected, atol=1e-12)
 
 
 def test_drafts_are_drawn_from_the_distribution_of_their_row() -> None:

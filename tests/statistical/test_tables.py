@@ -13,7 +13,6 @@ from fairdraw.statistical._pooling import MIN_EXPECTED, TILE_SIZE, pool_cells
 
 
 @given(st.lists(st.integers(-3, 12), min_size=1), st.integers(0, 20))
-@settings(derandomize=True)
 def test_counts_of_parts_add_up_to_the_counts_of_the_whole(codes: list[int], cut: int) -> None:
     whole = np.array(codes, dtype=np.int64)
     counts = count_codes(whole, 10)
@@ -34,7 +33,7 @@ def test_cell_is_named_by_its_digits() -> None:
 
 
 @given(seed=st.integers(0, 9999), num_cells=st.integers(1, 3000), num_samples=st.integers(1, 10**6))
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_every_pool_expects_enough_or_is_the_only_one(seed: int, num_cells: int, num_samples: int) -> None:
     probs = np.random.default_rng(derive_seed(seed)).dirichlet(np.full(num_cells, 0.1))
     pooling = pool_cells(probs, num_samples)

@@ -10,7 +10,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from fairdraw import strategies as fst
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SIZES = (1, 2, 3, 31, 1025)
 SEEDS = range(4)
-STEADY = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+STEADY = settings(max_examples=60)
 
 SPELLING = "Correct the word."
 TARGETS = "it must be one of: flat, last-only, one-hot, tied, normal, zipf, peaked, half, wide, twins, denormal"
@@ -45,13 +45,7 @@ def drawn(strategy: st.SearchStrategy[T], count: int = 200) -> list[T]:
     def collect(value: T) -> None:
         values.append(value)
 
-    limits = settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    limits = settings(max_examples=count, phases=[Phase.generate])
     limits(hypothesis.seed(0)(given(strategy)(collect)))()
     return values
 

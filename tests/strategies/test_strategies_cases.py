@@ -16,7 +16,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 
 import fairdraw
 from fairdraw import strategies as fst
@@ -27,7 +27,7 @@ from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejec
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-STEADY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+STEADY = settings(max_examples=100)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 NAMES = {**{name: getattr(fst, name) for name in fst.__all__}, "SeededNoise": SeededNoise}
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.INVALID_KINDS), layouts=fst.LAYOUTS)
@@ -42,13 +42,7 @@ def drawn(strategy: SearchStrategy[T], count: int = 200) -> list[T]:
     def collect(value: T) -> None:
         values.append(value)
 
-    limits = settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    limits = settings(max_examples=count, phases=[Phase.generate])
     limits(hypothesis.seed(0)(given(strategy)(collect)))()
     return values
 

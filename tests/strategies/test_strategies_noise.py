@@ -17,7 +17,7 @@ from fairdraw._oracles.rejection import RejectionOracle
 from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, NoiseRecipe, RejectionCase, RequestRecipe
 
-STEADY = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+STEADY = settings(max_examples=60)
 
 
 def one_request(*drafts: DraftRecipe, vocab_size: int = 31, **fields: Any) -> RejectionCase:  # Any: fields of the case

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from fairdraw import strategies as fst
@@ -40,13 +40,7 @@ def many_cases() -> list[RejectionCase]:
     def collect(case: RejectionCase) -> None:
         cases.append(case)
 
-    limits = settings(
-        max_examples=500,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    limits = settings(max_examples=500, phases=[Phase.generate])
     limits(hypothesis.seed(0)(given(EVERYTHING)(collect)))()
     return cases
 
@@ -212,13 +206,7 @@ class TestShrinking:
     def test_wanted_case_shrinks_to_the_smallest_of_its_kind(
         self, is_wanted: Callable[[RejectionCase], bool], smallest: RejectionCase
     ) -> None:
-        limits = settings(
-            max_examples=400,
-            database=None,
-            phases=[Phase.generate, Phase.shrink],
-            report_multiple_bugs=False,
-            suppress_health_check=[HealthCheck.too_slow],
-        )
+        limits = settings(max_examples=400, phases=[Phase.generate, Phase.shrink], report_multiple_bugs=False)
         assert hypothesis.find(EVERYTHING, is_wanted, settings=limits, random=random.Random(0)) == smallest
 
 

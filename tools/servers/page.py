@@ -87,9 +87,9 @@ def _line(row: Row) -> str:
     counts = row["counts"]
     run = sum(count for status, count in counts.items() if status != "skipped")
     other = sum(count for status, count in counts.items() if status not in ("passed", "xfailed", "skipped"))
-    sees = re.findall(r"sees TV >= ([\d.]+) to ([\d.]+)", row["sees"])
+    sees = re.findall(r"sees TV >= ([\d.]+(?: to [\d.]+)?)", row["sees"])
     is_judged = "distributions not judged" not in row["verdict"]
-    seen = f"{sees[0][0]} to {sees[0][1]}" if sees and is_judged else "none"
+    seen = sees[0] if sees and is_judged else "none"
     cells = [f"`{row['name']}`", f"{row['engine']}: {row['about']}", str(run)]
     cells += [str(counts.get("passed", 0)), str(counts.get("xfailed", 0)), str(other), str(counts.get("skipped", 0))]
     return "| " + " | ".join([*cells, seen]) + " |"

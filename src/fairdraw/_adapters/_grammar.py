@@ -93,11 +93,14 @@ def step(row: BuiltIn, device: str, *, backend: Backend) -> StepMasker:
     """`StepPlan` with a grammar mask and no other parameter; its processed logits are float32, cast back exactly."""
 
     def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
-        words = torch.full((batch.batch_size, num_words(batch.vocab_size)), -1, dtype=torch.int32)
-        words = words.to(batch.device)
-        width = min(words.shape[1], batch.bitmask.shape[1])
-        words[batch.rows, :width] = batch.bitmask[batch.rows, :width]
-        return _processed(batch.logits, words, backend)
+        words, width = batch.bitmask[: batch.batch_size], num_words(batch.vocab_size)
+        if batch.indices is not None or words.shape[1] < width:
+            words = torch.full((batch.batch_size, width), -1, dtype=torch.int32, device=batch.device)
+            known = min(width, batch.bitmask.shape[1])
+            words[batch.rows, :known] = batch.bitmask[batch.rows, :known]
+        # As it lies, if the step can take it so: engines slice one buffer.
+        words = words[:, :width]
+        return _processed(batch.logits, words if words.stride(1) == 1 else words.contiguous(), backend)
 
     def drafts(batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         return _processed(batch.logits, _forked(batch), backend)

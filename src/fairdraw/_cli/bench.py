@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairdraw._cli.parts import or_refuse
+from fairdraw._cli.parts import Number, echo, or_refuse
 from fairdraw._core.contracts import CONTRACTS, contract_name
-from fairdraw._run.loading import CannotStart, load_sampler, require_extra
+from fairdraw._report.files import require_apart, require_writable
+from fairdraw._report.verdict import NOTHING_RUN
+from fairdraw._run.loading import CannotStart, last_line, load_sampler, require_extra
 
 if TYPE_CHECKING:
     from fairdraw.perf_regression._bench import Bench, Contender
@@ -22,7 +25,7 @@ Exit codes:
   0  green: nothing is slower or moves more than the limit; INCONCLUSIVE lines are warnings
   1  FAIL: a limit is broken, at the error rate that is printed
   2  usage: unknown sampler, another contract, unwritable file
-  3  NO VERDICT: nothing could be decided; with --strict also if anything was left undecided
+  3  NO VERDICT: a call raised an exception, or nothing was decided; with --strict also if anything was left undecided
 """
 
 
@@ -31,12 +34,12 @@ Exit codes:
 @click.option("--against", metavar="SPEC", help="The sampler to compare with.  [default: vLLM's of the same contract]")
 @click.option(
     "--limit",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(min_open=True),
     default=1.0,
     show_default=True,
     help="Most time, as a part of the other's.",
 )
-@click.option("--roofline-min", type=click.FloatRange(0, 1), help="Least part of the copy bandwidth; needs a GPU.")
+@click.option("--roofline-min", type=Number(0, 1), help="Least part of the copy bandwidth; needs a GPU.")
 @click.option("--strict", is_flag=True, help="Only PASS is green.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write findings and times.")
 @click.option(
@@ -59,6 +62,10 @@ def bench_command(
 
     Exact counts come first (logical bytes, copies), then times in interleaved rounds, decided by the exact sign test.
     """
+    files = [("--json", json_file), ("--history", history)]
+    or_refuse(lambda: require_apart(files))
+    for option, path in [*files, ("--plots", plots)]:
+        or_refuse(partial(require_writable, option, path))
     if plots is not None:
         or_refuse(lambda: require_extra("--plots", "matplotlib"))
     ours, other = _contenders(spec, against)
@@ -68,9 +75,13 @@ def bench_command(
 
     names = ours.sampler.name, other.sampler.name
     where = f"on {ours.sampler.device}; false alarms of a run: at most {FAMILY_ALPHA:.0%}"
-    click.echo(f"{names[0]} against {names[1]} {where}")
-    found = bench(ours, other, limit, click.echo, roofline_min=roofline_min)
-    click.echo("\n" + "\n".join(table(found.findings)))
+    echo(f"{names[0]} against {names[1]} {where}")
+    try:
+        found = bench(ours, other, limit, echo, roofline_min=roofline_min)
+    except (Exception, SystemExit) as error:
+        echo(f"NO VERDICT: a call raised {last_line(error)}. Mend that first. Run: fairdraw check {spec}", err=True)
+        sys.exit(NOTHING_RUN)
+    echo("\n" + "\n".join(table(found.findings)))
     if json_file is not None:
         json_file.write_text(json.dumps(_as_json(found), indent=1) + "\n", encoding="utf-8")
     if history is not None:
@@ -82,11 +93,15 @@ def bench_command(
 
 def _contenders(spec: str, against: str | None) -> tuple[Contender, Contender]:
     """Two samplers of one contract, by their names."""
-    from fairdraw.perf_regression._bench import Contender
+    from fairdraw.perf_regression._bench import MEASURED, Contender
 
     try:
         ours = load_sampler(spec)
         contract = contract_name(ours)
+        if contract not in MEASURED:
+            raise CannotStart(
+                f"{spec}: contract={contract!r}, but only {', '.join(MEASURED)} are measured. Use fairdraw check."
+            )
         against = against or CONTRACTS[str(contract)].reference
         other = load_sampler(against)
     except CannotStart as error:
@@ -109,6 +124,6 @@ def _plot(found: Bench, names: tuple[str, str], folder: Path) -> None:
     from fairdraw.perf_regression._pictures import plot_latency
 
     try:
-        click.echo(f"written: {plot_latency(found.times, names, folder)}")
+        echo(f"written: {plot_latency(found.times, names, folder)}")
     except NoVerdictError as error:
-        click.echo(f"no plots: {error}")
+        echo(f"no plots: {error}")

@@ -7,36 +7,34 @@ until then is kept and reported.
 from __future__ import annotations
 
 import re
-import signal
 import sys
-import threading
 import time
 from collections import deque
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fairdraw._cli.job import Job, Plan
-from fairdraw._cli.parts import EXIT_CODES, Display, Refused, colour_option, or_refuse
-from fairdraw._cli.server import named, server_options, settings_of
+from fairdraw._cli.parts import EXIT_CODES, Display, Number, Refused, colour_option, or_refuse
+from fairdraw._cli.server import finish_journal, named, server_options, settings_of
 from fairdraw._cli.workers import open_crew, wait_for
 from fairdraw._core.checks import PROFILES
+from fairdraw._core.interrupts import Interrupts
+from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._report.files import RunFiles, require_writable
+from fairdraw._report.files import RunFiles, require_apart, require_writable
 from fairdraw._report.html import shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
-from fairdraw._report.verdict import INCOMPLETE, NOTHING_RUN, Scope, Verdict, combined
+from fairdraw._report.verdict import Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
 from fairdraw._run.runner import parse_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from fairdraw._cli.workers import Crew, Steps
     from fairdraw._report.html import Shown
@@ -85,8 +83,7 @@ class _Options:
         paths = {name: path for name in _OUTPUTS if (path := getattr(self, name)) is not None}
         for name, path in paths.items():
             if "{sampler}" not in str(path):
-                option = f"--{name.removesuffix('_file').replace('_', '-')}"
-                own = path.with_name(f"{path.stem}-{{sampler}}{path.suffix}")
+                option, own = _option(name), path.with_name(f"{path.stem}-{{sampler}}{path.suffix}")
                 raise CannotStart(
                     f"{option}={path}, but each of several samplers has a file of its own. Write {option} '{own}'."
                 )
@@ -115,6 +112,12 @@ class _Options:
             settings=self.server,
         )
 
+    def named_files(self, *, label: str = "") -> list[tuple[str, Path | None]]:
+        """Options, and the files that they name; what is written has the label."""
+        journal = self.server.journal if self.server else None
+        outputs = [(_option(name) + label, getattr(self, name)) for name in _OUTPUTS if name != "pictures"]
+        return [("--xfails", self.xfails), ("--baseline", self.baseline), ("--journal", journal), *outputs]
+
     def refuse_early(self) -> None:
         """Refuse now what would lose its result after a long run."""
         self.files.require_writable()
@@ -125,6 +128,11 @@ class _Options:
         if self.write_baseline is not None:
             expected.require_new(self.write_baseline)
             require_writable("--write-baseline", self.write_baseline)
+
+
+def _option(field: str) -> str:
+    """The option of a field of `_Options` that names a file."""
+    return f"--{field.removesuffix('_file').replace('_', '-')}"
 
 
 def _seed(text: str | int) -> int:
@@ -152,7 +160,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "-n",
     "workers",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 256),
     envvar="FAIRDRAW_WORKERS",
     default=1,
     show_default=True,
@@ -161,7 +169,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option(
     "--call-timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(min_open=True),
     default=DEFAULT_CALL_TIMEOUT,
     show_default=True,
     metavar="SECONDS",
@@ -169,7 +177,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option(
     "--time-budget",
-    type=click.FloatRange(0),
+    type=Number(),
     metavar="SECONDS",
     help="Of each sampler; what is not decided by then is inconclusive.",
 )
@@ -179,7 +187,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--html", "html_file", type=_FILE, help="Write the run as a page.")
 @click.option("--xfails", type=click.Path(path_type=Path), help="TOML: code = reason. Known failures; strict.")
 @click.option("--no-known", is_flag=True, help="Known defects that the sampler itself declares fail, too.")
-@click.option("--baseline", type=click.Path(path_type=Path), help="Only failures that are not in it are red.")
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), help="Ignore the failures listed here; only new ones fail the run."
+)
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
 @click.option("--pictures", type=_FOLDER, help="A picture per statistic, here.")
 @click.option("--ledger", type=_FILE, help="Adds up nightly runs; with --seed fresh.")
@@ -202,68 +212,87 @@ def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click
     chosen = [_Options(spec=name, server=of_server, **options) for name in names]
     if len(chosen) > 1:
         chosen = or_refuse(lambda: [one.with_own_files() for one in chosen])
+    labels = ["" if len(chosen) == 1 else f" of {one.spec}" for one in chosen]
+    files = [file for one, label in zip(chosen, labels, strict=True) for file in one.named_files(label=label)]
+    or_refuse(lambda: require_apart(files))
     for one in chosen:
         or_refuse(one.refuse_early)
     display = Display(quiet=chosen[0].quiet)
     runs = [_Run(one, display, is_alone=len(chosen) == 1) for one in chosen]
     _conduct(runs, chosen[0].workers, display)
+    sys.exit(_exit_code(runs, display))
+
+
+def _exit_code(runs: Sequence[_Run], display: Display) -> int:
+    """The exit code of all runs; for several samplers their common verdict is printed.
+
+    Raises:
+        Refused: If one could not be run, or the verdict not printed. This comes last: what others found is not lost.
+    """
     refused = [run.refusal for run in runs if run.refusal]
     verdicts = {run.options.spec: run.verdict for run in runs if run.verdict is not None}
     if len(runs) > 1:
         both = combined(verdicts, len(runs))
         display.say(f"\nall samplers: {both.text}", colour=both.colour, always=True)
-        if not refused:
-            sys.exit(both.exit_code)
-    if refused:  # after the checks: what they found is not lost
+        if not (refused or display.trouble):
+            return both.exit_code
+    if display.trouble:
+        said = "; ".join(f"{spec}: {verdict.text}" for spec, verdict in verdicts.items())
+        refused.append(f"standard output cannot be written: {display.trouble}. Send it elsewhere. The verdict: {said}")
+    if refused:
         raise Refused("\n".join(refused))
-    sys.exit(next(iter(verdicts.values())).exit_code)
+    return next(iter(verdicts.values())).exit_code
 
 
 def _conduct(runs: Sequence[_Run], num_workers: int, display: Display) -> None:
     """Run all samplers, as many at a time as there are workers; then the last ones have all workers."""
     waiting = deque(runs)
     active: dict[_Run, Generator[bool, None, None]] = {}
-    try:
-        with _signals(_interrupt, "SIGTERM", "SIGHUP"), display:
-            while waiting or active:
-                while waiting and len(active) < max(1, num_workers):
-                    run = waiting.popleft()
-                    active[run] = run.steps(1)
-                for place, run in enumerate(active):
-                    run.may_use((num_workers - place - 1) // len(active) + 1 if num_workers else 0)
-                has_news = False
-                for run in list(active):
-                    state = next(active[run], None)
-                    has_news = has_news or state is not False
-                    if state is None:
-                        del active[run]
-                if not has_news:
-                    wait_for(run.crew for run in active if run.crew is not None)
-    except KeyboardInterrupt as interrupt:
-        for run, steps in active.items():
-            run.signal = str(interrupt) or "SIGINT"
-            run.records += run.crew.begun() if run.crew is not None else []
-            steps.close()
-        for run in active:
-            run.report()
+
+    def report_left(how: str) -> int:
+        """Report what was found until a sampler ended this process. Only with `-n 0` it can."""
+        display.__exit__()
+        try:
+            for run in active:
+                now = run.crew.running() if run.crew is not None else ()
+                run.left = how + "".join(f" during {piece}" for piece in now if isinstance(piece, str))
+                run.report()
+            return _exit_code(runs, display)
+        except Refused as refused:
+            refused.show()
+            return refused.exit_code
+
+    with Interrupts(), last_words(report_left):
+        try:
+            with display:
+                _work_through(waiting, active, num_workers)
+        except KeyboardInterrupt as interrupt:
+            with Interrupts.held():
+                for run, steps in active.items():
+                    run.records += run.crew.begun() if run.crew is not None else []
+                    steps.close()
+                for run in [run for run in active or runs[:1] if run.verdict is None]:
+                    run.signal = str(interrupt) or "SIGINT"
+                    run.report()
 
 
-@contextmanager
-def _signals(handler: signal.Handlers | Callable[[int, FrameType | None], NoReturn], *names: str) -> Iterator[None]:
-    """Handle these signals so; only the main thread can, and a system may lack some of them."""
-    is_main = threading.current_thread() is threading.main_thread()
-    numbers = [getattr(signal, name) for name in names if is_main and hasattr(signal, name)]
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler_before in before.items():
-            signal.signal(number, handler_before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does, so that what was found is reported."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
+def _work_through(waiting: deque[_Run], active: dict[_Run, Generator[bool, None, None]], num_workers: int) -> None:
+    """Take runs from `waiting` to `active`, and do their steps until none is left."""
+    while waiting or active:
+        Interrupts.require_none()  # one that arrived during a report
+        while waiting and len(active) < max(1, num_workers):
+            active[waiting[0]] = waiting[0].steps(1)
+            waiting.popleft()
+        for place, run in enumerate(active):
+            run.may_use((num_workers - place - 1) // len(active) + 1 if num_workers else 0)
+        has_news = False
+        for run in list(active):
+            state = next(active[run], None)
+            has_news = has_news or state is not False
+            if state is None:
+                del active[run]
+        if not has_news:
+            wait_for(run.crew for run in active if run.crew is not None)
 
 
 @dataclass(eq=False)
@@ -285,6 +314,7 @@ class _Run:
     controls: list[Control] = field(default_factory=list)
     shown: list[Shown] = field(default_factory=list)
     signal: str = ""
+    left: str = ""
     refusal: str = ""
     verdict: Verdict | None = None
     began: float = 0.0
@@ -313,10 +343,10 @@ class _Run:
         planning = crew.plan()
         self.plan = plan = yield from _each(planning)
         if plan.nothing:
-            word, code = ("INCOMPLETE", INCOMPLETE) if plan.is_silent else ("NOTHING MEASURED", NOTHING_RUN)
-            self.display.say(f"{self._label}{word}: {plan.nothing}", always=True)
-            self.options.files.write(self._header(), Summary([]))  # no older file may pass for this run's
-            self.verdict = Verdict(code, plan.nothing)
+            summary = Summary([], scope=Scope(nothing=plan.nothing, is_silent=plan.is_silent))
+            self.verdict = summary.judgement
+            self.display.say(self._label + summary.verdict, always=True)
+            self.options.files.write(self._header(), summary)  # no older file may pass for this run's
             return
         if self.is_alone:
             self.display.say("\n".join(self._header().lines()))
@@ -377,8 +407,8 @@ class _Run:
             self.display.drop(f"{self.options.spec} {phase}")
 
     def report(self) -> None:
-        """Print failures, summary and verdict, and write the files. A second signal does not cut the report."""
-        with _signals(signal.SIG_IGN, "SIGINT", "SIGTERM", "SIGHUP"):
+        """Print failures, summary and verdict, and write the files. No signal cuts the report."""
+        with Interrupts.held():
             records = sorted(self.records, key=lambda record: record.code)
             seconds = time.monotonic() - self.began
             summary = Summary(records, self.controls, self._scope(), seconds)
@@ -386,12 +416,15 @@ class _Run:
                 self.display.say("\n" + "\n".join(self._header().lines()))
             _print(summary, self.display, self._label)
             self.verdict = summary.judgement
+            if not (self.signal or summary.scope.not_run or summary.count("inconclusive", "incomplete")):
+                finish_journal(self.options.server)
             _write(self.options, self._header(), summary, self.shown)
 
     def _scope(self) -> Scope:
-        planned = len(self.plan.pieces) if self.plan else 0
-        scale = self.plan.scale if self.plan else 1.0
-        return Scope(planned - len(self.records), self.options.job.narrowed, self.signal, scale=scale)
+        planned, totals = (len(self.plan.pieces), self.plan.totals) if self.plan else (0, {})
+        not_run, old = planned - len(self.records), self._header().old_answers
+        narrowed, scale = self.options.job.narrowed, self.plan.scale if self.plan else 1.0
+        return Scope(not_run, narrowed, self.signal, self.left, totals=totals, scale=scale, old_answers=old)
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""
@@ -437,6 +470,5 @@ def _write(options: _Options, header: Header, summary: Summary, shown: list[Show
     """Write the files. The verdict was printed before, whatever becomes of them."""
     frozen = options.write_baseline
     if frozen is not None and not summary.scope.signal:
-        failed = [record.code for record in summary.records if record.status in ("failed", "error")]
-        or_refuse(lambda: expected.write_baseline(frozen, options.spec, failed))
+        or_refuse(lambda: expected.write_baseline(frozen, options.spec, options.profile, summary.records))
     or_refuse(lambda: options.files.write(header, summary, shown))

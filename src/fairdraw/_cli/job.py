@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fairdraw._core.budget import Deadline, FirstPart, undecided_by_budget
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, contract_of
+from fairdraw._core.failures import Inconclusive
 from fairdraw._report.summary import Header, count_checks, worded_fairness
 from fairdraw._run import expected
 from fairdraw._run.controls import Untried, controls_for, run_control
@@ -95,6 +96,7 @@ class Plan:
         scale: The part of the profile that is tried; below 1 if the time was short.
         limit: When the parts of the run have to end.
         is_timed: Its checks have first turns.
+        totals: As `Scope` has them.
     """
 
     sampler_name: str
@@ -107,6 +109,7 @@ class Plan:
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     scale: float = 1.0
+    totals: dict[str, int] = dataclasses.field(default_factory=dict)
     limit: Limit = dataclasses.field(default_factory=Limit)
     is_timed: bool = False
 
@@ -136,7 +139,7 @@ class Bench:
             job.seed,
             reference,
             job.reference or (self.contract.reference if reference else None),
-            expected=expected.read_expected(job.xfails, job.baseline, nothing_declared=job.no_known),
+            expected=expected.read_expected(job.xfails, job.baseline, job.spec, nothing_declared=job.no_known),
         )
         self._planned: dict[float, list[Planned]] = {}
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
@@ -168,6 +171,7 @@ class Bench:
             worded_fairness(judging, self.sampler, profile, self.job.seed),
             duration="; ".join(words),
             about=tuple(about()),
+            old_answers=getattr(self.sampler, "old_answers", ""),
         )
         silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))
@@ -185,6 +189,7 @@ class Bench:
             seconds=seconds,
             scale=scale,
             is_timed=not is_server,
+            totals={self.contract.name: len(all_checks(contract=self.contract.name)) + bool(self._ledger)},
         )
 
     def _pace_of_server(self) -> tuple[tuple[str, ...], float, float]:
@@ -196,7 +201,7 @@ class Bench:
         left = math.inf if self.job.ends_at is None else max(0.0, self.job.ends_at - self._clock())
         try:
             return timed(self.sampler, self.checks, self.profile, self.job.seed, left)
-        except NoAnswer as error:
+        except (NoAnswer, Inconclusive) as error:
             return (f"the server could not be timed: {error}",), 0.0, 1.0
 
     def run(self, turn: Turn) -> Begun:

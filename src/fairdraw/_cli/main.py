@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +13,14 @@ from fairdraw import __version__
 from fairdraw._cli.bench import bench_command
 from fairdraw._cli.check import check_command
 from fairdraw._cli.init import write_skeleton
-from fairdraw._cli.parts import EXIT_CODES, find_question, or_refuse, wants_colour
+from fairdraw._cli.parts import EXIT_CODES, echo, find_question, or_refuse, wants_colour
 from fairdraw._cli.replay import replay_command
 from fairdraw._cli.validate_vllm import validate_vllm_command
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.last_words import last_words
 from fairdraw._report.explanation import explanation
 from fairdraw._report.files import schema_text
+from fairdraw._report.verdict import INCOMPLETE
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.failure_reports import raised_meanings
 from fairdraw._run.loading import SUITES, all_checks, all_questions, sampler_lines
@@ -33,6 +37,15 @@ if TYPE_CHECKING:
 def main(context: click.Context) -> None:
     """Test token samplers: correctness, distributions, performance."""
     context.color = wants_colour()  # of every command below, and of its refusals
+    context.with_resource(last_words(_say_left))
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks is no reason to die
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _say_left(how: str) -> int:
+    click.echo(f"INCOMPLETE: the sampler ended the process by {how}, before there was a verdict")
+    return INCOMPLETE
 
 
 main.add_command(bench_command)
@@ -59,7 +72,7 @@ def init(spec: str, folder: Path, contract: str | None) -> None:
 def list_checks(only: str | None, samplers: bool) -> None:
     """List every check, by suite and contract, and the capabilities that each needs."""
     if samplers:
-        click.echo("\n".join(sampler_lines()))
+        echo("\n".join(sampler_lines()))
         return
     for place, checks in _by_place(all_checks(only)).items():
         click.echo(f"{place}: {len(checks)} checks")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fairdraw import __version__
+from fairdraw._core.foreign import one_line, printable
 from fairdraw._report.summary import wrapped
 from fairdraw._run.loading import CannotStart, all_checks, all_questions
 from fairdraw._run.pace import worded_seconds
@@ -45,6 +47,9 @@ class Refused(click.ClickException):
 
     exit_code = 2
 
+    def format_message(self) -> str:
+        return printable(self.message)
+
 
 def or_refuse(action: Callable[[], T]) -> T:
     """The result of `action`; its refusal ends the program."""
@@ -52,6 +57,11 @@ def or_refuse(action: Callable[[], T]) -> T:
         return action()
     except CannotStart as error:
         raise Refused(str(error)) from None
+
+
+def echo(text: str = "") -> None:
+    """Print what may hold text of a sampler or a file."""
+    click.echo(printable(text))
 
 
 def find_check(code: str) -> AnyCheck:
@@ -95,6 +105,21 @@ colour_option = click.option(
     help="Colours; auto: on a terminal, unless NO_COLOR or FORCE_COLOR is set.",
 )
 
+
+class Number(click.FloatRange):
+    """A number in a range, at most 1e9. NaN lies in none, though no comparison says so."""
+
+    def __init__(self, least: float = 0.0, most: float = 1e9, *, min_open: bool = False) -> None:
+        super().__init__(least, most, min_open=min_open)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # Any: click's
+        """The number, or a refusal."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
 _REST = Column(ratio=1, no_wrap=True, overflow="ellipsis")
 
 HEARTBEAT_SECONDS = 30.0
@@ -107,10 +132,14 @@ class Display:
     Args:
         quiet: Show no progress; `say` prints nothing.
         clock: In seconds.
+
+    Attributes:
+        trouble: Why standard output cannot be written; empty while it can. The run goes on, because it writes files.
     """
 
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self.is_terminal = sys.stdout.isatty()
+        self.trouble = "" if sys.stdout is not None else "there is none"
+        self.is_terminal = not self.trouble and sys.stdout.isatty()
         self._quiet, self._clock = quiet, clock
         self._last_line = clock()
         self._beats: dict[str, float] = {}
@@ -148,12 +177,12 @@ class Display:
         """
         if self._quiet and not always:
             return
-        self._last_line = self._clock()
+        self._last_line, text = self._clock(), printable(text)
         if self.is_terminal:
             text = wrapped(text, min(shutil.get_terminal_size().columns, 100))
         is_live = self._bars is not None and self._bars.live.is_started
         if self._bars is None or not is_live:
-            click.secho(text, fg=colour, bold=colour is not None)
+            self._print(text, colour)
             return
         style = "" if colour is None else f"bold {colour}"
         self._bars.console.print(Text(text, style=style), soft_wrap=True)
@@ -175,7 +204,8 @@ class Display:
             since: When the sampler's run began.
             expected: Seconds that the whole run is expected to take; 0 if unknown.
         """
-        now = self._clock()
+        now, name = self._clock(), one_line(name)
+        running = {one_line(what): begun for what, begun in running.items()}
         about = f" of about {worded_seconds(expected)}" if expected else ""
         if self._bars is not None:
             rest = f"{worded_seconds(now - since)}{about}  {'; '.join(running)}"
@@ -185,7 +215,17 @@ class Display:
         elif not self._quiet and now - max(self._last_line, self._beats.get(name, 0.0)) >= HEARTBEAT_SECONDS:
             self._beats[name] = now
             current = "; ".join(f"{what} ({worded_seconds(now - begun)})" for what, begun in running.items())
-            click.echo(f"... {name}: {done} of {total} after {worded_seconds(now - since)}{about}; now: {current}")
+            self._print(f"... {name}: {done} of {total} after {worded_seconds(now - since)}{about}; now: {current}")
+
+    def _print(self, text: str, colour: str | None = None) -> None:
+        """Print a line, unless a line before could not be printed: the reader left, or a disk is full."""
+        if self.trouble:
+            return
+        try:
+            click.secho(text, fg=colour, bold=colour is not None)
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again
 
     def drop(self, name: str) -> None:
         """Remove the bar of what is done."""

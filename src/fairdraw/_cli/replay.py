@@ -1,6 +1,7 @@
 """The command `fairdraw replay`: run failed checks again, on the cases that are stored in crash files.
 
-A property is checked on the stored batch. A distribution is drawn again, from the stored seed and with the stored
+A property is checked on the stored batch; where the failure depended on chance, so often that one that is still there
+would have been seen. A distribution is drawn again, from the stored seed and with the stored
 profile. The same sampler gives the same counts, and a pass means something only if the number of draws is no smaller
 than where the check failed.
 
@@ -13,32 +14,43 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import time
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil, comb, log, log1p
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from fairdraw._cli.parts import Refused, colour_option, find_check, or_refuse
-from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion
+from fairdraw._cli.parts import Refused, colour_option, echo, find_check, or_refuse
+from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion
+from fairdraw._core.contracts import contract_name
+from fairdraw._core.foreign import one_line
+from fairdraw._core.wrapping import Wrapped
 from fairdraw._report.case_text import batch_lines
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
-from fairdraw._run.crash import Crash, CrashFileError, read_crash
+from fairdraw._run.controls import Limited
+from fairdraw._run.crash import NUM_REPEATS, Crash, CrashFileError, read_crash
 from fairdraw._run.loading import NO_REFERENCE, is_built_in, load_reference, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairdraw.protocols import AnySampler
 
 _CODE = re.compile(r"[A-Za-z]+\d+")
 
-Outcome = Literal["FIXED", "PASSED", "FAILED", "UNDECIDED", "NOT RUN"]
+Outcome = Literal["FIXED", "PASSED", "FAILED", "UNDECIDED", "NOT REPRODUCED", "NOT RUN"]
+NOT_REPRODUCED = 12
 _EXIT_CODES: dict[Outcome, int] = {
     "FIXED": GREEN,
     "PASSED": GREEN,
     "FAILED": RED,
     "UNDECIDED": RED,
+    "NOT REPRODUCED": NOT_REPRODUCED,
     "NOT RUN": NOTHING_RUN,
 }
 
@@ -53,9 +65,10 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
 
     Each target is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. The sampler that a file names
     is imported and called only if it comes with fairdraw, or if the file was written in this folder. Otherwise add
-    --sampler. Prints FIXED (PASSED, if another sampler had failed), FAILED, or for distributions UNDECIDED. Exit code 0
-    if nothing failed, 1 if a check failed or is undecided, 3 if no check was run, 2 if a file cannot be replayed; then
-    none is.
+    --sampler. Prints FIXED (PASSED, if another sampler had failed), FAILED, for distributions UNDECIDED, or NOT
+    REPRODUCED, if the failure depended on chance and too few tries passed to call it gone. Exit code 0 if nothing
+    failed, 1 if a check failed or is undecided, 12 if one was not reproduced, 3 if no check was run, 2 if a file cannot
+    be replayed; then none is.
     """
     stored = [_read(path, spec, reference) for target in targets for path in _files(target)]
     for name in dict.fromkeys(one.name for one in stored):
@@ -64,16 +77,17 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
     outcomes = []
     for one in stored:
         if len(stored) > 1:
-            click.echo(f"{one.path}:")
+            echo(f"{one.path}:")
         outcomes.append(_replay(one, samplers[one.name], spec, reference))
         if len(stored) > 1:
-            click.echo()
+            echo()
     if len(stored) > 1:
-        failed, undecided, not_run = (outcomes.count(word) for word in ("FAILED", "UNDECIDED", "NOT RUN"))
-        also = f", {undecided} undecided" if undecided else ""
-        click.echo(f"{len(outcomes)} replayed: {failed} failed{also}, {not_run} not run")
+        failed, not_run = outcomes.count("FAILED"), outcomes.count("NOT RUN")
+        rare: tuple[Outcome, ...] = ("UNDECIDED", "NOT REPRODUCED")
+        also = "".join(f", {outcomes.count(word)} {word.lower()}" for word in rare if word in outcomes)
+        echo(f"{len(outcomes)} replayed: {failed} failed{also}, {not_run} not run")
     codes = [_EXIT_CODES[word] for word in outcomes]
-    sys.exit(RED if RED in codes else min(codes))
+    sys.exit(next((code for code in (RED, NOT_REPRODUCED) if code in codes), min(codes)))
 
 
 @dataclass(frozen=True)
@@ -114,7 +128,7 @@ def _read(path: Path, spec: str | None, reference: str | None) -> _Stored:
         check = find_check(crash.check)
         case = crash.rebuild(check.suite)
     except CrashFileError as error:
-        raise Refused(f"{path} cannot be replayed: {printable(str(error))}.") from None
+        raise Refused(f"{path} cannot be replayed: {one_line(str(error))}.") from None
     return _Stored(path, crash, case, check, name)
 
 
@@ -145,30 +159,89 @@ def escaped(text: str, most: int = 100) -> str:
     return shlex.quote(shown if len(shown) <= most else f"{shown[:most]}... ({len(text)} characters)")
 
 
-def printable(text: str) -> str:
-    """A sentence from a file, without control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: str | None) -> Outcome:
     """Run the check again, and print the outcome."""
+    found, needed = contract_name(sampler), stored.check.contract
+    if found != needed:
+        raise Refused(
+            f"{escaped(stored.name)}: contract={found!r}, but {stored.path} is of a check of the {needed} contract. "
+            "Name a sampler of that contract with --sampler."
+        )
     compared, _ = or_refuse(lambda: load_reference(reference or stored.crash.reference, [stored.check]))
     options = {"--sampler": spec, "--reference": reference}
     given = [word for option, value in options.items() if value is not None for word in (option, value)]
     again = shlex.join(["fairdraw", "replay", str(stored.path), *given])
     session = Session(stored.name, seed=stored.crash.seed, reference=compared, crash_folder=None, command=again)
-    record = _run_again(stored, sampler, session)
-    outcome = _report(record, stored, _why_undecided(record, stored, sampler))
+    record, tries = _run_again(stored, sampler, session)
+    outcome = _report(record, stored, _why_undecided(record, stored, sampler), tries)
     numbers = batch_lines(stored.case) if outcome == "FAILED" else []
     if numbers:
-        click.echo("\n".join(["\nthe batch, in numbers:", *numbers]))
+        echo("\n".join(["\nthe batch, in numbers:", *numbers]))
     return outcome
 
 
-def _run_again(stored: _Stored, sampler: AnySampler, session: Session) -> CheckRecord:
-    if isinstance(stored.check, Check):
-        return replay_case(stored.check, sampler, stored.case, session)
-    return run_check(stored.check, sampler, replace(session, profile=stored.case.build()))
+_MISSED = 0.01
+"""Most probability that a failure which is still there, and depends on chance, is called fixed."""
+_ALWAYS = [NUM_REPEATS, NUM_REPEATS]
+_MOST_TRIES, _TRYING_SECONDS = 1_000, 60.0
+
+
+def tries_needed(repeats: list[int] | None) -> int:
+    """Return how many tries must pass before a failure is called gone; 0 if no number is enough.
+
+    Args:
+        repeats: Of a crash file.
+
+    Example:
+        >>> tries_needed(None), tries_needed([10, 20]), tries_needed([1, 20]), tries_needed([0, 20])
+        (3, 13, 1769, 0)
+    """
+    failed, tried = repeats or _ALWAYS
+
+    def is_likely(rate: float) -> bool:
+        """Whether at least `failed` failures have a probability of 5 %."""
+        return sum(comb(tried, n) * rate**n * (1 - rate) ** (tried - n) for n in range(failed, tried + 1)) > 0.05
+
+    rate = bisect_left(range(10_000), True, key=lambda part: is_likely(part / 10_000)) / 10_000
+    return ceil(log(_MISSED) / log1p(-rate)) if failed and rate else 0
+
+
+def _run_again(stored: _Stored, sampler: AnySampler, session: Session) -> tuple[CheckRecord, int]:
+    """Return the first record that does not pass, or the last one; and the number of tries, 0 if one means nothing."""
+    if not isinstance(stored.check, Check):
+        record = run_check(stored.check, sampler, replace(session, profile=stored.case.build()))
+        return record, int(record.status != "passed" or _draws_again(stored.check, sampler, session))
+    ends_at, tries = time.monotonic() + _TRYING_SECONDS, 0
+    while True:
+        record, tries = replay_case(stored.check, sampler, stored.case, session), tries + 1
+        is_over = tries == (tries_needed(stored.crash.repeats) or _MOST_TRIES) or time.monotonic() > ends_at
+        if record.status != "passed" or is_over:
+            return record, tries
+
+
+_FEW = PROFILES["smoke"].scaled(0.02)
+
+
+def _draws_again(check: AnyCheck, sampler: AnySampler, session: Session) -> bool:
+    """Whether the stored seed gives the same tokens twice, in a few draws; no seed reaches some generators.
+
+    A server is taken at its word, as requests are what it costs.
+    """
+    if check.contract == "server":
+        return True
+    seen: list[list[str]] = [[], []]
+    # Two objects, both alive until the end: draws are kept by the identity of what is in the wrapper.
+    twins = [Limited(sampler, sampler.capabilities) for _ in seen]
+    for twin, answers in zip(twins, seen, strict=True):
+        watched = Wrapped(twin, partial(_seeing, answers))
+        run_check(check, cast("AnySampler", watched), replace(session, profile=_FEW))
+    return seen[0] == seen[1]
+
+
+def _seeing(answers: list[str], call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the contract
+    answer = call()
+    answers.append(repr(answer))
+    return answer
 
 
 def _why_undecided(record: CheckRecord, stored: _Stored, sampler: AnySampler) -> str:
@@ -186,23 +259,38 @@ def _why_undecided(record: CheckRecord, stored: _Stored, sampler: AnySampler) ->
     )
 
 
-def _report(record: CheckRecord, stored: _Stored, undecided: str) -> Outcome:
+def _report(record: CheckRecord, stored: _Stored, undecided: str, tries: int) -> Outcome:
     """Print the outcome: one word first, then the details."""
     crash, name = stored.crash, stored.name
     if record.status == "skipped":
-        click.echo(f"NOT RUN: {record.id}: {record.reason}")
+        echo(f"NOT RUN: {record.id}: {record.reason}")
         return "NOT RUN"
     if record.failure_report is not None:
-        click.echo(f"FAILED: {name} still fails this check {stored.place}.\n")
-        click.echo("\n".join(record.failure_report.lines()))
+        echo(f"FAILED: {name} still fails this check {stored.place}.\n")
+        echo("\n".join(record.failure_report.lines()))
         return "FAILED"
     if undecided:
-        click.echo(f"UNDECIDED: {record.id}\n{undecided}")
+        echo(f"UNDECIDED: {record.id}\n{undecided}")
         return "UNDECIDED"
+    if not tries:
+        echo(
+            f"NOT REPRODUCED: {record.id}\n{name} passes this check, but the stored seed gives other tokens each time. "
+            f"Seed it, or run the check again with fairdraw check -k {record.code}."
+        )
+        return "NOT REPRODUCED"
+    if isinstance(stored.check, Check) and not 0 < tries_needed(crash.repeats) <= tries:
+        failed, tried = crash.repeats or _ALWAYS
+        echo(
+            f"NOT REPRODUCED: {record.id}\n{name} passed {tries} times {stored.place}, where {failed} of {tried} tries "
+            "failed when it was found. That is too few to call it gone: run the check again with fairdraw check -k "
+            f"{record.code}."
+        )
+        return "NOT REPRODUCED"
     same = crash.sampler == name
-    now = f"{name} passes this check {stored.place}" + (" now." if same else ".")
+    often = f", {tries} times" if crash.repeats else ""
+    now = f"{name} passes this check {stored.place}{often}" + (" now." if same else ".")
     outcome: Outcome = "FIXED" if same else "PASSED"
-    click.echo(f"{outcome}: {record.id}\n{now}")
+    echo(f"{outcome}: {record.id}\n{now}")
     other = "" if same else f" of {escaped(crash.sampler or 'an object of a test')}"
-    click.echo(f"The failure{other} was: {printable(crash.effect)}")
+    echo(f"The failure{other} was: {one_line(crash.effect)}")
     return outcome

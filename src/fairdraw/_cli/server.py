@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairdraw._cli.parts import Number
 from fairdraw._run.loading import CannotStart, is_address
 from fairdraw.protocols import Capability, ServerSettings
 
@@ -15,14 +17,18 @@ if TYPE_CHECKING:
 
 _USUAL = ServerSettings()
 
-_COUNT, _POSITIVE = click.IntRange(1), click.FloatRange(0, min_open=True)
+_COUNT, _POSITIVE = click.IntRange(1), Number(min_open=True)
 
 _OPTIONS = (
     click.option("--model", default="", help="Of a server; its only one if omitted."),
     click.option("--requests", type=_COUNT, help="Requests to a server, at most."),
     click.option("--tokens", type=_COUNT, help="Tokens of a server that distributions are judged by."),
     click.option(
-        "--concurrency", type=_COUNT, default=_USUAL.concurrency, show_default=True, help="Requests at a time."
+        "--concurrency",
+        type=_COUNT,
+        default=_USUAL.concurrency,
+        show_default=True,
+        help="Requests at a time.",
     ),
     click.option(
         "--timeout", type=_POSITIVE, default=_USUAL.timeout, show_default=True, help="Seconds that a request may take."
@@ -39,7 +45,14 @@ _OPTIONS = (
     click.option(
         "--journal",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Answers, kept here: a run that was cut goes on.",
+        help="Keep the answers here. A run that was cut goes on with them.",
+    ),
+    click.option(
+        "--old-answers",
+        type=click.Choice(["cut", "all"]),
+        default=_USUAL.old_answers,
+        show_default=True,
+        help="Answers of the journal that are used again: those of a run that was cut, or of finished runs, too.",
     ),
     click.option(
         "--stage",
@@ -74,12 +87,18 @@ def settings_of(options: dict[str, Any], specs: Iterable[str]) -> ServerSettings
     Raises:
         CannotStart: If the prompts cannot be read, or a capability is unknown.
     """
-    names = ("model", "requests", "tokens", "concurrency", "timeout", "rate", "key_variable", "keep_prompts", "journal")
-    plain = {name: options.pop(name) for name in names}
+    names = ["model", "requests", "tokens", "concurrency", "timeout", "rate", "key_variable", "keep_prompts"]
+    plain = {name: options.pop(name) for name in [*names, "journal", "old_answers"]}
     prompts, stage, lacking = options.pop("prompts"), options.pop("stage"), options.pop("unsupported")
     if not any(map(is_address, specs)):
         return None
     return ServerSettings(**plain, prompts=_read(prompts), stage=stage or "", unsupported=tuple(map(_pair, lacking)))
+
+
+def finish_journal(settings: ServerSettings | None) -> None:
+    """Write into the journal, if there is one, that its run has ended."""
+    if settings is not None and settings.journal is not None:
+        importlib.import_module("fairdraw._server").finish(settings.journal)  # by name, as adapters are
 
 
 def _read(path: Path | None) -> tuple[str, ...]:

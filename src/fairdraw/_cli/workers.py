@@ -29,6 +29,7 @@ from fairdraw._cli.job import LEDGER, Bench, Job, Plan
 from fairdraw._core import pulse
 from fairdraw._core.budget import undecided_by_budget
 from fairdraw._core.checks import PROFILES
+from fairdraw._core.last_words import Streams, leave_fork
 from fairdraw._run.controls import Untried
 from fairdraw._run.loading import CannotStart, all_checks
 from fairdraw._run.pace import (
@@ -257,6 +258,7 @@ class Here(Crew):
         super().__init__(job, 1, clock)
         pulse.limit_calls(call_timeout)
         self._bench: Bench | None = None
+        self._streams = Streams()
         self._running: dict[Any, float] = {}
 
     def _spread(
@@ -265,9 +267,13 @@ class Here(Crew):
         for argument in arguments:
             self._running = {_named(argument): time.monotonic()}
             yield None  # the display shows what runs now
-            self._bench = self._bench or Bench(self._job, self._clock)
-            method = getattr(self._bench, what)
-            yield argument, method() if argument is None else method(argument)
+            try:
+                self._bench = self._bench or Bench(self._job, self._clock)
+                method = getattr(self._bench, what)
+                found = method() if argument is None else method(argument)
+            finally:
+                self._streams.restore()
+            yield argument, found
 
     def running(self) -> dict[Any, float]:
         return self._running
@@ -277,12 +283,13 @@ class Here(Crew):
 
     def close(self) -> None:
         pulse.limit_calls(None)
+        self._streams.close()
 
 
 # -- in the worker --------------------------------------------------------------------------------------------------
 
-_Order = tuple[str, Any]  # Any: a method of `Bench` and its argument
-_Answer = tuple[bool, Any]  # Any: whether it went well, and the result or the sentence that refuses
+_Order = tuple[int, str, Any]  # Any: its number, a method of `Bench` and its argument
+_Answer = tuple[int, int, bool, Any]  # Any: process, number, whether it went well, and the result or why not
 
 
 def _work(
@@ -292,29 +299,33 @@ def _work(
     call_timeout: float,
     fatal: tuple[pulse.Sizes, ...],
 ) -> None:
-    """Execute orders until the pipe closes. Ctrl-C is handled by the printing process."""
+    """Execute orders until the pipe closes. Ctrl-C and hang-ups are handled by the printing process."""
     beat, sizes = shared
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGHUP"):  # a terminal sends them to every process of the run
+        signal.signal(getattr(signal, name, signal.SIGINT), signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     pulse.limit_calls(call_timeout)
-    pulse.on_beat(lambda began: setattr(beat, "value", began))
     pulse.on_sizes(lambda now: operator.setitem(sizes, slice(None), now))
     for one in fatal:
         pulse.shun(one)
-    bench: Bench | None = None
+    bench, own = None, os.getpid()
     while True:
         try:
-            order, argument = cast("_Order", pipe.recv())
+            number, order, argument = cast("_Order", pipe.recv())
         except EOFError:
             return
         try:
             if bench is None:
                 bench = Bench(job)
                 gc.freeze()  # torch and the checks stay: the collector need not go through them again and again
+                beat.value = 0.0
+                pulse.on_beat(lambda began: setattr(beat, "value", began))
             method = getattr(bench, order)
-            pipe.send((True, method() if argument is None else method(argument)))
+            answer = True, method() if argument is None else method(argument)
         except CannotStart as error:
-            pipe.send((False, str(error)))
+            answer = False, str(error)
+        leave_fork(own)  # the pipe is the parent's: a child would take the orders of the worker
+        pipe.send((own, number, *answer))
 
 
 def _leave_with_parent() -> None:
@@ -344,6 +355,10 @@ class _Refused(Exception):
     """A worker cannot do the job; the text says why."""
 
 
+class _NotAnswered(Exception):
+    """Something else than the answer arrived: another process, or an older order."""
+
+
 class _Worker:
     """One process, which executes one order at a time.
 
@@ -354,8 +369,8 @@ class _Worker:
 
     def __init__(self, job: Job, call_timeout: float, fatal: Sequence[pulse.Sizes] = ()) -> None:
         context = get_context("spawn")  # forking would copy the threads of whatever is loaded here
-        self._limit, self._call_timeout = _STARTING_SECONDS, call_timeout
-        self._beat = context.Value("d", time.time(), lock=False)
+        self._call_timeout, self._number = call_timeout, 0
+        self._beat = context.Value("d", -time.time(), lock=False)  # below zero: since then the sampler is loaded
         self._sizes = context.Array("q", 3, lock=False)
         self.pipe, theirs = context.Pipe()
         given = (theirs, job, (self._beat, self._sizes), call_timeout, tuple(fatal))
@@ -370,9 +385,10 @@ class _Worker:
 
     def order(self, what: str, argument: Any = None) -> None:  # Any: of the bench's method
         self.since = time.monotonic()
-        self._beat.value = time.time() if self._limit == _STARTING_SECONDS else 0.0
+        self._number += 1
+        self._beat.value = min(0.0, self._beat.value)  # no call of an earlier order is meant
         with contextlib.suppress(OSError):  # it died waiting; `answer` says so
-            self.pipe.send((what, argument))
+            self.pipe.send((self._number, what, argument))
 
     def require_trace(self) -> None:
         """Raise `_Lost` if the process ended, or if a call of the sampler or its loading takes too long.
@@ -382,9 +398,12 @@ class _Worker:
         if self._process.exitcode is not None:
             raise self._lost()
         began = self._beat.value
-        if began and time.time() - began > self._limit:
+        limit, what = self._call_timeout + _GRACE_SECONDS, "did not answer"
+        if began < 0:
+            limit, what = _STARTING_SECONDS, "was not loaded"
+        if began and time.time() - abs(began) > limit:
             self.end()
-            raise self._lost(f"the sampler did not answer within {self._limit:g} s; its process was ended")
+            raise self._lost(f"the sampler {what} within {limit:g} s; its process was ended")
 
     def _lost(self, how: str = "") -> _Lost:
         """What to raise now; the text names the call that was made."""
@@ -399,15 +418,17 @@ class _Worker:
         Raises:
             _Lost: If the process ended.
             _Refused: If the bench cannot do it.
+            _NotAnswered: If what arrived is not the answer.
         """
         try:
-            went_well, result = cast("_Answer", self.pipe.recv())
+            pid, number, went_well, result = cast("_Answer", self.pipe.recv())
         except (EOFError, OSError):
             self._process.join()
             raise self._lost() from None
+        if (pid, number) != (self._process.pid, self._number):
+            raise _NotAnswered
         if not went_well:
             raise _Refused(result)
-        self._limit = self._call_timeout + _GRACE_SECONDS
         return result
 
     def end(self) -> None:
@@ -494,6 +515,8 @@ class Workers(Crew):
                 answer = worker.answer()
                 self._idle.append(worker)
                 self._num_lost = 0
+            except _NotAnswered:
+                continue
             except _Lost as lost:
                 self._num_lost += 1
                 self._fatal.append(lost.sizes)

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fairdraw._core.foreign import make_printable
+from fairdraw._core.isolation import enter_state, leave_state, read_state
 from fairdraw._core.pulse import call_begins, call_ends
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class calling:  # reads as a word: `with calling(sampler):`
     functions. The exception keeps its type, text and traceback. Of nested blocks the outermost counts: a sampler is
     responsible for the helpers that it calls. A class, not a generator: it adds no frames to the traceback.
 
-    The start and the end of the call are recorded, so that a call that hangs is found (`fairdraw._core.pulse`).
+    The start and the end of the call are recorded, so that a call that hangs is found (`fairdraw._core.pulse`). What
+    it changes of the process stays the subject's own (`fairdraw._core.isolation`).
 
     Example:
         >>> try:
@@ -47,10 +50,13 @@ class calling:  # reads as a word: `with calling(sampler):`
         self.subject = subject
 
     def __enter__(self) -> None:
+        self.before = read_state()
+        enter_state(self.subject)
         call_begins()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         call_ends()
+        leave_state(self.subject, self.before)
         if error is not None:
             vars(error)[_CALLED] = self.subject  # not setattr: a class of the user's may forbid it
 
@@ -147,6 +153,9 @@ class FailureReport:
     usually: str = ""
     search: str = ""
 
+    def __post_init__(self) -> None:
+        make_printable(self, lines=("effect", "evidence", "example", "notes"))
+
     @property
     def of_state(self) -> list[str]:
         """Notes that come first."""
@@ -171,7 +180,8 @@ class FailureReport:
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    """The text behind its label; a command below it."""
+    """The text behind its label, further lines indented so that none passes for ours; a command below it."""
     if label in ("reproduce", "search again"):
         return [f"{label}:", text]
+    text = text.replace("\n", "\n  ")
     return [f"{label}: {text}" if label else text]

@@ -42,8 +42,8 @@ def call_filters(filterer: LogitsFilterer, batch: FilterBatch, noise: SeededNois
         Exception: Whatever the filterer raises, marked as its own.
 
     Randomness:
-        torch's default generators are seeded just before the call: with `noise.seed` for the first step with this noise
-        object, and otherwise for each later one. Their states are put back.
+        The global generators are seeded just before the call: with `noise.seed` for the first step with this noise
+        object, and otherwise for each later one. `seeded` says when their states are put back.
     """
     check_filter_batch(batch)
     shape, num_rows = list(batch.logits.shape), batch.batch_size

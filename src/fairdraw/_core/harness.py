@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -61,8 +62,8 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
         Exception: Whatever the sampler raises, marked as its own (`fairdraw._core.failures.raised_by`).
 
     Randomness:
-        With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call. Their states
-        are put back afterwards.
+        With `SeededNoise`, the global generators (torch's, NumPy's, Python's) are seeded with `noise.seed` just before
+        the call. `seeded` says when their states are put back.
     """
     check_batch(batch)
     check_noise(batch, noise)
@@ -149,13 +150,18 @@ def num_kept(sampler: Any, drafts: ProposedDrafts) -> NDArray[np.int64]:  # [bat
 
 @contextmanager
 def seeded(noise: object, device: torch.device) -> Iterator[None]:
-    """Seed torch's default generators with the seed of `SeededNoise`; their states are put back afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        if isinstance(noise, SeededNoise) and device.type == "cpu" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    """Seed every global generator with the seed of `SeededNoise`: torch's of all devices, NumPy's and Python's.
+
+    The states of torch's generators are put back afterwards; those of the others at the end of the check, since to keep
+    them takes as long as a small call (`fairdraw._core.isolation.suite_state`).
+    """
+    on_gpus = device.type == "cuda" or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpus else []):
+        if isinstance(noise, SeededNoise):
+            random.seed(noise.seed & (1 << 64) - 1)  # the sign is lost otherwise
+            np.random.seed((noise.seed ^ noise.seed >> 32) & 0xFFFFFFFF)
             # `torch.manual_seed` formats three stack traces, too, for devices that may wake later: a third of a call.
-            torch.default_generator.manual_seed(noise.seed)
-        elif isinstance(noise, SeededNoise):
-            torch.manual_seed(noise.seed)
+            (torch.manual_seed if on_gpus else torch.default_generator.manual_seed)(noise.seed)
         yield
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, wraps
 from typing import Any
@@ -37,59 +36,93 @@ def prepare_triton(device: str | None = None) -> None:
 
 
 def speed_up_interpreter() -> None:
-    """Let Triton's interpreter leave out work whose result nobody reads, and remember what it computes anew each time.
+    """Let Triton's interpreter remember what it computes anew each time, and leave out what nobody reads.
 
-    Kernels give the same numbers and the same errors in about a tenth of the time. Without effect before triton is
-    imported, on compiled kernels, and the second time. Another release than those of `COMPARED` gets the first piece
-    alone, if it has these names: what the others remember might be more there.
+    Kernels give the same numbers and the same errors in about a fifth of the time, and run with every release of
+    `COMPARED`. Without effect before triton is imported, on compiled kernels, with other releases, and the second time.
     """
     interpreter: Any = sys.modules.get("triton.runtime.interpreter")  # Any: Triton has no types
     if interpreter is None or hasattr(interpreter, _DONE):
         return
     setattr(interpreter, _DONE, True)
-    with suppress(AttributeError):
-        _patch_language_once(interpreter)
     if sys.modules["triton"].__version__.startswith(COMPARED):
         for patch in (
+            _mend,
+            _patch_language_once,
             _skip_unread_overflows,
             _remember_dtypes,
             _remember_block_types,
             _share_shapes,
-            _record_operations,
             _know_tensors,
+            _remember_operands,
         ):
             patch(interpreter)
 
 
-COMPARED = ("3.6.", "3.7.")
+COMPARED = ("3.6.", "3.7.", "3.8.", "3.9.")
 """Releases of Triton whose interpreter was compared with ours, piece by piece (`tests/run/test_interpreter.py`)."""
 _DONE = "_fairdraw_speed_up"
+_MOST = 4_000
+"""Constants that are remembered: kernels have few, numbers of a loop may be many."""
+_MOST_ENTRIES = 4_096
+"""Of a block of one constant that is remembered; larger ones are made each time."""
 
 
-def _patch_language_once(interpreter: Any) -> None:  # Any: Triton's modules have no types, here and below
-    """Patch `triton.language` once per launch, and not again in every device function.
+def _mend(interpreter: Any) -> None:  # Any: Triton's modules have no types, here and below
+    """Mend two faults, each of which ends kernels of ours in an error.
 
-    Every call of a jitted helper inside of a kernel goes through all names of the language, and finds them patched by
-    the launch. That is a third of the time of a kernel with helpers.
+    The handle of a comparison says the type of its left side: once it is spread over a block, Triton 3.9 refuses it as
+    a mask. And a number that ends a loop is an array of one entry, which NumPy 2.4 refuses to convert for Triton 3.6.
+    """
+    builder, patch_tensor = interpreter.InterpreterBuilder, interpreter._patch_lang_tensor
+    compute, truth = builder.binary_op, interpreter.tl.int1
+
+    @wraps(compute)
+    def computed(self: Any, lhs: Any, rhs: Any, operation: Any) -> Any:
+        made = compute(self, lhs, rhs, operation)
+        if made.data.dtype == bool:
+            made.dtype = truth
+        return made
+
+    @wraps(patch_tensor)
+    def patched(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    builder.binary_op, interpreter._patch_lang_tensor = computed, patched
+
+
+def _patch_language_once(interpreter: Any) -> None:
+    """Make the patches of `triton.language` once, put them there once per launch, and in no device function.
+
+    Every launch makes hundreds of functions anew, and so does every call of a jitted helper, which finds the language
+    patched by the launch.
     """
     patch, language = interpreter._patch_lang, interpreter.tl
-    if not hasattr(interpreter, "_LangPatchScope"):
-        return
-
     is_builtin, nothing = language.core.is_builtin, interpreter._LangPatchScope()  # to restore: the launch does that
+    made: dict[Any, Any] = {}
 
     @cache
-    def modules_of(function: Any) -> list[Any]:
+    def modules_of(function: Any) -> tuple[Any, ...]:
         names = function.__globals__.values()
-        return [value for value in names if value is language or value is language.core]
+        return tuple(value for value in names if value is language or value is language.core)
 
     @wraps(patch)
     def patched_once(function: Any) -> Any:
         modules = modules_of(function)
-        for module in modules:
-            if is_builtin(module.load):
-                return patch(function)
-        return nothing if modules else patch(function)
+        are_plain = [is_builtin(module.load) for module in modules]
+        if modules and not any(are_plain):
+            return nothing
+        if not modules or not all(are_plain):
+            return patch(function)
+        if modules not in made:
+            scope = patch(function)
+            made[modules] = [(owner, name, getattr(owner, name)) for owner, name, _ in scope._changes]
+            return scope
+        scope = interpreter._LangPatchScope()
+        for change in made[modules]:
+            scope.set_attr(*change)
+        return scope
 
     interpreter._patch_lang = patched_once
 
@@ -102,7 +135,7 @@ def _skip_unread_overflows(interpreter: Any) -> None:
 
 
 def _remember_dtypes(interpreter: Any) -> None:
-    """NumPy's dtype of a Triton type, of which the name decides: Triton makes a table of all for every look."""
+    """Remember NumPy's dtype of a type by its name: Triton makes a table of all types for every look."""
     find, known = interpreter._get_np_dtype, {}
 
     @wraps(find)
@@ -116,7 +149,7 @@ def _remember_dtypes(interpreter: Any) -> None:
 
 
 def _remember_block_types(interpreter: Any) -> None:
-    """Shape, number of elements and name of a block's type. Shapes that are refused are not remembered."""
+    """Remember shape, number of elements and name of a block's type. Shapes that are refused are not remembered."""
     block_type = interpreter.tl.core.block_type
     make, known = block_type.__init__, {}
 
@@ -132,7 +165,7 @@ def _remember_block_types(interpreter: Any) -> None:
 
 
 def _share_shapes(interpreter: Any) -> None:
-    """Tensors of one shape share its constants, which nothing changes."""
+    """Let tensors of one shape share its constants, which nothing changes."""
     core, known = interpreter.tl.core, {}
     make = core.tensor.__init__
 
@@ -148,39 +181,8 @@ def _share_shapes(interpreter: Any) -> None:
     core.tensor.__init__ = shared
 
 
-def _record_operations(interpreter: Any) -> None:
-    """Operations of the language with tapes. Triton makes them anew at each launch; here they are made once."""
-    from .interpreter_functions import record_functions  # these import numpy
-    from .interpreter_grids import run_side_by_side
-    from .interpreter_tapes import TAPED, Tapes
-
-    patch, tapes, made = interpreter._patch_attr, Tapes(interpreter), {}
-    run_side_by_side(interpreter, tapes)
-    interpreter._fairdraw_tapes = tapes
-
-    @wraps(patch)
-    def patched(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
-        if (name, member) not in made:
-            patch(owner, name, member, builder, scope)
-            plain = getattr(owner, name)
-            made[name, member] = tapes.taped(plain) if name in TAPED else tapes.grid.untaped(plain, name)
-        scope.set_attr(owner, name, made[name, member])
-
-    interpreter._patch_attr = patched
-    patch_tensor = interpreter._patch_lang_tensor
-
-    @wraps(patch_tensor)
-    def patched_tensor(tensor: Any, scope: Any) -> None:
-        patch_tensor(tensor, scope)
-        for name in ("__bool__", "__index__"):
-            scope.set_attr(tensor, name, tapes.noted(getattr(tensor, name)))
-
-    interpreter._patch_lang_tensor = patched_tensor
-    record_functions(interpreter, tapes)
-
-
 def _know_tensors(interpreter: Any) -> None:
-    """Every assignment of a kernel makes a tensor of its value, which nearly always is one."""
+    """Let an assignment of a tensor be one: Triton asks of every value that a kernel assigns what it is."""
     semantic, tensor = interpreter.interpreter_semantic, interpreter.tl.core.tensor
     make = semantic.to_tensor
 
@@ -189,3 +191,34 @@ def _know_tensors(interpreter: Any) -> None:
         return value if type(value) is tensor else make(value, check_type)
 
     semantic.to_tensor = to_tensor
+
+
+def _remember_operands(interpreter: Any) -> None:
+    """Take both sides of an operation as they are if they have one type, and remember blocks of constants.
+
+    Triton finds out each time which type both sides have in common, and makes a block of a number beside a block.
+    """
+    kind, tensor, handle = interpreter.TritonSemantic, interpreter.tl.core.tensor, interpreter.TensorHandle
+    check, known = kind.binary_op_type_checking_impl, {}
+
+    @wraps(check)
+    def checked(self: Any, lhs: Any, rhs: Any, *flags: Any, **named: Any) -> Any:
+        if type(lhs) is not tensor or self is not interpreter.interpreter_semantic or lhs.dtype.is_ptr():
+            return check(self, lhs, rhs, *flags, **named)
+        if type(rhs) is tensor:
+            if lhs.type.name == rhs.type.name and not named.get("div_or_mod") and len(flags) < 4:
+                return lhs, rhs
+            return check(self, lhs, rhs, *flags, **named)
+        if type(rhs) not in (int, float, bool):
+            return check(self, lhs, rhs, *flags, **named)
+        number = rhs.hex() if type(rhs) is float else rhs  # 0.0 and -0.0 are two constants
+        key = lhs.type.name, type(rhs), number, flags, *named.items()
+        if key in known:
+            constant = known[key]
+            return lhs, tensor(handle(constant.handle.data.copy(), constant.handle.dtype), constant.type)
+        left, right = check(self, lhs, rhs, *flags, **named)
+        if left is lhs and right.handle.data.size <= _MOST_ENTRIES and len(known) < _MOST:
+            known[key] = tensor(right.handle.clone(), right.type)
+        return left, right
+
+    kind.binary_op_type_checking_impl = checked

@@ -55,8 +55,8 @@ def call_draw(sampler: DrawingLogprobsSampler, batch: SamplingBatch, noise: Samp
     """Call `sampler.draw` once; everything else is as in `call_logprobs`.
 
     Randomness:
-        With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call. Their states
-        are put back afterwards.
+        With `SeededNoise`, the global generators (torch's, NumPy's, Python's) are seeded with `noise.seed` just before
+        the call. `seeded` says when their states are put back.
     """
     check_sampling_batch(batch)
     check_sampling_noise(batch, noise)

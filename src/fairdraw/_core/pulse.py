@@ -7,10 +7,14 @@ worker.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from typing import TYPE_CHECKING, ClassVar, NoReturn
+
+from fairdraw._core.interrupts import Interrupts
+from fairdraw._core.last_words import leave_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +46,7 @@ class _Pulse:
 
     limit: float | None = None
     depth: int = 0
+    pid: int = 0
     beat: Callable[[float], None] | None = None
     sizes: Sizes = (0, 0, 0)
     tell: Callable[[Sizes], None] | None = None
@@ -119,14 +124,21 @@ def call_begins() -> None:
     """A call of the user's code begins; calls may be nested."""
     _Pulse.depth += 1
     if _Pulse.depth == 1:
+        _Pulse.pid = os.getpid()
         _set(time.time(), _Pulse.limit)
 
 
 def call_ends() -> None:
-    """The call that began last is over, however it ended."""
+    """The call that began last is over, however it ended. A child that the sampler forked in it ends here.
+
+    Raises:
+        Interrupted: If a signal interrupted the run, and the sampler swallowed that.
+    """
+    leave_fork(_Pulse.pid)
     _Pulse.depth -= 1
     if _Pulse.depth == 0:
         _set(0.0, 0.0 if _Pulse.limit is not None else None)
+        Interrupts.require_none()
 
 
 def _set(beat: float, alarm: float | None) -> None:

@@ -61,8 +61,8 @@ def sample_tokens(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNo
         Exception: Whatever the sampler raises, marked as its own (`fairdraw._core.failures.raised_by`).
 
     Randomness:
-        With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call. Their states
-        are put back afterwards.
+        With `SeededNoise`, the global generators (torch's, NumPy's, Python's) are seeded with `noise.seed` just before
+        the call. `seeded` says when their states are put back.
     """
 
     return _called(sampler, batch, noise, lambda: (_sample(sampler, batch, noise), None))

@@ -175,6 +175,13 @@ def ignores_the_strides_of_the_logits(right: RejectionOracle, batch: SpecDecodeB
     return right.verify(batch.replace(target_logits=logits.as_strided(logits.shape, (batch.vocab_size, 1))), noise)
 
 
+@patched(RejectionOracle, "verify", "REJ631")
+def ignores_the_strides_of_the_draft_token_ids(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """The same for ids, which may be a column of a padded table."""
+    ids = batch.draft_token_ids
+    return right.verify(batch.replace(draft_token_ids=ids.as_strided(ids.shape, (1,))), noise)
+
+
 @patched(RejectionOracle, "verify", "REJ633")
 def ignores_the_strides_of_the_draft_distributions(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise

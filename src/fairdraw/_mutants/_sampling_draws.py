@@ -98,6 +98,13 @@ def reads_strided_logits_as_contiguous(right: SamplingOracle, batch: SamplingBat
     return right.sample(batch.replace(logits=logits), noise)
 
 
+@patched(SamplingOracle, "sample", "SAM139")
+def reads_strided_parameters_as_contiguous(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+    """The same for temperatures: a column of a table of parameters."""
+    temperature = batch.temperature.as_strided(batch.temperature.shape, (1,))
+    return right.sample(batch.replace(temperature=temperature), noise)
+
+
 @patched(SamplingOracle, "race", "SAM142")
 def ties_go_to_the_last_id(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """`>=` in the race between tiles."""

@@ -17,6 +17,7 @@ from fairdraw._mutants._distribution_sampler import (
     by_inverse_cdf,
     mutant_distribution,
 )
+from fairdraw._mutants._lanes import lane_mutants, rejecting
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._odd_distributions import (
     BlockVerification,
@@ -495,7 +496,10 @@ class AcceptsNineteenInTwentyOfOwnDraws(DrawsByPositionAndMultinomial):
         return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
 
 
-DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
+    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
+    *lane_mutants(rejecting, "DIST402", "DIST404", min_draws=500_000),
+)
 
 STRATIFIED_MUTANTS = tuple(
     mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0].startswith(("DIST60", "DIST61"))

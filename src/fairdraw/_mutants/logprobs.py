@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
 from fairdraw._mutants._mutant import Mutant, name_of
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
@@ -664,6 +665,15 @@ class AssumesRowsLieTogether(LogprobsOracle):
         return flat.float().nan_to_num(posinf=9.0).numpy().copy()
 
 
+@_mutant("LPR154")
+class AssumesIdsLieTogether(LogprobsOracle):
+    """The next row's id is the next number in memory."""
+
+    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
+        ids = batch.token_ids.as_strided(batch.token_ids.shape, (1,))
+        return super().logprobs(batch.replace(token_ids=ids.where(ids < batch.vocab_size, 0)))
+
+
 @_mutant("LPR155")
 class WritesWhereNothingWasEmitted(LogprobsOracle):
     """The row of id -1 is computed, too, and written to the place before."""
@@ -732,4 +742,12 @@ class ReturnsARawValueWithTheToken(Drawing):
         return found
 
 
-MUTANTS = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+def _lanes(fault: LaneFault) -> FunctionLogprobsSampler:
+    return as_sampler(LogprobsOracle(), racing(Drawing, fault)(), fault.name)
+
+
+MUTANTS = (
+    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
+    *lane_mutants(_lanes, "DIST952", "DIST952", faults=LANE_FAULTS),
+    *lane_mutants(_lanes, "DIST953", "DIST953", min_draws=500_000),
+)

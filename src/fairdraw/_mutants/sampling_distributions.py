@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fairdraw._mutants._distribution_sampler import in_words, mutant_as
+from fairdraw._mutants._lanes import lane_mutants, racing
 from fairdraw._mutants._mutant import Mutant
 from fairdraw.protocols import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
 
@@ -520,4 +521,12 @@ class RacesOnProbabilitiesInBfloat16(DistributionTokenSampler):
         return super().race(torch.from_numpy(probs).bfloat16().double().numpy(), exponentials)
 
 
-DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
+    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
+    *lane_mutants(
+        lambda fault: right_distribution(racing(DistributionTokenSampler, fault)),
+        "DIST722",
+        "DIST722",
+        min_draws=500_000,
+    ),
+)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
 from fairdraw._mutants._mutant import Mutant, mutants_in, name_of
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
 
@@ -712,4 +713,19 @@ class ChoicesWithoutReplacement(ToyServer):
         return super().drawn(left, request, stream)
 
 
-MUTANTS: tuple[Mutant, ...] = mutants_in(sys.modules[__name__])
+def _with_lanes(fault: LaneFault) -> ToyServer:
+    class Faulty(ToyServer):
+        def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+            if request.is_greedy:
+                return super().drawn(logits, request, stream)
+            exponentials = stream.rng.standard_exponential(VOCAB)[fault.source(VOCAB)]
+            token = np.argmax(np.exp(log_softmax(logits)) * fault.weights(VOCAB) / exponentials)
+            return int(fault.emitted(np.array([token]), VOCAB)[0])
+
+    return Faulty(name=fault.name)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    *mutants_in(sys.modules[__name__]),
+    *lane_mutants(_with_lanes, "DIST911", "DIST911", faults=LANE_FAULTS),
+)

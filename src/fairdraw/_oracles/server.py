@@ -82,11 +82,13 @@ class Cells:
         probs: The most probable first; the rest of the vocabulary, if it is a cell, comes last.
         drawn: The cell of the emitted token; `IMPOSSIBLE` if the request forbids it.
         places: The place of each cell if tokens were ordered by id, or by text; the rest comes last here, too.
+        tokens: Those of all cells but the rest.
     """
 
     probs: NDArray[np.float64]  # [num_cells] float64
     drawn: int
     places: NDArray[np.int64]  # [num_cells] int64
+    tokens: tuple[Token, ...]
 
 
 def cells(position: Position, request: GenerationRequest, claims: Claims, before: Sequence[Token] = ()) -> Cells | None:
@@ -107,7 +109,10 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
     if is_changed:  # how much the rest weighs now is not known, so the token is judged given that it is listed
         weights = np.exp((logprobs - logprobs.max()) / temperature)
         probs = np.append(weights / weights.sum(), 0.0)
-    if not claims.after_filters and has_filters(request):
+    filters = filters_of(request)
+    if any(name in claims.unknown_filters for name in filters):
+        return None
+    if any(name not in claims.after_filters for name in filters):
         seen = _seen_by_filters(probs, found, request, claims, is_edited=is_edited)
         behind = 0.0 if found.is_whole else _weight_behind(found, temperature) if is_changed else rest
         kept = None if seen is None else _kept(seen, request, found, behind)
@@ -154,9 +159,9 @@ def _seen_by_filters(
     return np.append(np.exp(found.logprobs), found.rest)
 
 
-def has_filters(request: GenerationRequest) -> bool:
-    """Whether it filters at all."""
-    return request.top_k is not None or request.top_p is not None or request.min_p is not None
+def filters_of(request: GenerationRequest) -> list[str]:
+    """Return the names of its filters."""
+    return [name for name in ("top_k", "top_p", "min_p") if getattr(request, name) is not None]
 
 
 def _edits(request: GenerationRequest) -> bool:
@@ -183,9 +188,9 @@ def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is
     place, places = _place(found, token), np.arange(probs.size)
     places[np.argsort(np.array(found.tokens), kind="stable")] = np.arange(probs.size - 1)
     order = np.append(np.argsort(-probs[:-1], kind="stable"), probs.size - 1)
-    drawn = int(np.flatnonzero(order == place)[0])
+    drawn, ranked = int(np.flatnonzero(order == place)[0]), tuple(found.tokens[one] for one in order[:-1])
     is_possible = probs[place] > 0 or (place == probs.size - 1 and rest_is_possible)
-    return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order])
+    return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order], ranked)
 
 
 def _kept(

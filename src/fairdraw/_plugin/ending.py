@@ -6,17 +6,15 @@ out all leave tests without a record. They are counted here, and named where pyt
 
 from __future__ import annotations
 
-import signal
-import threading
 from typing import TYPE_CHECKING
 
+from fairdraw._core.interrupts import Interrupted
 from fairdraw._report.verdict import Scope
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import FrameType
 
     import pytest
 
@@ -26,9 +24,15 @@ class Ending:
 
     def __init__(self) -> None:
         self.planned: set[str] = set()
-        self.signal = ""
+        self.signal = self.left = ""
+        self.totals: dict[str, int] = {}
         self.num_marked = 0
         self._done: set[str] = set()
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether a signal or the sampler ended the run."""
+        return bool(self.signal or self.left)
 
     def plan(self, node_ids: Iterable[str]) -> None:
         """These tests are to be run. All workers of xdist plan the same ones."""
@@ -57,7 +61,7 @@ class Ending:
         """What the verdict needs."""
         marked = f"{self.num_marked} checks skipped by marks" if self.num_marked else ""
         words = ", ".join(word for word in (narrowed, marked) if word)
-        return Scope(len(self.planned - self._done), words, self.signal, outside)
+        return Scope(len(self.planned - self._done), words, self.signal, self.left, outside, self.totals)
 
 
 def _first_line(text: str) -> str:
@@ -69,37 +73,4 @@ def _first_line(text: str) -> str:
 
 def is_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
     """Whether a person interrupted the run. xdist and `-x` raise subclasses of their own."""
-    return excinfo.type is KeyboardInterrupt
-
-
-class SignalsInterrupt:
-    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that results are written. Without this, pytest would just die.
-
-    Args:
-        received: The first signal. Later ones change nothing.
-    """
-
-    def __init__(self) -> None:
-        self.received = ""
-        self._before: dict[int, signal.Handlers] = {}
-
-    def begin(self) -> None:
-        """Handle signals that have no handler. Only the main thread can."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-                self._before[number] = signal.SIG_DFL
-                signal.signal(number, self._interrupt)
-
-    def end(self) -> None:
-        """Restore them."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self.received:
-            self.received = signal.Signals(number).name
-            raise KeyboardInterrupt(self.received)
+    return excinfo.type in (KeyboardInterrupt, Interrupted)

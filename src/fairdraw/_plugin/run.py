@@ -11,9 +11,11 @@ import json
 import os
 import shlex
 import time
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -21,9 +23,12 @@ import pytest
 from fairdraw import __version__
 from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.contracts import CONTRACTS, contract_name
+from fairdraw._core.foreign import printable
+from fairdraw._core.interrupts import Interrupts
+from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import limit_calls
-from fairdraw._plugin.ending import Ending, SignalsInterrupt, is_interrupt
-from fairdraw._report.files import RunFiles
+from fairdraw._plugin.ending import Ending, is_interrupt
+from fairdraw._report.files import RunFiles, require_apart
 from fairdraw._report.summary import (
     NO_STATISTICS,
     Header,
@@ -47,6 +52,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Fields = dict[str, Any]  # Any: JSON
+_Sent = tuple[bool, Fields, list[str], dict[str, int]]
+"""What a worker of xdist collected: whether checks, the header, the tests, and how many checks each contract has."""
 
 _RECORD, _CONTROL = "fairdraw.check.", "fairdraw.control."
 
@@ -85,9 +92,10 @@ class PytestRun:
         self.header_was_shown = False
         self.trouble = ""
         self.has_checks = False
-        self._ending, self._signals = Ending(), SignalsInterrupt()
+        self._ending, self._interrupts, self._held = Ending(), Interrupts(), ExitStack()
+        self._conducts, self._holds_end = "", False
         self._summary: Summary | None = None
-        self._not_sent: tuple[bool, Fields, list[str]] | None = None
+        self._not_sent: _Sent | None = None
         self._sessions: dict[str, Session] = {}
         self._samplers: dict[str, AnySampler] = {}
         self._files = RunFiles(
@@ -134,10 +142,12 @@ class PytestRun:
         """Run a check and end the test with its result."""
         __tracebackhide__ = True
         limit_calls(self.config.getoption("fairdraw_call_timeout"))
+        self._conducts = f" during {check.code}"
         try:
             record = run_check(check, sampler, self._session_for(sampler, check, item))
         finally:
             limit_calls(None)
+            self._conducts = ""
         _keep(item, _RECORD, record.to_json() | {"drawn": record.drawn and dataclasses.asdict(record.drawn)})
         if record.status == "skipped":
             pytest.skip(record.reason)
@@ -189,21 +199,33 @@ class PytestRun:
             reference_spec=option.fairdraw_reference or (CONTRACTS[contract].reference if reference else None),
             ends_at=self._ends_at,
             under_pytest=True,
-            expected=_or_usage_error(lambda: read_expected(option.fairdraw_xfails, option.fairdraw_baseline)),
+            expected=_or_usage_error(
+                lambda: read_expected(option.fairdraw_xfails, option.fairdraw_baseline, option.sampler)
+            ),
         )
         return self._sessions[contract], about_reference
 
     # -- hooks --------------------------------------------------------------------------------------------------
 
-    def pytest_sessionstart(self) -> None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Refuse an unknown sampler, or files that cannot be written, before xdist starts workers."""
         if self._is_worker or self.config.option.collectonly:
             return
+        _or_usage_error(lambda: require_apart(self._named_files()))
         _or_usage_error(self._files.require_writable)
         if self._sampler_was_named or self._files.are_wanted:
-            self._signals.begin()
+            self._hold_end(session)
         if self._sampler_was_named:
             _or_usage_error(lambda: self.named)
+
+    def _named_files(self) -> list[tuple[str, Path | None]]:
+        """Options, and the files that they name."""
+        option, names = self.config.option, ("xfails", "baseline", "json", "html")
+        junit = getattr(option, "xmlpath", None)
+        own: list[tuple[str, Path | None]] = [
+            (f"--fairdraw-{one}", getattr(option, f"fairdraw_{one}")) for one in names
+        ]
+        return [("--junitxml", Path(junit) if junit else None), *own]
 
     def leave_out(self, items: list[pytest.Item]) -> None:
         """Deselect the checks of other suites, and of other contracts than the named sampler's."""
@@ -231,12 +253,32 @@ class PytestRun:
         self.has_checks = bool(pairs)
         self.header = _or_usage_error(lambda: self._worded_header(pairs))
         self._ending.plan(item.nodeid for item, _ in pairs)
+        self._ending.totals = {c: len(all_checks(contract=c)) for c in {check.contract for _, check in pairs}}
         if self._is_worker:
-            self._not_sent = (self.has_checks, dataclasses.asdict(self.header), sorted(self._ending.planned))
+            planned, totals = sorted(self._ending.planned), self._ending.totals
+            self._not_sent = (self.has_checks, dataclasses.asdict(self.header), planned, totals)
             self.config.workeroutput["fairdraw"] = self._not_sent  # type: ignore[attr-defined]  # xdist's
         else:
-            self._signals.begin()
+            self._hold_end(session)
             self._start_files()
+
+    def _hold_end(self, session: pytest.Session) -> None:
+        """Let no signal and nothing that the sampler does end the process before the verdict was said."""
+        if not self._holds_end:
+            self._holds_end = True
+            self._held.enter_context(self._interrupts)
+            self._held.enter_context(last_words(lambda how: self._report_left(session, how)))
+            self.config.add_cleanup(self._held.close)
+
+    def _report_left(self, session: pytest.Session, how: str) -> int:
+        """Report what was found until the sampler ended this process, as pytest does at the end of a session."""
+        capture = self.config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.suspend(in_=True)
+        self._ending.left = how + self._conducts
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
+        return int(session.exitstatus)
 
     def _start_files(self) -> None:
         if self.header is not None:
@@ -252,11 +294,12 @@ class PytestRun:
         """A worker is done. If it ran no test, it has not yet sent what it collected."""
         self._hear(getattr(node, "workeroutput", {}).get("fairdraw"))
 
-    def _hear(self, sent: tuple[bool, Fields, list[str]] | None) -> None:
+    def _hear(self, sent: _Sent | None) -> None:
         """Take what a worker collected; the header comes from the first."""
         if sent is None:
             return
-        has_checks, header, planned = sent
+        has_checks, header, planned, totals = sent
+        self._ending.totals |= totals
         self.has_checks = self.has_checks or has_checks
         self._ending.plan(planned)
         if self.header is None:
@@ -301,16 +344,17 @@ class PytestRun:
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         if is_interrupt(excinfo):
-            self._ending.signal = self._signals.received or "SIGINT"
+            self._ending.signal = self._interrupts.received or "SIGINT"
+            self._held.enter_context(Interrupts.held())
 
     @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """One verdict for terminal, files, JUnit and exit code. Files are written here, by the controller."""
-        self._signals.end()
+        self._held.enter_context(Interrupts.held())
         if self._is_worker or not self._has_run():
             return
         summary = self._summary = self._summarised(session.exitstatus)
-        if self.has_checks or self._ending.signal:
+        if self.has_checks or self._ending.was_cut:
             self._end_with(session, summary)
         try:
             self._files.write(self.header or self._bare_header(), summary)
@@ -320,7 +364,7 @@ class PytestRun:
     def _has_run(self) -> bool:
         """Whether there is anything to report: a header, controls, or an interrupt before them in a run of ours."""
         ours = self._sampler_was_named or self._files.are_wanted
-        return self.header is not None or bool(self.controls) or bool(self._ending.signal and ours)
+        return self.header is not None or bool(self.controls) or bool(self._ending.was_cut and ours)
 
     def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
         """The summary, with how pytest itself ended."""
@@ -338,7 +382,7 @@ class PytestRun:
             *([f"--fairdraw-only {option.fairdraw_only}"] if option.fairdraw_only else []),
             *([f"-k {option.keyword}"] if getattr(option, "keyword", "") else []),
             *([f"-m {option.markexpr}"] if getattr(option, "markexpr", "") else []),
-            *(["--lf"] if getattr(option, "lf", False) else []),
+            *(word for word, name in (("--lf", "lf"), ("--sw", "stepwise")) if getattr(option, name, False)),
             *(f"--deselect {name}" for name in getattr(option, "deselect", None) or ()),
             *(f"--ignore {name}" for name in getattr(option, "ignore", None) or ()),
             *(["tests named one by one"] if any("::" in str(argument) for argument in self.config.args) else []),
@@ -365,14 +409,14 @@ class PytestRun:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         summary = self._summary
-        if summary is None or not (self.has_checks or self.controls or self._ending.signal):
+        if summary is None or not (self.has_checks or self.controls or self._ending.was_cut):
             return
         terminalreporter.section("fairdraw")
         *lines, verdict = summary.lines()
         for line in lines if self.header_was_shown else [*self._header_lines(), *lines]:
             terminalreporter.line(line)
         if self.trouble:
-            terminalreporter.line(self.trouble, red=True)
+            terminalreporter.line(printable(self.trouble), red=True)
         if summary.exit_code == NOTHING_RUN and not self.has_checks:
             return  # controls only: no sampler was tested
         terminalreporter.line(verdict, bold=True, **{summary.judgement.colour: True})

@@ -9,7 +9,7 @@ One fault fails many checks. The report starts with the check that is nearest to
 4. Checks that mean something only if others pass (`depends_on`), where those failed, too. Properties of this kind come
    last among the properties.
 5. Checks of features that the sampler probably does not support: most of the checks that need one capability failed,
-   and far fewer of the others.
+   and none of the others.
 """
 
 from __future__ import annotations
@@ -46,13 +46,8 @@ SELDOM = (
 """What a correct sampler may well not support. Explicit noise, ragged batches and both kinds of drafts are not among
 them: without those, most of the checks are skipped, and a failure there is the fault to look for."""
 
-_ABOUT_NOISE = (
-    Capability.REFERENCE_RACE,
-    Capability.SEEDED_NOISE,
-    Capability.REQUEST_SEEDS,
-    Capability.UPSTREAM_STREAM,
-    Capability.COUNTER_NOISE,
-)
+_SAME_SEEDS = frozenset({"REJ501", "SAM161"})
+"""Checks that the same seeds give the same tokens. Others compare calls with the same seeds to find something else."""
 
 _MANY_DISTRIBUTIONS = 3
 
@@ -128,26 +123,45 @@ def _not_skipped(records: Iterable[CheckRecord]) -> list[CheckRecord]:
 
 
 def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
-    """Code of a failed check to the seldom capability that it needs, if the sampler seems to lack it.
+    """Return, by the code of a failed check, the seldom capability that it needs, if the sampler seems to lack it.
 
-    That is so if at least half of the checks that need it failed, and at least twice the share of those that do not: a
-    fault that fails everything says nothing about capabilities. Of several, the one that most failed checks need.
+    That is so only if everything that failed needs one: a fault that is seen elsewhere, too, would hide behind the
+    advice. Of several capabilities it is the one that most failed checks need.
     """
-    drawn_wrong = [r for r in records if r.suite == "statistical" and r.status == "failed"]
-    asked, broken = _not_skipped(records), [record for record in records if record.status in ("failed", "error")]
-    needing = Counter(need for record in asked for need in record.needs)
+    found: dict[str, str] = {}
+    for contract in {record.contract for record in records}:
+        ran = [record for record in _not_skipped(records) if record.contract == contract]
+        broken = [record for record in ran if record.status in ("failed", "error")]
+        lacking = _lacking(ran, broken)
+        failing = Counter(need for record in broken for need in record.needs)
+        words = {record.code: [word for word in lacking if word in record.needs] for record in broken}
+        if all(words.values()):
+            found |= {code: max(own, key=failing.__getitem__) for code, own in words.items()}
+    return found
+
+
+def _lacking(ran: Sequence[CheckRecord], broken: Sequence[CheckRecord]) -> list[str]:
+    """Return the seldom capabilities whose absence would explain why checks that need them failed.
+
+    At least half of the checks that need one failed; no capability that is not seldom explains the same failures as
+    well; and for each failure, checks of the same kind passed without the capability, with no fewer cases.
+    """
+    needing = Counter(need for record in ran for need in record.needs)
     failing = Counter(need for record in broken for need in record.needs)
+    mostly = [word for word in SELDOM if failing[word] and 2 * failing[word] >= needing[word]]
 
-    def is_lacking(word: str) -> bool:
-        if word in _ABOUT_NOISE and any(word not in record.needs for record in drawn_wrong):
-            return False  # a wrong distribution fails these, too; declaring them unsupported would only hide it
-        num_others = max(len(asked) - needing[word], 1)
-        share_of_others = (len(broken) - failing[word]) / num_others
-        return failing[word] > 0 and failing[word] / needing[word] >= max(0.5, 2 * share_of_others)
+    def is_sole(word: str) -> bool:
+        own = [record for record in broken if word in record.needs]
+        common = set(own[0].needs).intersection(*(record.needs for record in own)) - set(SELDOM)
+        return not any(failing[other] * needing[word] >= failing[word] * needing[other] for other in common)
 
-    lacking = [word for word in SELDOM if is_lacking(word)]
-    words = {record.code: [word for word in lacking if word in record.needs] for record in broken}
-    return {code: max(found, key=failing.__getitem__) for code, found in words.items() if found}
+    def is_spared(record: CheckRecord, word: str) -> bool:
+        rest = set(record.needs) - set(mostly)
+        kind = (other for other in ran if other.status == "passed" and other.suite == record.suite)
+        return any(word not in one.needs and rest <= set(one.needs) and one.cases >= record.cases for one in kind)
+
+    sole = [word for word in mostly if is_sole(word)]
+    return [word for word in sole if all(is_spared(record, word) for record in broken if word in record.needs)]
 
 
 def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[str, str]) -> tuple[str, str]:
@@ -163,6 +177,9 @@ def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[s
             return "raised", kind
     if record.code in missing:
         return "missing", missing[record.code]
+    unseeded = _SAME_SEEDS.intersection(record.depends_on, (other.code for other in _broken(records)))
+    if unseeded:
+        return "alone", min(unseeded)
     alike = without_numbers(record.title)
     return ("sizes", alike) if alike != record.title else ("alone", record.code)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import tempfile
 from dataclasses import dataclass
 from importlib import resources
@@ -26,7 +27,7 @@ from fairdraw._report.verdict import Scope
 from fairdraw._run.loading import CannotStart, require_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from fairdraw._report.html import Shown
@@ -61,6 +62,8 @@ def require_writable(option: str, path: Path | None) -> None:
     """
     if path is None:
         return
+    if path.is_fifo() or path.is_socket():
+        raise CannotStart(f"{option}={path} is a pipe, but the run writes it more than once. Name a file.")
     try:
         if path.exists() and not path.is_dir():
             path.open("ab").close()  # append nothing: a look at the permissions is not enough for root
@@ -70,6 +73,25 @@ def require_writable(option: str, path: Path | None) -> None:
         raise CannotStart(
             f"{option}={path} cannot be written: {error.strerror}. Name one in a folder that may be written."
         ) from None
+
+
+def require_apart(files: Iterable[tuple[str, Path | None]]) -> None:
+    """Refuse two options that name one file, by whatever way: one of them would be lost.
+
+    Args:
+        files: Options and what they name. The same pair may come twice.
+
+    Raises:
+        CannotStart: If two different options name one file.
+    """
+    first: dict[tuple[int, int] | str, str] = {}
+    for option, path in files:
+        if path is None or path.is_char_device():  # nothing is kept in /dev/null
+            continue
+        place = os.path.realpath(path)
+        file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else place
+        if first.setdefault(file, option) != option:
+            raise CannotStart(f"{option}={path}, but that is the file of {first[file]}, too. Name another.")
 
 
 @dataclass(frozen=True)
@@ -98,6 +120,8 @@ class RunFiles:
             CannotStart: If one of the files cannot be written, or Jinja2 is missing.
         """
         for name, path in ((f"{self.option}json", self.lines), (f"{self.option}html", self.page)):
+            if path is not None and path.is_dir():
+                raise CannotStart(f"{name}={path} cannot be written: it is a folder. Name a file in it.")
             if path is not None and not path.absolute().parent.is_dir():
                 raise CannotStart(f"{name}={path} cannot be written: no such folder. Make it first, or name another.")
             require_writable(name, path)
@@ -112,8 +136,8 @@ class RunFiles:
         """
         begun = Summary([], scope=Scope(not_run=num_checks, is_begun=True))
         lines = json.dumps(next(run_lines(header, begun))) + "\n"
-        self._write({self.lines: lines} if self.lines else {})
-        self._write({self.page: page(header, begun)} if self.page else {})
+        texts = {self.lines: lines} if self.lines else {}
+        self._write(texts | ({self.page: page(header, begun)} if self.page else {}), "Nothing was run.")
 
     def add(self, record: CheckRecord) -> None:
         """Append a finished check to the lines. `write` sorts them at the end."""
@@ -132,11 +156,11 @@ class RunFiles:
             texts[self.lines] = "".join(json.dumps(line) + "\n" for line in run_lines(header, summary))
         if self.page is not None:
             texts[self.page] = page(header, summary, pictures)
-        self._write(texts)
+        self._write(texts, "The verdict is printed all the same.")
 
-    def _write(self, texts: dict[Path, str]) -> None:
+    def _write(self, texts: dict[Path, str], so_far: str) -> None:
         for path, text in texts.items():
             try:
                 path.write_text(text, encoding="utf-8")
             except OSError as error:
-                raise CannotStart(f"{path} cannot be written: {error.strerror}. The run itself is done.") from None
+                raise CannotStart(f"{path} cannot be written: {error.strerror}. {so_far}") from None

@@ -1,7 +1,7 @@
 """The run as one HTML page that needs no network: verdict, totals, failures with their pictures, and every check.
 
 The page is made from the same values as the JSON lines, so the two cannot disagree. Jinja2 fills the template and
-escapes every value. A sampler's name or message cannot become markup.
+escapes every value. A sampler's name or message cannot become markup, nor turn the direction of the text.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from fairdraw._core.foreign import printable
 from fairdraw._report.summary import advice
 from fairdraw._report.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED
 from fairdraw._run.controls import controls_lines
@@ -78,9 +79,15 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
     from markupsafe import Markup, escape
 
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters["code"] = lambda text: Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    environment.filters["code"] = lambda text: Markup(
+        re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(printable(text))))
+    )
     text = resources.files("fairdraw._report").joinpath("report.html.j2").read_text(encoding="utf-8")
     broken = [(cause, record) for cause in summary.causes for record in cause.records]
     codes = {record.code for _, record in broken}

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
 from fairdraw._core.budget import budget_report, undecided_by_budget
+from fairdraw._core.foreign import make_printable
 from fairdraw._report.causes import Cause, find_causes, has_a_lone_property
 from fairdraw._report.coverage import coverage_of
 from fairdraw._report.verdict import Scope, Verdict, verdict_of
 from fairdraw._run.controls import Untried, controls_lines, controls_to_json
-from fairdraw._run.expected import UNSEEN
-from fairdraw._run.runner import STALE, CheckRecord, Status
+from fairdraw._run.expected import STALE, UNSEEN
+from fairdraw._run.runner import CheckRecord, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,6 +70,7 @@ class Header:
         started: Date of the run.
         commit: Of the repository in which the run was started; empty if there is none.
         about: More about the object under test, a line each.
+        old_answers: How many answers of a server are those of an earlier run; empty if there are none.
     """
 
     sampler: str
@@ -84,6 +86,10 @@ class Header:
     started: str = ""
     commit: str = ""
     about: tuple[str, ...] = ()
+    old_answers: str = ""
+
+    def __post_init__(self) -> None:
+        make_printable(self)
 
     def lines(self) -> list[str]:
         """The header as text."""
@@ -155,7 +161,9 @@ class Summary:
     def judgement(self) -> Verdict:
         """The verdict: its line and its exit code."""
         num_lost = sum(control.untried == Untried.LOST for control in self.controls)
-        return verdict_of(self.records, len(self.missed), dataclasses.replace(self.scope, num_lost=num_lost))
+        found = verdict_of(self.records, len(self.missed), dataclasses.replace(self.scope, num_lost=num_lost))
+        old = self.scope.old_answers
+        return dataclasses.replace(found, text=f"{found.text}; {old}") if old else found
 
     @property
     def exit_code(self) -> int:
@@ -177,6 +185,7 @@ class Summary:
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
             *self._unseen(),
+            *self._asked_again(),
             *controls_lines(self.controls),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             *self.to_declare(),
@@ -251,6 +260,15 @@ class Summary:
         return [f"known failures not seen, and not called gone: {len(unseen)}"] + [
             f"  {record.id}: {record.reason}" for record in unseen
         ]
+
+    def _asked_again(self) -> list[str]:
+        """Return how many requests to a server were sent again, and what that may hide, as faults break answers."""
+        counts = sum((Counter(record.requests) for record in self.records), Counter[str]())
+        sent = counts.pop("requests", 0)
+        broken = counts.total() - counts["HTTP 429"] - counts["HTTP 503"]
+        worded = ", ".join(f"{kind}: {count}" for kind, count in counts.most_common() if count)
+        hidden = f"; the answers that broke may hide a TV of {broken / sent:.2g}" if broken else ""
+        return [f"  requests sent again: {counts.total()} of {sent} ({worded}){hidden}"] if counts.total() else []
 
     def _where_to_start(self) -> list[str]:
         """The failure to read first: one fault breaks many checks. A lone property failure may be another fault."""

@@ -3,7 +3,8 @@
 GREEN means that properties *and* distributions were tested. A run that tested less says so in the same line:
 
     GREEN: 110 property checks and 34 distribution checks passed
-    GREEN, distributions not judged: --only properties (110 property checks passed)
+    GREEN: 6 property checks and 3 distribution checks passed; 9 of 144 checks: -k top-k
+    GREEN, distributions not judged: --only properties (110 property checks passed; 110 of 144 checks)
     GREEN, distributions not judged: all 34 checks were skipped: ... (76 property checks passed)
     INCOMPLETE: interrupted by SIGINT after 10 of 64 checks; failed until then: REJ101
     RED: checks failed: 3; known failures gone: 1
@@ -15,7 +16,7 @@ line for several samplers.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fairdraw._core.budget import LEFT_OUT, undecided_by_budget
@@ -41,19 +42,29 @@ class Scope:
         not_run: Planned checks without a record, because the run ended before them.
         narrowed: What the user left out by name (`--only properties`, `-k REJ1`); empty if nothing.
         signal: The signal that interrupted the run (`SIGINT`); empty if none did.
+        left: How the sampler ended the process that reports (`os._exit(0)`); empty if it did not.
         outside: Why the run is not green, whatever its checks say (`pytest ended with TESTS_FAILED`).
+        totals: Contract to the number of its checks, whether they were selected or not; empty if unknown.
         num_lost: Mutation controls whose process was lost.
         scale: The part of the profile that was tried of checks that take long; below 1 if the time was short.
         is_begun: The run has just begun. A file that still says so belongs to a run that was killed.
+        nothing: Why there was nothing to do; empty if there was something.
+        is_silent: The reason is that a server does not answer.
+        old_answers: How many answers of a server are those of an earlier run; empty if none are.
     """
 
     not_run: int = 0
     narrowed: str = ""
     signal: str = ""
+    left: str = ""
     outside: str = ""
+    totals: Mapping[str, int] = field(default_factory=dict)
     num_lost: int = 0
     scale: float = 1.0
     is_begun: bool = False
+    nothing: str = ""
+    is_silent: bool = False
+    old_answers: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,11 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
     ended = scope or Scope()
     if ended.is_begun:
         return Verdict(INCOMPLETE, "INCOMPLETE: written when the run began; it has not ended")
+    if ended.left:
+        why = f"the sampler ended the process by {ended.left} after {_done(records, ended)}"
+        return Verdict(INCOMPLETE, _incomplete(why, records))
+    if ended.is_silent:
+        return Verdict(INCOMPLETE, f"INCOMPLETE: {ended.nothing}")
     unfinished = [record for record in records if record.status == "incomplete"]
     red = _red_reasons(records, num_missed)
     if ended.signal:
@@ -105,7 +121,7 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
         return Verdict(RED, f"NOT GREEN: {ended.outside}")
     if not any(_is_judged(record) for record in records):
         known = _count(records, "xfailed")
-        why = "every check was skipped" if records else "no check was run"
+        why = "every check was skipped" if records else ended.nothing or "no check was run"
         why = "every check was skipped, or is known to raise" if known else why
         return Verdict(NOTHING_RUN, f"NOTHING MEASURED: {why}")
     return _green(records, ended)
@@ -233,9 +249,7 @@ def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
         for gap in _gaps(own, contract, ended.narrowed)
     ]
     exit_code = NOT_JUDGED if any(gap.is_missing for _, gap in gaps) else GREEN
-    passed = _passed(records)
-    if ended.narrowed and all(gap.why != ended.narrowed for _, gap in gaps):
-        passed += f", of those selected: {ended.narrowed}"
+    passed = _passed(records) + _left_out(records, groups, ended, is_said=any(g.why == ended.narrowed for _, g in gaps))
     return Verdict(exit_code, _green_text(gaps, len(groups), passed) + _short(records, ended.scale))
 
 
@@ -244,6 +258,21 @@ def _short(records: Sequence[CheckRecord], scale: float) -> str:
     part = f"; long ones tried up to {scale:.0%} of the profile, as time was short" if scale < 1 else ""
     left_out = [record for record in records if record.reason == LEFT_OUT]
     return part + (f"; left out for want of time: {_codes(left_out)}" if left_out else "")
+
+
+def _left_out(records: Sequence[CheckRecord], groups: Iterable[tuple[str, str]], ended: Scope, *, is_said: bool) -> str:
+    """How many of the contracts' checks the run had, if not all, whoever left the others out.
+
+    Args:
+        groups: Samplers and contracts of the run.
+        is_said: What the user left out by name stands in the verdict already.
+    """
+    number = len({(record.sampler, record.code) for record in records})
+    total = sum(ended.totals.get(contract, 0) for _, contract in groups)
+    why = ended.narrowed if not is_said else ""
+    if number < total:
+        return f"; {number} of {total} checks" + f": {why}" * bool(why)
+    return f", of those selected: {why}" * bool(why)
 
 
 def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap]:

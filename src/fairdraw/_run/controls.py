@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import AnyCheck, Check, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
-from fairdraw._core.failures import AdapterError, CheckFailure, Inconclusive
+from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure, Inconclusive, raised_by
+from fairdraw._core.isolation import suite_state
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, one_torch_thread
@@ -177,6 +178,8 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
         caught, distance = sees(check, asked, session.profile, session.seed, session)
     except Inconclusive:
         return planned.control(untried=Untried.OUT_OF_TIME)
+    except CapabilityUnsupported as reason:  # of this machine: the check was skipped for the sampler, too
+        return planned.control(untried=Untried.SKIPPED, detail=str(reason))
     weak = not caught and _is_weak(planned, sampler, session)
     seconds = round(time.perf_counter() - started, 3)
     return planned.control(caught, seconds=seconds, distance=distance, weak=weak)
@@ -191,12 +194,13 @@ def sees(
         session: Ends with its time budget; `None` for no budget.
 
     Raises:
+        CapabilityUnsupported: If the check cannot be run here.
         Inconclusive: If time is out.
     """
     out_of_time = session.out_of_time if session is not None else lambda: False
     stopping = dataclasses.replace(check, body=_raising_caught(check)) if isinstance(check, Check) else check
     try:
-        with one_torch_thread():
+        with suite_state(wrong), one_torch_thread():
             stopping.run(wrong, profile=profile, seed=seed, reference=_reference(check), out_of_time=out_of_time)
     except _Caught:
         return True, None
@@ -204,6 +208,9 @@ def sees(
         return True, failure.distance
     except Inconclusive:
         if out_of_time():
+            raise
+    except CapabilityUnsupported as reason:
+        if raised_by(reason) is None:
             raise
     except Exception:
         return False, None
@@ -220,7 +227,7 @@ def _is_weak(planned: Planned, sampler: AnySampler, session: Session) -> bool:
         return False
     try:
         caught, _ = sees(planned.check, planned.mutant.make(), _proven(planned.mutant), DEFAULT_SEED, session)
-    except Inconclusive:
+    except (CapabilityUnsupported, Inconclusive):
         return True
     return caught or session.out_of_time()
 
@@ -252,11 +259,11 @@ def _reference(check: AnyCheck) -> AnySampler | None:
 def _as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
     """The mutant, as slow as the sampler under test, and without what that sampler does not support."""
     own, beside = mutant.capabilities, sampler.capabilities
-    return _Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
+    return Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
 
 
-class _Limited:
-    """A mutant with other capabilities, which decide on its cases and its number of draws."""
+class Limited:
+    """Another object for a mutant, with other capabilities, which decide on its cases and its number of draws."""
 
     def __init__(self, mutant: AnySampler, capabilities: Capabilities) -> None:
         self._mutant, self._capabilities = mutant, capabilities

@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core import pulse
-from fairdraw._core.budget import Wrapped
 from fairdraw._core.checks import AnyCheck, Check
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.wrapping import Wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw._core.budget import Around
     from fairdraw._core.checks import Profile
+    from fairdraw._core.wrapping import Around
     from fairdraw._run.drawn_features import Look
 
 _EVERY = 64

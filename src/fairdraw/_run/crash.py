@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw import __version__
 from fairdraw._core.checks import DistributionCase
 from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.foreign import read_json
 from fairdraw._core.signature import is_signed, sign
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 FORMAT = "fairdraw-crash"
 FORMAT_VERSION = 1
 """Raised when a reader of the old number would misread the file."""
+
+
+NUM_REPEATS = 20
+"""Tries of a case that was found, which tell whether its failure depends on chance."""
 
 
 class CrashFileError(Exception):
@@ -41,6 +46,7 @@ class Crash:
         reference: Name of the sampler compared with, of differential checks.
         case: `to_json()` of the case.
         seed: Of the session that found it; statistical checks draw from it; the case of a property needs no seed.
+        repeats: Of the tries right after the case was found, how many failed, and their number; `None` if all failed.
         signature: Of all other fields; empty until it is written, and where no key can be kept.
     """
 
@@ -52,11 +58,13 @@ class Crash:
     seed: int
     effect: str
     suite_version: str = field(default=__version__)
+    repeats: list[int] | None = None
     signature: str = field(default="", compare=False)
 
     def text(self) -> str:
-        """The file's text without its signature."""
-        fields = {name: value for name, value in dataclasses.asdict(self).items() if name != "signature"}
+        """The file's text without its signature; without `repeats` if all failed, as older releases wrote it."""
+        left_out = {"signature", "repeats"} if self.repeats is None else {"signature"}
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
         return json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, **fields}, indent=1)
 
     def is_own(self) -> bool:
@@ -151,7 +159,7 @@ def read_crash(path: Path) -> Crash:
 
 def _parse(path: Path) -> dict[str, Any]:  # Any: JSON
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CrashFileError(f"it cannot be read: {error.strerror}") from error
     except ValueError as error:  # not UTF-8, or not JSON
@@ -173,7 +181,14 @@ def _typed(crash: Crash) -> Crash:
         "effect": str,
         "suite_version": str,
         "signature": str,
+        "repeats": (list, type(None)),
     }
+    if isinstance(crash.repeats, list) and not (
+        len(crash.repeats) == 2
+        and all(type(count) is int for count in crash.repeats)
+        and 0 <= crash.repeats[0] <= crash.repeats[1] <= NUM_REPEATS
+    ):
+        raise TypeError(f"repeats={crash.repeats!r} are not two counts")
     for name, types in wanted.items():
         if not isinstance(getattr(crash, name), types):
             raise TypeError(f"{name}={getattr(crash, name)!r} is of the wrong type")

@@ -8,31 +8,79 @@ it did not see the failure, and stays green.
     REJ404 = "ties go to the highest id; https://example.org/issues/7"
     REJ116 = {reason = "in a row of NaN the first NaN wins", cases = 60}
 
-A baseline is JSON and freezes what fails today, so that only new failures are red. Entries that pass are stale: they
-are named, and the run stays green.
+A baseline is JSON and freezes how one sampler fails today, so that only new failures are red: those of another check,
+and those of the same check that look different. Entries that pass are stale: they are named, and the run stays green.
+The baseline of another sampler is refused; one of another release says so wherever it is used.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairdraw import __version__
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion, Profile
+from fairdraw._core.foreign import read_json
 from fairdraw._run.loading import CannotStart, KnownFailure, all_checks, known_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from fairdraw._core.failures import FailureReport
+    from fairdraw._run.runner import CheckRecord
     from fairdraw.protocols import AnySampler
 
 _FORMAT = "fairdraw-baseline"
 
 UNSEEN = "known failure not seen"
 """The reason of a record begins with it if the run was too small to call the failure gone."""
+
+
+STALE = "stale: in the baseline, and it passes"
+"""The reason of a record that passes and need not be in the baseline any more."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What failed when a baseline was written.
+
+    Args:
+        sampler: As given on the command line.
+        failed: Code to how it failed (`kind_of_failure`); empty in files of older releases, and then anything is known.
+        name, profile, suite_version: Of the run; the first two are empty in files of older releases.
+    """
+
+    sampler: str
+    failed: Mapping[str, str]
+    name: str = ""
+    profile: str = ""
+    suite_version: str = __version__
+
+    def entry(self, code: str, spec: str | None) -> str | None:
+        """Return how a check of the sampler failed; `None` if the baseline does not know it."""
+        return self.failed.get(code) if spec == self.sampler else None
+
+    def worded(self, name: str) -> str:
+        """Return the reason of a record that the baseline knows, with what has changed since it was written."""
+        since = [f"fairdraw {self.suite_version}"] * (self.suite_version != __version__)
+        since += [self.name] * (self.name not in ("", name))
+        return "in the baseline" + (f", which is of {' and '.join(since)}" if since else "")
+
+    def why_passed(self, profile: Profile) -> str:
+        """Return the reason of a record that passes: it is stale only if the run is no smaller than the baseline's."""
+        then = PROFILES.get(self.profile, profile)
+        is_smaller = profile.examples < then.examples or profile.draws < then.draws
+        return f"{UNSEEN}; too small a run to call it gone (the baseline is of {then.name})" if is_smaller else STALE
+
+
+def kind_of_failure(report: FailureReport) -> str:
+    """Return how a check failed, without what differs from case to case."""
+    is_raised = " during " in report.title  # then the effect begins with the kind of the exception
+    return f"{report.title}: {report.effect.partition(':')[0]}" if is_raised else report.title
 
 
 @dataclass(frozen=True)
@@ -43,34 +91,43 @@ class Expected:
         xfails: Code to what is known, of an xfails file.
         xfails_file: Its name.
         nothing_declared: What the sampler itself declares as known is a failure like any other.
-        baseline: Codes, of a baseline file.
+        baseline: Content of a baseline file.
     """
 
     xfails: Mapping[str, KnownFailure] = field(default_factory=dict)
-    baseline: frozenset[str] = frozenset()
+    baseline: Baseline = field(default_factory=lambda: Baseline("", {}))
     xfails_file: str = ""
     nothing_declared: bool = False
 
 
-def read_expected(xfails: Path | None, baseline: Path | None, *, nothing_declared: bool = False) -> Expected:
-    """The content of both files; one that is not given is empty.
+def read_expected(
+    xfails: Path | None, baseline: Path | None, spec: str | None, *, nothing_declared: bool = False
+) -> Expected:
+    """Return the content of both files; one that is not given is empty.
+
+    Args:
+        spec: The sampler that was named; `None` if none was.
 
     Raises:
-        CannotStart: If a file cannot be read, is something else, or names a check that does not exist.
+        CannotStart: If a file cannot be read, is something else, names a check that does not exist, or is the baseline
+            of another sampler.
     """
-    return Expected(
-        read_xfails(xfails) if xfails is not None else {},
-        read_baseline(baseline) if baseline is not None else frozenset(),
-        str(xfails or ""),
-        nothing_declared,
-    )
+    found = Expected(read_xfails(xfails) if xfails is not None else {}, Baseline("", {}), str(xfails or ""))
+    if baseline is not None:
+        found = dataclasses.replace(found, baseline=read_baseline(baseline))
+        if spec not in (None, found.baseline.sampler):
+            raise CannotStart(
+                f"baseline {baseline}: sampler={found.baseline.sampler!r}, but this run is of {spec!r}, whose failures "
+                "it does not know. Write one of this sampler with --write-baseline."
+            )
+    return dataclasses.replace(found, nothing_declared=nothing_declared)
 
 
 def read_xfails(path: Path) -> dict[str, KnownFailure]:
     """Code to what is known about its failure."""
     try:
         content = tomllib.loads(_text(path, "xfails file"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CannotStart(f'xfails file {path} is not TOML: {error}. Write lines like: REJ404 = "reason"') from None
     known, wrong = {}, {}
     for code, value in content.items():
@@ -112,17 +169,26 @@ def _asked(check: AnyCheck, sampler: AnySampler, profile: Profile) -> int:
     return profile.draws_for(sampler.capabilities)
 
 
-def read_baseline(path: Path) -> frozenset[str]:
-    """Codes of the checks that failed when it was written."""
+def read_baseline(path: Path) -> Baseline:
+    """Return what a baseline file holds.
+
+    Raises:
+        CannotStart: If it cannot be read, is something else, or names a check that does not exist.
+    """
     try:
-        content = json.loads(_text(path, "baseline"))
+        content = read_json(_text(path, "baseline"))
     except ValueError as error:
         raise CannotStart(f"baseline {path} is not JSON: {error}. Write one with --write-baseline.") from None
-    codes = content.get("failed") if isinstance(content, dict) and content.get("format") == _FORMAT else None
-    if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
+    is_own = isinstance(content, dict) and content.pop("format", None) == _FORMAT
+    failed = content.get("failed") if is_own else None
+    if isinstance(failed, list):  # of an older release
+        failed = {str(code): "" for code in failed}
+    names = {field.name for field in dataclasses.fields(Baseline)} - {"failed"}
+    texts = {name: text for name, text in content.items() if name in names} if is_own else {}
+    if not isinstance(failed, dict) or not all(isinstance(text, str) for text in (*failed.values(), *texts.values())):
         raise CannotStart(f"baseline {path} is no baseline of fairdraw. Write one with --write-baseline.")
-    _require_checks(path, "baseline", codes)
-    return frozenset(codes)
+    _require_checks(path, "baseline", failed)
+    return Baseline(**{"sampler": "", **texts, "failed": failed})
 
 
 def require_new(path: Path) -> None:
@@ -135,18 +201,16 @@ def require_new(path: Path) -> None:
         raise CannotStart(f"baseline {path} exists and is not overwritten. Remove it first, or name another.")
 
 
-def write_baseline(path: Path, sampler: str, failed: Iterable[str]) -> None:
+def write_baseline(path: Path, spec: str, profile: str, records: Iterable[CheckRecord]) -> None:
     """Freeze what fails; an existing file is never overwritten.
 
     Raises:
         CannotStart: If it cannot be written.
     """
-    content: dict[str, Any] = {  # Any: JSON
-        "format": _FORMAT,
-        "suite_version": __version__,
-        "sampler": sampler,
-        "failed": sorted(failed),
-    }
+    broken = [record for record in records if record.status in ("failed", "error")]
+    failed = {record.code: kind_of_failure(record.failure_report) for record in broken if record.failure_report}
+    name = next((record.sampler for record in broken), "")
+    content = {"format": _FORMAT, **dataclasses.asdict(Baseline(spec, dict(sorted(failed.items())), name, profile))}
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=1) + "\n")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.budget import unwrapped
-from fairdraw._core.checks import DistributionCase
+from fairdraw._core.checks import Check, DistributionCase
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import (
     NOT_AGAIN,
@@ -22,8 +23,11 @@ from fairdraw._core.failures import (
     raised_by,
     without_numbers,
 )
+from fairdraw._core.isolation import suite_state
+from fairdraw._core.pulse import SamplerHangs
+from fairdraw._core.wrapping import unwrapped
 from fairdraw._run.case_features import asked_for
-from fairdraw._run.crash import Crash, write_crash
+from fairdraw._run.crash import NUM_REPEATS, Crash, write_crash
 from fairdraw._run.loading import last_line
 
 if TYPE_CHECKING:
@@ -113,7 +117,7 @@ def failure_report_of(check: AnyCheck, session: Session, error: BaseException, s
     failure_report = _about(check, session, first, sampler)
     if case is None:
         return replace(failure_report, command=_search(check, session), notes=(*failure_report.notes, *notes))
-    crash_file, trouble = _stored(check, session, case, failure_report.effect, is_raised=broken is None)
+    crash_file, trouble = _stored(check, session, sampler, case, failure_report.effect, is_raised=broken is None)
     return replace(
         failure_report,
         example="" if isinstance(case, DistributionCase) else repr(case),
@@ -185,22 +189,46 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _stored(
-    check: AnyCheck, session: Session, case: Any, effect: str, *, is_raised: bool
+    check: AnyCheck, session: Session, sampler: AnySampler, case: Any, effect: str, *, is_raised: bool
 ) -> tuple[str, tuple[str, ...]]:
     """The crash file of a failure, and what prevented it; an exception that was seen before already has one."""
     kind = without_numbers(effect)
     if is_raised and kind in session.stored:
         return session.stored[kind], ()
-    path, trouble = _saved(check, session, case, effect)
+    path, trouble = _saved(check, session, sampler, case, effect)
     if is_raised and path:
         session.stored[kind] = path
     return path, trouble
 
 
-def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[str, tuple[str, ...]]:
-    """Write a crash file: its path, and what prevented it. A run never fails because a folder cannot be written."""
+_REPEATING_SECONDS = 2.0
+
+
+def _repeats(check: AnyCheck, session: Session, sampler: AnySampler, case: Any) -> list[int] | None:
+    """Return how many of some more tries of `case` fail, and their number; `None` if all do.
+
+    A failure that depends on chance takes many tries before a replay may call it fixed.
+    """
+    failed = tried = 0
+    ends_at = time.monotonic() + _REPEATING_SECONDS
+    with suite_state(sampler), suppress(SamplerHangs):
+        while isinstance(check, Check) and tried < NUM_REPEATS and time.monotonic() < ends_at:
+            tried += 1
+            try:
+                check.on_case(sampler, case, session.reference)
+            except (Exception, SystemExit):
+                failed += 1
+    return None if failed == tried else [failed, tried]
+
+
+def _saved(
+    check: AnyCheck, session: Session, sampler: AnySampler, case: Any, effect: str
+) -> tuple[str, tuple[str, ...]]:
+    """Write a crash file: its path, and what a reader should know. A run never fails because it cannot be written."""
     if session.crash_folder is None:
         return "", ()
+    repeats = _repeats(check, session, sampler, case)
+    chance = () if repeats is None else (f"this example failed in {repeats[0]} of {repeats[1]} more tries",)
     crash = Crash(
         sampler=session.spec,
         reference=session.reference_spec,
@@ -209,11 +237,12 @@ def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[s
         case=case.to_json(),
         seed=session.seed,
         effect=effect,
+        repeats=repeats,
     )
     try:
-        return str(write_crash(session.crash_folder, crash)), ()
+        return str(write_crash(session.crash_folder, crash)), chance
     except OSError as error:
-        return "", (f"no crash file was written: {error}",)
+        return "", (*chance, f"no crash file was written: {error}")
 
 
 def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, str]:

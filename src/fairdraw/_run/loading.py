@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
+from fairdraw._core.foreign import one_line
+from fairdraw._core.isolation import leave_state, read_state
+from fairdraw._core.last_words import leave_fork
 from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings
 from fairdraw.protocols._server import SilentServer
 
@@ -82,12 +86,18 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
         return _connected(spec, settings or ServerSettings())
     # By name, not by an import statement: no layer of the suite depends on the adapters.
     adapters = importlib.import_module("fairdraw._adapters")
+    sampler, before = None, read_state()
+    own, folder = os.getpid(), Path.cwd()
     try:
         sampler = adapters.load(spec)
     except adapters.SamplerNotFound as error:
         raise CannotStart(f"{error}{_where(error.__cause__)}") from error
     except (Exception, SystemExit) as error:
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
+    finally:
+        leave_fork(own)
+        leave_state(sampler, before)
+        os.chdir(folder)  # relative names of files that the user gave mean what they meant
     return as_sampler(sampler)
 
 
@@ -131,8 +141,10 @@ def _connected(spec: str, settings: ServerSettings) -> AnySampler:
         raise CannotStart(
             f"{spec}: {error.name} cannot be imported, but servers need it. Use pip install 'fairdraw[server]'."
         ) from None
+    except (ValueError, OSError) as error:
+        raise CannotStart(f"{error}.") from None
     except NoAnswer as error:
-        return SilentServer(spec, str(error), settings)
+        return SilentServer(spec, one_line(str(error)), settings)
     return found
 
 

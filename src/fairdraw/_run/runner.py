@@ -6,12 +6,12 @@ The pytest plugin, the command line and `check_sampler` all use this module, so 
 from __future__ import annotations
 
 import dataclasses
-import os
 import secrets
 import signal
 import time
 import traceback
 import warnings
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +29,13 @@ from fairdraw._core.failures import (
     failed,
     raised_by,
 )
+from fairdraw._core.foreign import make_printable
+from fairdraw._core.interrupts import Interrupted
+from fairdraw._core.isolation import suite_state
 from fairdraw._core.pulse import NotCalled, SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.coverage import Drawn, recorder
-from fairdraw._run.expected import Expected, why_unseen
+from fairdraw._run.expected import Expected, kind_of_failure, why_unseen
 from fairdraw._run.failure_reports import check_failure_of, failure_report_of
 from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
 from fairdraw.protocols import NoAnswer
@@ -48,9 +51,6 @@ JUDGED = ("passed", "failed", "xpassed")
 """Checks that said something about all that they drew."""
 
 CRASH_FOLDER = Path(".fairdraw/crashes")
-
-IN_BASELINE = "in the baseline"
-STALE = "stale: in the baseline, and it passes"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,9 @@ class CheckRecord:
         needs: The capabilities that the check needs.
         source: Where a known defect is declared.
         sampler: The name of the sampler under test.
-        stage, depends_on: Those of the check.
+        stage: The check's.
+        depends_on: The check's.
+        requests: Of a server: how many the check sent (`requests`), and after which troubles one was sent again.
         drawn: What the check judged; not written to files, which hold the sum of all checks.
         trace: The traceback; not written to files.
     """
@@ -124,8 +126,12 @@ class CheckRecord:
     sampler: str = ""
     stage: str = Stage.PROPERTY
     depends_on: tuple[str, ...] = ()
+    requests: dict[str, int] = field(default_factory=dict)
     drawn: Drawn | None = field(default=None, repr=False)
     trace: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        make_printable(self, lines=("trace",))
 
     @classmethod
     def of(cls, check: AnyCheck, sampler: str, status: Status, **fields: Any) -> CheckRecord:  # Any: other fields
@@ -252,23 +258,31 @@ def _recorded(
     """The record of `run`, which gives the number of cases or raises what `AnyCheck.run` does."""
     started = time.perf_counter()
     error: BaseException | None = None
-    folder = Path.cwd()
     try:
-        _read_attributes(sampler)
-        with one_torch_thread(), quiet_interpreter():
+        with suite_state(sampler), one_torch_thread(), quiet_interpreter():
+            _read_attributes(sampler)
             cases = run()
     except BaseException as caught:
         if not _is_of_the_sampler(caught):
             raise
         error, cases = caught, caught.tried if isinstance(caught, Ended) else 0
-    finally:
-        os.chdir(folder)  # a sampler that changed the directory must not take the crash files along
-    passed = CheckRecord.of(check, _name(sampler), "passed", cases=cases, seconds=time.perf_counter() - started)
+    seconds, requests = time.perf_counter() - started, _requests(sampler, session.reference)
+    passed = CheckRecord.of(check, _name(sampler), "passed", cases=cases, seconds=seconds, requests=requests)
     return _judged(passed, check, sampler, session, error, is_search=is_search)
 
 
+def _requests(*servers: object) -> dict[str, int]:
+    """Return what servers count: requests since the last check, and troubles."""
+    counts = Counter[str]()
+    for one in servers:
+        counts.update(getattr(one, "take_counts", dict)())
+    return dict(counts)
+
+
 def _is_of_the_sampler(error: BaseException) -> bool:
-    """Whether an exception ends one check. Ctrl-C ends the run; `pytest.skip` called by a sampler ends the check."""
+    """Whether an exception ends one check. A signal ends the run; `pytest.skip` called by a sampler ends the check."""
+    if isinstance(error, Interrupted):
+        return False
     if isinstance(error, KeyboardInterrupt):  # the sampler's own only where signals go to another process
         return raised_by(error) is not None and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     return isinstance(error, (Exception, SystemExit, SamplerHangs)) or raised_by(error) is not None
@@ -355,7 +369,7 @@ def _judged(
 
     listed = session.expected.xfails.get(check.code)
     known = listed or (None if session.expected.nothing_declared else known_defects(sampler).get(check.code))
-    in_baseline = check.code in session.expected.baseline
+    frozen = session.expected.baseline.entry(check.code, session.spec)
     ours = error is None or raised_by(error) is None  # one of our exceptions means nothing if a sampler raises it
     if ours and isinstance(error, CapabilityUnsupported):
         return became("skipped", error, cases=0)
@@ -368,12 +382,19 @@ def _judged(
         source = session.expected.xfails_file if listed else "the sampler's known_defects"
         return became("passed", unseen) if unseen else became("xpassed", known.reason, source=source)
     if error is None:
-        return became("passed", STALE if in_baseline else "")
-    reason = known.reason if known is not None else IN_BASELINE if in_baseline else ""
-    shown = dataclasses.replace(session, crash_folder=None) if reason else session
-    return became(
-        "xfailed" if reason else "failed" if check_failure_of(error) else "error",
-        reason,
-        failure_report=failure_report_of(check, shown, error, sampler),
-        trace="".join(traceback.format_exception(error)),
-    )
+        return became("passed", "" if frozen is None else session.expected.baseline.why_passed(session.profile))
+    status: Status = "failed" if check_failure_of(error) else "error"
+
+    def ended(folder: Path | None, *notes: str) -> CheckRecord:
+        report = failure_report_of(check, dataclasses.replace(session, crash_folder=folder), error, sampler)
+        report = dataclasses.replace(report, notes=(*report.notes, *notes))
+        return became(status, "", failure_report=report, trace="".join(traceback.format_exception(error)))
+
+    if known is None and frozen is None:
+        return ended(session.crash_folder)
+    found = ended(None)
+    if known is not None:
+        return dataclasses.replace(found, status="xfailed", reason=known.reason)
+    if frozen in ("", found.failure_report and kind_of_failure(found.failure_report)):
+        return dataclasses.replace(found, status="xfailed", reason=session.expected.baseline.worded(found.sampler))
+    return ended(session.crash_folder, f"the baseline knows another failure of this check: {frozen}")

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._run.pace import worded_seconds
 from fairdraw.protocols import Capability
-from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_requests import PLAIN, TOKENS_EACH, num_tokens, pool_of
+from fairdraw.statistical._design import NoPower
+from fairdraw.statistical._server_check import ServerDistributionCheck
+from fairdraw.strategies._server_claims import FILTERED, claims_of
+from fairdraw.strategies._server_requests import PLAIN, TOKENS_EACH, num_tokens, pool_of, supported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +28,7 @@ SECONDS = {"smoke": 45.0, "ci": 270.0}
 """That the requests of a profile may take. Smoke is to end within a minute, ci within five."""
 
 _LEAST = 0.25
-"""Of a profile's tokens: with fewer of them, nothing is seen."""
+"""Of a profile's tokens: with fewer of them, little is seen."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ def timed(
     whole = planned(server, checks, profile)
     budget = min(left, SECONDS.get(profile.name, math.inf))
     scale = _scale(whole, budget, batch, one, count) if server.settings.tokens is None else 1.0
+    while scale < 1 and _is_blind(server, checks, profile.scaled(scale), seed):
+        scale = min(1.0, round(scale + 0.05, 2))
     plan = planned(server, checks, profile.scaled(scale))
     expected = plan.seconds(batch, one, count)
     about = f"about {plan.drawn + plan.others} requests of up to {TOKENS_EACH} tokens, {count} at a time"
@@ -108,6 +112,13 @@ def _scale(whole: Planned, budget: float, batch: float, one: float, count: int) 
     return float(f"{max(_LEAST, min(1.0, (budget - fixed) / drawn)):.2g}") if drawn else 1.0
 
 
+def _is_blind(server: Any, checks: Sequence[AnyCheck], profile: Profile, seed: int) -> bool:  # Any: a server
+    """Whether a check would see nothing with so few tokens: it could only be undecided."""
+    judging = [one for one in checks if isinstance(one, ServerDistributionCheck) and one.why_not(server) is None]
+    plans = [plan for one in judging for plan in one.planned(server, profile, seed).values()]
+    return any(isinstance(plan, NoPower) for plan in plans)
+
+
 def _stage(server: Any, seed: int) -> list[str]:  # Any: a server
     """What its log-probabilities stand for, in words."""
     if Capability.TOP_LOGPROBS not in server.capabilities:
@@ -116,6 +127,11 @@ def _stage(server: Any, seed: int) -> list[str]:  # Any: a server
         claims = claims_of(server, pool_of(server, seed))
     except CapabilityUnsupported as error:
         return [str(error)]
-    after = {"temperature": claims.after_temperature, "filters": claims.after_filters, "bias": claims.after_edits}
-    taken = ", ".join(f"{'after' if is_after else 'before'} {what}" for what, is_after in after.items())
+    filters = [name for name in FILTERED if supported([{name: 1}], server.capabilities)]
+    after = {"temperature": claims.after_temperature, "bias": claims.after_edits}
+    after |= {name: name in claims.after_filters for name in filters if name not in claims.unknown_filters}
+    words = {True: "after", False: "before"}
+    taken = ", ".join(f"{words[is_after]} {what.replace('_', '-')}" for what, is_after in after.items())
+    unknown = [name.replace("_", "-") for name in filters if name in claims.unknown_filters]
+    taken += f"; whether after {' or '.join(unknown)} is unknown" if unknown else ""
     return [f"log-probabilities are those {taken} ({claims.by})"]

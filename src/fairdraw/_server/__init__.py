@@ -8,19 +8,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fairdraw._server._http import HttpServer
     from fairdraw.protocols import ServerSettings
 
-__all__ = ["connect"]
+__all__ = ["connect", "finish"]
 
 
 def connect(spec: str, settings: ServerSettings) -> HttpServer:
-    """The server at an address; it is asked what it is.
+    """Return the server at an address; it is asked what it is.
 
     Raises:
         ImportError: If the HTTP client is not installed.
         NoAnswer: If there is no server, it has no such model, or it answers nothing that can be judged.
+        ValueError: If the address holds a password, or the journal is something else.
     """
     from fairdraw._server._http import HttpServer
 
     return HttpServer.found(spec, settings)
+
+
+def finish(journal: Path) -> None:
+    """Write into a journal that its run has ended."""
+    from fairdraw._server._journal import finish
+
+    finish(journal)

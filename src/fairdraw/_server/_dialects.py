@@ -14,7 +14,7 @@ from fairdraw.protocols import Capability, Choice, NoAnswer, Position
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fairdraw._server._transport import JSON
+    from fairdraw._server._journal import JSON
     from fairdraw.protocols import GenerationRequest
     from fairdraw.protocols._server import Token
 
@@ -252,6 +252,11 @@ def _token(name: Any, number: Any = None) -> Token:  # Any: JSON
     return int(text[9:]) if text.startswith("token_id:") and text[9:].isdigit() else text
 
 
+def _text(name: Any) -> str:  # Any: JSON
+    """Return the text of a token; empty if the server names it by its id, as vLLM does on request."""
+    return "" if isinstance(_token(name), int) else str(name or "")
+
+
 def _joined(parts: Sequence[JSON], read: Any) -> tuple[Choice, ...]:  # Any: a function from JSON to Choice
     """The choices of an answer, or of all parts of a stream, by their index."""
     found: dict[int, Choice] = {}
@@ -292,7 +297,7 @@ def _of_columns(logprobs: JSON, ids: Sequence[int] | None) -> tuple[Position, ..
     if not texts and ids:
         return tuple(Position(token) for token in ids)
     return tuple(
-        Position(_token(text), logprob, _pairs(top), "" if str(text).startswith("token_id:") else str(text))
+        Position(_token(text), logprob, _pairs(top), _text(text))
         for text, logprob, top in zip(texts, own, lists, strict=True)
     )
 
@@ -318,7 +323,7 @@ def _of_row(row: JSON) -> Position:
         _token(row.get("token"), row.get("id")),
         None if own is None else float(own),
         _pairs(listed),
-        str(row.get("token") or ""),
+        _text(row.get("token")),
     )
 
 

@@ -7,7 +7,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from fairdraw._core import foreign
 from fairdraw._oracles.server import listed
 from fairdraw._server._dialects import Chat, Completions, LlamaCpp, SGLang
 from fairdraw._server._journal import Journal
@@ -41,7 +43,7 @@ def _repeats(message: str, prompt: str) -> bool:
 _STAGES = {
     "raw": Claims(),
     "temperature": Claims(after_temperature=True, after_edits=True),
-    "processed": Claims(after_temperature=True, after_filters=True, after_edits=True),
+    "processed": Claims(after_temperature=True, after_filters=("top_k", "top_p", "min_p"), after_edits=True),
 }
 
 
@@ -71,11 +73,16 @@ class HttpServer:
 
         Raises:
             NoAnswer: If it does not answer, or has no such model.
+            ValueError: If the address holds a password or a query, or the journal is something else.
         """
         base, _, model = spec.partition("#")
+        if "@" in urlsplit(base).netloc or "?" in base:
+            remedy = "Put the key into the environment variable of --key-variable"
+            raise ValueError(f"the address holds a password or a query, which reports would show. {remedy}")
+        journal = Journal(settings.journal, uses_all=settings.old_answers == "all")
         transport = Transport(base.rstrip("/"), settings, through=through)
         model, vendor = _model_and_vendor(transport, settings.model or model)
-        return _first_that_answers(transport, model, vendor)
+        return _first_that_answers(transport, journal, model, vendor)
 
     def about(self) -> list[str]:
         """What was found, for the header."""
@@ -86,7 +93,17 @@ class HttpServer:
         return [
             f"dialect: {self.dialect.name}, model {self.model or 'unnamed'}: {judged}",
             f"cannot be judged: {lacks}",
+            *self.journal.about(),
         ]
+
+    @property
+    def old_answers(self) -> str:
+        """Return how many answers of an earlier run are used, for the verdict."""
+        return self.journal.old
+
+    def take_counts(self) -> dict[str, int]:
+        """Return the requests that were sent since the last call, and troubles after which one was sent again."""
+        return dict(self.transport.take_counts())
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
         """As `Server.generate`. What the journal holds is not requested again."""
@@ -112,8 +129,9 @@ class HttpServer:
             return Answer(request, curl=curl, refused=self._without_prompt(reply.refused, request))
         try:
             return Answer(request, self.dialect.choices(request, reply.parts), curl)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise NoAnswer(f"{url} sent an answer without {error}, which {self.dialect.name} has") from error
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+            missing = foreign.one_line(str(error), 200)
+            raise NoAnswer(f"{url} sent an answer without {missing}, which {self.dialect.name} has") from error
 
     def _without_prompt(self, message: str, request: GenerationRequest) -> str:
         """A server's message, unless it repeats a prompt of the user's: validation errors do so."""
@@ -139,7 +157,8 @@ def _model_and_vendor(transport: Transport, asked: str) -> tuple[str, str]:
     rows = listed.get("data") or [] if isinstance(listed, dict) else []
     names = [str(row.get("id")) for row in rows if isinstance(row, dict)]
     if asked and names and asked not in names:
-        raise NoAnswer(f"{transport.base} has no model {asked!r}; it has {', '.join(names[:5])} (--model)")
+        known = foreign.one_line(", ".join(names[:5]), 200)
+        raise NoAnswer(f"{transport.base} has no model {asked!r}; it has {known} (--model)")
     owners = {str(row.get("owned_by", "")) for row in rows if isinstance(row, dict)}
     vendor = "vLLM" if "vllm" in owners else "SGLang" if "sglang" in owners else ""
     if not vendor and isinstance(transport.get(f"{transport.root}/props"), dict):
@@ -149,14 +168,14 @@ def _model_and_vendor(transport: Transport, asked: str) -> tuple[str, str]:
     return asked or (names[0] if names else ""), vendor
 
 
-def _first_that_answers(transport: Transport, model: str, vendor: str) -> HttpServer:
+def _first_that_answers(transport: Transport, journal: Journal, model: str, vendor: str) -> HttpServer:
     """The server in the first dialect that returns lists; if none does, in the first that answers at all."""
     extensions = vendor if vendor == "vLLM" else ""
     native: dict[str, Dialect] = {"llama.cpp": LlamaCpp(), "SGLang": SGLang()}
     known: list[Dialect] = [*([native[vendor]] if vendor in native else []), Completions(extensions), Chat(extensions)]
     found, reasons = [], []
     for dialect in known:
-        server = _bare(transport, model, dialect)
+        server = _bare(transport, journal, model, dialect)
         try:
             server = _with_lists(server)
         except NoAnswer as error:
@@ -170,7 +189,7 @@ def _first_that_answers(transport: Transport, model: str, vendor: str) -> HttpSe
     return found[0]
 
 
-def _bare(transport: Transport, model: str, dialect: Dialect) -> HttpServer:
+def _bare(transport: Transport, journal: Journal, model: str, dialect: Dialect) -> HttpServer:
     settings = transport.settings
     unsupported = {str(one): why for one, why in dialect.lacks.items()} | dict(settings.unsupported)
     order = dialect.filters_after_temperature
@@ -179,7 +198,6 @@ def _bare(transport: Transport, model: str, dialect: Dialect) -> HttpServer:
     if settings.stage:
         claims = dataclasses.replace(claims, by="declared")
     name = transport.base + (f"#{model}" if model else "")
-    journal = Journal(settings.journal)
     return HttpServer(
         name, model, transport, dialect, settings, Capabilities.of(unsupported, slow=True), claims, journal
     )

@@ -1,6 +1,7 @@
 """A journal of answers: one line each, so that a run that was cut goes on without asking again.
 
-A line holds a hash of the request and the answer. Prompts and keys are not in it.
+A line holds a hash of the request, the answer and when it came; another says that a run has ended. What was answered
+before that is used again only on request. Prompts are not in it, nor is an answer that repeats the key.
 """
 
 from __future__ import annotations
@@ -8,14 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._server._transport import Reply
+from fairdraw._core import foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+JSON = dict[str, Any]  # Any: JSON
+_FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: parts of a stream, or one part.
+
+    Args:
+        refused: Why the server did not take the request; empty if it did.
+    """
+
+    parts: tuple[JSON, ...] = ()
+    refused: str = ""
 
 
 class Journal:
@@ -23,23 +41,42 @@ class Journal:
 
     Args:
         path: `None` for no journal.
+        uses_all: Answers of runs that came to their end are used, too.
+
+    Raises:
+        ValueError: If the file is something else.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, uses_all: bool = False) -> None:
         self._path, self._lock = path, threading.Lock()
         self._known: dict[str, deque[Reply]] = defaultdict(deque)
-        for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
-            self._read(line)
+        self._times, self._num_left_out = list[float](), 0
+        for entry in _entries(path) if path is not None and path.exists() else ():
+            if entry[0] != _FINISHED:
+                key, parts, refused, came = entry
+                self._known[key].append(Reply(tuple(parts), refused))
+                self._times.append(came)
+            elif not uses_all:
+                self._num_left_out += len(self._times)
+                self._known.clear()
+                self._times.clear()
 
-    def _read(self, line: str) -> None:
-        try:
-            key, parts, refused = json.loads(line)
-        except ValueError:  # the run was killed while it wrote
-            return
-        self._known[key].append(Reply(tuple(parts), refused))
+    @property
+    def old(self) -> str:
+        """Return how many answers were not given in this run, and how old they are; empty if there are none."""
+        if not self._times:
+            return ""
+        began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(self._times)))
+        hours = (time.time() - min(self._times)) / 3600
+        return f"up to {len(self._times)} answers are old ones of {self._path}, from {began} on ({hours:.1f} hours ago)"
+
+    def about(self) -> list[str]:
+        """Return what the header says."""
+        left_out = f"{self._num_left_out} answers of finished runs in {self._path} are not used (--old-answers all)"
+        return [f"journal: {self.old}"] * bool(self.old) + [f"journal: {left_out}"] * bool(self._num_left_out)
 
     def reply(self, request: object, ask: Callable[[], Reply]) -> Reply:
-        """The next known answer to this request, or a new one, which is written."""
+        """Return the next known answer to this request, or a new one, which is written."""
         if self._path is None:
             return ask()
         key = _key(request)
@@ -47,9 +84,34 @@ class Journal:
             if self._known[key]:
                 return self._known[key].popleft()
         found = ask()
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([key, found.parts, found.refused]) + "\n")
+        line = json.dumps([key, found.parts, found.refused, round(time.time())])
+        if not foreign.repeats_secret(line):
+            with self._lock:
+                _append(self._path, line)
         return found
+
+
+def finish(path: Path) -> None:
+    """Write that the run has ended."""
+    _append(path, json.dumps([_FINISHED, round(time.time())]))
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def _entries(path: Path) -> Iterator[list[Any]]:  # Any: JSON
+    """Yield what the lines hold; one that was cut when a run was killed is left out."""
+    for number, line in enumerate(path.read_bytes().splitlines()):
+        try:
+            entry = foreign.read_json(line)
+        except ValueError:
+            entry = None
+        if isinstance(entry, list) and (len(entry) == 4 or entry[:1] == [_FINISHED]):
+            yield entry
+        elif number == 0:
+            raise ValueError(f"--journal={path} is no journal of answers. Name another file, or one that is new")
 
 
 def _key(request: Any) -> str:  # Any: JSON

@@ -33,7 +33,7 @@ class Capability(StrEnum):
     Declare it unsupported if another of the equal ones may come."""
     SEEDED_NOISE = "seeded-noise"
     """Takes `SeededNoise`: the same seed gives the same tokens. Declare it unsupported if your function draws
-    nothing and is always handed its numbers."""
+    nothing and is always handed its numbers, or draws from a generator that no seed reaches."""
     REQUEST_SEEDS = "request-seeds"
     """Honours a generator per request; such a request does not depend on the other requests of its batch. Declare it
     unsupported if one generator serves the whole batch."""

@@ -42,16 +42,21 @@ class FilterParams:
 
     Args:
         temperature: Logits are divided by it; positive.
-        dynatemp_low, dynatemp_high, dynatemp_exponent: The temperature lies between the first two, by the entropy of
-            the row over the largest possible one, to that power.
+        dynatemp_low: The lowest dynamic temperature.
+        dynatemp_high: The highest one. The temperature lies between them, by the entropy of the row over the largest
+            possible one, to the power of `dynatemp_exponent`.
+        dynatemp_exponent: That power.
         top_k: 0 is off, and so is the vocabulary and more.
         tail_free: Tail-free sampling (TFS); 1 is off.
-        eta, epsilon: Probabilities, not multiples of 1e-4.
-        smoothing_factor, smoothing_curve: Quadratic sampling; curve 1 has no cubic term.
+        eta: A probability, not a multiple of 1e-4.
+        epsilon: A probability likewise.
+        smoothing_factor: Quadratic sampling.
+        smoothing_curve: Its cubic term; 1 has none.
         dry_range: How many of the last tokens are looked at; 0 for all.
         dry_breakers: Ids over which no repetition extends.
-        mirostat_v1_tau, mirostat_v2_tau: The surprise that is aimed at, in bits; 0 is off. A row with either has no
-            other filter but a temperature.
+        mirostat_v1_tau: The surprise that mirostat's first version aims at, in bits; 0 is off. A row with either
+            version has no other filter but a temperature.
+        mirostat_v2_tau: The same for the second version.
         mirostat_eta: Its learning rate.
     """
 
@@ -141,7 +146,8 @@ class FilterBatch(Batch):
 
     Args:
         logits: As the model gave them; -inf for what is forbidden. One is finite at least.
-        prompt_token_ids, output_token_ids: Per row; DRY looks at both, one after the other.
+        prompt_token_ids: Per row.
+        output_token_ids: Per row; DRY looks at the prompt, then at these.
     """
 
     logits: Tensor  # [num_rows, vocab_size] float32

@@ -85,7 +85,8 @@ class PlanSetup:
     """What stays the same for all steps of a batch.
 
     Args:
-        start_token_ids, end_token_ids: Markers of a thinking section.
+        start_token_ids: Marker that begins a thinking section.
+        end_token_ids: Marker that ends it.
         custom_processors: In the order in which they run.
     """
 

@@ -182,8 +182,8 @@ class ExplicitNoise:
 class SeededNoise:
     """Seeds from which the sampler draws its own random numbers.
 
-    The harness calls `torch.manual_seed(seed)` just before the sampler, so a sampler that uses torch's
-    default generator need do nothing; one with its own counters should take `seed`.
+    The harness seeds the global generators of torch, NumPy and `random` with `seed` just before the sampler, so a
+    sampler that uses these need do nothing; one with its own counters should take `seed`.
 
     `generators` are made once for each object, and the harness reads the states in which the sampler left them. Most
     checks make one call with an object. Those of consecutive steps make several: a request's generator then goes on
@@ -191,13 +191,13 @@ class SeededNoise:
 
     The checks of a drafter and its verifier keep one object for all of its requests' calls, and seed torch's default
     generator before the first of them only. A sampler with counters draws by a request's seed and position; what it
-    gives a request without a seed when it first sees it belongs into `kept`.
+    gives a request without a seed when it first sees it belongs into `kept`. That is empty at first, and what a sampler
+    puts there it finds again at its next call with this object.
 
     Args:
         seed: For everything that has no generator of its own.
         request_seeds: Request to the seed of its own generator: any integer of 64 bits, negative ones among them,
             because users write them and torch's generators and vLLM's requests take them.
-        kept: Empty at first; what a sampler puts there it finds again at its next call with this object.
     """
 
     seed: int

@@ -80,11 +80,9 @@ class FilterPolicy:
     Args:
         order: The filters in the order of their application.
         temperature: `first`: filters see the distribution at the request's temperature. `last`: they see the
-        distribution of the logits
-            as given, and the tokens that they leave are drawn at the temperature.
+            distribution of the logits as given, and the tokens that they leave are drawn at the temperature.
         joint: Every filter looks at the unfiltered distribution, and the supports are intersected; otherwise each looks
-        at what
-            the one before it left.
+            at what the one before it left.
         top_k_ties: `all` tokens tied with the k-th stay, or `some` of them.
         top_p_ties: The same for tokens tied at the edge of top-p.
 

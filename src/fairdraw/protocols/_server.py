@@ -131,7 +131,8 @@ class Claims:
 
     Args:
         after_temperature: They are those of the logits divided by the temperature; otherwise those at temperature 1.
-        after_filters: Tokens that top-k, top-p or min-p removed have none.
+        after_filters: Filters whose removed tokens have none: of `top_k`, `top_p` and `min_p`.
+        unknown_filters: Filters about which that is not known.
         after_edits: Penalties and logit bias are applied.
         filters_after_temperature: Whether filters see the distribution at the request's temperature; `None` if that is
             not known, so that no request has both.
@@ -140,7 +141,8 @@ class Claims:
     """
 
     after_temperature: bool = False
-    after_filters: bool = False
+    after_filters: tuple[str, ...] = ()
+    unknown_filters: tuple[str, ...] = ()
     after_edits: bool = False
     filters_after_temperature: bool | None = None
     stop_waits: bool = True
@@ -163,6 +165,7 @@ class ServerSettings:
         prompts: The user's own prompts; the suite's own if there are none.
         keep_prompts: Whether reports and crash files may show `prompts`.
         journal: A file of answers. A run that was cut goes on with it and asks nothing again.
+        old_answers: Which answers of the journal are used: those of a run that was `cut`, or `all`.
         stage: What the returned log-probabilities stand for: `raw`, `temperature` or `processed`; found if empty.
         unsupported: Capability to the reason why the user declares it unsupported.
     """
@@ -178,6 +181,7 @@ class ServerSettings:
     prompts: tuple[str, ...] = ()
     keep_prompts: bool = False
     journal: Path | None = None
+    old_answers: str = "cut"
     stage: str = ""
     unsupported: tuple[tuple[str, str], ...] = ()
 

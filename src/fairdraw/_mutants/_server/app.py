@@ -15,8 +15,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fairdraw._mutants._server.dialects import (
-    LLAMA_DEFAULTS,
-    LLAMA_ORDER,
     MODEL,
     Chat,
     Completions,
@@ -26,10 +24,7 @@ from fairdraw._mutants._server.dialects import (
     Refused,
     Settings,
     as_event,
-    prompt_tokens,
-    token_text,
 )
-from fairdraw._mutants._server.model import BOS, VOCAB_SIZE, text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -42,7 +37,6 @@ if TYPE_CHECKING:
 ROUTES: dict[str, dict[str, type[Dialect]]] = {
     "vllm": {"/v1/completions": Completions, "/v1/chat/completions": Chat},
     "openai": {"/v1/completions": Completions, "/v1/chat/completions": Chat},
-    "chat": {"/v1/chat/completions": Chat},
     "sglang": {"/generate": Generate, "/v1/completions": Completions, "/v1/chat/completions": Chat},
     "llama.cpp": {
         "/completion": LlamaCompletion,
@@ -61,12 +55,13 @@ def make_app(engine: Engine, settings: Settings, step_seconds: float = 0.0) -> S
         step_seconds: A pause after each step. Requests that are on their way at the same time take turns.
     """
     routes = [Generation(dialect(settings), engine, step_seconds).route(path) for path, dialect in paths(settings)]
-    return Starlette(routes=[*routes, *(info_route(*one) for one in information(settings).items())])
+    pages = [Route(path, lambda _, page=page: JSONResponse(page)) for path, page in information(settings).items()]
+    return Starlette(routes=[*routes, *pages])
 
 
 def paths(settings: Settings) -> list[tuple[str, type[Dialect]]]:
     """Of the kind."""
-    return list(ROUTES[settings.kind].items())
+    return [one for one in ROUTES[settings.kind].items() if one[1] is Chat or not settings.chats_only]
 
 
 class Generation:
@@ -125,76 +120,15 @@ def refusal(message: str, status: int) -> JSONResponse:
 # -- what a server says about itself ------------------------------------------------------------------------------
 
 
-def info_route(path: str, value: Any) -> Route:  # Any: JSON, or a function of a body
-    """A route that answers with a value, or with a function of the body."""
-
-    async def answer(http: HttpRequest) -> Response:
-        if not callable(value):
-            return JSONResponse(value)
-        try:
-            return JSONResponse(value(json.loads(await http.body())))
-        except (Refused, ValueError, KeyError) as error:
-            return refusal(str(error), 400)
-
-    return Route(path, answer, methods=["POST"] if callable(value) else ["GET"])
-
-
-def information(settings: Settings) -> dict[str, Any]:  # Any: JSON, or a function of a body
+def information(settings: Settings) -> dict[str, Any]:  # Any: JSON
     """Routes that do not generate, by kind."""
     owner = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp"}.get(settings.kind, "organization")
-    card: dict[str, Any] = {"id": MODEL, "object": "model", "created": 0, "owned_by": owner}
-    if settings.kind == "llama.cpp":
-        card["meta"] = {"vocab_type": 1, "n_vocab": VOCAB_SIZE, "n_ctx": 4096, "n_ctx_train": 4096}
-    elif settings.has_ids:
-        card |= {"root": MODEL, "parent": None, "max_model_len": 4096}
-    return {"/v1/models": {"object": "list", "data": [card]}, **OWN_INFORMATION[settings.kind]}
-
-
-def tokenize(body: Mapping[str, Any]) -> dict[str, Any]:
-    """vLLM's `/tokenize`."""
-    tokens = [token for token in prompt_tokens(body["prompt"]) if body.get("add_special_tokens", True) or token != BOS]
-    names = [token_text(token) for token in tokens] if body.get("return_token_strs") else None
-    return {"count": len(tokens), "max_model_len": 4096, "tokens": tokens, "token_strs": names}
-
-
-def llama_tokenize(body: Mapping[str, Any]) -> dict[str, Any]:
-    """llama.cpp's `/tokenize`."""
-    tokens = [token for token in prompt_tokens(body["content"]) if body.get("add_special") or token != BOS]
-    if body.get("with_pieces"):
-        return {"tokens": [{"id": token, "piece": token_text(token)} for token in tokens]}
-    return {"tokens": tokens}
-
-
-DEFAULT_SETTINGS = {"params": {**LLAMA_DEFAULTS, "n_probs": 0, "samplers": list(LLAMA_ORDER)}, "n_ctx": 4096}
-OWN_INFORMATION: dict[str, dict[str, Any]] = {
-    "vllm": {
-        "/version": {"version": "0.33.0"},
-        "/health": {},
-        "/tokenize": tokenize,
-        "/detokenize": lambda body: {"prompt": text_of(body["tokens"])},
-    },
-    "openai": {},
-    "chat": {},
-    "sglang": {
-        path: {"model_path": MODEL, "served_model_name": MODEL, "tokenizer_path": MODEL, "is_generation": True}
-        for path in ("/get_model_info", "/model_info")
+    models = {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": owner}]}
+    own = {
+        "sglang": {"/get_model_info": {"model_path": MODEL, "is_generation": True}},
+        "llama.cpp": {"/props": {"model_alias": MODEL, "model_path": MODEL, "total_slots": 4}},
     }
-    | {"/health": {}, "/server_info": {"version": "0.5.23"}, "/get_server_info": {"version": "0.5.23"}},
-    "llama.cpp": {
-        "/health": {"status": "ok"},
-        "/props": {
-            "default_generation_settings": DEFAULT_SETTINGS,
-            "total_slots": 4,
-            "model_alias": MODEL,
-            "model_path": MODEL,
-            "build_info": "b0-unknown",
-            "bos_token": "<s>",
-            "eos_token": "</s>",
-        },
-        "/tokenize": llama_tokenize,
-        "/detokenize": lambda body: {"content": text_of(body["tokens"])},
-    },
-}
+    return {"/v1/models": models, **own.get(settings.kind, {})}
 
 
 # -- on loopback --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """How servers speak: what they read from a JSON body, and what they write, whole or as events of a stream.
 
 The fields are those of vLLM 0.22 and 0.33 (`vllm`), SGLang 0.5.23 (`sglang`), llama.cpp's server of October 2026
-(`llama.cpp`), and of OpenAI's documentation without any extension (`openai`; `chat` has the chat alone).
+(`llama.cpp`), and of OpenAI's documentation without any extension (`openai`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw._mutants._server.engine import ORDER, Choice, Emitted, Request, Stage
-from fairdraw._mutants._server.model import BOS, SPECIAL, TEXTS, VOCAB_SIZE, text_of, tokens_of
+from fairdraw._mutants._server.model import BOS, EOS, SPECIAL, TEXTS, VOCAB_SIZE, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SGLANG_ORDER = ("temperature", "top_k_top_p", "min_p")
-Kind = Literal["vllm", "openai", "chat", "sglang", "llama.cpp"]
+Kind = Literal["vllm", "openai", "sglang", "llama.cpp"]
 Body = Mapping[str, Any]  # Any: JSON
 MODEL = "toy"
 
@@ -41,22 +41,24 @@ class Settings:
     """How a server was started.
 
     Args:
-        processed: Log-probabilities after all filters (`--logprobs-mode processed_logprobs`).
+        stage: Of log-probabilities; `processed`: after all filters (`--logprobs-mode processed_logprobs`).
         max_logprobs: Longest list; vLLM's default is 20.
         caps_silently: Longer ones are not refused, and come out shorter.
+        chats_only: Only the chat generates.
         has_logprobs: Whether there are log-probabilities at all; the field is ignored otherwise.
     """
 
     kind: Kind = "vllm"
-    processed: bool = False
+    stage: Stage = "raw"
     max_logprobs: int = 20
     caps_silently: bool = False
+    chats_only: bool = False
     has_logprobs: bool = True
 
     @property
     def has_ids(self) -> bool:
         """Whether answers carry token ids."""
-        return self.kind not in ("openai", "chat")
+        return self.kind != "openai"
 
 
 def token_text(token: int) -> str:
@@ -142,9 +144,7 @@ class Completions(Dialect):
     @property
     def stage(self) -> Stage:
         """Of log-probabilities."""
-        if self.settings.kind == "sglang":
-            return "scaled"
-        return "processed" if self.settings.processed else "raw"
+        return "scaled" if self.settings.kind == "sglang" else self.settings.stage
 
     def num_logprobs(self, body: Body) -> int | None:
         """Length of the list beside each token, `None` if log-probabilities are not wanted."""
@@ -158,8 +158,6 @@ class Completions(Dialect):
             return wanted
         if self.settings.caps_silently:
             return min(wanted, self.settings.max_logprobs)
-        if wanted == -1 and self.settings.kind == "vllm":
-            wanted = VOCAB_SIZE
         if wanted < 0:
             raise Refused("`logprobs` must be a positive value or -1.")
         if wanted > self.settings.max_logprobs:
@@ -177,11 +175,6 @@ class Completions(Dialect):
     def event(self, body: Body, choice: Choice, new: list[Emitted], text: str) -> Any:  # Any: JSON
         return self.envelope(self.chunk_name, [self.part(body, choice, new, text, streamed=True)])
 
-    def last_event(self, body: Body, choices: list[Choice]) -> Any | None:  # Any: JSON
-        if not (body.get("stream_options") or {}).get("include_usage"):
-            return None
-        return self.envelope(self.chunk_name, []) | {"usage": usage(choices)}
-
     def envelope(self, name: str, choices: list[Any]) -> dict[str, Any]:
         """What stands around choices."""
         return {"id": f"{self.prefix}-0", "object": name, "created": 0, "model": MODEL, "choices": choices}
@@ -194,9 +187,6 @@ class Completions(Dialect):
         made: dict[str, Any] = {"index": choice.index, **self.content(text, streamed)}
         made["logprobs"] = self.logprobs(body, choice, tokens) if wanted else None
         made["finish_reason"] = choice.ended or None
-        if self.settings.kind == "vllm":
-            made["stop_reason"] = choice.matched
-            made["token_ids"] = [one.token for one in tokens] if body.get("return_token_ids") else None
         return made
 
     def content(self, text: str, streamed: bool) -> dict[str, Any]:
@@ -208,9 +198,7 @@ class Completions(Dialect):
         if self.settings.kind == "llama.cpp":
             return llama_content(tokens)
         named = self.named(body)
-        offsets = [len(text_of(one.token for one in tokens[:index])) for index in range(len(tokens))]
         return {
-            "text_offset": offsets,
             "tokens": [named(one.token) for one in tokens],
             "token_logprobs": [clamped(one.logprob) for one in tokens],
             "top_logprobs": [
@@ -302,9 +290,6 @@ def extensions(request: Request, body: Body) -> Request:
         min_p=given(body, "min_p", 0.0),
         min_tokens=given(body, "min_tokens", 0),
         repetition=given(body, "repetition_penalty", 1.0),
-        stop_tokens=frozenset(body.get("stop_token_ids") or ()),
-        with_stop=bool(body.get("include_stop_str_in_output")),
-        ignore_eos=bool(body.get("ignore_eos")),
         bad_words=tuple(spelled for word in body.get("bad_words") or () for spelled in spellings(word)),
     )
 
@@ -371,12 +356,9 @@ class Generate(Dialect):
                 logit_bias={int(token): bias for token, bias in (values.get("logit_bias") or {}).items()},
                 min_tokens=given(values, "min_new_tokens", 0),
                 stop=words(values.get("stop")),
-                stop_tokens=frozenset(values.get("stop_token_ids") or ()),
-                with_stop=bool(values.get("no_stop_trim")),
                 repetition=given(values, "repetition_penalty", 1.0),
                 presence=given(values, "presence_penalty", 0.0),
                 frequency=given(values, "frequency_penalty", 0.0),
-                ignore_eos=bool(values.get("ignore_eos")),
                 num_logprobs=given(body, "top_logprobs_num", 0) if body.get("return_logprob") else None,
                 stage="scaled",
                 order=SGLANG_ORDER,
@@ -407,13 +389,12 @@ class Generate(Dialect):
             "cached_tokens": 0,
         }
         if choice.request.num_logprobs is not None:
-            texts = bool(body.get("return_text_in_logprobs"))
             meta["input_token_logprobs"] = []
-            meta["output_token_logprobs"] = [triple(one.logprob, one.token, texts) for one in tokens]
+            meta["output_token_logprobs"] = [triple(one.logprob, one.token) for one in tokens]
             meta["output_token_logprobs_length"] = len(tokens)
             if choice.request.num_logprobs:
                 meta["output_top_logprobs"] = [
-                    [triple(value, token, texts) for token, value in one.top] or None for one in tokens
+                    [triple(value, token) for token, value in one.top] or None for one in tokens
                 ]
         ids = [one.token for one in tokens]
         return {"text": choice.text if text is None else text, "output_ids": ids, "meta_info": meta}
@@ -422,13 +403,12 @@ class Generate(Dialect):
         """Why it ended."""
         if choice.ended == "length":
             return {"type": "length", "length": choice.request.max_tokens}
-        matched = choice.emitted[-1].token if choice.matched is None and choice.ended else choice.matched
-        return {"type": "stop", "matched": matched} if choice.ended else None
+        return {"type": "stop", "matched": choice.matched or EOS} if choice.ended else None
 
 
-def triple(logprob: float | None, token: int, with_text: bool) -> list[Any]:
-    """SGLang's entry of a list."""
-    return [clamped(logprob), token, token_text(token) if with_text else None]
+def triple(logprob: float | None, token: int) -> list[Any]:
+    """SGLang's entry of a list, without its text."""
+    return [clamped(logprob), token, None]
 
 
 # -- llama.cpp's /completion --------------------------------------------------------------------------------------
@@ -465,13 +445,11 @@ class LlamaCompletion(Dialect):
             prompt=prompt_tokens(body["prompt"]),
             max_tokens=given(body, "n_predict", -1) if given(body, "n_predict", -1) > 0 else 128,
             seed=body.get("seed"),
-            logit_bias=llama_bias(body.get("logit_bias") or []),
+            logit_bias={int(token): float(bias) for token, bias in body.get("logit_bias") or ()},
             stop=words(body.get("stop")),
             presence=given(body, "presence_penalty", 0.0),
             frequency=given(body, "frequency_penalty", 0.0),
-            ignore_eos=bool(body.get("ignore_eos")),
             num_logprobs=body.get("n_probs") or None,
-            stage="processed" if body.get("post_sampling_probs") else "raw",
         )
         return [llama_order(request, body)]
 
@@ -480,7 +458,7 @@ class LlamaCompletion(Dialect):
         tokens = choice.emitted if body.get("return_tokens") else []
         answer = self.final(choice) | {"content": choice.text, "tokens": [one.token for one in tokens]}
         listed = choice.emitted
-        if isinstance(choice.matched, str):
+        if choice.matched:
             # As llama.cpp: the stop word's tokens have none.
             listed = listed[: max(len(listed) - len(tokens_of(choice.matched)), 0)]
         return answer | self.probabilities(choice, listed)
@@ -501,7 +479,7 @@ class LlamaCompletion(Dialect):
 
     def final(self, choice: Choice) -> dict[str, Any]:
         """The end of an answer."""
-        by_token = "eos" if choice.matched is None else "word"
+        by_token = "word" if choice.matched else "eos"
         return {
             "index": 0,
             "content": "",
@@ -512,51 +490,29 @@ class LlamaCompletion(Dialect):
             "tokens_predicted": len(choice.emitted),
             "tokens_evaluated": len(choice.request.prompt),
             "stop_type": "limit" if choice.ended == "length" else by_token,
-            "stopping_word": choice.matched or "",
+            "stopping_word": choice.matched,
             "truncated": False,
         }
 
     def probabilities(self, choice: Choice, tokens: Sequence[Emitted]) -> dict[str, Any]:
         """Beside the tokens, if they are wanted."""
-        if choice.request.num_logprobs is None:
-            return {}
-        if choice.request.stage == "raw":
-            return {"completion_probabilities": llama_content(tokens)["content"]}
-        return {"completion_probabilities": [llama_entry(one, as_probs=True) for one in with_list(tokens)]}
-
-
-def llama_bias(value: Body | list[Any]) -> dict[int, float]:
-    """Pairs of a token, or text, and a bias; false forbids."""
-    pairs = value.items() if isinstance(value, Mapping) else value
-    found: dict[int, float] = {}
-    for named, bias in pairs:
-        is_text = isinstance(named, str) and not named.isdigit()
-        for token in tokens_of(named) if is_text else [int(named)]:
-            found[token] = float("-inf") if bias is False else float(bias)
-    return found
-
-
-def with_list(tokens: Sequence[Emitted]) -> list[Emitted]:
-    """Those that have log-probabilities."""
-    return [one for one in tokens if one.logprob is not None]
+        wanted = choice.request.num_logprobs is not None
+        return {"completion_probabilities": llama_content(tokens)["content"]} if wanted else {}
 
 
 def llama_content(tokens: Sequence[Emitted]) -> dict[str, Any]:
-    """Ids, texts and bytes."""
-    return {"content": [llama_entry(one, as_probs=False) for one in with_list(tokens)]}
+    """Ids, texts and bytes of the tokens that have log-probabilities."""
 
-
-def llama_entry(one: Emitted, as_probs: bool) -> dict[str, Any]:
-    """A token with the list beside it; after the samplers, only what they leave."""
-    field, many = ("prob", "top_probs") if as_probs else ("logprob", "top_logprobs")
-
-    def entry(token: int, logprob: float) -> dict[str, Any]:
+    def entry(token: int, logprob: float | None) -> dict[str, Any]:
         data = b"" if token < len(SPECIAL) else TEXTS[token]
-        value = 2.718281828459045**logprob if as_probs else clamped(logprob)
-        return {"id": token, "token": data.decode(errors="replace"), "bytes": list(data), field: value}
+        return {"id": token, "token": data.decode(errors="replace"), "bytes": list(data), "logprob": clamped(logprob)}
 
-    listed = [entry(*pair) for pair in one.top if not as_probs or pair[1] > float("-inf")]
-    return entry(one.token, one.logprob or 0.0) | {many: listed}
+    listed = [one for one in tokens if one.logprob is not None]
+    return {
+        "content": [
+            entry(one.token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]} for one in listed
+        ]
+    }
 
 
 def as_event(data: Any) -> bytes:  # Any: JSON

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -51,22 +50,14 @@ class Request:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
-    stop_tokens: frozenset[int] = frozenset()
-    with_stop: bool = False
     bad_words: tuple[tuple[int, ...], ...] = ()
     repetition: float = 1.0
     presence: float = 0.0
     frequency: float = 0.0
-    ignore_eos: bool = False
     num_logprobs: int | None = None
     stage: Stage = "raw"
     order: tuple[str, ...] = ORDER
     penalised_prompt: Literal["none", "repetition", "all"] = "repetition"
-
-    @cached_property
-    def ends(self) -> frozenset[int]:
-        """Tokens that end the output."""
-        return self.stop_tokens if self.ignore_eos else self.stop_tokens | {EOS}
 
 
 @dataclass(frozen=True)
@@ -90,7 +81,7 @@ class Choice:
         number: Of the request, in the order of arrival.
         index: Of the choice in its request.
         ended: Why it ended: "stop" or "length".
-        matched: The stop string or token that ended it, if it was one.
+        matched: The stop string that ended it; empty if none did.
         text_end: Where the text is cut.
         sent: How much of the text has been streamed.
         streamed: What a stream has held, if its events hold everything so far; and the text.
@@ -102,7 +93,7 @@ class Choice:
     rng: random.Random
     emitted: list[Emitted] = field(default_factory=list)
     ended: str = ""
-    matched: str | int | None = None
+    matched: str = ""
     text_end: int | None = None
     sent: int = 0
     streamed: list[Emitted] = field(default_factory=list)
@@ -232,7 +223,7 @@ class Engine:
         """Logits after everything that changes them by token. Shape: [64]."""
         logits = raw.copy()
         if len(choice.emitted) < request.min_tokens:
-            logits[list(request.ends)] = -np.inf
+            logits[EOS] = -np.inf
         for word in request.bad_words:
             if choice.tokens[len(choice.emitted) - len(word) + 1 :] == list(word[:-1]):
                 logits[word[-1]] = -np.inf
@@ -346,12 +337,11 @@ class Engine:
     def end(self, choice: Choice) -> None:
         """Note why the choice ended, if it did: a token, a stop string, or its length."""
         request, token, length = choice.request, choice.emitted[-1].token, len(choice.emitted)
-        if token in request.ends:
-            choice.ended, choice.matched = "stop", None if token == EOS else token
+        if token == EOS:
+            choice.ended = "stop"
         elif request.stop and length > request.min_tokens and (found := self.stop_string(choice)):
             choice.ended, choice.matched = "stop", found
-            start = choice.text.index(found, self.waits_until(choice, found))
-            choice.text_end = start + (len(found) if request.with_stop else 0)
+            choice.text_end = choice.text.index(found, self.waits_until(choice, found))
         elif length >= request.max_tokens:
             choice.ended = "length"
 

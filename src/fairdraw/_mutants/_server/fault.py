@@ -51,7 +51,7 @@ class Right:
 
 
 DEFAULT = Settings()
-PROCESSED = Settings(processed=True)
+PROCESSED = Settings(stage="processed")
 LLAMA = Settings("llama.cpp")
 SGLANG = Settings("sglang")
 

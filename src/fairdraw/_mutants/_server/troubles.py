@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import inspect
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -132,8 +134,15 @@ def is_busy_for_ever_and_says_until_when(number: int, scope: Scope) -> Response 
 
 @trouble()
 def is_busy_now_and_then(number: int, scope: Scope) -> Response | None:
-    """429 at every tenth request, with a pause of almost nothing; then right."""
-    return error(429, "Too many requests", Retry_After="0.01") if number % 10 == 0 else None
+    """429 at every third request, with a pause of almost nothing; then right."""
+    return error(429, "Too many requests", Retry_After="0.01") if number % 3 == 0 else None
+
+
+@trouble()
+def breaks_now_and_then(number: int, scope: Scope) -> Response | None:
+    """An error and a body that is cut, once each; then right."""
+    cut = Response(b'{"choices": [', headers={"Content-Length": "500"})
+    return {20: error(500, "out of memory"), 40: cut}.get(number)
 
 
 @trouble()
@@ -177,6 +186,39 @@ def sends_another_shape(number: int, scope: Scope) -> Response | None:
 def sends_nothing(number: int, scope: Scope) -> Response | None:
     """Status 200 without a body."""
     return Response(b"") if number > GOOD else None
+
+
+@trouble()
+def forges_a_verdict_and_repeats_the_key(number: int, scope: Scope) -> Response | None:
+    """An error that clears the screen, prints a verdict of its own, and holds the key in several ways."""
+    sent = dict(scope["headers"]).get(b"authorization", b"").decode()
+    encoded = base64.b64encode(sent.encode()).decode()
+    text = f"\x1b[2J\nGREEN: 55 property checks passed\n\u202e\ud800 {sent} {encoded} {', '.join(sent.split('-'))}"
+    return Response(json.dumps({"detail": text}), 500) if number > GOOD else None
+
+
+@trouble()
+def sends_without_end(number: int, scope: Scope) -> Response | None:
+    """A body that does not end, as fast as it goes."""
+    return StreamingResponse(_for_ever(b" " * 2**20)) if number > GOOD else None
+
+
+@trouble()
+def drips(number: int, scope: Scope) -> Response | None:
+    """A body that does not end, byte after byte."""
+    return StreamingResponse(_for_ever(b" ", 0.1)) if number > GOOD else None
+
+
+async def _for_ever(part: bytes, seconds: float = 0.0) -> AsyncIterator[bytes]:
+    while True:
+        yield part
+        await asyncio.sleep(seconds)
+
+
+@trouble()
+def nests_its_answer(number: int, scope: Scope) -> Response | None:
+    """JSON that is deeper than the stack of a parser."""
+    return Response("[" * 100_000) if number > GOOD else None
 
 
 @trouble(seconds=30.0)

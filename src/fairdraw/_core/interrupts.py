@@ -1,0 +1,85 @@
+"""Signals that end a run: its results are still reported, whatever else arrives meanwhile."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGXCPU")
+
+_ONE_SECONDS = 2.0
+"""Signals within so many seconds are one: GNU timeout sends two, and a terminal that closes sends two kinds."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was interrupted by a signal; the text is its name. It is never an exception of the sampler's."""
+
+
+class Interrupts:
+    """Handles signals that would kill the process: the first one raises `Interrupted`. Use it as a context manager.
+
+    Signals that the user ignores or handles stay as they are. A sampler may swallow the exception, so the end of its
+    call raises it again (`require_none`), and so does a later signal.
+
+    Args:
+        received: The first signal; empty if none arrived.
+    """
+
+    _current: ClassVar[Interrupts | None] = None
+
+    def __init__(self) -> None:
+        self.received = ""
+        self._since = 0.0
+        self._is_held = False
+        self._before: dict[int, Any] = {}  # Any: as `signal.getsignal`
+
+    def __enter__(self) -> Interrupts:
+        """Handle the signals; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                self._before[number] = signal.signal(number, self._interrupt)
+                Interrupts._current = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the handlers. After an interrupt the process is about to end, and a late signal must not kill it."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+            Interrupts._current = None
+        if self.received:
+            atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in self._before])
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        is_same = bool(self.received) and time.monotonic() - self._since < _ONE_SECONDS
+        self.received = self.received or signal.Signals(number).name
+        if not is_same and not self._is_held:
+            self._since = time.monotonic()
+            raise Interrupted(self.received)
+
+    @classmethod
+    @contextmanager
+    def held(cls) -> Iterator[None]:
+        """Let no signal interrupt the block, which writes results."""
+        current = cls._current or Interrupts()
+        before, current._is_held = current._is_held, True
+        try:
+            yield
+        finally:
+            current._is_held = before
+
+    @classmethod
+    def require_none(cls) -> None:
+        """Raise `Interrupted` if a signal arrived and the run goes on: it was held, or its exception swallowed."""
+        current = cls._current
+        if current is not None and current.received and not current._is_held:
+            raise Interrupted(current.received)

@@ -1,0 +1,56 @@
+"""The sampler in a wrapper: every call goes through a function that may look at it or refuse it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fairdraw._core.contracts import CONTRACTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Around(Protocol):
+    """What a wrapper does with a call: `call()` makes it, `arguments` are what it is given.
+
+    One that follows sessions has a method `of_session`: from the arguments of the call that opens one to what is done
+    with the calls of that session.
+    """
+
+    def __call__(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any: ...  # Any: of any contract
+
+
+_OPENING = frozenset(contract.method for contract in CONTRACTS.values() if contract.method.startswith("open_"))
+_BESIDE = frozenset({"draft", "draw", "propose", "trim", "mask_drafts", "emit"})
+_ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OPENING | _BESIDE
+
+
+class Wrapped:
+    """A sampler, or a session that it opened, whose calls go through `around`; all other attributes are its own.
+
+    Sampler: the methods of its contract. Session: every method.
+    """
+
+    def __init__(self, inner: Any, around: Around, *, is_session: bool = False) -> None:  # Any: of any contract
+        self._inner, self._around, self._is_session = inner, around, is_session
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the sampler has
+        found = getattr(self._inner, name)
+        if not callable(found) or not (self._is_session or name in _ANSWERING or name in _OPENING):
+            return found
+        around, opens = self._around, name in _OPENING and not self._is_session
+
+        def called(*arguments: Any, **named: Any) -> Any:  # Any: those of the method
+            given = (*arguments, *named.values())
+            answer = around(lambda: found(*arguments, **named), given)
+            of_session = getattr(around, "of_session", lambda _: around)
+            return Wrapped(answer, of_session(given), is_session=True) if opens else answer
+
+        return called
+
+
+def unwrapped(sampler: Any) -> Any:  # Any: a sampler of any contract
+    """The sampler in all its wrappers."""
+    while isinstance(sampler, Wrapped):
+        sampler = sampler._inner
+    return sampler
