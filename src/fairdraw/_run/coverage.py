@@ -230,7 +230,7 @@ class Recorder:
             watch = Watch(check.contract, check.suite, case_by_case=True)
             return Watched(_case_by_case(check, watch), watch.wrap(sampler), watch)
         by = getattr(getattr(check, "workload", None), "name", check.code)
-        watch = self._workloads.setdefault((by, profile, seed), Watch(check.contract, by, case_by_case=False))
+        watch = self._workloads.setdefault((by, profile.whole, seed), Watch(check.contract, by, case_by_case=False))
         return Watched(check, watch.wrap(sampler), watch)
 
 
