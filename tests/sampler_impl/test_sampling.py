@@ -139,7 +139,7 @@ def test_race_never_draws_a_token_without_probability() -> None:
     ("arguments", "message"),
     [
         ({"logits": torch.zeros(3)}, r"logits.shape=\[3\], but it must be \[batch_size, vocab_size\]"),
-        ({"logits": torch.zeros(2, 4, dtype=torch.int32)}, "logits.dtype=torch.int32, but it must be a float"),
+        ({"logits": torch.zeros(2, 4, dtype=torch.int32)}, "logits.dtype=torch.int32, but it must be torch.float32"),
         ({"parameters": SamplingParameters(torch.ones(3))}, r"temperature.shape=\[3\], but it must be \[2\]"),
         (
             {"parameters": SamplingParameters(torch.ones(2), top_p=torch.ones(2).double())},
