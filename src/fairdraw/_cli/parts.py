@@ -59,9 +59,9 @@ def or_refuse(action: Callable[[], T]) -> T:
         raise Refused(str(error)) from None
 
 
-def echo(text: str = "") -> None:
-    """Print what may hold text of a sampler or a file."""
-    click.echo(printable(text))
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print what may hold text of a sampler or a file; with `err` to stderr."""
+    click.echo(printable(text), err=err)
 
 
 def find_check(code: str) -> AnyCheck:

@@ -199,7 +199,8 @@ def _remember_operands(interpreter: Any) -> None:
     Triton finds out each time which type both sides have in common, and makes a block of a number beside a block.
     """
     kind, tensor, handle = interpreter.TritonSemantic, interpreter.tl.core.tensor, interpreter.TensorHandle
-    check, known = kind.binary_op_type_checking_impl, {}
+    check = kind.binary_op_type_checking_impl
+    known: dict[Any, Any] = {}
 
     @wraps(check)
     def checked(self: Any, lhs: Any, rhs: Any, *flags: Any, **named: Any) -> Any:
