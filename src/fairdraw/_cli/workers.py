@@ -176,7 +176,7 @@ class Crew(ABC):
                 self._begun[turn.what] = answer
                 yield None
             else:
-                before = self._begun.get(turn.what, answer).record
+                before = (self._begun.get(turn.what) or answer).record
                 yield self._closed(before if answer.is_open and before.status == "passed" else answer.record)
 
     def _closed(self, record: CheckRecord) -> CheckRecord:
