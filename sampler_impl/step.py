@@ -228,7 +228,7 @@ class StepPlan:
             stream = self._stream_of(self._index)
             if stream != self._stream and (self._stream is None or not torch.cuda.is_current_stream_capturing()):
                 if self._stream is not None:
-                    before = torch.cuda.ExternalStream(self._stream, device=self.device)
+                    before = torch.cuda.ExternalStream(self._stream, device=self.device)  # type: ignore[no-untyped-call]
                     torch.cuda.current_stream(self._index).wait_stream(before)
                 self._stream = stream
 
