@@ -55,8 +55,11 @@ def whole(message: str) -> str:
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    alone = tensor.clone(memory_format=torch.contiguous_format)  # one entry may have any stride
-    return bytes(alone.flatten().view(torch.uint8).tolist()) if tensor.numel() else b""
+    return (
+        bytes(tensor.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8).tolist())
+        if tensor.numel()
+        else b""
+    )
 
 
 def digest(batch: SpecDecodeBatch, noise: Noise) -> str:
