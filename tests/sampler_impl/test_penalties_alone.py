@@ -178,7 +178,7 @@ def test_wrong_shapes_are_refused() -> None:
     output, ours = [1], Penalties(5)
     add(ours, output)
     ours.update([output])
-    with pytest.raises(ValueError, match=r"Penalties.apply: logits are \[2, 5\] torch.float32 on cpu"):
+    with pytest.raises(ValueError, match=r"Penalties.apply: logits are \[2, 5\] on cpu"):
         ours.apply(torch.zeros(2, 5), *columns(ours, 1))
     with pytest.raises(ValueError, match=r"Penalties.apply_to_drafts: len\(draft_token_ids\)=0"):
         ours.apply_to_drafts(torch.zeros(1, 5), *columns(ours, 1), [])
