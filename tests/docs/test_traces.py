@@ -1,4 +1,4 @@
-"""The judges of serving traces (tools/traces): a right sampler passes, and a fault that needs a conjunction is seen."""
+"""Serving traces (tools/traces): a correct sampler passes, and the slice of a fault is named."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python tools/traces sampling/torch rejection/torch
     python tools/traces mypkg.kernels:make --profile ci --seed 5
 
-A trace is the life of one sampler in an engine: some hundred calls, in which requests come, move, wait and go, every
+A trace is what one sampler meets in an engine: some hundred calls, in which requests come, move, wait and go, every
 batch size and number of drafts occurs, and dtypes, strides, noise, filters and neighbours change from call to call.
 
 * *exact*: whatever is determined is compared in every row (`sampling_judges`, `rejection_judges`).
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def main() -> int:
-    """Judge the samplers that are named; 1 if a judge found something."""
+    """Judge the samplers that are named; 1 if something was found."""
     import torch
 
     from fairdraw._core.checks import PROFILES
