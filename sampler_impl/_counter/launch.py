@@ -101,8 +101,9 @@ class _Plan(LaunchPlan):
         self.folds = cdiv(step.batch_size, LONGEST_SIDE)
         self.bytes_per_logit, vocab_size = step.logits.element_size(), step.vocab_size
         self.num_tiles = cdiv(vocab_size, TILE_SIZE)
-        self.strides = vocab_size, step.logits.stride(0), 0 if draft is None else draft.stride(0)
-        self.aligned = all(stride % 16 == 0 for stride in self.strides)
+        strides = step.logits.stride(0), 0 if draft is None else draft.stride(0)
+        self.strides = dict(zip(("vocab_size", "logits_stride", "draft_stride"), (vocab_size, *strides), strict=True))
+        self.aligned = all(stride % 16 == 0 for stride in self.strides.values())
         self.num_blocks = cdiv(self.num_tiles, WARPS)
         self.strip = _strip(step.num_tokens * self.measured_rows * self.num_blocks, MEASURE_STRIPS)
         self.eager = step.workspace is not None
@@ -124,21 +125,25 @@ class _Plan(LaunchPlan):
 
     def launches(self, given: Given) -> list[Launch]:
         output_token_ids, words, logits, ids, draft, logsumexp, bonus, cu_num_draft_tokens, *counters = given
+        temperature, seeds, positions = counters
         partial_sums, status, draw_sums = (part(words, *place) for place in self.places)
         bounds = None if self.bounds_place is None else part(words, *self.bounds_place, torch.float32)
-        rows = logits, draft, logsumexp, ids, cu_num_draft_tokens
+        output, published = {"output_token_ids_ptr": output_token_ids}, {"status_ptr": status}
+        passed = {"exit_bounds_ptr": bounds, "partial_sums_ptr": partial_sums}
+        rows = {"logits_ptr": logits, "draft_ptr": draft, "draft_logsumexp_ptr": logsumexp, "draft_token_ids_ptr": ids}
+        sums = {"cu_num_draft_tokens_ptr": cu_num_draft_tokens}
+        noise = {"temperature_ptr": temperature, "seeds_ptr": seeds, "positions_ptr": positions}
         found: list[Launch] = []
         if self.measure is not None:
             kernel, grid, sizes = self.measure
-            found.append((kernel, grid, (bounds, partial_sums, *rows, *counters, *sizes)))
+            found.append((kernel, grid, passed | rows | sums | noise | sizes))
         kernel, grid, sizes = self.accept
-        written = output_token_ids, status, bounds, partial_sums
-        sums = None if self.draw is None else draw_sums
-        found.append((kernel, grid, (*written, *rows, bonus, *counters, sums, *sizes)))
+        left = {"bonus_token_ids_ptr": bonus, **noise, "draw_sums_ptr": None if self.draw is None else draw_sums}
+        found.append((kernel, grid, output | published | passed | rows | sums | left | sizes))
         if self.draw is not None:
             kernel, grid, sizes = self.draw
-            read = cu_num_draft_tokens, draft, logits
-            found.append((kernel, grid, (output_token_ids, draw_sums, status, *read, *counters, *sizes)))
+            drawn = {"draw_sums_ptr": draw_sums, **published, **sums, "draft_ptr": draft, "logits_ptr": logits}
+            found.append((kernel, grid, output | drawn | noise | sizes))
         return found
 
     def _cut_workspace(self, vocab_size: int) -> None:
@@ -160,7 +165,7 @@ class _Plan(LaunchPlan):
         self.bounds_place = bounds_place if exits else None
 
     def _measure(self) -> Launch:
-        """Of each kernel its grid, and the sizes that are its last arguments."""
+        """Return a kernel, its grid, and the sizes that are its last arguments."""
         # Programs are numbered by request and position, unless too many requests lack too many of these.
         ragged = self.batch_size * self.max_spec_len > 2 * self.num_tokens
         minor, major = self.max_spec_len * self.folds, cdiv(self.batch_size, self.folds)
@@ -179,9 +184,9 @@ class _Plan(LaunchPlan):
             STRIP=self.strip,
             RUN=RUN_BYTES // self.bytes_per_logit,
         )
-        sizes = self.batch_size, self.num_tokens, 0 if ragged else self.folds, *self.strides
         grid = cdiv(self.num_blocks, self.strip), minor, major * self.measured_rows
-        return kernel, grid, (*sizes, self.num_tiles, self.max_spec_len)
+        batch = {"batch_size": self.batch_size, "num_tokens": self.num_tokens, "folds": 0 if ragged else self.folds}
+        return kernel, grid, batch | self.strides | {"num_tiles": self.num_tiles, "max_spec_len": self.max_spec_len}
 
     def _accept(self) -> Launch:
         positions = next_power_of_2(self.max_spec_len + 1)
@@ -197,8 +202,8 @@ class _Plan(LaunchPlan):
             POSITIONS=positions,
             TILES=self.row_words,
         )
-        sizes = self.num_tokens, *self.strides, self.num_tiles, self.row_words, self.max_spec_len
-        return kernel, (self.batch_size, 1, 1), sizes
+        sizes = {"num_tiles": self.num_tiles, "row_words": self.row_words, "max_spec_len": self.max_spec_len}
+        return kernel, (self.batch_size, 1, 1), {"num_tokens": self.num_tokens, **self.strides, **sizes}
 
     def _draw(self) -> Launch:
         strip = _strip(self.batch_size * self.num_blocks, DRAW_STRIPS)
@@ -214,7 +219,8 @@ class _Plan(LaunchPlan):
             TILES=max(next_power_of_2(self.num_tiles), SNAPSHOT.value),
         )
         grid = cdiv(self.num_blocks, strip), cdiv(self.batch_size, self.folds), self.folds
-        return kernel, grid, (self.batch_size, self.num_tokens, *self.strides, self.num_tiles, self.max_spec_len)
+        batch = {"batch_size": self.batch_size, "num_tokens": self.num_tokens}
+        return kernel, grid, batch | self.strides | {"num_tiles": self.num_tiles, "max_spec_len": self.max_spec_len}
 
     def _measure_registers(self) -> dict[str, int]:
         """As below; but of two bytes per logit and several blocks the compiler takes fewer by itself, 64 at most."""

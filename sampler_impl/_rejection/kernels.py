@@ -88,7 +88,7 @@ class _Plan(LaunchPlan):
         tile = min(MAX_TILE, next_power_of_2(step.vocab_size))
         self.num_tiles = cdiv(step.vocab_size, tile)
         self.num_tokens = step.draft_token_ids.shape[0]
-        self.sizes = step.max_spec_len, step.vocab_size
+        self.sizes = {"num_tokens": self.num_tokens, "max_spec_len": step.max_spec_len, "vocab_size": step.vocab_size}
         # The rows to recover, and behind them, where 128 bits can be stored, the winners of the tiles.
         self.winners_at = 2 * cdiv(self.batch_size, 4)
         self.num_words = self.winners_at + self.batch_size * self.num_tiles * self.has_random
@@ -114,16 +114,22 @@ class _Plan(LaunchPlan):
 
     def launches(self, given: Given) -> list[Launch]:
         output_token_ids, words, ids, cu_num_draft_tokens, draft_probs, target_probs, exponentials, *rest = given
-        recover_rows = part(words, 0, self.winners_at, torch.int32)
-        drafted = ids, cu_num_draft_tokens, draft_probs, target_probs
-        accepted = output_token_ids, recover_rows, *drafted, *rest, self.num_tokens, *self.sizes
-        found: list[Launch] = [(self.accept_kernel, (self.batch_size, 1, 1), accepted)]
+        target_argmax, bonus_token_ids, temperature, uniforms, synthetic_rates = rest
+        recover_rows = {"recover_rows_ptr": part(words, 0, self.winners_at, torch.int32)}
+        output, sums = {"output_token_ids_ptr": output_token_ids}, {"cu_num_draft_tokens_ptr": cu_num_draft_tokens}
+        drafted, target = {"draft_token_ids_ptr": ids}, {"target_probs_ptr": target_probs}
+        drafts, noise = {"draft_probs_ptr": draft_probs}, {"exponentials_ptr": exponentials}
+        accepted = output | recover_rows | drafted | sums | drafts | target
+        accepted |= {"target_argmax_ptr": target_argmax, "bonus_token_ids_ptr": bonus_token_ids}
+        accepted |= {"temperature_ptr": temperature, "uniforms_ptr": uniforms, "synthetic_rates_ptr": synthetic_rates}
+        found: list[Launch] = [(self.accept_kernel, (self.batch_size, 1, 1), accepted | self.sizes)]
         if self.has_random:
-            winners = part(words, self.winners_at, self.batch_size * self.num_tiles)
-            raced = winners, recover_rows, ids, draft_probs, target_probs, exponentials, self.sizes[1]
+            winners = {"tile_winners_ptr": part(words, self.winners_at, self.batch_size * self.num_tiles)}
+            raced = winners | recover_rows | drafted | drafts | target | noise
+            raced["vocab_size"] = self.sizes["vocab_size"]
             found.append((self.race_kernel, (self.batch_size, self.num_tiles, 1), raced))
-            read = recover_rows, winners, cu_num_draft_tokens, target_probs, exponentials
-            recovered = output_token_ids, *read, self.num_tokens, *self.sizes, self.num_tiles
+            recovered = output | recover_rows | winners | sums | target | noise | self.sizes
+            recovered["num_tiles"] = self.num_tiles
             found.append((self.recovered_kernel, (self.batch_size, 1, 1), recovered))
         return found
 

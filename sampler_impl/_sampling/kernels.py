@@ -90,7 +90,7 @@ class _Plan(LaunchPlan):
         self.batch_size, vocab_size = call.logits.shape
         self.num_tiles = cdiv(vocab_size, TILE)
         tiles = next_power_of_2(self.num_tiles)
-        self.sizes = vocab_size, call.logits.stride(0)
+        self.sizes = {"vocab_size": vocab_size, "row_stride": call.logits.stride(0)}
         self.rng_stream, self.has_min_p = call.stream, call.min_p is not None
         self.kernels = (
             compiled(_sum_kernel, OPTIONS, TILE=TILE),
@@ -109,13 +109,14 @@ class _Plan(LaunchPlan):
     def launches(self, given: Given) -> list[Launch]:
         sampled_token_ids, logsumexp, tile_sums, logits, temperature, min_p, seeds, positions = given
         of_sum, of_min_p, of_sample = self.kernels
-        read, by_tile = (tile_sums, logits, temperature), (self.batch_size, self.num_tiles, 1)
-        found: list[Launch] = [(of_sum, by_tile, (*read, *self.sizes))]
+        read = {"tile_sums_ptr": tile_sums, "logits_ptr": logits, "temperature_ptr": temperature}
+        by_tile = (self.batch_size, self.num_tiles, 1)
+        found: list[Launch] = [(of_sum, by_tile, read | self.sizes)]
         if self.has_min_p:
-            found.append((of_min_p, by_tile, (*read, min_p, *self.sizes)))
-        noise = seeds, positions, self.rng_stream
-        drawn = sampled_token_ids, logsumexp, *read, min_p, *noise, *self.sizes, self.num_tiles
-        found.append((of_sample, (self.batch_size, 1, 1), drawn))
+            found.append((of_min_p, by_tile, {**read, "min_p_ptr": min_p, **self.sizes}))
+        drawn = {"sampled_token_ids_ptr": sampled_token_ids, "logsumexp_ptr": logsumexp, **read, "min_p_ptr": min_p}
+        noise = {"seeds_ptr": seeds, "positions_ptr": positions, "rng_stream": self.rng_stream}
+        found.append((of_sample, (self.batch_size, 1, 1), drawn | noise | self.sizes | {"num_tiles": self.num_tiles}))
         return found
 
 

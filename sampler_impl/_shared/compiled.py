@@ -50,7 +50,8 @@ class Compiled:
         key: Hashable,
         stream: int | None,
         grid: tuple[int, int, int],
-        *arguments: Any,  # Any: as above
+        /,
+        **arguments: Any,  # Any: as above
     ) -> None:
         """Launch with the arguments in the kernel's order, without its constants, which are its last parameters. Once
         compiled for a key, it takes addresses for tensors as well.
@@ -59,14 +60,16 @@ class Compiled:
             stream: Of the current device, as `current_place` says; Triton would ask for it at every launch."""
         compiled = self.by_key.get(key)
         if compiled is None:
-            compiled = self.kernel[grid](*arguments, **self.constants, **self.options)
+            # What is compiled takes its arguments by position.
+            assert [*arguments, *self.constants] == self.kernel.arg_names, self.kernel.arg_names
+            compiled = self.kernel[grid](**arguments, **self.constants, **self.options)
             if compiled is not None:  # the interpreter compiles nothing
                 self.by_key[key] = compiled
         elif someone_listens():
-            compiled[grid](*arguments, *self.last, stream=stream)
+            compiled[grid](*arguments.values(), *self.last, stream=stream)
         else:  # as Triton does, but for a description of the launch, which nobody reads
             handles = compiled.function, compiled.packed_metadata
-            compiled.run(*grid, stream, *handles, None, None, None, *arguments, *self.last)
+            compiled.run(*grid, stream, *handles, None, None, None, *arguments.values(), *self.last)
 
 
 def someone_listens() -> bool:
@@ -106,8 +109,8 @@ def compiled(kernel: Any, options: dict[str, int], **constants: Any) -> Compiled
 
 
 Given = tuple[Any, ...]  # Any: tensors, or their addresses, or what kernels are compiled for; None where there is none
-Launch = tuple[Compiled, tuple[int, int, int], tuple[Any, ...]]  # Any: as given, and numbers
-"""Kernel, grid, and arguments without constants."""
+Launch = tuple[Compiled, tuple[int, int, int], dict[str, Any]]  # Any: as given, and numbers
+"""Kernel, grid, and arguments by name, in the kernel's order and without constants."""
 
 
 class LaunchPlan(ABC):
@@ -157,13 +160,13 @@ class LaunchPlan(ABC):
         types = [None if tensor is None else tensor.dtype for tensor in tensors]
         facts = tuple(None if one is None else (one, aligned) for one, aligned in zip(types, are_aligned, strict=True))
         launches = self.launches(facts)
-        keys = [_number_of((device, *map(_fact_of_flat, arguments))) for _, _, arguments in launches]
+        keys = [_number_of((device, *map(_fact_of_flat, arguments.values()))) for _, _, arguments in launches]
         return [kernel for kernel, _, _ in launches], keys
 
     def _launch_all(self, keys: list[int], stream: int | None, given: Given) -> None:
         with quiet_numpy():
             for key, (kernel, grid, arguments) in zip(keys, self.launches(given), strict=True):
-                kernel.launch(key, stream, grid, *arguments)
+                kernel.launch(key, stream, grid, **arguments)
 
 
 _NUMBERS: dict[Key, int] = {}
@@ -225,7 +228,7 @@ def _describe(facts: list[Hashable], values: tuple[Any, ...]) -> tuple[Any, ...]
         else:
             facts.append(None if value is None else _fact_of(value))
             described_values.append(value)
-    return tuple(described_values)
+    return type(values)(*described_values) if hasattr(values, "_fields") else tuple(described_values)
 
 
 def _fact_of(number: int) -> int:

@@ -23,13 +23,13 @@ NO_BOUND = tl.constexpr(-0x8000)
 
 @triton.jit
 def middle_of(low, high):
-    """Between two orders, above the lower one. Their difference may not be an int32."""
+    """Return the middle of two orders, above the lower one. Their difference may not be an int32."""
     return ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)
 
 
 @triton.jit
 def reached_with(reached, weights, need):
-    """The highest bound such that the runs that reach it weigh at least `need`; NO_BOUND if all together do not.
+    """Return the highest bound such that the runs that reach it weigh at least `need`; NO_BOUND if all together do not.
 
     Takes `reached` [runs] int32, 16 bits; `weights` [runs] float32."""
     low = tl.full((), NO_BOUND, tl.int32)
@@ -43,7 +43,7 @@ def reached_with(reached, weights, need):
 
 @triton.jit
 def _halved(reached, weights, need, low, high):
-    """One step of `reached_with`."""
+    """Return the ends after one step of `reached_with`."""
     reaches = reached >= (low + high + 1) >> 1
     is_enough = tl.sum(tl.where(reaches, weights, 0.0)) >= need
     if is_enough:
@@ -55,7 +55,7 @@ def _halved(reached, weights, need, low, high):
 
 @triton.jit
 def highest_with(orders, weights, floor, need):
-    """The highest order such that those at or above it weigh at least `need`; the floor if all of them do not.
+    """Return the highest order such that those at or above it weigh at least `need`; the floor if all do not.
 
     Takes `orders` [size] int32; `weights` [size] int64, 0 below the floor."""
     low = floor
@@ -67,7 +67,7 @@ def highest_with(orders, weights, floor, need):
 
 @triton.jit
 def _closer(orders, weights, need, low, high):
-    """One step of `highest_with`."""
+    """Return the ends after one step of `highest_with`."""
     middle = middle_of(low, high)
     is_enough = tl.sum(tl.where(orders >= middle, weights, 0)) >= need
     if is_enough:
@@ -79,7 +79,7 @@ def _closer(orders, weights, need, low, high):
 
 @triton.jit
 def narrowed_by(is_enough, above, below, low, high):
-    """A step between two ends: to the least order above the middle, or to the largest below it."""
+    """Return the ends after a step: to the least order above the middle, or to the largest below it."""
     if is_enough:
         low = tl.minimum(above, high)
     else:
@@ -89,7 +89,7 @@ def narrowed_by(is_enough, above, below, low, high):
 
 @triton.jit
 def count_or_weights(scaled, best, BY_SUM: tl.constexpr):
-    """[...] int64: by which entries are summed, or 1 each. Takes `scaled` [...] float32."""
+    """Return [...] int64: by which entries are summed, or 1 each. Takes `scaled` [...] float32."""
     weights = tl.full(scaled.shape, 1, tl.int64)
     if BY_SUM:
         weights = weights_of(scaled, best)
@@ -98,5 +98,5 @@ def count_or_weights(scaled, best, BY_SUM: tl.constexpr):
 
 @triton.jit
 def weights_of(scaled, largest):
-    """[...] int64: `exp(scaled - largest)` over 2**-40. Takes `scaled` [...] float32."""
+    """Return [...] int64: `exp(scaled - largest)` over 2**-40. Takes `scaled` [...] float32."""
     return (tl.exp2((scaled - largest) * LOG2_E) * ONE).to(tl.int64)

@@ -23,6 +23,7 @@ import triton.language as tl
 
 from .._shared.kernels import NO_ID, argmax_order
 from .bisection import NO_BOUND, ONE, count_or_weights, highest_with, middle_of, narrowed_by, reached_with, weights_of
+from .named import Candidates
 from .rows import (
     LEAST,
     NOTHING,
@@ -58,7 +59,7 @@ def _list_runs(
     reached,
     bound,
 ):
-    """Write the numbers of runs that reach the bound, in order. Returns how many."""
+    """Write the numbers of runs that reach the bound, in order, and return how many."""
     reaches = (reached >= bound).to(tl.int32)
     places = tl.cumsum(reaches) - 1
     tl.store(runs_ptr + places, tl.arange(0, reached.shape[0]), mask=reaches != 0)
@@ -67,7 +68,7 @@ def _list_runs(
 
 @triton.jit
 def _least_with_quotient_of(bound, temperature):
-    """The order of the least logit whose quotient is not below the bound's. Rounded, some neighbours have the same."""
+    """Return the order of the least logit whose quotient is not below the bound's. Rounded, some have the same."""
     order = tl.maximum(bound << 16, NOTHING + 1)
     below = tl.maximum(order - tl.arange(0, NEIGHBOURS), NOTHING + 1)
     is_equal = scaled_order(order_to_float(below), temperature) >= scaled_order(order_to_float(order), temperature)
@@ -77,32 +78,27 @@ def _least_with_quotient_of(bound, temperature):
 
 
 @triton.jit
-def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    """Write index and logit of every entry whose quotient is at least the bound's, in the order of indices.
-    Returns how many, of which at most MOST are written.
-
-    Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, logits [MOST] float32, the temperature; `reached`
-    of the runs."""
-    runs_ptr, _, _, _ = scratch
-    least = _least_with_quotient_of(bound, temperature)
+def _collect(lists, row, reached, bound, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
+    """Write index and logit of every entry whose quotient is at least the bound's, in the order of indices, and return
+    how many, of which at most MOST are written. Takes `reached` of the runs."""
+    least = _least_with_quotient_of(bound, lists.temperature)
     tl.debug_barrier()
-    num_listed = _list_runs(runs_ptr, reached, least >> 16)
+    num_listed = _list_runs(lists.runs_ptr, reached, least >> 16)
     tl.debug_barrier()
     size = tl.zeros((), tl.int32)
     for begin in range(0, num_listed, BLOCK):
         listed = begin + tl.arange(0, BLOCK)
         # A run behind the row holds nothing.
-        words = words_of_runs(tl.load(runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
+        words = words_of_runs(tl.load(lists.runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
         logits = load_logits(row, words, vocab_size)
-        size = _write_candidates(scratch, words, logits, least, size, BLOCK, MOST)
+        size = _write_candidates(lists, words, logits, least, size, BLOCK, MOST)
     tl.debug_barrier()
     return size
 
 
 @triton.jit
-def _write_candidates(scratch, words, logits, least, size, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    """Write those of a block behind `size` others. Returns how many there are then."""
-    _, indices_ptr, logits_ptr, _ = scratch
+def _write_candidates(lists, words, logits, least, size, BLOCK: tl.constexpr, MOST: tl.constexpr):
+    """Write those of a block behind `size` others, and return how many there are then."""
     is_candidate = (argmax_order(logits) >= least) & (logits > float("-inf"))
     # Places are counted within words, which is cheap, and then over words, which are few.
     within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
@@ -110,41 +106,41 @@ def _write_candidates(scratch, words, logits, least, size, BLOCK: tl.constexpr, 
     before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, WORDS))
     places = size + before[:, :, None] + within - 1
     writes = is_candidate & (places < MOST)
-    tl.store(indices_ptr + places, indices_of(words), mask=writes)
-    tl.store(logits_ptr + places, logits, mask=writes)
+    tl.store(lists.indices_ptr + places, indices_of(words), mask=writes)
+    tl.store(lists.logits_ptr + places, logits, mask=writes)
     return size + tl.sum(of_words)
 
 
 @triton.jit
-def load_candidates(scratch, begin, size, BLOCK: tl.constexpr):
-    """[BLOCK] int32 twice and float32: indices, orders and scaled logits, from one on; LEAST behind the last."""
-    _, indices_ptr, logits_ptr, temperature = scratch
+def load_candidates(lists, begin, size, BLOCK: tl.constexpr):
+    """Return [BLOCK] int32 twice and float32: indices, orders and scaled logits, from one on; LEAST behind the last."""
     entries = begin + tl.arange(0, BLOCK)
-    indices = tl.load(indices_ptr + entries, mask=entries < size, other=NO_ID)
+    indices = tl.load(lists.indices_ptr + entries, mask=entries < size, other=NO_ID)
     # Divided here and not where they were found: few of what is read there are candidates.
-    scaled = scaled_by(tl.load(logits_ptr + entries, mask=entries < size, other=0.0), temperature)
+    scaled = scaled_by(tl.load(lists.logits_ptr + entries, mask=entries < size, other=0.0), lists.temperature)
     scaled = tl.where(entries < size, scaled, float("-inf"))
     return indices, tl.where(entries < size, argmax_order(scaled), LEAST), scaled
 
 
 @triton.jit
-def weigh(scratch, size, least, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
-    """Count or sum of the candidates at or above an order."""
+def weigh(lists, size, least, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the count or sum of the candidates at or above an order."""
     total = tl.zeros((BLOCK,), tl.int64)
     for begin in range(0, size, BLOCK):
-        _, orders, scaled = load_candidates(scratch, begin, size, BLOCK)
+        _, orders, scaled = load_candidates(lists, begin, size, BLOCK)
         total += tl.where(orders >= least, count_or_weights(scaled, best, BY_SUM), 0)
     return tl.sum(total)
 
 
 @triton.jit
-def split(scratch, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
-    """Count or sum of the candidates at or above an order, the least order of these, and the largest of the others."""
+def split(lists, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the count or sum of the candidates at or above an order, the least order of these, and the largest of the
+    others."""
     total = tl.zeros((BLOCK,), tl.int64)
     above = tl.full((BLOCK,), NO_ID, tl.int32)
     below = tl.full((BLOCK,), LEAST, tl.int32)
     for begin in range(0, size, BLOCK):
-        _, orders, scaled = load_candidates(scratch, begin, size, BLOCK)
+        _, orders, scaled = load_candidates(lists, begin, size, BLOCK)
         weights = count_or_weights(scaled, best, BY_SUM)
         total += tl.where(orders >= middle, weights, 0)
         above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
@@ -153,30 +149,30 @@ def split(scratch, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr
 
 
 @triton.jit
-def _highest_listed(scratch, size, best, floor, need, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
-    """As `highest_with`, of more candidates than a block has."""
+def _highest_listed(lists, size, best, floor, need, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+    """Return what `highest_with` does, of more candidates than a block has."""
     low = floor
     high = tl.maximum(argmax_order(best), floor)
     while low < high:
         middle = middle_of(low, high)
-        total, above, below = split(scratch, size, middle, best, BY_SUM, BLOCK)
+        total, above, below = split(lists, size, middle, best, BY_SUM, BLOCK)
         low, high = narrowed_by(total >= need, above, below, low, high)
     return low
 
 
 @triton.jit
 def _need_of(total, row_sum, top_p):
-    """The integer sum that top-p keeps at least."""
+    """Return the integer sum that top-p keeps at least."""
     total = tl.where(row_sum >= 0, row_sum.to(tl.float64) * ONE, total.to(tl.float64))
     return tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
 
 
 @triton.jit
-def thresholds_of_few(scratch, size, best, floor, top_k, top_p, row_sum):
-    """What is kept of at most FEW candidates: the order of the least one.
+def thresholds_of_few(lists, size, best, floor, top_k, top_p, row_sum):
+    """Return what is kept of at most FEW candidates: the order of the least one.
 
     Takes `row_sum`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
-    _, orders, scaled = load_candidates(scratch, 0, size, FEW)
+    _, orders, scaled = load_candidates(lists, 0, size, FEW)
     kept = tl.maximum(floor, tl.min(tl.where(orders > LEAST, orders, NO_ID)))
     if top_k > 0:
         kept = highest_with(orders, (orders > LEAST).to(tl.int64), kept, top_k.to(tl.int64))
@@ -187,46 +183,47 @@ def thresholds_of_few(scratch, size, best, floor, top_k, top_p, row_sum):
 
 
 @triton.jit
-def thresholds_of_many(scratch, size, best, floor, top_k, top_p, row_sum):
-    """The same of more."""
+def thresholds_of_many(lists, size, best, floor, top_k, top_p, row_sum):
+    """Return the same of more."""
     kept = floor
     if top_k > 0:
-        kept = _highest_listed(scratch, size, best, kept, top_k.to(tl.int64), False, MANY)
+        kept = _highest_listed(lists, size, best, kept, top_k.to(tl.int64), False, MANY)
     if top_p < 1:
-        need = _need_of(weigh(scratch, size, kept, best, True, MANY), row_sum, top_p)
-        kept = _highest_listed(scratch, size, best, kept, need, True, MANY)
+        need = _need_of(weigh(lists, size, kept, best, True, MANY), row_sum, top_p)
+        kept = _highest_listed(lists, size, best, kept, need, True, MANY)
     return kept
 
 
 @triton.jit
 def _terms_of_runs(reached, largest, scale):
-    """[runs] float32: what the largest entry of each run adds to the row's sum. Takes `reached` [runs] int32."""
+    """Return [runs] float32: what the largest entry of each run adds to the row's sum. Takes `reached` [runs] int32."""
     terms = tl.exp2((order_to_float(reached << 16) - largest) * scale)
     return tl.where(reached > NOTHING >> 16, terms, 0.0)
 
 
 @triton.jit
 def _bound_of_sum(reached, largest, scale, need):
-    """The bound at which the runs' largest alone have some sum."""
+    """Return the bound at which the runs' largest alone have some sum."""
     return reached_with(reached, _terms_of_runs(reached, largest, scale), need)
 
 
 @triton.jit
 def _least_bound(reached):
-    """That of all runs in which there is something."""
+    """Return the bound of all runs in which there is something."""
     return tl.min(tl.where(reached > NOTHING >> 16, reached, NO_ID))
 
 
 @triton.jit
-def _first_bound(reached, floor, largest, scale, top_k, wanted, min_p):
-    """The bound to begin with, and the sum that the runs' largest have at it. Takes `reached` [runs] int32.
+def _first_bound(reached, floor, statistics, filters, wanted):
+    """Return the bound to begin with, and the sum that the runs' largest have at it. Takes `reached` [runs] int32.
 
     Two of the best tokens in one run: the runs' largest have not got all of the sum, and yet few runs are read."""
+    largest, scale = statistics.largest, statistics.scale
     bound = floor
     guess = wanted
-    if top_k > 0:
-        bound = reached_with(reached, (reached > NOTHING >> 16).to(tl.float32), top_k.to(tl.float32))
-    elif min_p <= 0:  # with min-p everything that reaches the floor is wanted
+    if filters.top_k > 0:
+        bound = reached_with(reached, (reached > NOTHING >> 16).to(tl.float32), filters.top_k.to(tl.float32))
+    elif filters.min_p <= 0:  # with min-p everything that reaches the floor is wanted
         bound = _bound_of_sum(reached, largest, scale, wanted)
         if (bound == NO_BOUND) | (tl.sum((reached >= bound).to(tl.int32)) > MOST_SURE):
             guess = LIKELY * tl.minimum(wanted, tl.sum(_terms_of_runs(reached, largest, scale)))
@@ -237,17 +234,16 @@ def _first_bound(reached, floor, largest, scale, top_k, wanted, min_p):
 
 
 @triton.jit
-def _is_enough(scratch, size, bound, floor, statistics, filters, wanted, need, MOST: tl.constexpr):
-    """1 if the candidates hold whatever the filters keep, or 0; and the sum that the runs' largest are to have."""
-    top_k, _, _ = filters
+def _is_enough(lists, size, bound, floor, statistics, filters, wanted, need, MOST: tl.constexpr):
+    """Whether the candidates hold whatever the filters keep, 1 or 0; and the sum that the runs' largest are to have."""
     state = tl.zeros((), tl.int32)
     if (bound <= floor) | (size > MOST):
         state = tl.full((), 1, tl.int32)
-    elif top_k > 0:
-        state = (size >= top_k).to(tl.int32)
+    elif filters.top_k > 0:
+        state = (size >= filters.top_k).to(tl.int32)
     else:
-        largest, _, _, temperature = statistics
-        found = weigh(scratch, size, LEAST, tl.div_rn(largest, temperature), True, MANY).to(tl.float32) / ONE
+        best = tl.div_rn(statistics.largest, statistics.temperature)
+        found = weigh(lists, size, LEAST, best, True, MANY).to(tl.float32) / ONE
         state = (found >= wanted).to(tl.int32)
         need = need * tl.maximum(wanted / found, 1.02)
     return state, need
@@ -255,7 +251,7 @@ def _is_enough(scratch, size, bound, floor, statistics, filters, wanted, need, M
 
 @triton.jit
 def _lower_bound(reached, bound, floor, largest, scale, top_k, need):
-    """The bound after one at which the candidates were not enough."""
+    """Return the bound after one at which the candidates were not enough."""
     lower = tl.full((), NO_BOUND, tl.int32)
     if top_k <= 0:
         lower = _bound_of_sum(reached, largest, scale, need)
@@ -266,24 +262,21 @@ def _lower_bound(reached, bound, floor, largest, scale, top_k, need):
 
 
 @triton.jit
-def list_candidates(scratch, row, reached, floor, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
-    """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Returns how many, of
+def list_candidates(lists, row, reached, floor, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
+    """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Return how many, of
     which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor.
 
-    Takes `floor`: the least bound; `statistics`: largest logit, sum over it, scale, temperature; `filters`: top_k,
-    top_p, min_p."""
-    largest, row_sum, scale, temperature = statistics
-    top_k, top_p, min_p = filters
-    wanted = top_p * row_sum * ENOUGH
-    bound, need = _first_bound(reached, floor, largest, scale, top_k, wanted, min_p)
+    Takes `floor`: the least bound."""
+    wanted = filters.top_p * statistics.row_sum * ENOUGH
+    bound, need = _first_bound(reached, floor, statistics, filters, wanted)
     size = tl.zeros((), tl.int32)
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough
     while (state == 0) & (tries < MOST_TRIES):
-        size = _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK, MOST)
-        state, need = _is_enough(scratch, size, bound, floor, statistics, filters, wanted, need, MOST)
+        size = _collect(lists, row, reached, bound, vocab_size, BLOCK, MOST)
+        state, need = _is_enough(lists, size, bound, floor, statistics, filters, wanted, need, MOST)
         if state == 0:
-            bound = _lower_bound(reached, bound, floor, largest, scale, top_k, need)
+            bound = _lower_bound(reached, bound, floor, statistics.largest, statistics.scale, filters.top_k, need)
         tries += 1
     return tl.where(state == 0, -1, size), bound <= floor
 
@@ -294,7 +287,7 @@ def load_reached(
     all_tiles,
     TILES: tl.constexpr,
 ):
-    """[TILES * RUNS] int32: what the runs reach.
+    """Return [TILES * RUNS] int32: what the runs reach.
 
     Not by `other`: of two masked int16 in one register Triton 3.6 gives the second one -1 for any negative number."""
     runs = tl.arange(0, TILES * RUNS)
@@ -303,12 +296,7 @@ def load_reached(
 
 
 @triton.jit
-def scratch_of(scratch, row_idx, temperature, TILES: tl.constexpr, MOST: tl.constexpr):
-    """Where a row lists its runs and candidates, and the temperature that these are divided by."""
-    runs_ptr, indices_ptr, logits_ptr = scratch
-    return (
-        runs_ptr + row_idx * TILES * RUNS,
-        indices_ptr + row_idx * MOST,
-        logits_ptr + row_idx * MOST,
-        temperature,
-    )
+def lists_of(lists, row_idx, temperature, TILES: tl.constexpr, MOST: tl.constexpr):
+    """Return the lists of a row."""
+    runs_ptr, first = lists.runs_ptr + row_idx * TILES * RUNS, row_idx * MOST
+    return Candidates(runs_ptr, lists.indices_ptr + first, lists.candidates_ptr + first, temperature)

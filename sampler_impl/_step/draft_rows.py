@@ -1,11 +1,4 @@
-"""What kernels see of the drafter: the probabilities of ids of a row, given as such or as logits.
-
-`drafts` is as `launch` makes it: ids; probabilities or logits, and their strides; of logits also their logsumexp, or
-None if the step computes it, the stride of that, temperatures, or None if there is nothing to divide by, and the plan's
-own memory for a logsumexp per row, which is None for probabilities.
-
-A **draft row** is `(drafts, slot, offset, whether it has a distribution to subtract, logsumexp, temperature)`.
-"""
+"""What kernels see of the drafter: the probabilities of ids of a row, given as such or as logits."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false, reportOptionalMemberAccess=false
@@ -28,79 +21,82 @@ ONE = tl.constexpr(float(1 << 40))
 
 @triton.jit
 def draft_probs_of(draft_row, ids, mask):
-    """float32: the draft probability of some ids of a row; 0 outside of the mask. What is no number is infinity: then
-    the draft is not accepted, and nothing is left of the target. Takes `ids` [...] int32, `mask` [...] bool."""
-    drafts, slot, offset, _, logsumexp, temperature = draft_row
+    """Return float32: the draft probabilities of some ids of a row; 0 outside of the mask. What is no number is
+    infinity: then the draft is not accepted, and nothing is left of the target. Takes `ids` [...] int32, `mask` [...] bool."""
+    drafts = draft_row.drafts
     # Where two requests lay claim to a row, the list has ids of one and logits of the other: -1 may weigh something.
     mask = mask & (ids >= 0)
-    values = tl.load(_row_ptr(drafts, slot, offset) + ids, mask=mask, other=0.0).to(tl.float32)
-    if drafts[7] is not None:
-        values = tl.where(mask, tl.exp(_divided(drafts, values, temperature) - logsumexp), 0.0)
+    row_ptr = _row_ptr(drafts, draft_row.slot, draft_row.offset)
+    values = tl.load(row_ptr + ids, mask=mask, other=0.0).to(tl.float32)
+    if drafts.row_logsumexp_ptr is not None:
+        logprobs = _divided(drafts, values, draft_row.temperature) - draft_row.logsumexp
+        values = tl.where(mask, tl.exp(logprobs), 0.0)
     return tl.where(values == values, values, float("inf"))
 
 
 @triton.jit
-def find_draft_row(drafts, slot, offset, row_idx, has_draft, token_id, is_needed, vocab_size):
-    """The last three of a draft row. A placeholder has no distribution among logits: there it stands for a draft that
-    was never made, as in vLLM's model runner V2. (Triton 3.6 cannot return a tuple that holds None.)"""
-    if drafts[7] is not None:
+def find_draft_row(drafts, place, has_draft, token_id, is_needed, vocab_size):
+    """Return the last three of a draft row. A placeholder has no distribution among logits: there it stands for a draft
+    that was never made, as in vLLM's model runner V2. (Triton 3.6 cannot return a tuple that holds None.)"""
+    if drafts.row_logsumexp_ptr is not None:
         has_draft = has_draft & (token_id >= 0)
-    temperature = _temperature(drafts, slot)
-    logsumexp = _find_logsumexp(drafts, slot, offset, row_idx, temperature, is_needed & has_draft, vocab_size)
+    temperature = _temperature(drafts, place.slot)
+    logsumexp = _find_logsumexp(drafts, place, temperature, is_needed & has_draft, vocab_size)
     return has_draft, logsumexp, temperature
 
 
 @triton.jit
 def load_draft_row(drafts, slot, row_idx):
-    """The last two, in a later kernel, of a row that has a distribution to subtract."""
+    """Return the last two, in a later kernel, of a row that has a distribution to subtract."""
     logsumexp = tl.zeros((), tl.float32)
-    if drafts[7] is not None:
-        logsumexp = tl.load(drafts[7] + row_idx)
+    if drafts.row_logsumexp_ptr is not None:
+        logsumexp = tl.load(drafts.row_logsumexp_ptr + row_idx)
     return logsumexp, _temperature(drafts, slot)
 
 
 @triton.jit
-def _find_logsumexp(drafts, slot, offset, row_idx, temperature, is_needed, vocab_size):
-    """float32: that of a row of draft logits, given or computed; NaN if it is not finite. Anything for probabilities,
-    and where it is not needed. The plan keeps it for `emit`."""
+def _find_logsumexp(drafts, place, temperature, is_needed, vocab_size):
+    """Return a float32: that of a row of draft logits, given or computed; NaN if it is not finite. Anything for
+    probabilities, and where it is not needed. The plan keeps it for `emit`."""
     logsumexp = tl.zeros((), tl.float32)
-    if drafts[7] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+    if drafts.row_logsumexp_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if is_needed:
-            if drafts[4] is not None:
-                logsumexp = tl.load(drafts[4] + slot * drafts[5] + offset)
+            if drafts.draft_logsumexp_ptr is not None:
+                slot_logsumexp_ptr = drafts.draft_logsumexp_ptr + place.slot * drafts.logsumexp_stride
+                logsumexp = tl.load(slot_logsumexp_ptr + place.offset)
             else:
-                logsumexp = _logsumexp(drafts, slot, offset, temperature, vocab_size)
+                logsumexp = _logsumexp(drafts, place.slot, place.offset, temperature, vocab_size)
             logsumexp = tl.where(tl.abs(logsumexp) < float("inf"), logsumexp, float("nan"))
-            tl.store(drafts[7] + row_idx, logsumexp)
+            tl.store(drafts.row_logsumexp_ptr + place.row_idx, logsumexp)
     return logsumexp
 
 
 @triton.jit
 def _row_ptr(drafts, slot, offset):
-    """Where a row of the drafter begins."""
-    _, dense_ptr, slot_stride, position_stride, _, _, _, _ = drafts
-    return dense_ptr + slot * slot_stride + offset.to(tl.int64) * position_stride
+    """Return where a row of the drafter begins."""
+    return drafts.dense_ptr + slot * drafts.slot_stride + offset.to(tl.int64) * drafts.position_stride
 
 
 @triton.jit
 def _temperature(drafts, slot):
-    """float32: what draft logits of a slot are divided by."""
+    """Return a float32: what draft logits of a slot are divided by."""
     temperature = tl.full((), 1.0, tl.float32)
-    if drafts[6] is not None:
-        temperature = tl.maximum(tl.load(drafts[6] + slot), MIN_TEMPERATURE)
+    if drafts.draft_temperature_ptr is not None:
+        temperature = tl.maximum(tl.load(drafts.draft_temperature_ptr + slot), MIN_TEMPERATURE)
     return temperature
 
 
 @triton.jit
 def _divided(drafts, logits, temperature):
-    if drafts[6] is not None:
+    """Return draft logits over their temperature, if there is one."""
+    if drafts.draft_temperature_ptr is not None:
         logits = scaled_by(logits, temperature)
     return logits
 
 
 @triton.jit
 def _logsumexp(drafts, slot, offset, temperature, vocab_size):
-    """float32, in one pass: each place of a block keeps its largest logit and its sum over that."""
+    """Return a float32, in one pass: each place of a block keeps its largest logit and its sum over that."""
     logits_ptr = _row_ptr(drafts, slot, offset)
     largest = tl.full((BLOCK,), LOWEST, tl.float32)
     sums = tl.zeros((BLOCK,), tl.float32)

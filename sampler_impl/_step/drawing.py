@@ -26,7 +26,7 @@ def load_words(
     all_tiles,
     TILES: tl.constexpr,
 ):
-    """[TILES] int64: words of the tiles; behind the last, of a tile in which there is nothing."""
+    """Return [TILES] int64: words of the tiles; behind the last, of a tile in which there is nothing."""
     tiles = tl.arange(0, TILES)
     words = tl.load(row_words_ptr + tiles, mask=tiles < all_tiles, other=0)
     return tl.where(tiles < all_tiles, words, tl.full((TILES,), NOTHING, tl.int64) << 32)
@@ -34,20 +34,21 @@ def load_words(
 
 @triton.jit
 def largest_and_sums(words):
-    """[TILES] float32 twice: largest logits and sums."""
-    return order_to_float((words >> 32).to(tl.int32)), unpack(words)[1]
+    """Return [TILES] float32 twice: largest logits and sums."""
+    _, sums = unpack(words)
+    return order_to_float((words >> 32).to(tl.int32)), sums
 
 
 @triton.jit
 def sum_of_words(words, largest, scale):
-    """float32: the sum of all exp2 terms over the row's largest logit. Takes `words` [TILES] int64."""
+    """Return a float32: the sum of all exp2 terms over the row's largest logit. Takes `words` [TILES] int64."""
     maxima, sums = largest_and_sums(words)
     return tl.sum(tl.where(sums == 0, 0.0, sums * tl.exp2((maxima - largest) * scale)))
 
 
 @triton.jit
 def draw_index(weights, uniform):
-    """Which of some integer weights a uniform falls on, and how far into it, in [0, 1); -1 if all are 0."""
+    """Return which of some integer weights a uniform falls on, and how far into it, in [0, 1); -1 if all are 0."""
     ends = tl.cumsum(weights)
     total = tl.sum(weights)
     threshold = cdf_thresholds(uniform, total)
@@ -60,8 +61,9 @@ def draw_index(weights, uniform):
 
 
 @triton.jit
-def _without(row, words, index, kept, largest, scale, temperature, vocab_size):
-    """Shares of the tiles as integers, without one index. Takes `words` [TILES] int64."""
+def _without(row, words, index, kept, statistics, vocab_size):
+    """Return the shares of the tiles as integers, without one index. Takes `words` [TILES] int64."""
+    largest, _, scale, temperature = statistics
     maxima, sums = largest_and_sums(words)
     shares = tl.where(sums == 0, 0.0, sums * tl.exp2((maxima - largest) * scale))
     if index >= 0:
@@ -73,22 +75,22 @@ def _without(row, words, index, kept, largest, scale, temperature, vocab_size):
 
 
 @triton.jit
-def draw_from_tiles(row, words, index, kept, largest, scale, temperature, vocab_size, uniform):
-    """A token's index: a tile by its share, then an entry of that tile."""
-    shares = _without(row, words, index, kept, largest, scale, temperature, vocab_size)
+def draw_from_tiles(row, words, index, kept, statistics, vocab_size, uniform):
+    """Return a token's index: a tile by its share, then an entry of that tile."""
+    shares = _without(row, words, index, kept, statistics, vocab_size)
     tile, within = draw_index(shares, uniform)
     logits, indices = load_one_tile(row, tl.maximum(tile, 0), vocab_size)
-    is_kept = (scaled_order(logits, temperature) >= kept) & (indices != index)
+    is_kept = (scaled_order(logits, statistics.temperature) >= kept) & (indices != index)
     # Over the tile's own largest, so that a tile far below the row's is drawn from as exactly.
     tile_largest = tl.max(tl.where(is_kept, logits, float("-inf")))
-    terms = tl.where(is_kept, exp2_terms(logits, tile_largest, scale), 0.0)
+    terms = tl.where(is_kept, exp2_terms(logits, tile_largest, statistics.scale), 0.0)
     entry, _ = draw_index((terms * ONE).to(tl.int64), within)
     return tl.where((tile < 0) | (entry < 0), -1, tile * TILE + entry)
 
 
 @triton.jit
 def argmax_token(row, words, vocab_size, EDITS: tl.constexpr):
-    """The token of a greedy row: of all as large as the largest, the lowest id. Takes `words` [TILES] int64."""
+    """Return the token of a greedy row: of all as large as the largest, the lowest id. Takes `words` [TILES] int64."""
     orders = (words >> 32).to(tl.int32)
     best = tl.max(orders)
     tile = tl.min(tl.where(orders == best, tl.arange(0, words.shape[0]), NO_ID))
@@ -104,16 +106,14 @@ def argmax_token(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole):
-    """[FEW] int64 and int32: weights of `max(target - draft, 0)`, or of the target, and indices, of one block."""
-    best, row_sum, kept = statistics
-    drafts, _, _, has_draft, _, _ = draft_row
-    indices, orders, scaled = load_candidates(scratch, begin, size, FEW)
-    is_kept = (orders >= kept) & (indices != NO_ID)
+def _rest_of_block(lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole):
+    """Return [FEW] int64 and int32: weights of `max(target - draft, 0)`, or of the target, and indices, of a block."""
+    indices, orders, scaled = load_candidates(lists, begin, found.size, FEW)
+    is_kept = (orders >= found.kept) & (indices != NO_ID)
     weights = tl.where(is_kept, weights_of(scaled, best), 0)
     rest = tl.where(indices == removed, 0, weights)
-    if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
-        if has_draft:
+    if draft_row.drafts.dense_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if draft_row.has_draft:
             ids = tl.where(is_kept, ids_of(row, tl.where(is_kept, indices, 0), vocab_size), 0)
             target = tl.exp2((scaled - best) * LOG2_E) / row_sum
             rest = tl.maximum(target - draft_probs_of(draft_row, ids, is_kept), 0.0)
@@ -122,24 +122,28 @@ def _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vo
 
 
 @triton.jit
-def draw_from_list(scratch, size, row, statistics, removed, draft_row, vocab_size, uniform):
-    """The index that replaces a draft token, or follows: by the weights of `max(target - draft, 0)`, or of the target
-    if that is empty.
+def draw_from_list(lists, row, found, statistics, removed, draft_row, vocab_size, uniform):
+    """Return the index that replaces a draft token, or follows: by the weights of `max(target - draft, 0)`, or of the
+    target if that is empty.
 
-    Takes `statistics`: largest scaled logit, sum, order of the least kept; `removed`: the index of a one-hot draft,
-    or -1; `draft_row`: as `draft_rows` has it."""
+    Takes `removed`: the index of a one-hot draft, or -1."""
+    best, row_sum = tl.div_rn(statistics.largest, statistics.temperature), statistics.row_sum
     is_whole = tl.full((), 0, tl.int1)
     total = tl.zeros((), tl.int64)
-    for begin in range(0, size, FEW):
-        rest, _ = _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole)
+    # Add up what is left.
+    for begin in range(0, found.size, FEW):
+        rest, _ = _rest_of_block(lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole)
         total += tl.sum(rest)
     is_whole = total == 0
     if is_whole:
-        total = weigh(scratch, size, statistics[2], statistics[0], True, FEW)
+        total = weigh(lists, found.size, found.kept, best, True, FEW)
+    # Draw from it.
     threshold = cdf_thresholds(uniform, total)
     drawn = tl.full((), -1, tl.int32)
-    for begin in range(0, size, FEW):
-        rest, indices = _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole)
+    for begin in range(0, found.size, FEW):
+        rest, indices = _rest_of_block(
+            lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole
+        )
         ends = tl.cumsum(rest)
         falls = (ends > threshold) & (threshold >= ends - rest)
         drawn = tl.maximum(drawn, tl.max(tl.where(falls, indices, -1)))

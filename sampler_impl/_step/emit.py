@@ -17,6 +17,7 @@ from .._shared.kernels import VERIFY_STREAM, philox_uniforms
 from .bisection import ONE
 from .draft_rows import draft_probs_of, load_draft_row
 from .drawing import STREAMED, draw_index
+from .named import DraftRow, Row, RowInputs, Statistics
 from .output import count_accepted, write_tokens
 from .rows import (
     MIN_TEMPERATURE,
@@ -32,12 +33,12 @@ from .scan import exponent_scale
 
 
 @triton.jit
-def _residual_of_tile(row, draft_row, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT: tl.constexpr):
-    """[TILE] int64: weights of `max(target - draft, 0)`, and their indices."""
-    largest, row_sum = statistics
+def _residual_of_tile(row, draft_row, tile, statistics, kept, vocab_size, HAS_DRAFT: tl.constexpr):
+    """Return [TILE] int64: weights of `max(target - draft, 0)`, and their indices."""
     logits, indices = load_one_tile(row, tile, vocab_size)
-    is_kept = scaled_order(logits, temperature) >= kept
-    target = tl.where(is_kept, tl.exp2((logits - largest) * exponent_scale(temperature)) / row_sum, 0.0)
+    is_kept = scaled_order(logits, statistics.temperature) >= kept
+    terms = tl.exp2((logits - statistics.largest) * statistics.scale)
+    target = tl.where(is_kept, terms / statistics.row_sum, 0.0)
     if HAS_DRAFT:
         ids = tl.where(is_kept, ids_of(row, indices, vocab_size), 0)
         target = tl.maximum(target - draft_probs_of(draft_row, ids, is_kept), 0.0)
@@ -51,117 +52,77 @@ def _draw(
     draft_row,
     statistics,
     kept,
-    temperature,
-    vocab_size,
-    all_tiles,
+    sizes,
     uniform,
     HAS_DRAFT: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """An index by weight, -1 if nothing weighs anything."""
-    for tile in range(0, all_tiles):
-        weights, _ = _residual_of_tile(row, draft_row, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT)
+    """Return an index by weight, -1 if nothing weighs anything."""
+    vocab_size = sizes.vocab_size
+    for tile in range(0, sizes.all_tiles):
+        weights, _ = _residual_of_tile(row, draft_row, tile, statistics, kept, vocab_size, HAS_DRAFT)
         tl.store(shares_ptr + tile, tl.sum(weights))
     tl.debug_barrier()
     tiles = tl.arange(0, TILES)
-    tile, within = draw_index(tl.load(shares_ptr + tiles, mask=tiles < all_tiles, other=0), uniform)
-    found = tl.maximum(tile, 0)
-    weights, _ = _residual_of_tile(row, draft_row, found, statistics, kept, temperature, vocab_size, HAS_DRAFT)
+    tile, within = draw_index(tl.load(shares_ptr + tiles, mask=tiles < sizes.all_tiles, other=0), uniform)
+    weights, _ = _residual_of_tile(row, draft_row, tl.maximum(tile, 0), statistics, kept, vocab_size, HAS_DRAFT)
     entry, _ = draw_index(weights, within)
     return tl.where((tile < 0) | (entry < 0), -1, tile * TILE + entry)
 
 
 @triton.jit
-def _draw_rejected(
-    results,
-    words_ptr,  # [max_rows, all_tiles] int64, overwritten
-    row,
-    row_idx,
-    draft_row,
-    temperature,
-    uniform,
-    vocab_size,
-    all_tiles,
-    LOGPROBS: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """The token of a row of tiles with a dense draft, from the target if the residual is empty."""
-    _, _, kept_ptr, statistics_ptr, logprobs_ptr = results
-    shares_ptr = words_ptr + row_idx * all_tiles
-    statistics = (tl.load(statistics_ptr + 2 * row_idx), tl.load(statistics_ptr + 2 * row_idx + 1))
-    kept = tl.load(kept_ptr + row_idx)
-    index = _draw(
-        shares_ptr, row, draft_row, statistics, kept, temperature, vocab_size, all_tiles, uniform, True, TILES
-    )
+def _draw_rejected(memory, row, draft_row, temperature, uniform, sizes, TILES: tl.constexpr):
+    """Return the token of a row of tiles with a dense draft, from the target if the residual is empty."""
+    results, row_idx = memory.results, row.place.row_idx
+    shares_ptr = memory.words_ptr + row_idx * sizes.all_tiles
+    largest = tl.load(results.statistics_ptr + 2 * row_idx)
+    row_sum = tl.load(results.statistics_ptr + 2 * row_idx + 1)
+    statistics = Statistics(largest, row_sum, exponent_scale(temperature), temperature)
+    kept = tl.load(results.kept_ptr + row_idx)
+    index = _draw(shares_ptr, row, draft_row, statistics, kept, sizes, uniform, True, TILES)
     if index < 0:
         tl.debug_barrier()
-        index = _draw(
-            shares_ptr, row, draft_row, statistics, kept, temperature, vocab_size, all_tiles, uniform, False, TILES
-        )
+        index = _draw(shares_ptr, row, draft_row, statistics, kept, sizes, uniform, False, TILES)
     index = tl.maximum(index, 0)
-    if LOGPROBS:
-        weights, indices = _residual_of_tile(
-            row, draft_row, index // TILE, statistics, kept, temperature, vocab_size, False
-        )
+    if results.row_logprobs_ptr is not None:
+        tile = index // TILE
+        weights, indices = _residual_of_tile(row, draft_row, tile, statistics, kept, sizes.vocab_size, False)
         weight = tl.sum(tl.where(indices == index, weights, 0)).to(tl.float32) / ONE
-        tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(weight))
-    return ids_of(row, index, vocab_size)
+        tl.store(results.row_logprobs_ptr + 2 * row_idx + 1, tl.log(weight))
+    return ids_of(row, index, sizes.vocab_size)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def emit_kernel(
-    output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs or None
-    results,
-    words_ptr,  # [max_rows, all_tiles] int64, overwritten
+    memory,
     inputs,
-    cu_num_rows_ptr,  # [batch_size + 1] int32
-    slots_ptr,  # [batch_size] int32, or None
-    seeds_ptr,  # [num_slots] int64
-    positions_ptr,  # [batch_size] int64
-    temperature_ptr,  # [num_slots] float32
+    requests,
     drafts,
     num_rows,
     num_slots,
-    max_spec_len,
-    vocab_size,
-    all_tiles,
-    LOGPROBS: tl.constexpr,
+    sizes,
     TILES: tl.constexpr,
     POSITIONS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7])  # as `rows` says
+    inputs = RowInputs(*inputs)  # as `rows` says
     # Find the first rejected row.
-    req_idx = tl.program_id(0)
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, num_slots, max_spec_len)
-    num_accepted = count_accepted(results[0], first, count, POSITIONS)
-    last = (first + num_accepted).to(tl.int64)
-    token = tl.load(results[1] + last, mask=count > 0, other=-1)
+    req_idx, max_spec_len = tl.program_id(0), sizes.max_spec_len
+    request, slot = find_request(requests, req_idx, num_rows, num_slots, max_spec_len)
+    num_accepted = count_accepted(memory.results.accepted_ptr, request, POSITIONS)
+    last = (request.first + num_accepted).to(tl.int64)
+    token = tl.load(memory.results.tokens_ptr + last, mask=request.count > 0, other=-1)
     # Draw its token, if that was left.
     if token == STREAMED:
-        position = tl.load(positions_ptr + req_idx) + num_accepted
-        uniforms = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
-        row = (inputs, locate(inputs, last, slot, num_accepted))
-        temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
+        position = tl.load(requests.positions_ptr + req_idx) + num_accepted
+        _, uniform = philox_uniforms(tl.load(requests.seeds_ptr + slot), position, VERIFY_STREAM)
+        row = Row(inputs, locate(inputs, last, slot, num_accepted))
+        temperature = tl.maximum(tl.load(requests.temperature_ptr + slot), MIN_TEMPERATURE)
         logsumexp, heat = load_draft_row(drafts, slot, last)
-        draft_row = (drafts, slot, tl.minimum(num_accepted, max_spec_len - 1), count > 0, logsumexp, heat)
-        token = _draw_rejected(
-            results,
-            words_ptr,
-            row,
-            last,
-            draft_row,
-            temperature,
-            uniforms[1],
-            vocab_size,
-            all_tiles,
-            LOGPROBS,
-            TILES,
-        )
+        offset, has_draft = tl.minimum(num_accepted, max_spec_len - 1), request.count > 0
+        draft_row = DraftRow(drafts, slot, offset, has_draft, logsumexp, heat)
+        token = _draw_rejected(memory, row, draft_row, temperature, uniform, sizes, TILES)
         tl.debug_barrier()
     # Write the tokens.
-    request = (req_idx, first, count)
-    write_tokens(
-        output, results[4], drafts[0], request, num_accepted, token, max_spec_len, vocab_size, LOGPROBS, POSITIONS
-    )
+    write_tokens(memory, drafts.draft_token_ids_ptr, request, num_accepted, token, sizes, POSITIONS)

@@ -19,7 +19,7 @@ from .scan import sum_tiles
 def _measure(
     row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """As `split`, of everything at or above the floor; reads the row."""
+    """Return what `split` does, of everything at or above the floor, by reading the row."""
     total = tl.zeros((BLOCK, WORDS, 32), tl.int64)
     above = tl.full((BLOCK, WORDS, 32), NO_ID, tl.int32)
     below = tl.full((BLOCK, WORDS, 32), LEAST, tl.int32)
@@ -32,7 +32,7 @@ def _measure(
 
 @triton.jit
 def _add_block(logits, total, above, below, middle, floor, largest, temperature, BY_SUM: tl.constexpr):
-    """What `_measure` finds, with one block more."""
+    """Return what `_measure` finds, with one block more."""
     scaled = scaled_by(logits, temperature)
     orders = argmax_order(scaled)
     is_there = (orders >= floor) & (logits > float("-inf"))
@@ -45,7 +45,7 @@ def _add_block(logits, total, above, below, middle, floor, largest, temperature,
 
 @triton.jit
 def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
-    """As `highest_with`, of a whole row."""
+    """Return what `highest_with` does, of a whole row."""
     low = tl.full((), LEAST, tl.int32)
     high = argmax_order(largest)
     while low < high:
@@ -56,16 +56,16 @@ def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_SU
 
 
 @triton.jit
-def bisect_row(row, all_tiles, largest, floor, top_k, top_p, temperature, vocab_size, BLOCK: tl.constexpr):
-    """What is kept of a row, as the order of the least one, by reading it some 20 times for each filter."""
+def bisect_row(row, all_tiles, largest, floor, filters, temperature, vocab_size, BLOCK: tl.constexpr):
+    """Return what is kept of a row, as the order of the least one, by reading it some 20 times for each filter."""
     kept = floor
-    if top_k > 0:
-        need = top_k.to(tl.int64)
+    if filters.top_k > 0:
+        need = filters.top_k.to(tl.int64)
         kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, False, BLOCK))
-    if top_p < 1:
+    if filters.top_p < 1:
         least = tl.full((), LEAST, tl.int32)
         total, _, _ = _measure(row, all_tiles, least, kept, largest, temperature, vocab_size, True, BLOCK)
-        need = tl.maximum((total.to(tl.float64) * top_p.to(tl.float64)).to(tl.int64), 1)
+        need = tl.maximum((total.to(tl.float64) * filters.top_p.to(tl.float64)).to(tl.int64), 1)
         kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, True, BLOCK))
     return kept
 
@@ -76,15 +76,14 @@ def filter_words(
     row,
     all_tiles,
     kept,
-    scale,
-    temperature,
+    statistics,
     vocab_size,
     BLOCK: tl.constexpr,
 ):
-    """Words of the tiles again, of what is kept alone."""
+    """Write the words of the tiles again, of what is kept alone."""
     for begin in range(0, all_tiles, BLOCK // RUNS):
         tiles = begin + tl.arange(0, BLOCK // RUNS)
         logits = load_logits(row, words_of_tiles(tiles), vocab_size)
-        logits = tl.where(scaled_order(logits, temperature) >= kept, logits, float("-inf"))
-        words, _ = sum_tiles(logits, scale)
+        logits = tl.where(scaled_order(logits, statistics.temperature) >= kept, logits, float("-inf"))
+        words, _ = sum_tiles(logits, statistics.scale)
         tl.store(row_words_ptr + tiles, words, mask=tiles < all_tiles)

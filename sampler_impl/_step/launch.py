@@ -24,19 +24,23 @@ from torch import Tensor
 
 from .._shared.compiled import Compiled, Key, described, described_batch, stream_of
 from .._shared.kernels import INTERPRETED, quiet_numpy
+from . import named
 from .edits import edit_kernel
 from .emit import emit_kernel
-from .inputs import (
-    BLOCK_MASK_WORDS,
-    RUN_SIZE,
-    SCAN_BLOCK,
-    TILE_SIZE,
-    Capacity,
-    Checked,
-    Drafts,
-    StepInputs,
-    StepOutput,
-    TokenEdits,
+from .inputs import BLOCK_MASK_WORDS, RUN_SIZE, SCAN_BLOCK, TILE_SIZE, Drafts, StepOutput, TokenEdits
+from .named import (
+    Constants,
+    EditLists,
+    Filters,
+    Lists,
+    Memory,
+    Mentions,
+    Output,
+    Requests,
+    Results,
+    Scanned,
+    Shape,
+    Sizes,
 )
 from .processed import processed_kernel
 from .rows import NOTHING
@@ -44,6 +48,7 @@ from .scan import scan_kernel
 from .settle import settle_kernel
 
 if TYPE_CHECKING:
+    from .inputs import Capacity, Checked, StepInputs
     from .known import Group
 
 RUNS = TILE_SIZE // RUN_SIZE
@@ -71,30 +76,30 @@ LONGEST_SIDE = 65535
 which lie next to each other in memory."""
 
 
-class Shape(NamedTuple):
-    """How a scan is shared out among programs."""
-
-    strip: int  # blocks of a program
-    apart: bool  # whether the rows of a request have programs of their own
-
-
 SHORT_STRIPS, LONG_STRIPS, ROWS_APART = Shape(1, False), Shape(2, False), Shape(1, True)
 SHAPES = SHORT_STRIPS, LONG_STRIPS, ROWS_APART
 
 
-class Memory(NamedTuple):
-    """What a plan owns. None is for what its steps do not need."""
+class Owned(NamedTuple):
+    """Memory of a plan, as kernels take it. None is for what its steps do not need."""
 
-    words: Any  # [max_rows, all_tiles] int64
-    reached: Any  # [max_rows, all_tiles] int64
-    reached_by_runs: Any  # [max_rows, all_tiles * RUNS] int16: the same
-    results: tuple[Any, ...]
-    scratch: tuple[Any, ...]
-    edits: tuple[Any, ...]
-    mentions: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    arrivals: Any  # [batch_size] int32
-    draft_logsumexp: Any  # [max_rows] float32
+    scanned: Scanned
+    memory: Memory
+    edits: EditLists
+    mentions: Mentions
+    row_logsumexp: Any  # [max_rows] float32
+    whole: Scanned  # for steps whose rows are all read
+    silent: Memory  # for steps that emit no tokens
+
+
+class Given(NamedTuple):
+    """What a step is given, as kernels take it."""
+
+    inputs: named.RowInputs
+    requests: Requests
+    filters: Filters
+    drafts: named.Drafts
+    edits: named.Edits
 
 
 def can_overlap(device: torch.device) -> bool:
@@ -112,7 +117,7 @@ class Launches:
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
         self.edit_capacity = triton.next_power_of_2(max(capacity.edits, 16)) if capacity.edits else 0
         self.width = capacity.max_spec_len + 1
-        self.sizes = (capacity.vocab_size, self.all_tiles)
+        self.sizes = Sizes(capacity.max_spec_len, capacity.vocab_size, self.all_tiles)
         self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
         self._allocate(device)
         self._choose_kernels(device)
@@ -126,31 +131,30 @@ class Launches:
         reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
         listed = rows if capacity.filters else 1
-        candidates = empty(listed, MOST), empty(listed, MOST, dtype=torch.float32)
-        edits: tuple[Any, ...] = (None, None, None, None, 0, None)  # Any: arguments of kernels
-        mentions: tuple[Any, ...] = ()  # Any: as above
+        lists = Lists(empty(listed, self.tiles * RUNS), empty(listed, MOST), empty(listed, MOST, dtype=torch.float32))
+        edits, mentions = EditLists(None, None, None, None, 0, None), Mentions(None, None, None)
         if self.edit_capacity:
-            lists = [empty(rows, self.edit_capacity) for _ in range(2)]
-            values = [empty(rows, self.edit_capacity, dtype=torch.float32) for _ in range(2)]
-            lists_of_rows = lists[0], values[0], empty(rows), self.edit_capacity
-            edits = (empty(rows, self.num_words), *lists_of_rows, empty(rows, BLOCK_MASK_WORDS))
-            mentions = lists[1], values[1]
+            ids, kinds = (empty(rows, self.edit_capacity) for _ in range(2))
+            edited, values = (empty(rows, self.edit_capacity, dtype=torch.float32) for _ in range(2))
+            excluded, blocks = empty(rows, self.num_words), empty(rows, BLOCK_MASK_WORDS)
+            edits = EditLists(excluded, ids, edited, empty(rows), self.edit_capacity, blocks)
+            mentions = Mentions(ids, kinds, values)
         self.token_ids = empty(capacity.batch_size, self.width)
         self.num_tokens = empty(capacity.batch_size)
         self.logprobs = empty(capacity.batch_size, self.width, dtype=torch.float32) if capacity.logprobs else None
-        self.memory = Memory(
-            empty(rows, self.all_tiles, dtype=torch.int64),
-            reached,
+        scanned = Scanned(empty(rows, self.all_tiles, dtype=torch.int64), reached, empty(capacity.batch_size))
+        memory = Memory(
+            Output(self.token_ids, self.num_tokens, self.logprobs),
+            scanned.arrivals_ptr,
+            Results(empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs),
+            scanned.words_ptr,
             None if reached is None else reached.view(torch.int16),
-            (empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs),
-            (empty(listed, self.tiles * RUNS), *candidates),
-            edits,
-            mentions,
-            (self.token_ids, self.num_tokens, self.logprobs),
-            empty(capacity.batch_size),
-            empty(rows, dtype=torch.float32) if capacity.drafts is Drafts.LOGITS else None,
+            lists,
         )
-        self.addresses = Memory(*described(tuple(self.memory))[1])
+        logsumexp = empty(rows, dtype=torch.float32) if capacity.drafts is Drafts.LOGITS else None
+        whole, silent = scanned._replace(arrivals_ptr=None), memory._replace(output=Output(None, None, None))
+        self.owned = Owned(scanned, memory, edits, mentions, logsumexp, whole, silent)
+        self.addresses: Owned = described(self.owned)[1]
         self.views: dict[int, StepOutput] = {}
         self.known: dict[Key, int] = {}
         self.kinds: dict[Key, int] = {}
@@ -166,41 +170,25 @@ class Launches:
         of_settle, block = self._settle_options(limits=limits)
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
-        of_edits = {"BLOCK": SCAN_BLOCK, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
-        self.edit_kernel = Compiled(edit_kernel, first, **of_edits)
+        self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=waits)
         positions = triton.next_power_of_2(self.width)
+        plan = Constants(self.edit_capacity, self.tiles, positions, block, MOST)
         self.settle_kernels = {
-            skips: Compiled(
-                settle_kernel,
-                follows | of_settle,
-                FILTERS=capacity.filters,
-                EDITS=self.edit_capacity,
-                LOGPROBS=capacity.logprobs,
-                TILES=self.tiles,
-                BLOCK=block,
-                MOST=MOST,
-                POSITIONS=positions,
-                SKIPS=skips,
-                OVERLAPS=overlaps,
-            )
+            skips: Compiled(settle_kernel, follows | of_settle, PLAN=plan, SKIPS=skips, OVERLAPS=overlaps)
             for skips in (False, True)
         }
-        constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
-        self.emit_kernel = Compiled(emit_kernel, follows, **constants)
+        self.emit_kernel = Compiled(emit_kernel, follows, TILES=self.tiles, POSITIONS=positions, OVERLAPS=overlaps)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
-        of_scan = {"BLOCK": SCAN_BLOCK, "REQUESTS": self.requests_at, "WAITS": waits}
+        of_scan = {"REQUESTS": self.requests_at, "WAITS": waits}
         # Instructions of a card, not choices: `mov` is NVIDIA's, and programs that overlap wait by another one.
         of_scan |= {"PINS": device.type == "cuda" and limits, "OVERLAPS": overlaps}
         scan_options = first | (early if waits else {})
         if capacity.penalties and limits:
             scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
-        self.scan_kernels = {
-            shape: Compiled(scan_kernel, scan_options, STRIP=shape.strip, APART=shape.apart, **of_scan)
-            for shape in SHAPES
-        }
+        self.scan_kernels = {shape: Compiled(scan_kernel, scan_options, SHAPE=shape, **of_scan) for shape in SHAPES}
 
     def _settle_options(self, *, limits: bool) -> tuple[dict[str, int], int]:
-        """Options of the kernel that settles rows, and its block."""
+        """Return options of the kernel that settles rows, and its block."""
         capacity = self.capacity
         if not capacity.filters:
             return {}, BLOCK
@@ -215,7 +203,7 @@ class Launches:
         return self._views_of(checked.batch_size)
 
     def _views_of(self, batch_size: int) -> StepOutput:
-        """The output of so many requests; made once, as three views take microseconds."""
+        """Return the output of so many requests; made once, as three views take microseconds."""
         if batch_size not in self.views:
             logprobs = None if self.logprobs is None else self.logprobs[:batch_size]
             self.views[batch_size] = StepOutput(self.token_ids[:batch_size], self.num_tokens[:batch_size], logprobs)
@@ -224,23 +212,21 @@ class Launches:
     def processed_logits(
         self, inputs: StepInputs, checked: Checked, *, draws: bool = False
     ) -> Tensor:  # [num_rows, vocab_size] float32
-        """Of a step that is not drawn; with `draws`, of one that is, in the same launches."""
+        """Return those of a step that is not drawn; with `draws`, of one that is, in the same launches."""
         shape = (checked.num_rows, self.capacity.vocab_size)
         processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
         if checked.batch_size > 0:
             with quiet_numpy():
                 self._launch(inputs, checked, emits=draws)
+                given = self._given(inputs)
                 processed_kernel[(checked.batch_size, self.all_tiles, self.width)](
-                    processed,
-                    self.memory.results[2],
-                    self._rows(self.memory, self._given(inputs)),
-                    inputs.cu_num_rows,
-                    inputs.slots,
-                    inputs.parameters.temperature,
-                    checked.num_rows,
-                    checked.num_slots,
-                    self.capacity.max_spec_len,
-                    *self.sizes,
+                    processed_ptr=processed,
+                    kept_ptr=self.owned.memory.results.kept_ptr,
+                    inputs=given.inputs,
+                    requests=given.requests,
+                    num_rows=checked.num_rows,
+                    num_slots=checked.num_slots,
+                    sizes=self.sizes,
                     **EACH_ROUNDED,
                 )
         return processed
@@ -252,7 +238,7 @@ class Launches:
         return self._views_of(checked.batch_size), processed
 
     def _launch(self, inputs: StepInputs, checked: Checked, *, emits: bool) -> None:
-        """All kernels; without `emits` all but the tokens."""
+        """Launch all kernels; without `emits`, no token is written."""
         shape = self._shape_of(self.num_blocks * checked.batch_size)
         facts, addresses = self._described(inputs, checked)
         key = (facts, shape, emits)
@@ -261,202 +247,167 @@ class Launches:
             self._launch_kernels(number, checked, self.addresses, addresses, shape, emits=emits)
             return
         number = next(self.numbers)  # a launch that fails leaves its number behind
-        self._launch_kernels(number, checked, self.memory, self._given(inputs), shape, emits=emits)
+        self._launch_kernels(number, checked, self.owned, self._given(inputs), shape, emits=emits)
         if not INTERPRETED:
             self.known[key] = number
 
     def _shape_of(self, num_blocks: int) -> Shape:
-        """Of the scan, for so many blocks of all requests."""
+        """Return the shape of the scan, for so many blocks of all requests."""
         if self.width > 1 and num_blocks * self.width <= MOST_APART:
             return ROWS_APART
         return LONG_STRIPS if num_blocks >= LONG_STRIPS_FROM else SHORT_STRIPS
 
-    def _described(self, inputs: StepInputs, checked: Checked) -> tuple[Key, tuple[Any, ...]]:  # Any: as `_given`
-        """As `described(self._given(inputs))`; of tensors by slot, that is done once."""
+    def _described(self, inputs: StepInputs, checked: Checked) -> tuple[Key, Given]:
+        """Return `described(self._given(inputs))`; for tensors by slot, that is done once."""
         parameters, penalties, edits = checked.by_slot
         assert parameters is not None
-        kind, (seeds, filters) = parameters.described or self._describe(parameters, _parameters(inputs))
-        kinds, penalised, edited = (kind, 0, 0), NO_PENALTIES, NO_EDITS[:2]
+        kind, (seeds, heat, filters) = parameters.described or self._describe(parameters, _parameters(inputs))
+        kinds, penalised, edited = (kind, 0, 0), NO_PENALTIES, NO_EDITS
         if penalties is not None or edits is not None:
             of_penalties, of_edits = 0, 0
             if penalties is not None:
                 of_penalties, penalised = penalties.described or self._describe(penalties, _penalties(inputs))
             if edits is not None and inputs.edits is not None:
-                of_edits, edited = edits.described or self._describe(edits, _edit_groups(inputs.edits)[:2])
+                of_edits, edited = edits.described or self._describe(edits, _edits(inputs.edits))
             kinds = kind, of_penalties, of_edits
-        of_rows = None if inputs.edits is None else inputs.edits.forced_token_ids
-        logits, stride, grammar, words = self._logits(inputs)
-        ids, dense, slot_stride, position_stride, logsumexp, step, temperature = _drafts(inputs)
+        forced = None if inputs.edits is None else inputs.edits.forced_token_ids
+        stride, words = _row_strides(inputs)
+        drafts = _drafts(inputs, self.addresses.row_logsumexp)
+        ids, dense, *strides, logsumexp, step, temperature, own = drafts
         of_requests = inputs.cu_num_rows, inputs.positions, logsumexp, temperature
-        tensors = logits, grammar, *of_requests, of_rows, inputs.slots, ids, dense
-        facts, addresses = described_batch(tensors, (stride, words, slot_stride, position_stride, step))
+        tensors = inputs.logits, inputs.grammar_mask, *of_requests, forced, inputs.slots, ids, dense
+        facts, addresses = described_batch(tensors, (stride, words, *strides, step))
         logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = addresses
-        return (kinds, facts), (
-            (logits, stride, grammar, words),
-            penalised,
-            (cu_num_rows, slots),
-            (seeds, positions),
+        return (kinds, facts), Given(
+            self._rows(self.addresses, logits, stride, grammar, words, penalised, ids),
+            Requests(cu_num_rows, slots, seeds, positions, heat),
             filters,
-            (ids, dense, slot_stride, position_stride, logsumexp, step, temperature),
-            (*edited, forced),
+            named.Drafts(ids, dense, *strides, logsumexp, step, temperature, own),
+            named.Edits(*edited, forced),
         )
 
-    def _describe(self, group: Group, given: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:  # Any: as `_given`
+    def _describe(self, group: Group, given: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:  # Any: as `Given`
         """Number what kernels are compiled for, from 1, so that a key has one number instead of dozens of facts."""
         facts, addresses = described(given)
         group.described = self.kinds.setdefault(facts, len(self.kinds) + 1), addresses
         return group.described
 
-    def _given(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: arguments of kernels
-        """What a step is given, in the groups in which kernels take it."""
-        seeds, filters = _parameters(inputs)
-        return (
-            self._logits(inputs),
-            _penalties(inputs),
-            (inputs.cu_num_rows, inputs.slots),
-            (seeds, inputs.positions),
+    def _given(self, inputs: StepInputs) -> Given:
+        """Return what a step is given."""
+        seeds, heat, filters = _parameters(inputs)
+        edited, forced = NO_EDITS, None
+        if inputs.edits is not None:
+            edited, forced = _edits(inputs.edits), inputs.edits.forced_token_ids
+        logits, (stride, words), ids = inputs.logits, _row_strides(inputs), inputs.draft_token_ids
+        return Given(
+            self._rows(self.owned, logits, stride, inputs.grammar_mask, words, _penalties(inputs), ids),
+            Requests(inputs.cu_num_rows, inputs.slots, seeds, inputs.positions, heat),
             filters,
-            _drafts(inputs),
-            NO_EDITS if inputs.edits is None else _edit_groups(inputs.edits),
+            _drafts(inputs, self.owned.row_logsumexp),
+            named.Edits(*edited, forced),
         )
 
-    def _logits(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
-        """The logits and the masks, each with its row stride."""
-        grammar = inputs.grammar_mask
-        return inputs.logits, inputs.logits.stride(0), grammar, 0 if grammar is None else grammar.stride(0)
-
-    def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
-        """What kernels see rows by: `rows.locate`."""
-        logits, stride, grammar, words = given[0]
-        draft_token_ids = given[5][0] if self.capacity.penalties else None
-        return logits, stride, grammar, self.num_words, memory.edits, given[1], draft_token_ids, words
+    def _rows(
+        self, owned: Owned, logits: Any, stride: int, grammar: Any, words: int, penalties: Any, ids: Any
+    ) -> named.RowInputs:  # Any: tensors, or their addresses
+        """Return what kernels see rows by."""
+        counted = ids if self.capacity.penalties else None
+        return named.RowInputs(logits, stride, grammar, self.num_words, owned.edits, penalties, counted, words)
 
     def _launch_kernels(
-        self,
-        number: int,
-        checked: Checked,
-        memory: Memory,
-        given: tuple[Any, ...],  # Any: as above
-        shape: Shape,
-        *,
-        emits: bool,
+        self, number: int, checked: Checked, owned: Owned, given: Given, shape: Shape, *, emits: bool
     ) -> None:
-        """Takes `memory` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
-        (logits, stride, grammar, words), penalties, requests, noise, filters, drafts, edits = given
-        rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
-        drafts = (*drafts, memory.draft_logsumexp)
-        batch_size, sizes = checked.batch_size, (checked.num_rows, checked.num_slots, max_spec_len, *self.sizes)
-        by_row, stream = (batch_size, self.width, 1), stream_of(self.index)
+        """Launch with `owned` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
+        inputs, requests, filters, drafts, edits = given
+        ids, batch_size, stream = drafts.draft_token_ids_ptr, checked.batch_size, stream_of(self.index)
+        by_row = (batch_size, self.width, 1)
+        batch = {"num_rows": checked.num_rows, "num_slots": checked.num_slots, "sizes": self.sizes}
         if self.edit_capacity:
             self.edit_kernel.launch(
                 number,
                 stream,
                 by_row,
-                (memory.words, memory.reached, self.all_tiles),
-                memory.edits,
-                memory.mentions,
-                logits,
-                grammar,
-                *requests,
-                noise[1],
-                drafts[0],
-                penalties,
-                *edits,
-                filters[0],
-                *sizes[:-1],
-                stride,
-                words,
-                self.num_words,
+                scanned=owned.scanned,
+                mentions=owned.mentions,
+                inputs=inputs,
+                requests=requests,
+                edits=edits,
+                draft_token_ids_ptr=ids,
+                **batch,
             )
         if not (emits or self.capacity.filters):  # then `edits` alone decides what is processed
-            self.memory.results[2].fill_(KEEPS_ALL)
+            self.owned.memory.results.kept_ptr.fill_(KEEPS_ALL)
             return
         sides = (-(-self.num_blocks // shape.strip), batch_size)
         grid = (sides[1 - self.requests_at], sides[self.requests_at], self.width if shape.apart else 1)
-        is_last = emits and drafts[1] is None
-        self.scan_kernels[shape].launch(
-            number,
-            stream,
-            grid,
-            memory.words,
-            memory.reached,
-            memory.arrivals if is_last and drafts[0] is not None else None,
-            rows,
-            *requests,
-            *noise,
-            filters[0],
-            drafts[0],
-            *sizes,
-        )
+        is_last = emits and drafts.dense_ptr is None
+        scanned = owned.scanned if is_last and ids is not None else owned.whole
+        rows = {"inputs": inputs, "requests": requests}
+        self.scan_kernels[shape].launch(number, stream, grid, scanned=scanned, **rows, draft_token_ids_ptr=ids, **batch)
+        memory = owned.memory if is_last else owned.silent
         self.settle_kernels[not shape.apart].launch(
-            number,
-            stream,
-            by_row,
-            memory.outputs if is_last else NO_OUTPUT,
-            memory.arrivals,
-            memory.results,
-            memory.words,
-            memory.reached_by_runs,
-            memory.scratch,
-            rows,
-            *requests,
-            *noise,
-            filters,
-            drafts,
-            *sizes,
+            number, stream, by_row, memory=memory, **rows, filters=filters, drafts=drafts, **batch
         )
         if emits and not is_last:
-            arguments = (rows, *requests, *noise, filters[0], drafts, *sizes)
             self.emit_kernel.launch(
-                number, stream, (batch_size, 1, 1), memory.outputs, memory.results, memory.words, *arguments
+                number, stream, (batch_size, 1, 1), memory=owned.memory, **rows, drafts=drafts, **batch
             )
 
 
-def _parameters(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
+def _parameters(inputs: StepInputs) -> tuple[Any, Any, Filters]:  # Any: as `Given`
+    """Return seeds, temperature and filters."""
     parameters = inputs.parameters
-    return inputs.seeds, (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p)
+    filters = Filters(parameters.top_k, parameters.top_p, parameters.min_p)
+    return inputs.seeds, parameters.temperature, filters
 
 
-def _penalties(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
+def _row_strides(inputs: StepInputs) -> tuple[int, int]:
+    """Return from where to where rows of logits and of masks are."""
+    grammar = inputs.grammar_mask
+    return inputs.logits.stride(0), 0 if grammar is None else grammar.stride(0)
+
+
+def _penalties(inputs: StepInputs) -> named.Penalties:
+    """Return penalties by slot."""
     penalties = inputs.penalties
     if penalties is None:
         return NO_PENALTIES
     counts, prompt = penalties.output_counts, penalties.prompt_mask
     factors = penalties.presence, penalties.frequency, penalties.repetition
-    return *factors, counts, prompt, counts.stride(0), prompt.stride(0)
+    return named.Penalties(*factors, counts, prompt, counts.stride(0), prompt.stride(0))
 
 
-def _drafts(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
-    """Without the plan's own logsumexp: see `draft_rows`."""
+def _drafts(inputs: StepInputs, row_logsumexp: Any) -> named.Drafts:  # Any: as above
+    """Return what comes from the drafter, with the plan's own logsumexp."""
     dense = inputs.draft_probs if inputs.draft_logits is None else inputs.draft_logits
-    logsumexp = inputs.draft_logsumexp
+    ids, logsumexp = inputs.draft_token_ids, inputs.draft_logsumexp
     if dense is None:
-        return inputs.draft_token_ids, None, 0, 0, None, 0, None
-    strides = dense.stride(0), dense.stride(1)
+        return named.Drafts(ids, None, 0, 0, None, 0, None, row_logsumexp)
     step = 0 if logsumexp is None else logsumexp.stride(0)
-    return inputs.draft_token_ids, dense, *strides, logsumexp, step, inputs.draft_temperature
+    heat = inputs.draft_temperature
+    return named.Drafts(ids, dense, dense.stride(0), dense.stride(1), logsumexp, step, heat, row_logsumexp)
 
 
-def _edit_groups(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above
-    allowed = edits.allowed_counts, *_list_of(edits.allowed_token_ids)
-    biased = edits.bias_counts, *_list_of(edits.bias_token_ids), *_list_of(edits.bias_values)
-    stop = edits.stop_counts, *_list_of(edits.stop_token_ids), edits.min_lengths
-    groups = allowed, biased, stop
+def _edits(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above
+    """Return `named.Edits` but for forced tokens, which have no slot."""
+    allowed = named.Counted(edits.allowed_counts, *_list_of(edits.allowed_token_ids))
+    biased = named.Counted(edits.bias_counts, *_list_of(edits.bias_token_ids))
+    stop = named.Counted(edits.stop_counts, *_list_of(edits.stop_token_ids))
+    values, values_stride, _ = _list_of(edits.bias_values)
     words = edits.bad_words
-    if words is None:
-        return groups, (None, None, None, None, None, (0, 0, 0), (0, 0, 0)), edits.forced_token_ids
-    lists = words.offsets, words.word_ids, words.text
-    strides, lengths = (tuple(_list_of(one)[place] for one in lists) for place in (1, 2))
-    return groups, (words.counts, *lists, words.starts, strides, lengths), edits.forced_token_ids
+    bad_words = named.BadWords(*[None] * 5, *[0] * 6)
+    if words is not None:
+        lists, strides, lengths = zip(*map(_list_of, (words.offsets, words.word_ids, words.text)), strict=True)
+        bad_words = named.BadWords(words.counts, *lists, words.starts, *strides, *lengths)
+    return allowed, biased, values, values_stride, stop, edits.min_lengths, bad_words
 
 
 def _list_of(
     tensor: Tensor | None,  # [...] any
-) -> tuple[Any, ...]:  # Any: as above
-    """A list per slot, from one slot's to the next one's, and its length."""
+) -> tuple[Any, int, int]:  # Any: as above
+    """Return a list per slot, from one slot's to the next one's, and its length."""
     return (None, 0, 0) if tensor is None else (tensor, tensor.stride(0), tensor.shape[1])
 
 
-NO_OUTPUT = (None, None, None)
-NO_PENALTIES = (None, None, None, None, None, 0, 0)
-NO_EDITS = _edit_groups(TokenEdits())
+NO_PENALTIES = named.Penalties(*[None] * 5, 0, 0)
+NO_EDITS = _edits(TokenEdits())

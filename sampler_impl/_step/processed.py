@@ -10,31 +10,28 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import argmax_order
+from .named import Row, RowInputs
 from .rows import MIN_TEMPERATURE, find_request, ids_of, load_one_tile, locate, scaled_by
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def processed_kernel(
     processed_ptr,  # [num_rows, vocab_size] float32, -inf at first
     kept_ptr,  # [max_rows] int32
     inputs,
-    cu_num_rows_ptr,  # [batch_size + 1] int32
-    slots_ptr,  # [batch_size] int32, or None
-    temperature_ptr,  # [num_slots] float32
+    requests,
     num_rows,
     num_slots,
-    max_spec_len,
-    vocab_size,
-    all_tiles,
+    sizes,
 ):
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7])  # as `rows` says
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, tl.program_id(0), num_rows, num_slots, max_spec_len)
+    inputs, vocab_size = RowInputs(*inputs), sizes.vocab_size  # as `rows` says
+    request, slot = find_request(requests, tl.program_id(0), num_rows, num_slots, sizes.max_spec_len)
     offset = tl.program_id(2)
-    if offset < count:
-        row_idx = (first + offset).to(tl.int64)
-        row = (inputs, locate(inputs, row_idx, slot, offset))
+    if offset < request.count:
+        row_idx = (request.first + offset).to(tl.int64)
+        row = Row(inputs, locate(inputs, row_idx, slot, offset))
         logits, indices = load_one_tile(row, tl.program_id(1), vocab_size)
-        given = tl.load(temperature_ptr + slot)
+        given = tl.load(requests.temperature_ptr + slot)
         if given != 0:
             logits = scaled_by(logits, tl.maximum(given, MIN_TEMPERATURE))
             kept = tl.load(kept_ptr + row_idx)

@@ -12,8 +12,9 @@ there the drafts before a row are counted, too.
 
 An **index** is a place in this row of tiles: the id itself, or behind the vocabulary's tiles that of an edit.
 
-Kernels put `inputs` together anew before they use them. Triton 3.6 loses the constants of a tuple within a tuple of
-arguments where it copies the outer one for a loop: a stride of 1, as a mask of 32 ids has, became None.
+What rows are made of is `RowInputs`, which kernels put together anew before they use it. Triton 3.6 loses the constants
+of a tuple within a tuple of arguments where it copies the outer one for a loop: a stride of 1, as a mask of 32 ids has,
+became None.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -27,7 +28,8 @@ import triton.language as tl
 
 from .._shared.kernels import NO_ID, argmax_order
 from . import inputs as arguments
-from .inputs import BLOCK_MASK_WORDS, RUN_SIZE, TILE_SIZE
+from .inputs import BLOCK_MASK_WORDS, RUN_SIZE, SCAN_BLOCK, TILE_SIZE
+from .named import Factors, Place, Request
 
 TILE = tl.constexpr(TILE_SIZE)
 RUN = tl.constexpr(RUN_SIZE)
@@ -35,6 +37,7 @@ RUNS = tl.constexpr(TILE_SIZE // RUN_SIZE)
 WORDS = tl.constexpr(RUN_SIZE // 32)
 """A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that
 masks are loaded once for 32 ids. A run is what a warp loads at once, 8 entries per thread."""
+BLOCK_TILES = tl.constexpr(SCAN_BLOCK)
 BLOCK_WORDS = tl.constexpr(BLOCK_MASK_WORDS)
 LEAST = tl.constexpr(-0x80000000)
 """Below the order of every number."""
@@ -49,46 +52,39 @@ REJECTION_BITS = tl.constexpr(15)
 
 @triton.jit
 def wait_for_kernel_before(OVERLAPS: tl.constexpr):
-    """A kernel may be started while the one before it runs (programmatic dependent launch, from Hopper on): then it
-    waits here until that one has ended, and what it has written can be read. Comes first in a kernel."""
+    """Wait until the kernel before this one has ended, and what it has written can be read: this one may be started
+    while that one runs (programmatic dependent launch, from Hopper on)."""
     if OVERLAPS:
         tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def let_next_kernel_start(OVERLAPS: tl.constexpr):
-    """The next kernel may be started as soon as every program of this one is running."""
+    """Let the next kernel be started as soon as every program of this one is running."""
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
-def find_request(
-    cu_num_rows_ptr,  # [batch_size + 1] int32
-    slots_ptr,  # [batch_size] int32 | int64, or None
-    req_idx,
-    num_rows,
-    num_slots,
-    max_spec_len,
-):
-    """Return first row, number of rows and slot of a request: rows and slots that exist, whatever the tensors say.
+def find_request(requests, req_idx, num_rows, num_slots, max_spec_len):
+    """Return a `Request` and its slot: rows and slots that exist, whatever the tensors say.
 
     Every address of a step is made of these, so that some comparisons per program bound them all. A request without
     rows has those of another one, of which nothing is used: a batch may be filled up with slots that do not exist."""
-    first = tl.minimum(tl.maximum(tl.load(cu_num_rows_ptr + req_idx), 0), num_rows)
+    first = tl.minimum(tl.maximum(tl.load(requests.cu_num_rows_ptr + req_idx), 0), num_rows)
     # Not below the first: the difference of any two int32 is no int32.
-    last = tl.minimum(tl.maximum(tl.load(cu_num_rows_ptr + req_idx + 1), first), num_rows)
+    last = tl.minimum(tl.maximum(tl.load(requests.cu_num_rows_ptr + req_idx + 1), first), num_rows)
     count = tl.minimum(last - first, max_spec_len + 1)
     slot = req_idx.to(tl.int64)
-    if slots_ptr is not None:
-        slot = tl.load(slots_ptr + req_idx).to(tl.int64)
+    if requests.slots_ptr is not None:
+        slot = tl.load(requests.slots_ptr + req_idx).to(tl.int64)
     slot = tl.minimum(tl.maximum(slot, 0), num_slots - 1)
-    return tl.where(count > 0, first, 0), count, tl.where(count > 0, slot, 0)
+    return Request(req_idx, tl.where(count > 0, first, 0), count), tl.where(count > 0, slot, 0)
 
 
 @triton.jit
 def rejection_at(offset):
-    """The bit of a row in its request's arrivals, of one that has a bit."""
+    """Return the bit of a row in its request's arrivals, if it has one."""
     return tl.full((), 1, tl.int32) << (offset + ARRIVAL_BITS)
 
 
@@ -98,7 +94,7 @@ def load_or(
     slot,
     otherwise,
 ):
-    """A parameter of a slot, or what stands for "off"."""
+    """Return a parameter of a slot, or what stands for "off"."""
     value = otherwise
     if ptr is not None:
         value = tl.load(ptr + slot).to(otherwise.dtype)
@@ -107,70 +103,62 @@ def load_or(
 
 @triton.jit
 def load_penalties(penalties, slot):
-    """Presence, frequency and repetition of a slot, and whether any is on.
-
-    Takes `penalties`: pointers to the three [num_slots] float32, to counts and to the prompt's mask, and the strides of
-    the last two; pointers are None if a plan has no penalties."""
-    presence_ptr, frequency_ptr, repetition_ptr, _, _, _, _ = penalties
+    """Return the factors of a slot."""
     off = tl.zeros((), tl.float32)
-    presence = load_or(presence_ptr, slot, off)
-    frequency = load_or(frequency_ptr, slot, off)
-    repetition = load_or(repetition_ptr, slot, off + 1)
-    return presence, frequency, repetition, (presence != 0) | (frequency != 0) | (repetition != 1)
+    presence = load_or(penalties.presence_ptr, slot, off)
+    frequency = load_or(penalties.frequency_ptr, slot, off)
+    repetition = load_or(penalties.repetition_ptr, slot, off + 1)
+    return Factors(presence, frequency, repetition, (presence != 0) | (frequency != 0) | (repetition != 1))
 
 
 @triton.jit
 def penalised(logits, times, in_prompt, factors):
-    """vLLM's operations in its order: repetition multiplies or divides, then frequency, then presence.
+    """Return penalised logits, by vLLM's operations in its order: repetition (a factor), frequency, presence.
 
     Takes `logits` [...] float32; `times` [...] float32: how often the output has the id, at most 0 if it has not;
     `in_prompt` [...] bool: the prompt has it."""
-    presence, frequency, repetition, _ = factors
     # What is off costs nothing: the scan has no time left for what changes no number.
-    if repetition != 1:
-        inverse = tl.div_rn(1.0, repetition)
-        factor = tl.where(logits > 0, inverse, repetition)
+    if factors.repetition != 1:
+        inverse = tl.div_rn(1.0, factors.repetition)
+        factor = tl.where(logits > 0, inverse, factors.repetition)
         logits = tl.where((times > 0) | in_prompt, logits * factor, logits)
-    if frequency != 0:
-        logits = logits - frequency * tl.maximum(times, 0.0)
-    return logits - tl.where(times > 0, presence, 0.0)
+    if factors.frequency != 0:
+        logits = logits - factors.frequency * tl.maximum(times, 0.0)
+    return logits - tl.where(times > 0, factors.presence, 0.0)
 
 
 @triton.jit
 def locate(inputs, row_idx, slot, offset):
-    """Where a row is: (its index, its slot, how many edits it has, its penalties, how many drafts are before it). A
-    **row** is `(inputs, place)`.
-
-    Takes `inputs`: pointers and strides as `launch` makes them."""
-    return locate_with(inputs, row_idx, slot, offset, load_penalties(inputs[5], slot))
+    """Return the place of a row."""
+    return locate_with(inputs, row_idx, slot, offset, load_penalties(inputs.penalties, slot))
 
 
 @triton.jit
 def locate_with(inputs, row_idx, slot, offset, factors):
-    """The same, with the penalties of the slot: its rows have them in common."""
-    edits = inputs[4]
+    """Return the place of a row whose slot has these penalties: its rows have them in common."""
+    edits = inputs.edits
     num_edits = tl.zeros((), tl.int32)
-    if edits[0] is not None:
-        num_edits = tl.load(edits[3] + row_idx)
-    return row_idx.to(tl.int64), slot, num_edits, factors, offset
+    if edits.excluded_ptr is not None:
+        num_edits = tl.load(edits.num_edits_ptr + row_idx)
+    return Place(row_idx.to(tl.int64), slot, num_edits, factors, offset)
 
 
 @triton.jit
 def words_of_runs(runs):
-    """[runs, WORDS] int32: the words of some runs, which need not be neighbours. Takes `runs` [runs] int32."""
+    """Return [runs, WORDS] int32: the words of some runs, which need not be neighbours. Takes `runs` [runs] int32."""
     return runs[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
 
 
 @triton.jit
 def words_of_tiles(tiles):
-    """[tiles, RUNS, WORDS] int32: the words of some tiles. Takes `tiles` [tiles] int32."""
+    """Return [tiles, RUNS, WORDS] int32: the words of some tiles. Takes `tiles` [tiles] int32."""
     runs = tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :]
     return runs[:, :, None] * WORDS + tl.arange(0, WORDS)[None, None, :]
 
 
 @triton.jit
 def indices_of(words):
-    """[..., 32] int32. Takes `words` [runs, WORDS] or [tiles, RUNS, WORDS] int32."""
+    """Return [..., 32] int32: the indices of words. Takes `words` [runs, WORDS] or [tiles, RUNS, WORDS] int32."""
     indices = tl.expand_dims(words, -1) * 32 + tl.arange(0, 32)
     if len(words.shape) == 3:
         # Triton deals out warps to dimensions in the order of their contiguity. These claims, of which only the last is
@@ -185,25 +173,29 @@ def load_bits(
     words,
     vocab_size,
 ):
-    """[..., 32] int32, 0 or 1. Bits behind the vocabulary are 0. Takes `words` [...] int32."""
+    """Return [..., 32] int32, 0 or 1. Bits behind the vocabulary are 0. Takes `words` [...] int32."""
     loaded = tl.load(mask_ptr + words, mask=words * 32 < vocab_size, other=0)
     return (tl.expand_dims(loaded, -1) >> tl.arange(0, 32)) & 1
 
 
 @triton.jit
 def load_penalised(row, words, logits, vocab_size):
-    """[..., 32] float32: logits as the penalties of the row's slot make them.
+    """Return [..., 32] float32: logits as the penalties of the row's slot make them.
 
-    Takes `row`: inputs and place; `words` [...] int32; `logits` [..., 32] float32."""
-    inputs, place = row
-    penalties = inputs[5]
-    row_idx, slot, _, factors, offset = place
-    times = load_times(inputs, slot, words, vocab_size)
-    times += times_drafted(inputs[6], row_idx, offset, indices_of(words))
+    Takes `words` [...] int32; `logits` [..., 32] float32."""
+    penalties, place = row.inputs.penalties, row.place
+    times = load_times(penalties, place.slot, words, vocab_size)
+    times += times_drafted(row.inputs.draft_token_ids_ptr, place.row_idx, place.offset, indices_of(words))
     in_prompt = times < 0
-    if factors[2] != 1:
-        in_prompt = load_bits(penalties[4] + slot * penalties[6], words, vocab_size) != 0
-    return penalised(logits, times.to(tl.float32), in_prompt, factors)
+    if place.factors.repetition != 1:
+        in_prompt = load_bits(prompt_of(penalties, place.slot), words, vocab_size) != 0
+    return penalised(logits, times.to(tl.float32), in_prompt, place.factors)
+
+
+@triton.jit
+def prompt_of(penalties, slot):
+    """Return a pointer to the prompt's mask of a slot."""
+    return penalties.prompt_mask_ptr + slot * penalties.prompt_stride
 
 
 @triton.jit
@@ -213,7 +205,7 @@ def times_drafted(
     offset,
     token_ids,
 ):
-    """[...] int32: how often each id is among the drafts before a row. Takes `token_ids` [...] int32."""
+    """Return [...] int32: how often each id is among the drafts before a row. Takes `token_ids` [...] int32."""
     times = tl.zeros_like(token_ids)
     if draft_token_ids_ptr is not None:
         for back in range(1, offset + 1):
@@ -223,142 +215,139 @@ def times_drafted(
 
 @triton.jit
 def _logit_of(row, token_id, vocab_size):
-    """The logit of one token of the vocabulary, edited unless it is moved."""
+    """Return the logit of one token of the vocabulary, edited unless it is moved."""
     inputs, place = row
-    penalties = inputs[5]
-    row_idx, slot, _, factors, offset = place
-    logit = tl.load(inputs[0] + row_idx * inputs[1] + token_id).to(tl.float32)
-    if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
-        if factors[3]:
-            times = tl.load(penalties[3] + slot * penalties[5] + token_id)
-            times += times_drafted(inputs[6], row_idx, offset, token_id)
-            in_prompt = _bit_at(penalties[4] + slot * penalties[6], token_id)
-            logit = penalised(logit, times.to(tl.float32), in_prompt, factors)
-    if inputs[2] is not None:
-        logit = tl.where(_bit_at(inputs[2] + row_idx * inputs[7], token_id), logit, float("-inf"))
+    penalties = inputs.penalties
+    logit = tl.load(inputs.logits_ptr + place.row_idx * inputs.logits_stride + token_id).to(tl.float32)
+    if penalties.output_counts_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if place.factors.is_any:
+            times = tl.load(penalties.output_counts_ptr + place.slot * penalties.counts_stride + token_id)
+            times += times_drafted(inputs.draft_token_ids_ptr, place.row_idx, place.offset, token_id)
+            in_prompt = bit_at(prompt_of(penalties, place.slot), token_id)
+            logit = penalised(logit, times.to(tl.float32), in_prompt, place.factors)
+    if inputs.grammar_mask_ptr is not None:
+        is_allowed = bit_at(inputs.grammar_mask_ptr + place.row_idx * inputs.grammar_stride, token_id)
+        logit = tl.where(is_allowed, logit, float("-inf"))
     return logit
 
 
 @triton.jit
 def most_of_draft(row, token_id, is_draft, vocab_size):
-    """What the logit of a draft token is at most: its own, infinity if it is moved, and -inf if there is none.
+    """Return what the logit of a draft token is at most: its own, infinity if it is moved, and -inf if there is none.
 
-    A single entry of a row, which every program that reads a part of the row can afford."""
+    Every program that reads a part of the row can afford it: it is a single entry."""
     inputs, place = row
-    edits = inputs[4]
+    edits = inputs.edits
     logit = tl.full((), float("-inf"), tl.float32)
     if is_draft & (token_id >= 0) & (token_id < vocab_size):
         known = token_id.to(tl.int32)
         logit = _logit_of(row, known, vocab_size)
-        if edits[0] is not None:
-            is_moved = (place[2] < 0) | _bit_at(edits[0] + place[0] * inputs[3], known)
+        if edits.excluded_ptr is not None:
+            is_moved = (place.num_edits < 0) | bit_at(edits.excluded_ptr + place.row_idx * inputs.num_words, known)
             logit = tl.where(is_moved, float("inf"), logit)
     return logit
 
 
 @triton.jit
-def _bit_at(
+def bit_at(
     mask_ptr,  # [num_words] int32
     token_id,
 ):
+    """Whether a mask has the bit of a token."""
     return ((tl.load(mask_ptr + token_id // 32) >> (token_id % 32)) & 1) != 0
 
 
 @triton.jit
-def load_times(inputs, slot, words, vocab_size):
-    """[..., 32] int32: how often the output of a slot has each id."""
-    penalties = inputs[5]
+def load_times(penalties, slot, words, vocab_size):
+    """Return [..., 32] int32: how often the output of a slot has each id."""
     indices = indices_of(words)
-    return tl.load(penalties[3] + slot * penalties[5] + indices, mask=indices < vocab_size, other=0)
+    counts_ptr = penalties.output_counts_ptr + slot * penalties.counts_stride
+    return tl.load(counts_ptr + indices, mask=indices < vocab_size, other=0)
 
 
 @triton.jit
 def load_raw(row, words, vocab_size):
-    """[..., 32] in the type of the logits, as they are; -inf behind the vocabulary. Takes `row`: inputs and place."""
+    """Return [..., 32] in the type of the logits, as they are; -inf behind the vocabulary."""
     inputs, place = row
     indices = indices_of(words)
     inside = indices < vocab_size
-    if inputs[4][0] is not None:  # a row that has nothing but its edits is not read
-        inside = inside & (place[2] >= 0)
-    return tl.load(inputs[0] + place[0] * inputs[1] + indices, mask=inside, other=float("-inf"))
+    if inputs.edits.excluded_ptr is not None:  # a row that has nothing but its edits is not read
+        inside = inside & (place.num_edits >= 0)
+    row_ptr = inputs.logits_ptr + place.row_idx * inputs.logits_stride
+    return tl.load(row_ptr + indices, mask=inside, other=float("-inf"))
 
 
 @triton.jit
 def load_logits(row, words, vocab_size):
-    """[..., 32] float32: edited logits; -inf where there is nothing.
+    """Return [..., 32] float32: edited logits; -inf where there is nothing.
 
-    Takes `row`: inputs and place; `words` [runs, WORDS] or [tiles, RUNS, WORDS] int32."""
+    Takes `words` [runs, WORDS] or [tiles, RUNS, WORDS] int32."""
     inputs, place = row
-    edits = inputs[4]
-    row_idx, _, num_edits, factors, _ = place
+    edits = inputs.edits
     logits = load_raw(row, words, vocab_size).to(tl.float32)
-    if inputs[5][3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
-        if factors[3]:
+    if inputs.penalties.output_counts_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if place.factors.is_any:
             logits = load_penalised(row, words, logits, vocab_size)
     logits = masked(row, words, logits, vocab_size)
-    if edits[0] is not None:  # noqa: SIM102
-        if num_edits != 0:
+    if edits.excluded_ptr is not None:  # noqa: SIM102
+        if place.num_edits != 0:
             logits = without_moved(row, words, logits, vocab_size)
             entries = indices_of(words) - tl.cdiv(vocab_size, TILE) * TILE
-            is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
-            known = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
+            is_edit = (entries >= 0) & (entries < tl.abs(place.num_edits))
+            known = tl.load(edits.logits_ptr + place.row_idx * edits.capacity + entries, mask=is_edit, other=0.0)
             logits = tl.where(is_edit, known, logits)
     return logits
 
 
 @triton.jit
 def masked(row, words, logits, vocab_size):
-    """-inf where a grammar allows no token."""
+    """Return the logits, -inf where a grammar allows no token."""
     inputs, place = row
-    if inputs[2] is not None:
-        allowed = load_bits(inputs[2] + place[0] * inputs[7], words, vocab_size)
-        logits = tl.where(allowed != 0, logits, float("-inf"))
+    if inputs.grammar_mask_ptr is not None:
+        row_mask_ptr = inputs.grammar_mask_ptr + place.row_idx * inputs.grammar_stride
+        logits = tl.where(load_bits(row_mask_ptr, words, vocab_size) != 0, logits, float("-inf"))
     return logits
 
 
 @triton.jit
 def without_moved(row, words, logits, vocab_size):
-    """-inf where an id is among the edits."""
+    """Return the logits, -inf where an id is among the edits."""
     inputs, place = row
-    moved = load_bits(inputs[4][0] + place[0] * inputs[3], words, vocab_size)
-    return tl.where(moved != 0, float("-inf"), logits)
+    row_excluded_ptr = inputs.edits.excluded_ptr + place.row_idx * inputs.num_words
+    return tl.where(load_bits(row_excluded_ptr, words, vocab_size) != 0, float("-inf"), logits)
 
 
 @triton.jit
 def load_one_tile(row, tile, vocab_size):
-    """[TILE] float32 and int32: edited logits of one tile, and their indices. Takes `tile`: int32."""
+    """Return [TILE] float32 and int32: edited logits of one tile, and their indices. Takes `tile`: int32."""
     words = words_of_runs((tl.zeros((RUNS,), tl.int32) + tile) * RUNS + tl.arange(0, RUNS))
     return tl.reshape(load_logits(row, words, vocab_size), (TILE,)), tl.reshape(indices_of(words), (TILE,))
 
 
 @triton.jit
 def ids_of(row, indices, vocab_size):
-    """Token ids of some indices. Takes `row`: inputs and place; `indices` [...] int32."""
-    inputs, place = row
-    edits = inputs[4]
+    """Return the token ids of some indices. Takes `indices` [...] int32."""
+    edits, place = row.inputs.edits, row.place
     token_ids = indices
-    if edits[0] is not None:
+    if edits.excluded_ptr is not None:
         entries = indices - tl.cdiv(vocab_size, TILE) * TILE
-        is_edit = (entries >= 0) & (entries < tl.abs(place[2]))
-        known = tl.load(edits[1] + place[0] * edits[4] + entries, mask=is_edit, other=0)
+        is_edit = (entries >= 0) & (entries < tl.abs(place.num_edits))
+        known = tl.load(edits.ids_ptr + place.row_idx * edits.capacity + entries, mask=is_edit, other=0)
         token_ids = tl.where(is_edit, known, token_ids)
     return token_ids
 
 
 @triton.jit
 def index_of(row, token_id, vocab_size, EDITS: tl.constexpr):
-    """Where a token of the vocabulary is: its id, or the index of its edit; -1 if the row does not have it.
-
-    Takes `row`: inputs and place."""
+    """Return where a token of the vocabulary is: its id, or the index of its edit; -1 if the row does not have it."""
     index = token_id
     if EDITS > 0:
-        inputs, place = row
-        edits = inputs[4]
-        num_edits = place[2]
-        word = tl.load(edits[0] + place[0] * inputs[3] + token_id // 32)
-        if (num_edits < 0) | (((word >> (token_id % 32)) & 1) != 0):
+        edits, place = row.inputs.edits, row.place
+        is_moved = bit_at(edits.excluded_ptr + place.row_idx * row.inputs.num_words, token_id)
+        if (place.num_edits < 0) | is_moved:
             entries = tl.arange(0, EDITS)
-            known = tl.load(edits[1] + place[0] * edits[4] + entries, mask=entries < tl.abs(num_edits), other=-1)
+            is_edit = entries < tl.abs(place.num_edits)
+            known = tl.load(edits.ids_ptr + place.row_idx * edits.capacity + entries, mask=is_edit, other=-1)
             first = tl.min(tl.where(known == token_id, entries, NO_ID))  # of equal ids only the first is not -inf
             index = tl.where(first < NO_ID, tl.cdiv(vocab_size, TILE) * TILE + first, -1)
     return index
@@ -366,16 +355,17 @@ def index_of(row, token_id, vocab_size, EDITS: tl.constexpr):
 
 @triton.jit
 def order_to_float(order):
-    """The number of an `argmax_order`; NaN of that of NaN."""
+    """Return the number of an `argmax_order`; NaN of that of NaN."""
     return tl.where(order < 0, order ^ NO_ID, order).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def scaled_order(logits, temperature):
-    """Integers in the order of `logit / temperature`, a float32 quotient."""
+    """Return integers in the order of `logit / temperature`, a float32 quotient."""
     return argmax_order(scaled_by(logits, temperature))
 
 
 @triton.jit
 def scaled_by(logits, temperature):
+    """Return the quotients, correctly rounded."""
     return tl.div_rn(logits, tl.zeros_like(logits) + temperature)

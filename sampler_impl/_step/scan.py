@@ -32,7 +32,9 @@ import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
+from .named import Noise, Row, RowInputs
 from .rows import (
+    BLOCK_TILES,
     BLOCK_WORDS,
     MIN_TEMPERATURE,
     REJECTION_BITS,
@@ -50,6 +52,7 @@ from .rows import (
     most_of_draft,
     order_to_float,
     penalised,
+    prompt_of,
     rejection_at,
     scaled_by,
     wait_for_kernel_before,
@@ -65,13 +68,13 @@ FAR = tl.constexpr(2.0)
 
 @triton.jit
 def exponent_scale(temperature):
-    """Differences of logits times this are exponents of 2."""
+    """Return what differences of logits are multiplied by to be exponents of 2."""
     return tl.div_rn(LOG2_E, tl.maximum(temperature, MIN_TEMPERATURE))
 
 
 @triton.jit
 def exp2_terms(logits, largest, scale):
-    """`exp((logit - largest) / temperature)`. Subtracted before scaling: the difference of near logits is exact.
+    """Return `exp((logit - largest) / temperature)`. Subtracted before scaling: the difference of near logits is exact.
 
     Where the largest is infinite there is nothing to compute with: terms are 0 or infinity then."""
     reference = tl.where(tl.abs(largest) < float("inf"), largest, 0.0)
@@ -80,7 +83,7 @@ def exp2_terms(logits, largest, scale):
 
 @triton.jit
 def sum_tiles(logits, scale):
-    """Words of the tiles, and what their runs reach, both [tiles] int64.
+    """Return the words of the tiles, and what their runs reach, both [tiles] int64.
 
     Takes `logits` [tiles, RUNS, WORDS, 32] float32."""
     largest_of_runs = tl.max(tl.max(logits, axis=3), axis=2)
@@ -95,33 +98,33 @@ def sum_tiles(logits, scale):
 
 @triton.jit
 def _is_presence_alone(factors):
-    return (factors[1] == 0) & (factors[2] == 1)
+    """Whether neither frequency nor repetition is penalised."""
+    return (factors.frequency == 0) & (factors.repetition == 1)
 
 
 @triton.jit
-def _load_seen(inputs, slot, words, factors, vocab_size):
-    """[tiles, RUNS, WORDS, 32] float32: how often the output of a slot has each id; -1 if its prompt alone has it. Of
-    a request with a presence penalty alone: 1 if the output has the id, or 0.
+def _load_seen(penalties, slot, words, factors, vocab_size):
+    """Return [tiles, RUNS, WORDS, 32] float32: how often the output of a slot has each id; -1 if its prompt alone has
+    it. For a request with a presence penalty alone: 1 if the output has the id, or 0.
 
-    The same for all rows of a request, but for the drafts before a row: `_with_draft`."""
-    penalties = inputs[5]
+    All rows of a request have it in common, but for the drafts before a row: `_with_draft`."""
     seen = tl.zeros_like(indices_of(words)).to(tl.float32)
-    if factors[3]:
-        seen = load_times(inputs, slot, words, vocab_size).to(tl.float32)
+    if factors.is_any:
+        seen = load_times(penalties, slot, words, vocab_size).to(tl.float32)
         if _is_presence_alone(factors):
             seen = tl.minimum(seen, 1.0)
-        elif factors[2] != 1:
-            in_prompt = load_bits(penalties[4] + slot * penalties[6], words, vocab_size)
+        elif factors.repetition != 1:
+            in_prompt = load_bits(prompt_of(penalties, slot), words, vocab_size)
             seen = tl.where((seen == 0) & (in_prompt != 0), -1.0, seen)
     return seen
 
 
 @triton.jit
 def _with_draft(seen, inputs, row_idx, block, factors):
-    """As `_load_seen`, for the row behind a row: with the draft token between them. Few blocks have it."""
-    if inputs[6] is not None:  # noqa: SIM102  # the outer one is decided when compiling
-        if factors[3]:
-            token_id = tl.load(inputs[6] + row_idx)
+    """Return what `_load_seen` does for the row behind a row: with the draft token between them. Few blocks have it."""
+    if inputs.draft_token_ids_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if factors.is_any:
+            token_id = tl.load(inputs.draft_token_ids_ptr + row_idx)
             if token_id // (seen.shape[0] * TILE) == block:
                 tiles = block * seen.shape[0] + tl.arange(0, seen.shape[0])
                 is_drafted = indices_of(words_of_tiles(tiles)) == token_id
@@ -140,24 +143,24 @@ def _kept_together(seen, PINS: tl.constexpr):
 
 @triton.jit
 def _edited(row, words, raw, seen, block, vocab_size, PINS: tl.constexpr):
-    """[tiles, RUNS, WORDS, 32] float32: edited logits of a block of the vocabulary's tiles.
+    """Return [tiles, RUNS, WORDS, 32] float32: edited logits of a block of the vocabulary's tiles.
 
-    As `rows.load_logits`; excluded words are read only where the block has some. Takes `raw`: as `load_raw`."""
-    inputs, place = row
-    edits = inputs[4]
+    They are those of `rows.load_logits`; excluded words are read only where the block has some. Takes `raw`: what
+    `load_raw` returns."""
+    edits, factors = row.inputs.edits, row.place.factors
     is_moved = tl.zeros((), tl.int32)
-    if edits[0] is not None:
-        is_moved = (tl.load(edits[5] + place[0] * BLOCK_WORDS + block // 32) >> (block % 32)) & 1
+    if edits.excluded_ptr is not None:
+        moved_ptr = edits.blocks_ptr + row.place.row_idx * BLOCK_WORDS
+        is_moved = (tl.load(moved_ptr + block // 32) >> (block % 32)) & 1
     logits = raw.to(tl.float32)
-    if inputs[5][3] is not None:
-        factors = place[3]
+    if row.inputs.penalties.output_counts_ptr is not None:
         if _is_presence_alone(factors):
-            logits = tl.fma(seen, -factors[0], logits)  # rounded once: the product is exact
+            logits = tl.fma(seen, -factors.presence, logits)  # rounded once: the product is exact
         else:
             seen = _kept_together(seen, PINS)
             logits = penalised(logits, seen, seen < 0, factors)
     logits = masked(row, words, logits, vocab_size)
-    if edits[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+    if edits.excluded_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if is_moved != 0:
             logits = without_moved(row, words, logits, vocab_size)
     return logits
@@ -165,7 +168,7 @@ def _edited(row, words, raw, seen, block, vocab_size, PINS: tl.constexpr):
 
 @triton.jit
 def _exponents_between(largest, most, scale, given, FILTERS: tl.constexpr):
-    """How many exponents of 2 a draft token is below another one, at least: `settle` rounds in one of two ways."""
+    """Return how many exponents of 2 a draft token is below another one, at least: `settle` rounds in two ways."""
     distance = (largest - most) * scale
     if FILTERS:
         temperature = tl.maximum(given, MIN_TEMPERATURE)
@@ -175,136 +178,134 @@ def _exponents_between(largest, most, scale, given, FILTERS: tl.constexpr):
 
 
 @triton.jit
-def _is_surely_rejected(most, order, scale, noise, slot, req_idx, offset, FILTERS: tl.constexpr):
+def _is_surely_rejected(most, order, scale, noise, offset, FILTERS: tl.constexpr):
     """Whether a draft token is, if its logit is at most `most` and some tile of the row has a largest one of `order`.
 
     Each way of rounding is monotonic, so that this is not less sure for being computed from a part of the row. A row
-    with NaN or infinity accepts nothing; comparisons with NaN are false. Takes `noise`: as `_scan_block`."""
+    with NaN or infinity accepts nothing; comparisons with NaN are false."""
     is_rejected = argmax_order(most) < order
-    if is_rejected & (noise[2] != 0):
-        distance = _exponents_between(order_to_float(order), most, scale, noise[2], FILTERS)
+    if is_rejected & (noise.temperature != 0):
+        distance = _exponents_between(order_to_float(order), most, scale, noise.temperature, FILTERS)
         is_rejected = distance > FAR
         if is_rejected:
-            position = tl.load(noise[1] + req_idx) + offset
-            uniform, _ = philox_uniforms(tl.load(noise[0] + slot), position, VERIFY_STREAM)
+            position = tl.load(noise.position_ptr) + offset
+            uniform, _ = philox_uniforms(tl.load(noise.seed_ptr), position, VERIFY_STREAM)
             is_rejected = tl.exp2(-distance) * SURE < uniform.to(tl.float32)
     return is_rejected
 
 
 @triton.jit
+def _stops(most, order, scale, noise, offset, end, FILTERS: tl.constexpr):
+    """Whether no row behind this one is needed, as its draft token is surely rejected."""
+    stops = (offset + 1 < end) & (offset < REJECTION_BITS)
+    if stops:
+        stops = _is_surely_rejected(most, order, scale, noise, offset, FILTERS)
+    return stops
+
+
+@triton.jit
 def _scan_block(
-    written,
+    scanned,
     inputs,
     request,
+    slot,
+    rows,
     noise,
     draft_token_ids_ptr,  # [num_rows] int32, or None
     block,
-    vocab_size,
-    all_tiles,
-    BLOCK: tl.constexpr,
+    sizes,
     APART: tl.constexpr,
     WAITS: tl.constexpr,
     PINS: tl.constexpr,
 ):
-    """One block of the rows `begin` to `end` of a request. Returns the new end: no row behind it is needed.
+    """Scan one block of some rows of a request. Return their new end: no row behind it is needed.
 
-    Takes `written`: words, what runs reach, arrivals, as `scan_kernel`; `request`: its number, first row, number of
-    rows, slot, begin and end; `noise`: pointers to seeds and positions, and the temperature."""
-    words_ptr, reached_ptr, arrivals_ptr = written
-    req_idx, first, count, slot, begin, end = request
-    SKIPS: tl.constexpr = arrivals_ptr is not None and not APART
-    FILTERS: tl.constexpr = reached_ptr is not None
-    scale = exponent_scale(noise[2])
-    tiles = block * BLOCK + tl.arange(0, BLOCK)
+    Takes `rows`: the first of them, and the one behind the last."""
+    offset, end = rows
+    SKIPS: tl.constexpr = scanned.arrivals_ptr is not None and not APART
+    FILTERS: tl.constexpr = scanned.reached_ptr is not None
+    scale = exponent_scale(noise.temperature)
+    tiles = block * BLOCK_TILES + tl.arange(0, BLOCK_TILES)
     words = words_of_tiles(tiles)
-    factors = load_penalties(inputs[5], slot)
+    # Read the counts of penalties, which the rows have in common.
+    factors = load_penalties(inputs.penalties, slot)
     seen = words
-    if inputs[5][3] is not None:
-        seen = _load_seen(inputs, slot, words, factors, vocab_size)
+    if inputs.penalties.output_counts_ptr is not None:
+        seen = _load_seen(inputs.penalties, slot, words, factors, sizes.vocab_size)
         if APART:
-            for offset in range(0, begin):
-                seen = _with_draft(seen, inputs, (first + offset).to(tl.int64), block, factors)
+            for before in range(0, offset):
+                seen = _with_draft(seen, inputs, (request.first + before).to(tl.int64), block, factors)
     wait_for_kernel_before(WAITS)  # what it lists is needed from here on
-    offset = begin
     while offset < end:
-        row_idx = (first + offset).to(tl.int64)
-        row = (inputs, locate_with(inputs, row_idx, slot, offset, factors))
-        raw = load_raw(row, words, vocab_size)
-        # What the draft token has is there when the tiles are.
+        # Load the row. What the draft token has is there when the tiles are.
+        row_idx = (request.first + offset).to(tl.int64)
+        row = Row(inputs, locate_with(inputs, row_idx, slot, offset, factors))
+        raw = load_raw(row, words, sizes.vocab_size)
         most = tl.zeros((), tl.float32)
         if SKIPS:
-            is_draft = offset + 1 < count
+            is_draft = offset + 1 < request.count
             token_id = tl.load(draft_token_ids_ptr + row_idx, mask=is_draft, other=-1)
-            most = most_of_draft(row, token_id, is_draft, vocab_size)
+            most = most_of_draft(row, token_id, is_draft, sizes.vocab_size)
         # Add up the tiles.
-        sums, reached = sum_tiles(_edited(row, words, raw, seen, block, vocab_size, PINS), scale)
-        at = row_idx * all_tiles + tiles
-        is_tile = tiles < tl.cdiv(vocab_size, TILE)
-        store_by_warps(words_ptr + at, sums, is_tile)
-        if reached_ptr is not None:
-            store_by_warps(reached_ptr + at, reached, is_tile)
+        sums, reached = sum_tiles(_edited(row, words, raw, seen, block, sizes.vocab_size, PINS), scale)
+        at = row_idx * sizes.all_tiles + tiles
+        is_tile = tiles < tl.cdiv(sizes.vocab_size, TILE)
+        store_by_warps(scanned.words_ptr + at, sums, is_tile)
+        if FILTERS:
+            store_by_warps(scanned.reached_ptr + at, reached, is_tile)
         # Stop, or go on to the next row.
         if SKIPS:  # noqa: SIM102  # the outer one is decided when compiling
-            if (offset + 1 < end) & (offset < REJECTION_BITS):
-                order = tl.max((sums >> 32).to(tl.int32))
-                if _is_surely_rejected(most, order, scale, noise, slot, req_idx, offset, FILTERS):
-                    end = offset + 1
-                    tl.atomic_or(arrivals_ptr + req_idx, rejection_at(offset), sem="relaxed")
-        if inputs[5][3] is not None:
+            if _stops(most, tl.max((sums >> 32).to(tl.int32)), scale, noise, offset, end, FILTERS):
+                end = offset + 1
+                tl.atomic_or(scanned.arrivals_ptr + request.req_idx, rejection_at(offset), sem="relaxed")
+        if inputs.penalties.output_counts_ptr is not None:
             seen = _with_draft(seen, inputs, row_idx, block, factors)
         offset += 1
     return end
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_slots", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def scan_kernel(
-    words_ptr,  # [max_rows, all_tiles] int64, written
-    reached_ptr,  # [max_rows, all_tiles] int64, written, or None: nothing is filtered
-    arrivals_ptr,  # [batch_size] int32, 0 before a step, or None: every row is read
+    scanned,
     inputs,
-    cu_num_rows_ptr,  # [batch_size + 1] int32
-    slots_ptr,  # [batch_size] int32, or None
-    seeds_ptr,  # [num_slots] int64
-    positions_ptr,  # [batch_size] int64
-    temperature_ptr,  # [num_slots] float32
+    requests,
     draft_token_ids_ptr,  # [num_rows] int32, or None
     num_rows,
     num_slots,
-    max_spec_len,
-    vocab_size,
-    all_tiles,
-    STRIP: tl.constexpr,
-    APART: tl.constexpr,
-    BLOCK: tl.constexpr,
+    sizes,
+    SHAPE: tl.constexpr,
     REQUESTS: tl.constexpr,
     WAITS: tl.constexpr,
     PINS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     let_next_kernel_start(OVERLAPS)
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7])  # as `rows` says
+    inputs = RowInputs(*inputs)  # as `rows` says
+    # Find the rows.
     req_idx, strip = tl.program_id(REQUESTS), tl.program_id(1 - REQUESTS)
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, num_slots, max_spec_len)
-    begin, end = tl.zeros((), tl.int32), count
-    if APART:
+    request, slot = find_request(requests, req_idx, num_rows, num_slots, sizes.max_spec_len)
+    begin, end = tl.zeros((), tl.int32), request.count
+    if SHAPE.apart:
         begin = tl.program_id(2)
-        end = tl.minimum(count, begin + 1)
-    written = (words_ptr, reached_ptr, arrivals_ptr)
-    noise = (seeds_ptr, positions_ptr, tl.load(temperature_ptr + slot))
-    for step in range(STRIP):
+        end = tl.minimum(request.count, begin + 1)
+    # Scan them block by block.
+    temperature = tl.load(requests.temperature_ptr + slot)
+    noise = Noise(requests.seeds_ptr + slot, requests.positions_ptr + req_idx, temperature)
+    for step in range(SHAPE.strip):
         if begin < end:
-            request = (req_idx, first, count, slot, begin, end)
+            block = strip * SHAPE.strip + step
+            rows = (begin, end)
             end = _scan_block(
-                written,
+                scanned,
                 inputs,
                 request,
+                slot,
+                rows,
                 noise,
                 draft_token_ids_ptr,
-                strip * STRIP + step,
-                vocab_size,
-                all_tiles,
-                BLOCK,
-                APART,
+                block,
+                sizes,
+                SHAPE.apart,
                 WAITS,
                 PINS,
             )

@@ -90,17 +90,16 @@ class Source:
         self.last: tuple[object, ...] = ()
 
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., Kernel]:
-        def run(*arguments: object, **constants: object) -> Kernel:
-            # An address would be compiled for as a number.
-            assert len(arguments) < len(self.arg_names)
-            for name, value in zip(self.arg_names, arguments, strict=False):
+        def run(**named: object) -> Kernel:
+            given = [named[name] for name in self.arg_names if not name.isupper()]
+            assert list(named)[: len(self.arg_names)] == self.arg_names  # constants are last
+            for name, value in zip(self.arg_names, given, strict=False):
+                # An address would be compiled for as a number.
                 assert isinstance(value, Tensor | None) == name.endswith("_ptr")
-            names = self.arg_names[len(arguments) :]
-            assert list(constants)[: len(names)] == names  # constants are last, in the order of the signature
-            self.last = tuple(constants[name] for name in names)
-            self.launched.append((grid, *arguments))
+            self.last = tuple(named[name] for name in self.arg_names[len(given) :])
+            self.launched.append((grid, *given))
             self.compilations += 1
-            return Kernel(self, PLACES["device"], arguments)
+            return Kernel(self, PLACES["device"], tuple(given))
 
         return run
 

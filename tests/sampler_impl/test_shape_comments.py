@@ -74,6 +74,10 @@ def comments_by_line(source: str) -> dict[int, str]:
 def tensor_lines(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Name and line of every parameter, field and return value that is a tensor or a pointer to one."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for field in (one for one in node.body if isinstance(one, ast.AnnAssign)):
+                if ast.unparse(field.target).endswith("_ptr"):
+                    yield f"{node.name}.{ast.unparse(field.target)}", field.lineno
         if isinstance(node, ast.FunctionDef):
             for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
                 if is_tensor(arg.annotation) or arg.arg.endswith("_ptr"):

@@ -274,10 +274,10 @@ def test_a_plan_of_many_requests_draws_the_same_tokens(monkeypatch: pytest.Monke
     grids: list[tuple[int, int, int]] = []
     run = Compiled.launch
 
-    def noted(self: Compiled, key: object, stream: int | None, grid: tuple[int, int, int], *rest: object) -> None:
+    def noted(self: Compiled, key: object, stream: int | None, grid: tuple[int, int, int], **rest: object) -> None:
         if self.kernel.fn.__name__ == "scan_kernel":
             grids.append(grid)
-        run(self, key, stream, grid, *rest)
+        run(self, key, stream, grid, **rest)
 
     case = make_case(9, [0, 0, 0], 5000, drafts=Drafts.NONE)
     ours = plan_of(case)(case.on(DEVICE)).token_ids
@@ -362,7 +362,7 @@ def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.M
             raise AssertionError(f"a step ran {func}")
 
     launched: list[str] = []
-    monkeypatch.setattr(Compiled, "launch", lambda self, *_: launched.append(self.kernel.fn.__name__))
+    monkeypatch.setattr(Compiled, "launch", lambda self, *_, **__: launched.append(self.kernel.fn.__name__))
     case = make_case(8, COUNTS, 300, edits=True, drafts=Drafts.PROBS)
     plan, inputs = plan_of(case, "triton"), case.on(DEVICE)
     plan(inputs)
