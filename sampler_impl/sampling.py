@@ -93,13 +93,15 @@ def sample(
     if not validate and not parameters.all_greedy and backend in OF_KERNELS:
         known = _known_draw(logits, parameters, noise, SAMPLE_STREAM)
         if known is not None:
-            return known[0]
+            sampled_token_ids, _ = known
+            return sampled_token_ids
     check_arguments("sample", logits, parameters, noise, validate)
     if parameters.all_greedy:
         return logits.argmax(-1)
     if isinstance(noise, CounterNoise) and _uses_kernels("sample", backend, logits):
         return _sample_in_kernels(logits, parameters, noise)
-    return _draw(logits, parameters, noise, SAMPLE_STREAM)[0]
+    sampled_token_ids, _ = _draw(logits, parameters, noise, SAMPLE_STREAM)
+    return sampled_token_ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +171,7 @@ def draft_with_logsumexp(
         from ._sampling import kernels
 
         return kernels.draw(DrawCall(logits, temperature, None, noise.seeds, noise.positions, DRAFT_STREAM))
-    sampled_token_ids = _draw(logits, parameters, noise, DRAFT_STREAM)[0]
+    sampled_token_ids, _ = _draw(logits, parameters, noise, DRAFT_STREAM)
     logsumexp = pytorch.filtered_logits(logits, parameters).logsumexp(-1)
     logsumexp = logsumexp.masked_fill(~logsumexp.isfinite(), torch.nan)
     return sampled_token_ids, logsumexp.masked_fill(parameters.is_greedy, 0.0)
@@ -186,7 +188,8 @@ def _draw(
     if parameters.all_greedy:
         return logits.argmax(-1), probs
     if isinstance(noise, CounterNoise):
-        drawn = invert_cdf(probs, philox_uniforms(noise.seeds, noise.positions, stream)[0])
+        uniforms, _ = philox_uniforms(noise.seeds, noise.positions, stream)
+        drawn = invert_cdf(probs, uniforms)
     else:
         exponentials = (
             noise.exponentials
@@ -213,7 +216,9 @@ def _sample_in_kernels(
         greedy = parameters.is_greedy
         logits = torch.where(greedy[:, None], logits.float(), filtered)
         temperature, min_p = torch.where(greedy, temperature, 1.0), None
-    return kernels.draw(DrawCall(logits, temperature, min_p, noise.seeds, noise.positions, SAMPLE_STREAM))[0]
+    call = DrawCall(logits, temperature, min_p, noise.seeds, noise.positions, SAMPLE_STREAM)
+    sampled_token_ids, _ = kernels.draw(call)
+    return sampled_token_ids
 
 
 def _known_draw(

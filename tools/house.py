@@ -1,4 +1,4 @@
-"""Measures the house: lines by package, lengths of functions, comments in kernels, cycles of imports, layers.
+"""Measures the house: lines by package, lengths of functions, kernels, numeric accesses, cycles of imports, layers.
 
     python tools/house.py            # prints the table; tests/docs/test_house.py holds the limits
 
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src/fairdraw", "sampler_impl", "strategies", "properties", "statistical", "perf_regression")
 """The library. `src/fairdraw` holds links to the others, which are not followed."""
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -96,6 +97,37 @@ def kernel_comments() -> tuple[int, int]:
     return comments, lines
 
 
+def kernels() -> Iterator[tuple[ast.FunctionDef, Path]]:
+    """Yield every Triton function, and its file."""
+    for path in python_files("sampler_impl"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and "triton.jit" in "".join(map(ast.unparse, node.decorator_list)):
+                yield node, path.relative_to(ROOT)
+
+
+def nesting(node: ast.AST) -> int:
+    """Return how deep blocks of a function lie inside each other; `elif` is as deep as its `if`."""
+    deepest = 0
+    for name, value in ast.iter_fields(node):
+        inside = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.AST)]
+        is_elif = isinstance(node, ast.If) and name == "orelse" and len(inside) == 1 and isinstance(inside[0], ast.If)
+        for one in inside:
+            deepest = max(deepest, nesting(one) + (isinstance(one, _BLOCKS) and not is_elif))
+    return deepest
+
+
+def numeric_accesses() -> list[str]:
+    """Return every place of `sampler_impl` that reads a member by its number, but for sizes of a shape."""
+    found = []
+    for path in python_files("sampler_impl"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                is_size = isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+                if isinstance(node.slice.value, int) and not is_size:
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
 def import_cycles() -> list[set[str]]:
     """Groups of modules that import each other, however far around. Imports for type checkers do not count."""
     graph = grimp.build_graph("fairdraw", exclude_type_checking_imports=True)
@@ -126,6 +158,10 @@ def _report() -> Iterator[str]:
     yield from (f"{length:7,} {name} in {path}" for length, name, path in found[:8])
     comments, lines = kernel_comments()
     yield f"comments in kernels: {comments} of {lines} lines ({comments / lines:.1%})"
+    shapes = [(nesting(kernel), len(kernel.args.args), kernel.name) for kernel, _ in kernels()]
+    deepest, longest = max(shapes), max(shapes, key=lambda one: one[1])
+    yield f"kernels: {deepest[0]} blocks deep ({deepest[2]}), {longest[1]} parameters ({longest[2]})"
+    yield f"numeric accesses: {len(numeric_accesses())}"
     yield f"layers: {num_layers()}; modules in cycles of imports: {sum(map(len, import_cycles()))}"
 
 

@@ -232,7 +232,8 @@ def _choose_last(
         token_id = tl.sum(tl.where(stopped, best, 0))
     elif DRAFT == ONE_HOT:
         tiles, exponents, thresholds = sampled
-        chosen = stopped & (statistics[1] > 0)
+        _, row_sums, _, _ = statistics
+        chosen = stopped & (row_sums > 0)
         of_tile = (tl.where(chosen, tiles, 0), tl.where(chosen, exponents, 0))
         in_tile = (tl.where(chosen, token_ids, 0), tl.where(chosen, thresholds + 1, 0))
         tile, exponent, removed_id, threshold = tl.reduce(of_tile + in_tile, 0, _sums_of_4)
@@ -308,13 +309,13 @@ def accept_kernel(
     if OVERLAP and not EAGER:
         gdc_wait()
     decision = _wait_for_rejection(slots, draft_slots, used, gathered, uniforms, count, temperature, scale, DRAFT, BOTH)
-    num_accepted = decision[0]
+    num_accepted, _, _, _ = decision
     # Publish the status.
     status = tl.full((), DONE, tl.int64)
     if DRAFT != ONE_HOT or BONUS:
         status = _publish_status(status_ptr + req_idx * STATUS_WORDS, decision, count, temperature, BONUS, DRAFT)
     # Choose the last token. Of a one-hot draft, the sampled tile is on its way while slots are reset.
-    token_ids = gathered[0]
+    token_ids, _, _, _, _, _ = gathered
     token_id, sampled = _choose_last(bonus_token_ids_ptr, req_idx, decision, token_ids, count, temperature, DRAFT)
     tile, exponent, removed_id, threshold = sampled
     terms = tl.zeros((TILE,), tl.float32)

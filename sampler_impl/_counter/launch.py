@@ -256,4 +256,4 @@ def launches_overlap(device: torch.device) -> bool:
     """Whether the device has programmatic dependent launch: NVIDIA from Hopper on."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
-    return torch.cuda.get_device_capability(device)[0] >= 9
+    return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -161,9 +161,24 @@ def _is_needed(
 
 
 @triton.jit
-def _draft_probability(pointers, draft_row, token_id, known, scale, draft_stride, DRAFT: tl.constexpr):
-    """Of the drafted token. Takes `pointers` to the draft and to its log-sum-exps."""
-    draft_ptr, draft_logsumexp_ptr = pointers
+def _factor_of(drafts, noise_ptrs, request, draft_row, token_id, known, scale, DRAFT: tl.constexpr):
+    """Return the factor of a row's bound: uniform times draft probability; 1 for a greedy request.
+
+    Takes `drafts` as `_draft_probability` does; `noise_ptrs`: to seeds and positions; `request`: its number, the
+    position of the row, and the temperature."""
+    req_idx, position, temperature = request
+    factor = tl.full((), 1.0, tl.float32)
+    if temperature != 0:
+        seeds_ptr, positions_ptr = noise_ptrs
+        uniform, _ = request_uniforms(seeds_ptr, positions_ptr, req_idx, position)
+        factor = uniform.to(tl.float32) * _draft_probability(drafts, draft_row, token_id, known, scale, DRAFT)
+    return factor
+
+
+@triton.jit
+def _draft_probability(drafts, draft_row, token_id, known, scale, DRAFT: tl.constexpr):
+    """Return that of the drafted token. Takes `drafts`: pointers to them and to their log-sum-exps, and the stride."""
+    draft_ptr, draft_logsumexp_ptr, draft_stride = drafts
     draft = tl.full((), 1.0, tl.float32)
     if DRAFT != ONE_HOT:
         at = draft_row.to(tl.int64) * draft_stride + token_id
@@ -175,6 +190,7 @@ def _draft_probability(pointers, draft_row, token_id, known, scale, draft_stride
 
 @triton.jit
 def _at_most_certain(value):
+    """Return a number that bounds can be added up of: not NaN, and not infinite."""
     return tl.where(value == value, tl.minimum(value, CERTAIN), 0.0)
 
 
@@ -289,12 +305,9 @@ def measure_kernel(
         slots_ptr = partial_sums_ptr + slot_row.to(tl.int64) * (CHUNKS * 32)
         if exit_bounds_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
             if strip == 0:
-                factor = tl.full((), 1.0, tl.float32)
-                if temperature != 0:
-                    uniform, _ = request_uniforms(seeds_ptr, positions_ptr, req_idx, position)
-                    drafts = (draft_ptr, draft_logsumexp_ptr)
-                    draft = _draft_probability(drafts, draft_row, token_id, known, scale, draft_stride, DRAFT)
-                    factor = uniform.to(tl.float32) * draft
+                drafts, noise_ptrs = (draft_ptr, draft_logsumexp_ptr, draft_stride), (seeds_ptr, positions_ptr)
+                request = (req_idx, position, temperature)
+                factor = _factor_of(drafts, noise_ptrs, request, draft_row, token_id, known, scale, DRAFT)
                 tl.store(exit_bounds_ptr + 1, _at_most_certain(factor))
         # Add up the strip, publish its partial sums, and add to the bound.
         strip_of_row = (slots_ptr, row_ptr, first_tile, vocab_size, num_tiles)

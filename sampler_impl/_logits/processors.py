@@ -127,15 +127,17 @@ class MinTokens:
         ]
         if not any(too_short):
             return None
-        if self._last is None or self._last[0] is not step.layout or self._last[1] != too_short:
+        layout, known, work = self._last or (None, None, None)
+        if work is None or layout is not step.layout or known != too_short:
             cells = [
                 (step.layout.first_row[request] + position, token_id)
                 for (request, _, _, stop_token_ids), num_rows in zip(self._requests, too_short, strict=True)
                 for position in range(num_rows)
                 for token_id in stop_token_ids
             ]
-            self._last = (step.layout, too_short, _fill(cells, EXCLUDED, step.layout))
-        return self._last[2]
+            work = _fill(cells, EXCLUDED, step.layout)
+            self._last = (step.layout, too_short, work)
+        return work
 
 
 class LogitBias:
@@ -148,9 +150,11 @@ class LogitBias:
         self._last: tuple[RowLayout, Work] | None = None
 
     def prepare(self, step: Step) -> Work:
-        if self._last is None or self._last[0] is not step.layout:
-            self._last = (step.layout, self._adder(step.layout))
-        return self._last[1]
+        layout, work = self._last or (None, None)
+        if work is None or layout is not step.layout:
+            work = self._adder(step.layout)
+            self._last = (step.layout, work)
+        return work
 
     def _adder(self, layout: RowLayout) -> Work:
         added = [
@@ -270,8 +274,8 @@ def _floats(values: Sequence[float], device: torch.device) -> Tensor:  # [batch_
 
 
 def _index(cells: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:  # [length] int64, both
-    index = on_device(np.array(cells, np.int64).reshape(-1, 2).T.copy(), device)
-    return index[0], index[1]
+    rows, ids = on_device(np.array(cells, np.int64).reshape(-1, 2).T.copy(), device)
+    return rows, ids
 
 
 def _fill(cells: Sequence[tuple[int, int]], value: float, layout: RowLayout) -> Work:

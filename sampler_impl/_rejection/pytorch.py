@@ -97,7 +97,8 @@ def _recover(
         residual = targets - step.draft_probs[rows]  # not clamped: only entries above 0 take part in the race
     token_ids, found = _race(residual, reciprocals)
     if not found.all():
-        token_ids = torch.where(found, token_ids, _race(targets, reciprocals)[0])
+        raced, _ = _race(targets, reciprocals)
+        token_ids = torch.where(found, token_ids, raced)
     output_token_ids[requests, rows - grid.starts[requests]] = token_ids.to(torch.int32)
 
 

@@ -196,7 +196,7 @@ WORD = 8
 """Bytes of an int64."""
 
 
-def described(values: tuple[Any, ...]) -> tuple[Key, tuple[Any, ...]]:  # Any: nested arguments, as above
+def described(values: tuple[Any, ...]) -> tuple[Key, Any]:  # Any: nested arguments, as above
     """What Triton compiles these arguments for: of a tensor its type and alignment, of a number its divisibility. And
     the arguments with addresses for tensors: Triton would ask the driver about every tensor of every launch."""
     facts: list[Hashable] = []

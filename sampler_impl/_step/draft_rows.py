@@ -22,7 +22,9 @@ ONE = tl.constexpr(float(1 << 40))
 @triton.jit
 def draft_probs_of(draft_row, ids, mask):
     """Return float32: the draft probabilities of some ids of a row; 0 outside of the mask. What is no number is
-    infinity: then the draft is not accepted, and nothing is left of the target. Takes `ids` [...] int32, `mask` [...] bool."""
+    infinity: then the draft is not accepted, and nothing is left of the target.
+
+    Takes `ids` [...] int32, `mask` [...] bool."""
     drafts = draft_row.drafts
     # Where two requests lay claim to a row, the list has ids of one and logits of the other: -1 may weigh something.
     mask = mask & (ids >= 0)

@@ -392,10 +392,10 @@ def _check_edits(function: str, edits: TokenEdits) -> None:
                 f"{function}: {missing[0]}=None, but {', '.join(names)} must come together. Pass all or none."
             )
     if edits.bias_token_ids is not None and edits.bias_values is not None:
-        widths = edits.bias_token_ids.shape[1], edits.bias_values.shape[1]
-        if widths[0] != widths[1]:
+        num_ids, num_values = edits.bias_token_ids.shape[1], edits.bias_values.shape[1]
+        if num_ids != num_values:
             raise ValueError(
-                f"{function}: bias_values.shape[1]={widths[1]}, but bias_token_ids.shape[1]={widths[0]}. "
+                f"{function}: bias_values.shape[1]={num_values}, but bias_token_ids.shape[1]={num_ids}. "
                 f"Make them equally long."
             )
 

@@ -154,7 +154,8 @@ class Launches:
         logsumexp = empty(rows, dtype=torch.float32) if capacity.drafts is Drafts.LOGITS else None
         whole, silent = scanned._replace(arrivals_ptr=None), memory._replace(output=Output(None, None, None))
         self.owned = Owned(scanned, memory, edits, mentions, logsumexp, whole, silent)
-        self.addresses: Owned = described(self.owned)[1]
+        self.addresses: Owned
+        _, self.addresses = described(self.owned)
         self.views: dict[int, StepOutput] = {}
         self.known: dict[Key, int] = {}
         self.kinds: dict[Key, int] = {}
@@ -219,16 +220,11 @@ class Launches:
             with quiet_numpy():
                 self._launch(inputs, checked, emits=draws)
                 given = self._given(inputs)
-                processed_kernel[(checked.batch_size, self.all_tiles, self.width)](
-                    processed_ptr=processed,
-                    kept_ptr=self.owned.memory.results.kept_ptr,
-                    inputs=given.inputs,
-                    requests=given.requests,
-                    num_rows=checked.num_rows,
-                    num_slots=checked.num_slots,
-                    sizes=self.sizes,
-                    **EACH_ROUNDED,
-                )
+                rows = {"inputs": given.inputs, "requests": given.requests}
+                batch = {"num_rows": checked.num_rows, "num_slots": checked.num_slots, "sizes": self.sizes}
+                pointers = {"processed_ptr": processed, "kept_ptr": self.owned.memory.results.kept_ptr}
+                grid = checked.batch_size, self.all_tiles, self.width
+                processed_kernel[grid](**pointers, **rows, **batch, **EACH_ROUNDED)
         return processed
 
     def drafted(
@@ -270,23 +266,23 @@ class Launches:
             if edits is not None and inputs.edits is not None:
                 of_edits, edited = edits.described or self._describe(edits, _edits(inputs.edits))
             kinds = kind, of_penalties, of_edits
-        forced = None if inputs.edits is None else inputs.edits.forced_token_ids
+        forced: Any = None if inputs.edits is None else inputs.edits.forced_token_ids  # Any: then its address
         stride, words = _row_strides(inputs)
-        drafts = _drafts(inputs, self.addresses.row_logsumexp)
-        ids, dense, *strides, logsumexp, step, temperature, own = drafts
+        ids, dense, slot_stride, position_stride, logsumexp, step, temperature = _drafts(inputs)
         of_requests = inputs.cu_num_rows, inputs.positions, logsumexp, temperature
         tensors = inputs.logits, inputs.grammar_mask, *of_requests, forced, inputs.slots, ids, dense
-        facts, addresses = described_batch(tensors, (stride, words, *strides, step))
+        facts, addresses = described_batch(tensors, (stride, words, slot_stride, position_stride, step))
         logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = addresses
+        own = self.addresses.row_logsumexp
         return (kinds, facts), Given(
             self._rows(self.addresses, logits, stride, grammar, words, penalised, ids),
             Requests(cu_num_rows, slots, seeds, positions, heat),
             filters,
-            named.Drafts(ids, dense, *strides, logsumexp, step, temperature, own),
-            named.Edits(*edited, forced),
+            named.Drafts(ids, dense, slot_stride, position_stride, logsumexp, step, temperature, own),
+            named.Edits._make((*edited, forced)),
         )
 
-    def _describe(self, group: Group, given: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:  # Any: as `Given`
+    def _describe(self, group: Group, given: tuple[Any, ...]) -> tuple[int, Any]:  # Any: as `Given`
         """Number what kernels are compiled for, from 1, so that a key has one number instead of dozens of facts."""
         facts, addresses = described(given)
         group.described = self.kinds.setdefault(facts, len(self.kinds) + 1), addresses
@@ -303,8 +299,8 @@ class Launches:
             self._rows(self.owned, logits, stride, inputs.grammar_mask, words, _penalties(inputs), ids),
             Requests(inputs.cu_num_rows, inputs.slots, seeds, inputs.positions, heat),
             filters,
-            _drafts(inputs, self.owned.row_logsumexp),
-            named.Edits(*edited, forced),
+            named.Drafts._make((*_drafts(inputs), self.owned.row_logsumexp)),
+            named.Edits._make((*edited, forced)),
         )
 
     def _rows(
@@ -318,40 +314,27 @@ class Launches:
         self, number: int, checked: Checked, owned: Owned, given: Given, shape: Shape, *, emits: bool
     ) -> None:
         """Launch with `owned` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
-        inputs, requests, filters, drafts, edits = given
-        ids, batch_size, stream = drafts.draft_token_ids_ptr, checked.batch_size, stream_of(self.index)
-        by_row = (batch_size, self.width, 1)
+        ids, batch_size, stream = given.drafts.draft_token_ids_ptr, checked.batch_size, stream_of(self.index)
+        by_row, is_last = (batch_size, self.width, 1), emits and given.drafts.dense_ptr is None
+        rows = {"inputs": given.inputs, "requests": given.requests}
+        drafts = {"drafts": given.drafts}
         batch = {"num_rows": checked.num_rows, "num_slots": checked.num_slots, "sizes": self.sizes}
+        batch_of_ids = {"draft_token_ids_ptr": ids, **batch}
         if self.edit_capacity:
-            self.edit_kernel.launch(
-                number,
-                stream,
-                by_row,
-                scanned=owned.scanned,
-                mentions=owned.mentions,
-                inputs=inputs,
-                requests=requests,
-                edits=edits,
-                draft_token_ids_ptr=ids,
-                **batch,
-            )
+            written = {"scanned": owned.scanned, "mentions": owned.mentions}
+            self.edit_kernel.launch(number, stream, by_row, **written, **rows, edits=given.edits, **batch_of_ids)
         if not (emits or self.capacity.filters):  # then `edits` alone decides what is processed
             self.owned.memory.results.kept_ptr.fill_(KEEPS_ALL)
             return
         sides = (-(-self.num_blocks // shape.strip), batch_size)
         grid = (sides[1 - self.requests_at], sides[self.requests_at], self.width if shape.apart else 1)
-        is_last = emits and drafts.dense_ptr is None
         scanned = owned.scanned if is_last and ids is not None else owned.whole
-        rows = {"inputs": inputs, "requests": requests}
-        self.scan_kernels[shape].launch(number, stream, grid, scanned=scanned, **rows, draft_token_ids_ptr=ids, **batch)
-        memory = owned.memory if is_last else owned.silent
-        self.settle_kernels[not shape.apart].launch(
-            number, stream, by_row, memory=memory, **rows, filters=filters, drafts=drafts, **batch
-        )
+        self.scan_kernels[shape].launch(number, stream, grid, scanned=scanned, **rows, **batch_of_ids)
+        memory, settle = owned.memory if is_last else owned.silent, self.settle_kernels[not shape.apart]
+        settle.launch(number, stream, by_row, memory=memory, **rows, filters=given.filters, **drafts, **batch)
         if emits and not is_last:
-            self.emit_kernel.launch(
-                number, stream, (batch_size, 1, 1), memory=owned.memory, **rows, drafts=drafts, **batch
-            )
+            one_each = (batch_size, 1, 1)
+            self.emit_kernel.launch(number, stream, one_each, memory=owned.memory, **rows, **drafts, **batch)
 
 
 def _parameters(inputs: StepInputs) -> tuple[Any, Any, Filters]:  # Any: as `Given`
@@ -367,7 +350,7 @@ def _row_strides(inputs: StepInputs) -> tuple[int, int]:
     return inputs.logits.stride(0), 0 if grammar is None else grammar.stride(0)
 
 
-def _penalties(inputs: StepInputs) -> named.Penalties:
+def _penalties(inputs: StepInputs) -> Any:  # Any: as above
     """Return penalties by slot."""
     penalties = inputs.penalties
     if penalties is None:
@@ -377,15 +360,14 @@ def _penalties(inputs: StepInputs) -> named.Penalties:
     return named.Penalties(*factors, counts, prompt, counts.stride(0), prompt.stride(0))
 
 
-def _drafts(inputs: StepInputs, row_logsumexp: Any) -> named.Drafts:  # Any: as above
-    """Return what comes from the drafter, with the plan's own logsumexp."""
+def _drafts(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
+    """Return `named.Drafts` but for the plan's own logsumexp."""
     dense = inputs.draft_probs if inputs.draft_logits is None else inputs.draft_logits
     ids, logsumexp = inputs.draft_token_ids, inputs.draft_logsumexp
     if dense is None:
-        return named.Drafts(ids, None, 0, 0, None, 0, None, row_logsumexp)
+        return ids, None, 0, 0, None, 0, None
     step = 0 if logsumexp is None else logsumexp.stride(0)
-    heat = inputs.draft_temperature
-    return named.Drafts(ids, dense, dense.stride(0), dense.stride(1), logsumexp, step, heat, row_logsumexp)
+    return ids, dense, dense.stride(0), dense.stride(1), logsumexp, step, inputs.draft_temperature
 
 
 def _edits(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above
@@ -395,10 +377,10 @@ def _edits(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above
     stop = named.Counted(edits.stop_counts, *_list_of(edits.stop_token_ids))
     values, values_stride, _ = _list_of(edits.bias_values)
     words = edits.bad_words
-    bad_words = named.BadWords(*[None] * 5, *[0] * 6)
+    bad_words = named.BadWords._make([None] * 5 + [0] * 6)
     if words is not None:
         lists, strides, lengths = zip(*map(_list_of, (words.offsets, words.word_ids, words.text)), strict=True)
-        bad_words = named.BadWords(words.counts, *lists, words.starts, *strides, *lengths)
+        bad_words = named.BadWords._make((words.counts, *lists, words.starts, *strides, *lengths))
     return allowed, biased, values, values_stride, stop, edits.min_lengths, bad_words
 
 
@@ -409,5 +391,5 @@ def _list_of(
     return (None, 0, 0) if tensor is None else (tensor, tensor.stride(0), tensor.shape[1])
 
 
-NO_PENALTIES = named.Penalties(*[None] * 5, 0, 0)
+NO_PENALTIES: Any = named.Penalties._make([None] * 5 + [0, 0])  # Any: what kernels take
 NO_EDITS = _edits(TokenEdits())

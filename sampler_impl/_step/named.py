@@ -5,6 +5,7 @@ A pointer is a tensor at the first launch of a kind and its address later, and N
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple  # Any: pointers and numbers of kernels
 
 
@@ -121,14 +122,6 @@ class Mentions(NamedTuple):
     values_ptr: Any  # [max_rows, max_edits] float32
 
 
-class Sizes(NamedTuple):
-    """Sizes of a plan."""
-
-    max_spec_len: Any
-    vocab_size: Any
-    all_tiles: Any
-
-
 class Scanned(NamedTuple):
     """What the scan writes."""
 
@@ -191,95 +184,28 @@ class Shape(NamedTuple):
     apart: bool  # whether the rows of a request have programs of their own
 
 
-# What kernels make themselves.
+# What kernels make themselves, of numbers and tensors that have no Python type.
 
-
-class Factors(NamedTuple):
-    """Penalties of a slot."""
-
-    presence: Any
-    frequency: Any
-    repetition: Any
-    is_any: Any
-
-
-class Place(NamedTuple):
-    """Place of a row: its index, its slot, how many edits it has, its penalties, how many drafts are before it."""
-
-    row_idx: Any
-    slot: Any
-    num_edits: Any
-    factors: Any
-    offset: Any
-
-
-class Row(NamedTuple):
-    """Row of logits."""
-
-    inputs: Any
-    place: Any
-
-
-class DraftRow(NamedTuple):
-    """Row of a drafter, with `has_draft`: whether there is a distribution to subtract."""
-
-    drafts: Any
-    slot: Any
-    offset: Any
-    has_draft: Any
-    logsumexp: Any
-    temperature: Any
-
-
-class Request(NamedTuple):
-    """Request, its first row, and how many it has."""
-
-    req_idx: Any
-    first: Any
-    count: Any
-
-
-class Noise(NamedTuple):
-    """What a row is drawn by."""
-
-    seed_ptr: Any  # [1] int64, of a slot
-    position_ptr: Any  # [1] int64, of a request
-    temperature: Any
-
-
-class Statistics(NamedTuple):
-    """Softmax of a row: largest logit, sum over it, what logits are multiplied by in exponents of 2, and divided by."""
-
-    largest: Any
-    row_sum: Any
-    scale: Any
-    temperature: Any
-
-
-class Filtering(NamedTuple):
-    """Parameters of one row's filters."""
-
-    top_k: Any
-    top_p: Any
-    min_p: Any
-
-
-class Candidates(NamedTuple):
-    """Lists of one row, and the temperature that its candidates are divided by."""
-
-    runs_ptr: Any  # [num_runs] int32
-    indices_ptr: Any  # [num_candidates] int32
-    logits_ptr: Any  # [num_candidates] float32
-    temperature: Any
-
-
-class Found(NamedTuple):
-    """What is known of a row: its draft token and the index of it, the order of the least that is kept, how many
-    candidates are listed, and whether there is a distribution."""
-
-    row_idx: Any
-    token_id: Any
-    index: Any
-    kept: Any
-    size: Any
-    is_valid: Any
+Sizes = namedtuple("Sizes", "max_spec_len vocab_size all_tiles")
+"""Sizes of a plan."""
+Factors = namedtuple("Factors", "presence frequency repetition is_any")
+"""Penalties of a slot."""
+Place = namedtuple("Place", "row_idx slot num_edits factors offset")
+"""Place of a row: its index, its slot, how many edits it has, its penalties, how many drafts are before it."""
+Row = namedtuple("Row", "inputs place")
+"""Row of logits."""
+DraftRow = namedtuple("DraftRow", "drafts slot offset has_draft logsumexp temperature")
+"""Row of a drafter; `has_draft`: whether there is a distribution to subtract."""
+Request = namedtuple("Request", "req_idx first count")
+"""Request, its first row, and how many it has."""
+Noise = namedtuple("Noise", "seed_ptr position_ptr temperature")
+"""What a row is drawn by: pointers to the seed of its slot and to the position of its request."""
+Statistics = namedtuple("Statistics", "largest row_sum scale temperature")
+"""Softmax of a row: its largest logit, the sum over that, and the factor that makes exponents of 2 of differences."""
+Filtering = namedtuple("Filtering", "top_k top_p min_p")
+"""Parameters of the filters of one row."""
+Candidates = namedtuple("Candidates", "runs_ptr indices_ptr logits_ptr temperature")
+"""Lists of one row, and the temperature that its candidates are divided by."""
+Found = namedtuple("Found", "token_id index kept size is_valid")
+"""What is known of a row: its draft token and the index of it, the order of the least that is kept, how many candidates
+are listed, and whether there is a distribution."""

@@ -293,19 +293,7 @@ def scan_kernel(
     noise = Noise(requests.seeds_ptr + slot, requests.positions_ptr + req_idx, temperature)
     for step in range(SHAPE.strip):
         if begin < end:
-            block = strip * SHAPE.strip + step
-            rows = (begin, end)
+            block, rows, ids_ptr = strip * SHAPE.strip + step, (begin, end), draft_token_ids_ptr
             end = _scan_block(
-                scanned,
-                inputs,
-                request,
-                slot,
-                rows,
-                noise,
-                draft_token_ids_ptr,
-                block,
-                sizes,
-                SHAPE.apart,
-                WAITS,
-                PINS,
+                scanned, inputs, request, slot, rows, noise, ids_ptr, block, sizes, SHAPE.apart, WAITS, PINS
             )

@@ -203,7 +203,7 @@ def _settle_greedy(results, row, words, token_id, vocab_size, EDITS: tl.constexp
 @triton.jit
 def _publish(results, row, found, accepted, target, drawn, statistics, vocab_size):
     """Write what `emit` needs of a random row."""
-    row_idx = found.row_idx
+    row_idx = row.place.row_idx
     token = tl.where(drawn == STREAMED, STREAMED, 0)
     if drawn >= 0:
         token = ids_of(row, drawn, vocab_size)
@@ -297,7 +297,7 @@ def _settle_random(
             kept, size, row_sum = _filter(row_words_ptr, row_reached_ptr, lists, row, whole, given, sizes, PLAN)
     # Accept or reject.
     statistics = Statistics(largest, row_sum, scale, temperature)
-    found = Found(place.row_idx, token_id, index, kept, size, is_valid)
+    found = Found(token_id, index, kept, size, is_valid)
     position = tl.load(noise.position_ptr) + place.offset
     accepting, drawing = philox_uniforms(tl.load(noise.seed_ptr), position, VERIFY_STREAM)
     has_draft, logsumexp, heat = find_draft_row(drafts, place, is_before, token_id, is_valid, vocab_size)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import statistics
 
+import house
 import pytest
-from house import code_lines, functions, import_cycles, kernel_comments, library_lines, num_layers
-from house import test_lines as lines_of_tests
 
 # Issue 17 widened the suite: sizes, values, combinations and moments in every contract, each seen failing by a mutant.
 # Issue 18 brought model runner V2 under every contract, drafters, and a command that validates a user's own vLLM.
@@ -36,25 +35,40 @@ MAX_TEST_LINES = 19_350
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:
-    assert library_lines() <= MAX_LIBRARY_LINES
-    assert lines_of_tests() <= MAX_TEST_LINES
+    assert house.library_lines() <= MAX_LIBRARY_LINES
+    assert house.test_lines() <= MAX_TEST_LINES
 
 
 def test_functions_are_short() -> None:
-    found = functions()
+    """A kernel is long where its phases share what is in registers; it is held by what follows instead."""
+    found, of_kernels = house.functions(), {(kernel.name, path) for kernel, path in house.kernels()}
     lengths = sorted(length for length, _, _ in found)
-    assert [one for one in found if one[0] > 80] == []
+    assert [one for one in found if one[0] > 80 and one[1:] not in of_kernels] == []
     assert statistics.median(lengths) <= 7
     assert lengths[int(0.9 * len(lengths))] <= 20
 
 
 def test_imports_have_no_cycle_and_few_layers() -> None:
-    assert import_cycles() == []
-    assert num_layers() <= 12
+    assert house.import_cycles() == []
+    assert house.num_layers() <= 12
+
+
+LONG_KERNELS = {"measure_kernel", "accept_kernel", "draw_kernel"}  # 24, 26 and 22: the counter family
+LONG_KERNELS |= {"_accept_kernel", "_sample_kernel", "_scan_kernel", "_merge_kernel"}  # 15, 14, 13 and 18
+"""Kernels that take more parameters than they should. None may join them."""
+
+
+def test_kernels_are_flat_and_take_few_parameters() -> None:
+    assert [kernel.name for kernel, _ in house.kernels() if house.nesting(kernel) > 3] == []
+    assert {kernel.name for kernel, _ in house.kernels() if len(kernel.args.args) > 12} <= LONG_KERNELS
+
+
+def test_members_have_names() -> None:
+    assert len(found := house.numeric_accesses()) <= 20, found
 
 
 def test_kernels_are_explained() -> None:
-    comments, lines = kernel_comments()
+    comments, lines = house.kernel_comments()
     assert comments >= 0.03 * lines
 
 
@@ -63,4 +77,4 @@ def test_kernels_are_explained() -> None:
     [("x = 1\n\n# why\ny = 2\n", 2), ('"""Head.\n\nMore.\n"""\nx = """a\nb"""\n', 2), ("def f():\n    'doc'\n", 1)],
 )
 def test_only_code_is_counted(text: str, count: int) -> None:
-    assert len(code_lines(text)) == count
+    assert len(house.code_lines(text)) == count
