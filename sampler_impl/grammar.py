@@ -30,7 +30,7 @@ class Matcher(Protocol):
 
     @property
     def is_terminated(self) -> bool:
-        """The text is complete."""
+        """Whether the text is complete."""
         ...
 
     def accept(self, token_id: int) -> bool:
@@ -124,7 +124,7 @@ def _fork(
     drafts: Sequence[int],
     rows: Tensor,  # [num_rows, num_words] int32
 ) -> None:
-    """The rows of one request; the matcher is rolled back, whatever happens."""
+    """Mask the rows of one request; the matcher is rolled back, whatever happens."""
     accepted = 0
     try:
         for place, words in enumerate(rows):

@@ -137,7 +137,7 @@ class LogitsPlan:
 
     @property
     def processors(self) -> tuple[str, ...]:
-        """The planned processors, in the order in which they run."""
+        """Return the planned processors, in the order in which they run."""
         return tuple(processor.name for processor in self._planned())
 
     def sync_batch(self, update: BatchUpdate | None) -> None:
@@ -181,7 +181,7 @@ class LogitsPlan:
         return self._processors
 
     def _always(self) -> Iterator[Processor]:
-        """Processors that can change a greedy token, in vLLM's order."""
+        """Return processors that can change a greedy token, in vLLM's order."""
         batch, params = self._batch, [request.params for request in self._batch]
         if any(p.allowed_token_ids is not None for p in params):
             yield AllowedIds(batch, self.vocab_size, self.device)
@@ -198,7 +198,7 @@ class LogitsPlan:
             yield ForceEndOfThinking(self._thinking, self.vocab_size)
 
     def _for_random(self) -> Iterator[Processor]:
-        """Processors that only random requests use, in vLLM's order."""
+        """Return processors that only random requests use, in vLLM's order."""
         batch = self._batch
         if any(request.temperature != 1 for request in batch):
             yield Temperature(batch, self.device)

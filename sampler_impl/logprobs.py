@@ -52,7 +52,7 @@ def top_logprobs(
     normalise: bool = True,
     backend: BackendName | None = None,
 ) -> Logprobs:
-    """Log-probabilities of emitted tokens and of the most probable ones.
+    """Return log-probabilities of emitted tokens and of the most probable ones.
 
     Args:
         logits: float32, bfloat16 or float16; raw for raw log-probabilities, processed for processed ones. Not written.
@@ -92,7 +92,7 @@ def _sorted(
     number: int,
     normalise: bool,
 ) -> tuple[Tensor, Tensor]:  # [num_rows, 1 + num_logprobs] int64
-    """A list that is too long to be streamed, with the values that a streamed one has."""
+    """Return a list that is too long to be streamed, with the values that a streamed one has."""
     import torch
 
     best = pytorch.best_ids(logits, number)

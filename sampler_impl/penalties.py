@@ -59,7 +59,7 @@ BackendName = Literal["triton", "torch"]
 
 
 class PenaltyParams(Protocol):
-    """What is read from vLLM's `SamplingParams`."""
+    """Parameters that are read from vLLM's `SamplingParams`."""
 
     @property
     def presence_penalty(self) -> float: ...
@@ -131,7 +131,7 @@ class Penalties:
 
     @property
     def nbytes(self) -> int:
-        """Device memory held between steps."""
+        """Return the device memory held between steps."""
         return self._token_state.numel() * self._token_state.element_size()
 
     def sync_batch(self, update: BatchUpdate | None) -> None:
@@ -171,7 +171,7 @@ class Penalties:
         self,
         token_state: Tensor,  # [num_slots, vocab_size] int32
     ) -> None:
-        """Steps add to the flattened view, which is made here once for all of them."""
+        """Hold counts; steps add to the flattened view, which is made here once for all of them."""
         self._token_state = token_state
         self._flat_state = token_state.view(-1)
 
@@ -271,7 +271,7 @@ class Penalties:
         return self._apply("Penalties.apply_to_drafts", logits, rows, factors)
 
     def _slots_of_rows(self, batch_size: int) -> Ids:  # [batch_size] int64
-        """The slot of each request; -1 for one without penalties."""
+        """Return the slot of each request; -1 for one without penalties."""
         slots = np.full(max(batch_size, self._rows[-1] + 1), -1, np.int64)
         slots[self._rows] = self._slots
         return slots[:batch_size]
@@ -304,7 +304,7 @@ class Penalties:
 
 
 def _choose_backend(name: str | None, device: torch.device) -> str:
-    """Triton is imported only if it is used."""
+    """Choose a backend; Triton is imported only if it is used."""
     name = name or ("triton" if device.type == "cuda" else "torch")
     if name not in ("triton", "torch"):
         raise ValueError(f"Penalties: backend={name!r}, but it must be 'triton' or 'torch'. Use None for the default.")

@@ -171,7 +171,7 @@ def verify_drafts(
     backend: BackendName | None = None,
     validate: bool = False,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """`rejection_sample` with the random numbers handed in: a function of its arguments alone.
+    """Do what `rejection_sample` does, with the random numbers handed in: a function of its arguments alone.
 
     Args:
         uniforms: In [0, 1). `None` if all requests are greedy (and the mode is not synthetic).
@@ -198,7 +198,7 @@ def _verify(
     uniforms: Tensor | None,  # [num_tokens] float64
     exponentials: Tensor | None,  # [batch_size, vocab_size] float32
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Softmax and argmax are torch's; the rest is the backend's."""
+    """Verify a checked step: softmax and argmax are torch's; the rest is the backend's."""
     # Of the logits as they are: a softmax may round different logits to equal probabilities.
     target_argmax = step.target_logits.argmax(dim=-1) if step.has_greedy else None
     target_probs = None
@@ -279,7 +279,7 @@ def parse_output(
     vocab_size: int,
     discard_req_indices: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Output tokens of each request as a list, without placeholders and ids outside the vocabulary.
+    """Return output tokens of each request as a list, without placeholders and ids outside the vocabulary.
 
     Waits for the device.
 
@@ -301,7 +301,7 @@ def _choose_backend(function: str, backend: BackendName | None, device: torch.de
 
 
 def _module_of(backend: BackendName) -> ModuleType:
-    """Both define `verify` and `expand`, with equal signatures."""
+    """Return the backend's module. Both define `verify` and `expand`, with equal signatures."""
     if backend == "torch":
         return pytorch
     from ._rejection import kernels

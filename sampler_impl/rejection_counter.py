@@ -66,7 +66,7 @@ __all__ = ["MAX_VOCAB_SIZE", "make_workspace", "rejection_sample"]
 def make_workspace(
     batch_size: int, max_spec_len: int, vocab_size: int, device: torch.device | str
 ) -> Tensor:  # [num_words] int64
-    """Slots through which the kernels of a step pass on what they found; every step leaves zeros behind.
+    """Return slots through which the kernels of a step pass on what they found; every step leaves zeros behind.
 
     For one stream of steps of at most so many requests, draft tokens and entries: 1.1 MB for 256 requests of 3 drafts
     and 128256 entries. A CUDA graph keeps the workspace that it was captured with. After a step whose arguments

@@ -183,7 +183,7 @@ def _draw(
     noise: SamplingNoise,
     stream: int,
 ) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [num_rows, vocab_size] float32
-    """Tokens, and the distribution of every request's draw. Greedy ones are drawn too, and replaced."""
+    """Draw tokens, and return the distribution of every request's draw too. Greedy ones are drawn too, and replaced."""
     probs = pytorch.filtered_logits(logits, parameters).softmax(-1, dtype=torch.float32)
     if parameters.all_greedy:
         return logits.argmax(-1), probs
@@ -207,7 +207,8 @@ def _sample_in_kernels(
     parameters: SamplingParameters,
     noise: CounterNoise,
 ) -> Tensor:  # [batch_size] int64
-    """Min-p is a threshold on the logit, which the kernels apply; top-k and top-p need a sort, which is torch's."""
+    """Sample in kernels. Min-p is a threshold on the logit, which the kernels apply; top-k and top-p need a sort, which
+    is torch's."""
     from ._sampling import kernels
 
     temperature, min_p = parameters.temperature, parameters.min_p
@@ -227,7 +228,7 @@ def _known_draw(
     noise: SamplingNoise,
     stream: int,
 ) -> tuple[Tensor, Tensor] | None:  # [batch_size] int64, [batch_size] float32
-    """Drawn by kernels, if arguments of this kind were before: then nothing is checked again."""
+    """Draw by kernels, if arguments of this kind were before: then nothing is checked again."""
     if not isinstance(noise, CounterNoise) or parameters.top_k is not None or parameters.top_p is not None:
         return None
     call = DrawCall(logits, parameters.temperature, parameters.min_p, noise.seeds, noise.positions, stream)

@@ -177,7 +177,7 @@ class StepPlan:
             self._busy.release()
 
     def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
-        """Edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone.
+        """Return edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone.
 
         For tests and for log-probabilities of whole rows. It writes what a step never writes.
         """
@@ -192,7 +192,7 @@ class StepPlan:
             self._busy.release()
 
     def drafted(self, inputs: StepInputs) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
-        """A step of a plan without drafts, and the processed logits that it drew from: for a drafter, whose
+        """Return a step of a plan without drafts, and the processed logits that it drew from: for a drafter, whose
         distributions are needed afterwards. It takes the launches of a step and one more.
 
         Raises:

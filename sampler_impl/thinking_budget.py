@@ -67,7 +67,7 @@ FORCED_LOGIT = 1e9
 
 
 class ThinkingParams(Protocol):
-    """What is read from vLLM's `SamplingParams`."""
+    """Parameters that are read from vLLM's `SamplingParams`."""
 
     @property
     def thinking_token_budget(self) -> int | None: ...
@@ -77,7 +77,7 @@ class ForcedToken(NamedTuple):
     """A token that the next step must emit."""
 
     position: int
-    """Among the positions of this step: 0 is the first draft's, the number of drafts is the bonus token's."""
+    """Place among the positions of this step: 0 is the first draft's, the number of drafts is the bonus token's."""
     token_id: int
 
 
@@ -99,17 +99,17 @@ class Markers:
         self.start, self.end = list(start), list(end)
         self.longest_first = sorted((self.start, self.end), key=len, reverse=True)
         self.reach = len(self.longest_first[0]) - 1
-        """How many earlier tokens decide whether a marker ends at a token."""
+        """Number of earlier tokens that decide whether a marker ends at a token."""
 
     def at_end_of(self, text: list[int]) -> list[int] | None:
-        """The marker that `text` ends with."""
+        """Return the marker that `text` ends with."""
         for marker in self.longest_first:
             if text[-len(marker) :] == marker:
                 return marker
         return None
 
     def begun(self, text: list[int], most: int) -> int:
-        """How many tokens of the end marker `text` ends with, at most `most`; never all of them."""
+        """Return how many tokens of the end marker `text` ends with, at most `most`; never all of them."""
         for length in range(min(len(self.end) - 1, most), 0, -1):
             if text[-length:] == self.end[:length]:
                 return length
@@ -147,14 +147,14 @@ class _Request:
                     turns.append(length)
 
     def text(self, ids: list[int], length: int) -> list[int]:
-        """The end of prompt and `ids[:length]`, as long as a marker."""
+        """Return the end of prompt and `ids[:length]`, as long as a marker."""
         reach = self.markers.reach + 1
         if length >= reach:
             return ids[length - reach : length]
         return self.prompt_tail[max(0, len(self.prompt_tail) + length - reach) :] + ids[:length]
 
     def forced(self, drafts: Sequence[int]) -> list[ForcedToken]:
-        """The forced tokens of this step, up to the first position that rejects its draft."""
+        """Return the forced tokens of this step, up to the first position that rejects its draft."""
         turns = self.turns
         most = len(self.history.live) - turns[-1] if len(turns) & 1 else -1
         if most + len(drafts) < self.budget:
@@ -173,7 +173,7 @@ class _Request:
         return forced
 
     def now(self) -> tuple[list[int], int | None]:
-        """The end of the text, and the thinking tokens in its open section, if any.
+        """Return the end of the text, and the thinking tokens in its open section, if any.
 
         A placeholder at the end counts as the token that was forced there, or as a thinking token.
         """
@@ -187,13 +187,13 @@ class _Request:
         return text, count
 
     def _due(self, text: list[int], count: int | None) -> int | None:
-        """The forced next token; `None` if none is forced."""
+        """Return the forced next token; `None` if none is forced."""
         if count is None or count < self.budget:
             return None
         return self.markers.end[self.markers.begun(text, count - self.budget)]
 
     def _after(self, text: list[int], count: int | None) -> int | None:
-        """Thinking tokens after the last token of `text` was added to a section of `count`."""
+        """Return thinking tokens after the last token of `text` was added to a section of `count`."""
         marker = self.markers.at_end_of(text)
         if count is None:
             return 0 if marker is self.markers.start else None
@@ -201,7 +201,8 @@ class _Request:
 
 
 def _turns_of_prompt(markers: Markers, prompt_token_ids: list[int]) -> list[int]:
-    """Where the section opened that the prompt leaves open: at minus its thinking tokens; empty if there is none."""
+    """Return where the section opened that the prompt leaves open: at minus its thinking tokens; empty if there is
+    none."""
     turns: list[int] = []
     reach = markers.reach + 1
     for length, token_id in enumerate(prompt_token_ids, start=1):
@@ -248,7 +249,7 @@ class ThinkingBudget:
         return bool(self._requests)
 
     def think_counts(self) -> dict[int, int | None]:
-        """Thinking tokens in the open section of each request with a budget; `None` outside sections."""
+        """Return thinking tokens in the open section of each request with a budget; `None` outside sections."""
         return {row: request.now()[1] for row, request in self._requests.items()}
 
     def sync_batch(self, batch_update: BatchUpdate | None) -> None:
@@ -328,12 +329,12 @@ class ThinkingBudget:
         return logits
 
     def _bonus_logits(self, lengths: list[int]) -> list[tuple[int, int]]:
-        """Row of a request and forced token, where the bonus (or only) token is forced."""
+        """Return row of a request and forced token, where the bonus (or only) token is forced."""
         last = [(row, forced[-1], lengths[row] if row < len(lengths) else 0) for row, forced in self.forced.items()]
         return [(row, token.token_id) for row, token, bonus_position in last if token.position == bonus_position]
 
     def _draft_logits(self, lengths: list[int]) -> list[tuple[int, int]]:
-        """Row of a draft and forced token."""
+        """Return row of a draft and forced token."""
         return [
             (sum(lengths[:row]) + token.position, token.token_id)
             for row, forced in self.forced.items()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import itertools
 import statistics
 import tokenize
 import tomllib
@@ -126,6 +127,18 @@ def numeric_accesses() -> list[str]:
                 if isinstance(node.slice.value, int) and not is_size:
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     return found
+
+
+def first_words(folder: str) -> Iterator[tuple[str, bool, str]]:
+    """Yield place, whether it is a function's, and first word of each docstring of a function, class or constant."""
+    for path in python_files(folder):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            body = getattr(node, "body", None)
+            for before, one in itertools.pairwise([node, *body] if isinstance(body, list) else []):
+                text = one.value.value if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) else None
+                if isinstance(text, str) and not isinstance(before, ast.Module):
+                    is_function = isinstance(before, ast.FunctionDef)
+                    yield f"{path.relative_to(ROOT)}:{one.lineno}", is_function, text.split()[0].strip(",.:;")
 
 
 def import_cycles() -> list[set[str]]:

@@ -21,6 +21,7 @@ from fairdraw.sampler_impl.step import (
     Parameters,
     Penalties,
     StepInputs,
+    StepPlan,
     TokenEdits,
 )
 
@@ -78,6 +79,21 @@ def _moved(value: Any, device: torch.device) -> Any:  # Any: a field
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: _moved(getattr(value, field.name), device) for field in fields(value)})
     return value
+
+
+STALE = 0x7FABCDEF_7FABCDEF
+"""What no scan has written."""
+
+
+def shaped(plan: StepPlan, shape: Any) -> StepPlan:  # Any: `launch.Shape`, which imports Triton
+    """Return a plan whose scan has this shape, which large and small batches have."""
+    plan._run._shape_of = lambda _: shape  # type: ignore[union-attr, method-assign]  # of the Triton backend
+    return plan
+
+
+def owned_by(plan: StepPlan) -> Any:  # Any: as above
+    """Return the memory through which kernels of a plan pass on what they found."""
+    return plan._run.owned.memory  # type: ignore[union-attr]  # of the Triton backend
 
 
 def cumulative(num_drafts: list[int]) -> Tensor:  # [batch_size + 1] int32

@@ -48,8 +48,8 @@ def _sums_of_4(a, b, c, d, other_a, other_b, other_c, other_d):
 
 @triton.jit
 def _gather(pointers, start, count, pos, vocab_size, logits_stride, draft_stride, DRAFT: tl.constexpr):
-    """What accepting needs of each drafted token: its id, whether the id is known, its logit, and of the draft its
-    probability or logit, with the softmax statistics of its row where these are given.
+    """Return what accepting needs of each drafted token: its id, whether the id is known, its logit, and of the draft
+    its probability or logit, with the softmax statistics of its row where these are given.
 
     Takes `pointers` of logits, draft, draft_logsumexp and draft_token_ids; `pos` [positions] int32."""
     logits_ptr, draft_ptr, draft_logsumexp_ptr, draft_token_ids_ptr = pointers
@@ -79,7 +79,7 @@ def _slots_of(
     max_spec_len,
     TILES: tl.constexpr,
 ):
-    """[POSITIONS, TILES // 32, 32]: the slots of target rows and of draft rows, and which of them are used.
+    """Return [POSITIONS, TILES // 32, 32]: the slots of target rows and of draft rows, and which of them are used.
 
     A row to each warp: reductions along a row take no barrier."""
     pos = pos[:, None, None]
@@ -96,8 +96,8 @@ def _slots_of(
 
 @triton.jit
 def _accept_each(partial_sums, gathered, draft_max, draft_inverses, uniforms, temperature, scale, DRAFT: tl.constexpr):
-    """Of each row the softmax statistics (maximum and sum), a greedy request's argmax, and whether its draft token is
-    accepted.
+    """Return for each row the softmax statistics (maximum and sum), a greedy request's argmax, and whether its draft
+    token is accepted.
 
     Takes `partial_sums` [POSITIONS, TILES // 32, 32] int64, `uniforms` [POSITIONS] float64, the rest float32 alike."""
     token_ids, known, logits, drafts, _, _ = gathered
@@ -122,7 +122,7 @@ def _accept_each(partial_sums, gathered, draft_max, draft_inverses, uniforms, te
 
 @triton.jit
 def _published(slots, used, temperature):
-    """The words of slots, and for each row whether all of its slots are published."""
+    """Return the words of slots, and for each row whether all of its slots are published."""
     words = tl.load(slots, mask=used, other=padding_word(temperature), volatile=True)
     return words, tl.min(tl.min((words != 0).to(tl.int32), axis=1), axis=1)
 
@@ -215,7 +215,7 @@ def _choose_last(
     temperature,
     DRAFT: tl.constexpr,
 ):
-    """The last token, if it is known by now: a bonus token, a greedy request's argmax, or 0 for an invalid row.
+    """Return the last token, if it is known by now: a bonus token, a greedy request's argmax, or 0 for an invalid row.
 
     Of a one-hot draft also the sampled tile, its exponent, the id to leave out, and the CDF threshold + 1 (0: none)."""
     num_accepted, statistics, best, sampled = decision
@@ -250,7 +250,7 @@ def _reset_slots(
     max_spec_len,
     BOTH: tl.constexpr,
 ):
-    """All back to 0, once no program writes any more."""
+    """Set all back to 0, once no program writes any more."""
     tl.store(slots, tl.zeros(slots.shape, tl.int64), mask=used)
     if BOTH:
         tl.store(draft_slots, tl.zeros(slots.shape, tl.int64), mask=used)

@@ -49,7 +49,7 @@ MAX_SCALE = tl.constexpr(65536.0)
 
 @triton.jit
 def exponent_scale(temperature):
-    """Logits times this are exponents of 2."""
+    """Return what logits are multiplied by to be exponents of 2."""
     return tl.minimum(tl.div_rn(LOG2_E, temperature), MAX_SCALE)
 
 
@@ -60,7 +60,7 @@ def request_uniforms(
     req_idx,
     pos,
 ):
-    """Two float64 in [0, 1) at a position of the request: one to accept with, one to draw with."""
+    """Return two float64 in [0, 1) at a position of the request: one to accept with, one to draw with."""
     return philox_uniforms(tl.load(seeds_ptr + req_idx), tl.load(positions_ptr + req_idx) + pos, VERIFY_STREAM)
 
 
@@ -74,7 +74,8 @@ def sums_of_3(a, b, c, other_a, other_b, other_c):
 
 @triton.jit
 def block_ids(first_tile, RUN: tl.constexpr):
-    """[BLOCK, TILE // RUN, RUN] int32: a warp reads the runs of one tile, each with one load of 128 bits per thread."""
+    """Return [BLOCK, TILE // RUN, RUN] int32: a warp reads the runs of one tile, each with one load of 128 bits per
+    thread."""
     tiles = (first_tile + tl.arange(0, BLOCK))[:, None, None] * TILE
     runs = tl.arange(0, TILE // RUN)[None, :, None] * RUN
     # Triton deals out warps to dimensions in the order of their contiguity. Of two equal ones 3.6 takes the first and
@@ -90,7 +91,7 @@ def load_block(
     vocab_size,
     RUN: tl.constexpr,
 ):
-    """[BLOCK, TILE // RUN, RUN] in the row's own type; -inf behind its end."""
+    """Return [BLOCK, TILE // RUN, RUN] in the row's own type; -inf behind its end."""
     token_ids = block_ids(first_tile, RUN)
     return tl.load(row_ptr + token_ids, mask=token_ids < vocab_size, other=float("-inf"))
 
@@ -102,7 +103,7 @@ def load_tile(
     removed_id,
     vocab_size,
 ):
-    """[TILE] float32: one tile without a token."""
+    """Return [TILE] float32: one tile without a token."""
     token_ids = tile * TILE + tl.arange(0, TILE)
     logits = load_logits(row_ptr, token_ids, vocab_size)
     return tl.where(token_ids == removed_id, float("-inf"), logits)
@@ -119,7 +120,7 @@ def argmax_word_at(
     token_id,
     vocab_size,
 ):
-    """The argmax word of the drafted token; less than any other if it is outside the vocabulary."""
+    """Return the argmax word of the drafted token; less than any other if it is outside the vocabulary."""
     known = (token_id >= 0) & (token_id < vocab_size)
     logit = tl.load(row_ptr + token_id, mask=known, other=0.0).to(tl.float32)
     return tl.where(known, argmax_word(argmax_order(logit), token_id), NO_WORD)
@@ -130,7 +131,8 @@ def argmax_word_at(
 
 @triton.jit
 def sum_tiles(terms):
-    """The sum of each tile by its warp, [BLOCK] float32. The order of additions does not depend on the tiles beside it.
+    """Return the sum of each tile by its warp, [BLOCK] float32. The order of additions does not depend on the tiles
+    beside it.
 
     Takes `terms` [BLOCK, TILE // RUN, RUN] float32."""
     return tl.sum(tl.sum(terms, axis=1), axis=1)
@@ -138,7 +140,7 @@ def sum_tiles(terms):
 
 @triton.jit
 def reference_of(exponents):
-    """What exp2 terms are taken over: an exponent rounded up, or 0 if there is none to compute with."""
+    """Return what exp2 terms are taken over: an exponent rounded up, or 0 if there is none to compute with."""
     return tl.where(tl.abs(exponents) < FAR, tl.ceil(exponents), 0.0)
 
 
@@ -151,7 +153,7 @@ def is_out_of_range(sums, exponent):
 
 @triton.jit
 def pack_sum(sums, references):
-    """As int64, `sums * 2**references`; of NaN or infinity the highest exponent, with mantissa 0.
+    """Return `sums * 2**references` as int64; of NaN or infinity the highest exponent, with mantissa 0.
 
     Takes `sums` [...] float32; `references` [...] float32."""
     return tl.where(sums < 1e38, pack_finite_sum(sums, references), INVALID_SUM)
@@ -159,7 +161,7 @@ def pack_sum(sums, references):
 
 @triton.jit
 def pack_finite_sum(sums, references):
-    """As int64, `sums * 2**references`; less than float32's normal numbers counts as 0.
+    """Return `sums * 2**references` as int64; less than float32's normal numbers counts as 0.
 
     Takes `sums` [...] float32, not negative; `references` [...] float32."""
     bits = sums.to(tl.int32, bitcast=True)
@@ -170,7 +172,7 @@ def pack_finite_sum(sums, references):
 
 @triton.jit
 def block_sums(logits, scale):
-    """[BLOCK] int64: partial sums, each over the maximum of its own tile.
+    """Return [BLOCK] int64: partial sums, each over the maximum of its own tile.
 
     Takes `logits` [BLOCK, TILE // RUN, RUN] any."""
     exponents = logits.to(tl.float32)
@@ -187,7 +189,8 @@ def tile_sum(
     vocab_size,
     exponent,
 ):
-    """Partial sum of one tile without a token, over an exponent; if that is out of range, over the tile's maximum."""
+    """Return partial sum of one tile without a token, over an exponent; if that is out of range, over the tile's
+    maximum."""
     reference = reference_of(exponent)
     logits = load_tile(row_ptr, tile, removed_id, vocab_size)
     total = tl.sum(exp2_terms(logits, scale, reference))
@@ -199,7 +202,7 @@ def tile_sum(
 
 @triton.jit
 def padding_word(temperature):
-    """What a tile behind the last one counts for: nothing, or less than any argmax word."""
+    """Return what a tile behind the last one counts for: nothing, or less than any argmax word."""
     return tl.where(temperature == 0, NO_WORD, NO_SUM)
 
 
@@ -208,7 +211,7 @@ def padding_word(temperature):
 
 @triton.jit
 def aligned_sums(partial_sums, row_exponents):
-    """Partial sums over `2**row_exponent` as fixed-point numbers: 1 is 2**53, and 512 tiles add up.
+    """Return partial sums over `2**row_exponent` as fixed-point numbers: 1 is 2**53, and 512 tiles add up.
 
     Takes `partial_sums` [...] int64."""
     return ((partial_sums & 0xFFFFFFFF) << 30) >> tl.minimum(row_exponents - (partial_sums >> 32).to(tl.int32), 63)
@@ -216,7 +219,7 @@ def aligned_sums(partial_sums, row_exponents):
 
 @triton.jit
 def softmax_statistics(partial_sums):
-    """[rows] float32 twice: maximum and sum of each row; the sum of an invalid row is 0.
+    """Return [rows] float32 twice: maximum and sum of each row; the sum of an invalid row is 0.
 
     Takes `partial_sums` [rows, CHUNKS, 32] int64."""
     row_exponents = tl.max(tl.max((partial_sums >> 32).to(tl.int32), axis=1), axis=1)
@@ -229,14 +232,14 @@ def softmax_statistics(partial_sums):
 
 @triton.jit
 def reciprocals(row_sums):
-    """1 / sum; 0 for an invalid row."""
+    """Return 1 / sum; 0 for an invalid row."""
     return tl.where(row_sums > 0, tl.div_rn(1.0, row_sums), 0.0)
 
 
 @triton.jit
 def sample_tiles(partial_sums, uniforms):
-    """For each row the sampled tile, the tile's exponent and its CDF threshold for `sample_in_tile`, which is -1 in an
-    invalid row. Reductions are first over chunks, then over threads: in another order a row would leave its warp.
+    """Return for each row the sampled tile, the tile's exponent and its CDF threshold for `sample_in_tile`, which is -1
+    in an invalid row. Reductions are first over chunks, then over threads: in another order a row would leave its warp.
 
     Takes `partial_sums` [rows, CHUNKS, 32] int64; `uniforms` [rows] float64."""
     exponents = (partial_sums >> 32).to(tl.int32)
@@ -256,13 +259,14 @@ def sample_tiles(partial_sums, uniforms):
 
 @triton.jit
 def threshold_in_tile(offsets, distances):
-    """For `sample_in_tile`: offsets into a tile, which count over an exponent that is `distances` higher."""
+    """Return what `sample_in_tile` takes, of offsets into a tile, which count over an exponent that is `distances`
+    higher."""
     return offsets << tl.minimum(distances + 4, 63)
 
 
 @triton.jit
 def sample_in_tile(terms, threshold):
-    """The sampled index. Over the tile's exponent its exp2 terms add up to 1, or less than 2.
+    """Return the sampled index. Over the tile's exponent its exp2 terms add up to 1, or less than 2.
 
     Takes `terms` [TILE] float32."""
     return sample_index_or_last(fixed_point(terms, 144115188075855872.0), threshold)  # 2**57
@@ -273,7 +277,7 @@ def sample_in_tile(terms, threshold):
 
 @triton.jit
 def slot_of_tile(tiles, CHUNKS: tl.constexpr):
-    """Where in its row a tile's slot is, so that 32 threads side by side read tiles `CHUNKS` apart.
+    """Return where in its row a tile's slot is, so that 32 threads side by side read tiles `CHUNKS` apart.
 
     Thread 0 then has the first `CHUNKS` tiles, thread 1 the next ones, and one scan over threads is enough."""
     tiles = tl.cast(tiles, tl.uint32)  # so that divisions are shifts

@@ -77,7 +77,7 @@ def load_both(
     token_ids,  # [...] int32
     vocab_size,
 ):
-    """Logits and the draft of some entries, each in its own type."""
+    """Return logits and the draft of some entries, each in its own type."""
     logits = tl.load(logits_row_ptr + token_ids, mask=token_ids < vocab_size, other=float("-inf"))
     # The draft is read for the first and last time: it must not push the target's rows out of L2.
     draft = tl.load(draft_row_ptr + token_ids, mask=token_ids < vocab_size, other=0.0, eviction_policy="evict_first")
@@ -86,7 +86,7 @@ def load_both(
 
 @triton.jit
 def residual(both, scale, statistics, keep, DRAFT: tl.constexpr):
-    """`max(target - keep * draft, 0)`; 0 where the draft is NaN.
+    """Return `max(target - keep * draft, 0)`; 0 where the draft is NaN.
 
     Takes `both` logits and draft, each [...] any; `statistics` of target and draft, packed: maximum and 1 / sum."""
     logits, draft = both
@@ -131,7 +131,7 @@ def _least_and_sum(a, b, other_a, other_b):
 
 @triton.jit
 def _load_residuals(slots, used):
-    """Sums of all tiles, whether all are published, and their total. Both are reduced at once."""
+    """Return sums of all tiles, whether all are published, and their total. Both are reduced at once."""
     words = tl.load(slots, mask=used, other=NO_RESIDUAL, volatile=True)
     sums = fixed_point((words & 0x7FFFFFFF).to(tl.float32, bitcast=True), ONE)
     are_there, total = tl.reduce(((words != 0).to(tl.int32), sums), 0, _least_and_sum)
@@ -140,7 +140,8 @@ def _load_residuals(slots, used):
 
 @triton.jit
 def _take_residuals(slots, used):
-    """Sums of all tiles once they are published, and their total. Resets the slots, pointers [TILES] to int32."""
+    """Return the sums of all tiles once they are published, and their total. Reset the slots, pointers [TILES] to
+    int32."""
     sums, are_there, total = _load_residuals(slots, used)
     polls = 0
     while (are_there == 0) & (polls < MAX_SPINS):
@@ -162,7 +163,8 @@ def _publish_residuals(
     DRAFT: tl.constexpr,
     STRIP: tl.constexpr,
 ):
-    """Returns the statistics of target and draft, which are published by the time that the first block is loaded."""
+    """Publish sums of the residual of a strip, and return the statistics of target and draft, which are published by
+    the time that the first block is loaded."""
     logits_row_ptr, draft_row_ptr = rows
     both = load_both(logits_row_ptr, draft_row_ptr, block_ids(first_tile, RUN), vocab_size)
     statistics = wait_for_statistics(request_status_ptr)
@@ -187,7 +189,8 @@ def _publish_bonus(
     scale,
     STRIP: tl.constexpr,
 ):
-    """The size of the numbers is not known beforehand, so each tile is summed over its own maximum."""
+    """Publish sums of a strip of the bonus row. The size of the numbers is not known beforehand, so each tile is summed
+    over its own maximum."""
     for step in range(STRIP):
         first = first_tile + step * BLOCK
         tiles = first + tl.arange(0, BLOCK)
@@ -207,7 +210,7 @@ def _publish_nothing(
     num_tiles,
     STRIP: tl.constexpr,
 ):
-    """The first strip waits for the words of all, also where nothing is drawn."""
+    """Publish empty sums: the first strip waits for the words of all, also where nothing is drawn."""
     for step in tl.static_range(STRIP):
         tiles = first_tile + step * BLOCK + tl.arange(0, BLOCK)
         tl.store(residuals_ptr + tiles, tl.full((BLOCK,), NO_RESIDUAL, tl.int32), mask=tiles < num_tiles)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .step import CounterStep
 
 RUN_BYTES = 512
-"""What a warp reads at once: a load of 128 bits per thread."""
+"""Bytes that a warp reads at once: a load of 128 bits per thread."""
 
 MEASURE_STRIPS = {3: 16384, 2: 3072}
 DRAW_STRIPS = {2: 1024}
@@ -61,18 +61,18 @@ LONGEST_SIDE = (1 << 15) - 1
 """Requests side by side in a grid, whose second and third side end at 65535 programs; more are folded."""
 
 WORDS_PER_WARP = 256
-"""Of a request's slots, which `accept_kernel` loads together: with fewer warps a poll takes longer."""
+"""Words of a request's slots, which `accept_kernel` loads together: with fewer warps a poll takes longer."""
 
 REGISTERS = {2: 72, 4: 96}
-"""At most, by bytes per logit, of a program that draws from several blocks: with 72, 7 of them fit a multiprocessor and
-nothing is spilled. Bonus rows take 8 more."""
+"""Most registers, by bytes per logit, of a program that draws from several blocks: with 72, 7 of them fit a
+multiprocessor and nothing is spilled. Bonus rows take 8 more."""
 
 ONE_HOT_REGISTERS = 56
-"""Of a program that measures several blocks: 9 of them fit. With 10 or 7, one-hot drafts take longer."""
+"""Registers of a program that measures several blocks: 9 of them fit. With 10 or 7, one-hot drafts take longer."""
 
 MORE_REGISTERS = 128
-"""At most, where the card is not full anyway, and where rows do not begin at multiples of 16 entries: with fewer the
-masks of single loads are spilled."""
+"""Most registers where the card is not full anyway, and where rows do not begin at multiples of 16 entries: with fewer
+the masks of single loads are spilled."""
 
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
@@ -147,7 +147,7 @@ class _Plan(LaunchPlan):
         return found
 
     def _cut_workspace(self, vocab_size: int) -> None:
-        """Where each part begins, and its size; a compiler can load 128 bits there, if it can at the beginning."""
+        """Note where each part begins, and its size; a compiler can load 128 bits there, if it can at the beginning."""
         self.num_words = workspace_words(self.batch_size, self.max_spec_len, vocab_size)
         self.row_words = row_words(self.max_spec_len, vocab_size)
         num_lines = self.batch_size * self.max_spec_len
@@ -223,7 +223,8 @@ class _Plan(LaunchPlan):
         return kernel, grid, batch | self.strides | {"num_tiles": self.num_tiles, "max_spec_len": self.max_spec_len}
 
     def _measure_registers(self) -> dict[str, int]:
-        """As below; but of two bytes per logit and several blocks the compiler takes fewer by itself, 64 at most."""
+        """Return options as `_draw_registers` does; but of two bytes per logit and several blocks the compiler takes
+        fewer by itself, 64 at most."""
         narrow = self.aligned and self.bytes_per_logit == 2
         if narrow and self.strip > 1:
             return _registers(ONE_HOT_REGISTERS) if self.kind == ONE_HOT.value else {}
@@ -236,19 +237,19 @@ class _Plan(LaunchPlan):
 
 
 def _registers(most: int) -> dict[str, int]:
-    """The bound as an option of a launch, where there is one."""
+    """Return the bound as an option of a launch, where there is one."""
     return {} if torch.version.hip is not None else {"maxnreg": most}
 
 
 def _of_one_type(step: CounterStep) -> CounterStep:
-    """Rows of logits that one kernel measures have one type."""
+    """Return the step with rows of one type, if one kernel measures them."""
     if step.draft_logits is None or step.draft_logsumexp is not None or step.draft_logits.dtype == step.logits.dtype:
         return step
     return step._replace(logits=step.logits.float(), draft_logits=step.draft_logits.float())
 
 
 def _strip(num_blocks: int, strips: dict[int, int]) -> int:
-    """How many blocks a program takes: as many as leave programs enough to keep the card busy, else one."""
+    """Return how many blocks a program takes: as many as leave programs enough to keep the card busy, else one."""
     return next((strip for strip, busy in strips.items() if num_blocks >= busy), 1)
 
 

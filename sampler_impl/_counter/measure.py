@@ -46,18 +46,18 @@ from .arithmetic import (
 from .slots import BOUND_WORDS, LOGITS, ONE_HOT, SNAPSHOT, find_drafts
 
 MARGIN = tl.constexpr(1.002)
-"""What a bound must reach. Rounding of exponents below `PRECISE` moves it by 0.0003."""
+"""Number that a bound must reach. Rounding of exponents below `PRECISE` moves it by 0.0003."""
 LIKELY = tl.constexpr(1.2)
-"""What a bound is expected to reach if it is worth waiting for; 1.0 to 1.5 made no difference."""
+"""Number that a bound is expected to reach if it is worth waiting for; 1.0 to 1.5 made no difference."""
 LIKELY_FACTOR = tl.constexpr(0.6)
 """The factor from which on to wait while no strip has been added. Of one-hot drafts the factor is the uniform."""
 MAX_POLLS = tl.constexpr(8)
-"""About a microsecond each. Reading too much does no harm."""
+"""Most polls, about a microsecond each. Reading too much does no harm."""
 WAITS = tl.constexpr(1)
 REJECTED = tl.constexpr(2)
 PRECISE = tl.constexpr(2048)
 CERTAIN = tl.constexpr(1e30)
-"""As much as one strip adds to a bound at most."""
+"""The most that one strip adds to a bound."""
 
 
 @triton.jit
@@ -66,7 +66,7 @@ def _count_ended(
     draft_row,
     batch_size,
 ):
-    """The number of requests that end before a row."""
+    """Return the number of requests that end before a row."""
     ended = 0
     for first in range(0, batch_size, 256):
         requests = first + tl.arange(0, 256)
@@ -85,7 +85,8 @@ def _find_row(
     BOTH: tl.constexpr,
     BY_POSITION: tl.constexpr,
 ):
-    """Which row a program has: request, position, flat index, whether there is such a row, and whether the draft's."""
+    """Return which row a program has: request, position, flat index, whether there is such a row, and whether the
+    draft's."""
     minor = tl.program_id(1)
     major = tl.program_id(2)
     is_draft = False
@@ -196,7 +197,8 @@ def _at_most_certain(value):
 
 @triton.jit
 def _publish_argmax(strip, token_id, CHUNKS: tl.constexpr, STRIP: tl.constexpr):
-    """Argmax words of a strip, for a greedy request. Returns what they add to the bound of the drafted token.
+    """Publish the argmax words of a strip, for a greedy request. Return what they add to the bound of the drafted
+    token.
 
     Takes `strip` as `measure_kernel` makes it."""
     slots_ptr, row_ptr, first_tile, vocab_size, num_tiles = strip
@@ -212,8 +214,8 @@ def _publish_argmax(strip, token_id, CHUNKS: tl.constexpr, STRIP: tl.constexpr):
 
 @triton.jit
 def _publish_sums(strip, logits, scale, exponent, excluded, CHUNKS: tl.constexpr, STRIP: tl.constexpr):
-    """Partial sums of a strip except the excluded tile, over the drafted token's exponent. Returns what they add to the
-    bound: their sum over the token's own term.
+    """Publish partial sums of a strip except the excluded tile, over the drafted token's exponent. Return what they add
+    to the bound: their sum over the token's own term.
 
     Takes `strip` as `measure_kernel` makes it; `logits` [BLOCK, TILE // RUN, RUN] any, the first block."""
     slots_ptr, row_ptr, first_tile, vocab_size, num_tiles = strip

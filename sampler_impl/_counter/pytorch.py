@@ -24,7 +24,7 @@ EMPTY = 2.0**-60
 
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """There is no loop over requests, positions or vocabulary. Waits for the device, if it has one."""
+    """Verify a step without a loop over requests, positions or vocabulary. Waits for the device, if it has one."""
     output_token_ids = step.draft_token_ids.new_full((step.batch_size, step.max_spec_len + 1), -1, dtype=torch.int32)
     if step.batch_size == 0:
         return output_token_ids
@@ -44,7 +44,7 @@ def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
 
 
 def _scales(step: CounterStep) -> Tensor:  # [batch_size] float32
-    """Logits times this are exponents of 2."""
+    """Return what logits are multiplied by to be exponents of 2."""
     return (LOG2_E / step.temperature).clamp(max=MAX_SCALE)
 
 
@@ -52,7 +52,7 @@ def _probs(
     logits: Tensor,  # [num_rows, vocab_size] float32
     scales: Tensor,  # [num_rows] float32
 ) -> Tensor:  # [num_rows, vocab_size] float32
-    """The softmax of each row; zeros in an invalid row (NaN, an infinite logit, or nothing but -inf)."""
+    """Return the softmax of each row; zeros in an invalid row (NaN, an infinite logit, or nothing but -inf)."""
     exponents = logits.to(torch.float32) * scales[:, None]
     terms = exponents.sub_(exponents.amax(-1, keepdim=True).ceil()).exp2_()
     sums = terms.sum(-1, dtype=torch.float64)
@@ -73,7 +73,7 @@ def _draft_probs(
     row_ids: Tensor,  # [...] int64
     owners: Tensor,  # [...] int64
 ) -> Tensor:  # [...] float32
-    """The draft distribution of these rows, dense; NaN where it is unknown."""
+    """Return the draft distribution of these rows, dense; NaN where it is unknown."""
     if step.draft_probs is not None:
         return step.draft_probs[row_ids]
     assert step.draft_logits is not None
@@ -91,7 +91,7 @@ def _accepted(
     owners: Tensor,  # [...] int64
     uniforms: Tensor,  # [num_tokens] float64
 ) -> Tensor:  # [num_tokens] bool
-    """Each token on its own; a greedy request's must be the argmax."""
+    """Accept each token on its own; a greedy request's must be the argmax."""
     ids = clamped_column(step.draft_token_ids, step.vocab_size)
     ratios = target_probs.gather(-1, ids).squeeze(-1)
     accepted = ratios > 0
@@ -114,7 +114,7 @@ def _last_tokens(
     num_accepted: Tensor,  # [batch_size] int64
     draw_uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
 ) -> Tensor:  # [batch_size] int64
-    """Recovered and bonus tokens: after the accepted ones each request has exactly one of them."""
+    """Return recovered and bonus tokens: after the accepted ones each request has exactly one of them."""
     complete = num_accepted == grid.counts
     greedy = step.temperature == 0
     draft_rows = grid.starts + num_accepted
@@ -141,7 +141,7 @@ def _residual(
     row_ids: Tensor,  # [...] int64
     owners: Tensor,  # [...] int64
 ) -> Tensor:  # [num_rejected, vocab_size] float32
-    """`max(target - draft, 0)`, or the target's row where that is empty; one-hot drafts remove one entry."""
+    """Return `max(target - draft, 0)`, or the target's row where that is empty; one-hot drafts remove one entry."""
     if step.draft_probs is None and step.draft_logits is None:
         return remove_entries(targets, step.draft_token_ids[row_ids])
     weights = targets - _draft_probs(step, row_ids, owners)

@@ -69,7 +69,7 @@ def find_drafts(
 def wait_for_status(
     request_status_ptr,  # [3] int64
 ):
-    """The status word once it is published; 0 if it never is."""
+    """Return the status word once it is published; 0 if it never is."""
     polls = 0
     status = tl.atomic_add(request_status_ptr, 0, sem="relaxed")  # one load for all threads
     while (status == 0) & (polls < MAX_SPINS):
@@ -82,7 +82,7 @@ def wait_for_status(
 def wait_for_statistics(
     request_status_ptr,  # [3] int64
 ):
-    """The packed softmax statistics of target and draft, which follow the status word."""
+    """Return the packed softmax statistics of target and draft, which follow the status word."""
     polls = 0
     target = tl.load(request_status_ptr + 1, volatile=True)
     draft = tl.load(request_status_ptr + 2, volatile=True)
@@ -95,7 +95,7 @@ def wait_for_statistics(
 
 @triton.jit
 def wait_for_all(pointers, mask, other):
-    """The words of all slots, once all are published. Takes `pointers` [...] any."""
+    """Return the words of all slots, once all are published. Takes `pointers` [...] any."""
     words = tl.load(pointers, mask=mask, other=other, volatile=True)
     polls = 0
     while (tl.min((words != 0).to(tl.int32)) == 0) & (polls < MAX_SPINS):

@@ -29,20 +29,22 @@ TILE_SIZE = 1024
 The plain sampler has wider tiles (`_sampling.kernels.TILE`): its programs add up one tile with all of their warps."""
 
 WARPS = 4
-"""Of a program that reads rows, each of which has a tile of every block to itself."""
+"""Warps of a program that reads rows, each of which has a tile of every block to itself."""
 THREADS = 32 * WARPS
 
 ALIGNED_WORDS = 16
 
 
 def workspace_words(batch_size: int, max_spec_len: int, vocab_size: int) -> int:
-    """What the kernels pass on to each other, in int64: at most, and whatever the tiles per program are."""
+    """Return the size of what the kernels pass on to each other, in int64: at most, and whatever the tiles per program
+    are."""
     sums_and_bounds = max_spec_len * (2 * row_words(max_spec_len, vocab_size) + 2)
     return batch_size * (sums_and_bounds + 3 + _num_tiles(vocab_size)) + 4 * ALIGNED_WORDS
 
 
 def row_words(max_spec_len: int, vocab_size: int) -> int:
-    """A row's tiles, padded to a power of two: a warp has 32 or more words, and a request no fewer than threads."""
+    """Return the number of a row's tiles, padded to a power of two: a warp has 32 or more words, and a request no fewer
+    than threads."""
     return max(next_power_of_2(_num_tiles(vocab_size)), THREADS // next_power_of_2(max_spec_len + 1), 32)
 
 
@@ -89,7 +91,7 @@ class CounterStep(NamedTuple):
 
 Plan = Callable[[CounterStep], Tensor]
 KNOWN: Kinds[Plan] = Kinds()
-"""Of steps that passed their checks as they are and were launched."""
+"""Plans of steps that passed their checks as they are and were launched."""
 
 
 def checked_step(function: str, step: CounterStep) -> CounterStep:
@@ -134,7 +136,7 @@ def checked_step(function: str, step: CounterStep) -> CounterStep:
 
 
 def check_values(function: str, step: CounterStep) -> None:
-    """What only the device knows. Waits for the device.
+    """Check what only the device knows. Waits for the device.
 
     Raises:
         ValueError: At the first value that is out of its range.
@@ -197,7 +199,7 @@ def _check_workspace(function: str, step: CounterStep) -> None:
 
 
 def _contiguous(name: str, value: Any) -> Any:  # Any: the type of the field
-    """Of rows of logits only each row, as a stride between rows costs nothing."""
+    """Make a value contiguous; of rows of logits only each row, as a stride between rows costs nothing."""
     has_rows = name in ("logits", "draft_logits", "draft_probs")
     if not isinstance(value, Tensor) or (has_rows and value.stride(-1) == 1):
         return value

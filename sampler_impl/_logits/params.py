@@ -21,7 +21,7 @@ _FUNCTION = "LogitsPlan.sync_batch"
 
 
 class SamplingParams(PenaltyParams, ThinkingParams, Protocol):
-    """What is read from vLLM's `SamplingParams`; any object with these attributes is accepted."""
+    """Parameters that are read from vLLM's `SamplingParams`; any object with these attributes is accepted."""
 
     @property
     def temperature(self) -> float: ...
@@ -49,7 +49,7 @@ class Request:
 
     params: SamplingParams
     history: History
-    """Used for its live list only; nothing is read in advance."""
+    """The request's history, used for its live list only; nothing is read in advance."""
     is_greedy: bool
     temperature: float
     top_k: int

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .params import Request
 
 Work = Callable[[Tensor], Tensor]
-"""Changes `[num_rows, vocab_size] float32` in place, or returns another tensor instead."""
+"""A function that changes `[num_rows, vocab_size] float32` in place, or returns another tensor instead."""
 
 EXCLUDED = float("-inf")
 
@@ -42,7 +42,8 @@ class CustomProcessor(Protocol):
     """A custom processor, called once per step with all rows that use it."""
 
     def is_argmax_invariant(self) -> bool:
-        """It never changes the greatest logit: it runs after the temperature, and not if all requests are greedy."""
+        """Whether it never changes the greatest logit: it runs after the temperature, and not if all requests are
+        greedy."""
         ...
 
     def wants(self, params: Any) -> bool:  # Any: the caller's own sampling parameters
@@ -59,7 +60,7 @@ class CustomProcessor(Protocol):
 
 
 class AllowedIds:
-    """Everything but a request's allowed ids is excluded."""
+    """Processor that excludes everything but a request's allowed ids."""
 
     name = "allowed ids"
 
@@ -78,7 +79,7 @@ class AllowedIds:
 
 
 class BadWords:
-    """The last token of a bad word is excluded where the text ends with the tokens before it."""
+    """Processor that excludes the last token of a bad word where the text ends with the tokens before it."""
 
     name = "bad words"
 
@@ -94,7 +95,7 @@ class BadWords:
         return _fill(hits, EXCLUDED, step.layout) if hits else None
 
     def _hits(self, step: Step, request: int) -> list[tuple[int, int]]:
-        """Rows, and the tokens that are excluded there."""
+        """Return rows, and the tokens that are excluded there."""
         words = self._words[request]
         text = step.tail(request, max(map(len, words)) - 1)
         num_drafts, first = len(step.draft_token_ids[request]), step.layout.first_row[request]
@@ -108,7 +109,7 @@ class BadWords:
 
 
 class MinTokens:
-    """Stop tokens are excluded until the output, with the drafts before a row, is long enough."""
+    """Processor that excludes stop tokens until the output, with the drafts before a row, is long enough."""
 
     name = "min tokens"
 
@@ -141,7 +142,7 @@ class MinTokens:
 
 
 class LogitBias:
-    """Numbers are added to the logits of some ids, in every row of the request."""
+    """Processor that adds numbers to the logits of some ids, in every row of the request."""
 
     name = "logit bias"
 
@@ -193,7 +194,7 @@ class Penalise:
         self._factors = on_device(np.array(numbers, np.float32).T.copy(), penalties.device)
 
     def prepare(self, step: Step) -> Work:
-        """A row sees the drafts before it, so the bonus row is treated as that of one more draft."""
+        """Prepare penalties. A row sees the drafts before it, so the bonus row is treated as that of one more draft."""
         self._penalties.update(step.output_token_ids)
         rows = [[*drafts, PLACEHOLDER_TOKEN_ID] for drafts in step.draft_token_ids]
         presence, frequency, repetition = self._factors
@@ -201,7 +202,7 @@ class Penalise:
 
 
 class ForceEndOfThinking:
-    """The end of a thinking section is forced where its budget is spent."""
+    """Processor that forces the end of a thinking section where its budget is spent."""
 
     name = "thinking budget"
 
@@ -227,7 +228,7 @@ class ForceEndOfThinking:
 
 
 class Temperature:
-    """Logits are divided by the temperature; greedy rows by 1."""
+    """Processor that divides logits by the temperature; greedy rows by 1."""
 
     name = "temperature"
 
@@ -240,7 +241,7 @@ class Temperature:
 
 
 class MinP:
-    """Tokens much less probable than the most probable one are excluded."""
+    """Processor that excludes tokens much less probable than the most probable one."""
 
     name = "min-p"
 
@@ -253,7 +254,7 @@ class MinP:
 
 
 class TopKTopP:
-    """All but the most probable tokens are excluded; both filters share one sort."""
+    """Processor that excludes all but the most probable tokens; both filters share one sort."""
 
     def __init__(self, requests: Sequence[Request], vocab_size: int, device: torch.device) -> None:
         has_top_k = any(request.top_k < vocab_size for request in requests)

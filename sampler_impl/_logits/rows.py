@@ -38,7 +38,7 @@ class SeenBy(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowLayout:
-    """How many rows each request has. Tensors that depend on nothing else are cached per layout."""
+    """Numbers of rows that requests have. Tensors that depend on nothing else are cached per layout."""
 
     num_draft_tokens: list[int]  # [batch_size]
     device: torch.device
@@ -54,7 +54,7 @@ class RowLayout:
 
     @cached_property
     def request_of_row(self) -> Tensor | None:  # [num_rows] int64
-        """`None` if row and request are the same."""
+        """Return the request of each row; `None` if row and request are the same."""
         if not any(self.num_draft_tokens):
             return None
         counts = np.array(self.num_draft_tokens, np.int64) + 1
@@ -70,12 +70,12 @@ class Step:
     draft_token_ids: Sequence[Sequence[int]]
 
     def tail(self, request: int, length: int) -> list[int]:
-        """The last `length` tokens of the output, then the drafts."""
+        """Return the last `length` tokens of the output, then the drafts."""
         output = self.output_token_ids[request]
         return [*output[max(0, len(output) - length) :], *self.draft_token_ids[request]]
 
     def seen_by(self, request: int) -> list[SeenBy]:
-        """The rows of one request."""
+        """Return the rows of one request."""
         output, drafts = self.output_token_ids[request], self.draft_token_ids[request]
         first = self.layout.first_row[request]
         return [SeenBy(first + j, request, [*output, *drafts[:j]]) for j in range(len(drafts) + 1)]
@@ -104,7 +104,7 @@ def on_device(
     values: NDArray[np.int64] | NDArray[np.float32],  # [...] any
     device: torch.device,
 ) -> Tensor:  # [...] any
-    """Copied without waiting for the device."""
+    """Copy without waiting for the device."""
     host = torch.from_numpy(values)
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 

@@ -51,7 +51,7 @@ def top_logprobs(
     *,
     normalise: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # [num_rows, 1 + num_logprobs] int64, as below
-    """Ids, values as float32, ranks [num_rows] int64, and statistics [num_rows, 2] float32: the maximum and the
+    """Return ids, values as float32, ranks [num_rows] int64, and statistics [num_rows, 2] float32: the maximum and the
     logarithm of the sum.
 
     Args:
@@ -116,7 +116,7 @@ def _token_logits(
     vocab_size,
     row_stride,
 ):
-    """Token and logit of each row; id 0 if it emitted nothing. Takes `rows` [...] int64; `is_row` [...] bool."""
+    """Return token and logit of each row; id 0 if it emitted nothing. Takes `rows` [...] int64; `is_row` [...] bool."""
     tokens = tl.load(emitted_token_ids_ptr + rows, mask=is_row, other=0).to(tl.int64)
     tokens = tl.where((tokens >= 0) & (tokens < vocab_size), tokens, 0)
     return tokens, tl.load(logits_ptr + rows * row_stride + tokens, mask=is_row, other=0.0).to(tl.float32)
@@ -124,7 +124,7 @@ def _token_logits(
 
 @triton.jit
 def _reference(maxima):
-    """The maximum, or 0 where there is nothing finite to subtract. Takes `maxima` [...] float32."""
+    """Return the maximum, or 0 where there is nothing finite to subtract. Takes `maxima` [...] float32."""
     return tl.where(tl.abs(maxima) < float("inf"), maxima, 0.0)
 
 

@@ -17,7 +17,7 @@ def top_logprobs(
     *,
     normalise: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # [num_rows, 1 + num_logprobs] int64, ...
-    """Ids, values as float32, and ranks [num_rows] int64."""
+    """Return ids, values as float32, and ranks [num_rows] int64."""
     exact = logits.float()
     tokens = torch.where(is_in_vocab(emitted_token_ids, logits.shape[1]), emitted_token_ids.long(), 0)[:, None]
     scores = exact.log_softmax(-1) if normalise else exact
@@ -30,7 +30,7 @@ def best_ids(
     logits: Tensor,  # [num_rows, vocab_size] float32
     number: int,
 ) -> Tensor:  # [num_rows, num_logprobs] int64
-    """The ids of the largest logits, best first; ties go to the lowest id, which `torch.topk` leaves open."""
+    """Return the ids of the largest logits, best first; ties go to the lowest id, which `torch.topk` leaves open."""
     words = argmax_words(logits.float())
     return (words.topk(number, dim=-1).values & NO_ID) ^ NO_ID
 
@@ -38,7 +38,7 @@ def best_ids(
 def argmax_words(
     logits: Tensor,  # [num_rows, vocab_size] float32
 ) -> Tensor:  # [num_rows, vocab_size] int64
-    """The order of each logit and its id in one integer, as in `_shared.kernels`; NaN is highest."""
+    """Return the order of each logit and its id in one integer, as in `_shared.kernels`; NaN is highest."""
     bits = (logits + 0.0).view(torch.int32)  # -0 becomes 0
     order = torch.where(logits.isnan(), NO_ID, torch.where(bits < 0, bits ^ NO_ID, bits))
     return (order.long() << 32) | (torch.arange(logits.shape[1], device=logits.device) ^ NO_ID)

@@ -49,7 +49,7 @@ in `perf_regression/records/rejection_h200.json`; other widths have no record.""
 
 NUM_LANES = 128
 PLACEHOLDER = tl.constexpr(-1)
-"""Fills a row behind its last token."""
+"""The id that fills a row behind its last token."""
 GREEDY_TEMPERATURE = tl.constexpr(arguments.GREEDY_TEMPERATURE)
 
 
@@ -175,7 +175,8 @@ def _drafts_of(
 
 @triton.jit
 def _race_winner(weights, exponentials, token_ids):
-    """Highest `weight * (1 / exponential)` among entries of positive weight, as the int64 of the module's docstring.
+    """Return the highest `weight * (1 / exponential)` among entries of positive weight, as the int64 of the module's
+    docstring.
 
     `div_rn` is the correctly rounded quotient; Triton's `/` is an approximation on NVIDIA. Two integer reductions,
     because those of floats treat NaN differently from one device to the next.
@@ -197,7 +198,7 @@ def _accepts(
     in_vocab,  # [POSITIONS] bool
     uniforms,  # [POSITIONS] float64
 ):
-    """`target / draft >= uniform` at each position: the quotient correctly rounded, compared in float64."""
+    """Whether `target / draft >= uniform` at each position: the quotient correctly rounded, compared in float64."""
     ratios = tl.load(target_probs_ptr + offsets, mask=in_vocab, other=0.0)
     accepted = ratios > 0
     if draft_probs_ptr is not None:

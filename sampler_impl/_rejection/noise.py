@@ -24,7 +24,7 @@ def generate_uniforms(
     generators: Generators,
     device: torch.device,
 ) -> Tensor:  # [num_tokens] float64
-    """One uniform per draft token, in [0, 1).
+    """Draw one uniform per draft token, in [0, 1).
 
     float64, because a float32 uniform is exactly 0 once in 2**24 draws, and 0 accepts everything.
 
@@ -47,7 +47,7 @@ def generate_exponentials(
     generators: Generators,
     device: torch.device,
 ) -> Tensor:  # [batch_size, vocab_size] float32
-    """One exponential per request and vocabulary entry; a request recovers at most one token.
+    """Draw one exponential per request and vocabulary entry; a request recovers at most one token.
 
     Randomness:
         `batch_size * vocab_size` from the default generator, then `vocab_size` from each own generator in dict order.

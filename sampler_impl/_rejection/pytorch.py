@@ -25,7 +25,7 @@ def verify(
     uniforms: Tensor | None,  # [num_tokens] float64
     exponentials: Tensor | None,  # [batch_size, vocab_size] float32
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """As `kernels.verify`."""
+    """Verify a step as `kernels.verify` does."""
     shape = (step.batch_size, step.max_spec_len + 1)
     output_token_ids = torch.full(shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=step.device)
     if step.batch_size == 0:
@@ -119,7 +119,7 @@ def _accepted(
     target_probs: Tensor,  # [num_tokens, vocab_size] float32
     uniforms: Tensor,  # [num_tokens] float64
 ) -> Tensor:  # [num_tokens] bool
-    """Each token on its own: `target_prob / draft_prob >= uniform`, in float32, compared in float64."""
+    """Accept each token on its own: `target_prob / draft_prob >= uniform`, in float32, compared in float64."""
     ids = clamped_column(step.draft_token_ids, step.vocab_size)
     ratios = target_probs.gather(-1, ids).squeeze(-1)
     accepted = is_in_vocab(step.draft_token_ids, step.vocab_size) & (ratios > 0)
@@ -134,7 +134,8 @@ def _race(
     weights: Tensor,  # [num_rejected, vocab_size] float32
     reciprocals: Tensor,  # [num_rejected, vocab_size] float32
 ) -> tuple[Tensor, Tensor]:  # [num_rejected] int64, [num_rejected] bool
-    """Highest `weight * (1 / exponential)`, lowest id on ties, among entries of positive weight; and whether any is.
+    """Return the highest `weight * (1 / exponential)`, lowest id on ties, among entries of positive weight; and whether
+    any is.
 
     -1 stands for an entry that does not take part, and so beats neither 0 nor infinity. If none does, the id is 0.
     """

@@ -25,7 +25,7 @@ from .._shared.checks import (
 from .._shared.kinds import Kinds
 
 PLACEHOLDER_TOKEN_ID = -1
-"""Fills the output after the last token, and stands for a placeholder draft token."""
+"""The id that fills the output after the last token, and stands for a placeholder draft token."""
 
 GREEDY_TEMPERATURE = 0.0
 """vLLM's mark of a greedy request: equal to it, not below it. Flags may say that all requests are of one kind."""
@@ -38,7 +38,7 @@ _check_tensor = partial(check_tensor, reference="num_draft_tokens and target_log
 
 
 class SamplingMetadata(Protocol):
-    """What is read from vLLM's `SamplingMetadata`; any object with these attributes will do."""
+    """Metadata that is read from vLLM's `SamplingMetadata`; any object with these attributes will do."""
 
     @property
     def all_greedy(self) -> bool: ...
@@ -65,7 +65,7 @@ class VerifyStep(NamedTuple):
     temperature: Tensor | None  # [batch_size] float32; None: all requests are of one kind
     synthetic_rates: Tensor | None  # [max_spec_len] float32
     plan: Plan | None = None
-    """Of the kernels, if a step of this kind was launched before."""
+    """Plan of the kernels, if a step of this kind was launched before."""
 
     @property
     def batch_size(self) -> int:
@@ -80,14 +80,14 @@ class VerifyStep(NamedTuple):
         return self.target_logits.device
 
     def kind(self) -> tuple[object, ...]:
-        """All that checks and launches depend on."""
+        """Return all that checks and launches depend on."""
         ids, counts, *rest, _ = self
         return ids, len(counts), sum(counts), *rest
 
 
 Plan = Callable[[VerifyStep, "Tensor | None", "Tensor | None", "Tensor | None", "Tensor | None"], Tensor]
 KNOWN: Kinds[Plan] = Kinds()
-"""Of steps that passed their checks as they are and were launched."""
+"""Plans of steps that passed their checks as they are and were launched."""
 
 
 def checked_step(
@@ -150,7 +150,7 @@ def _check_tensors(function: str, step: VerifyStep, synthetic_mode: bool) -> Non
 
 
 def _contiguous(step: VerifyStep) -> VerifyStep:
-    """All tensors but the logits, which only torch reads."""
+    """Make all tensors contiguous but the logits, which only torch reads."""
     found: dict[str, Any] = {  # Any: the type of the field
         name: value.contiguous()
         for name, value in step._asdict().items()
@@ -185,7 +185,7 @@ def check_noise(
     uniforms: Tensor | None,  # [num_tokens] float64
     exponentials: Tensor | None,  # [batch_size, vocab_size] float32
 ) -> None:
-    """Explicit noise has the shape that this step consumes; what it does not consume may be `None`."""
+    """Check that explicit noise has the shape that this step consumes; what it does not consume may be `None`."""
     num_tokens = sum(step.num_draft_tokens)
     if step.has_random or step.synthetic_rates is not None or uniforms is not None:
         _check_tensor(function, "uniforms", uniforms, (num_tokens,), FLOAT64, step.device)
@@ -195,7 +195,7 @@ def check_noise(
 
 
 def check_values(function: str, step: VerifyStep, sampling_metadata: SamplingMetadata) -> None:
-    """What only the device knows: ids, offsets, probabilities, temperatures. Waits for the device.
+    """Check what only the device knows: ids, offsets, probabilities, temperatures. Waits for the device.
 
     Raises:
         ValueError: At the first value that is out of its range.
@@ -219,7 +219,7 @@ def check_noise_values(
     uniforms: Tensor | None,  # [num_tokens] float64
     exponentials: Tensor | None,  # [batch_size, vocab_size] float32
 ) -> None:
-    """Uniforms are in [0, 1), exponentials are not negative. Waits for the device."""
+    """Check that uniforms are in [0, 1), exponentials are not negative. Waits for the device."""
     if uniforms is not None:
         check_all(function, "uniforms", uniforms, (uniforms >= 0) & (uniforms < 1), "in [0, 1). Use torch.rand.")
     if exponentials is not None:

@@ -64,7 +64,7 @@ GREEDY_BELOW = tl.constexpr(parameters.GREEDY_BELOW)
 
 
 def draw(call: DrawCall) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size] float32
-    """One token per row, and the log-sum-exp of its kept logits over temperature (0 for greedy rows).
+    """Draw one token per row, and the log-sum-exp of its kept logits over temperature (0 for greedy rows).
 
     Traffic:
         The logits, once, and one tile of each row again; with min-p also the tiles that hold a kept token.
@@ -75,7 +75,7 @@ def draw(call: DrawCall) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch
 
 
 def _contiguous(call: DrawCall) -> DrawCall:
-    """Of logits each row, as a stride between rows costs nothing."""
+    """Make tensors contiguous; of logits each row, as a stride between rows costs nothing."""
     logits, temperature, min_p, seeds, positions, stream = call
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     min_p = None if min_p is None else min_p.contiguous()
@@ -122,7 +122,7 @@ class _Plan(LaunchPlan):
 
 @triton.jit
 def _exp2_terms(logits, row_max, scale):
-    """`exp((logit - row_max) / temperature)`. Subtracted before scaling: the difference of near logits is exact.
+    """Return `exp((logit - row_max) / temperature)`. Subtracted before scaling: the difference of near logits is exact.
 
     Takes `logits` [TILE] float32."""
     reference = tl.where(tl.abs(row_max) < float("inf"), row_max, 0.0)
@@ -136,7 +136,7 @@ def _load_sums(
     num_tiles,
     TILES: tl.constexpr,
 ):
-    """Maximum and partial sum of every tile of a random row."""
+    """Return maximum and partial sum of every tile of a random row."""
     tiles = tl.arange(0, TILES)
     words = tl.load(tile_sums_ptr + row * num_tiles + tiles, mask=tiles < num_tiles, other=0)
     maxima, sums = unpack(words)
@@ -145,7 +145,8 @@ def _load_sums(
 
 @triton.jit
 def _sample(weights, uniform):
-    """One level of the inverse CDF: the sampled index, and how far into it the uniform falls, again in [0, 1).
+    """Sample by one level of the inverse CDF. Return the sampled index, and how far into it the uniform falls, again in
+    [0, 1).
 
     Takes `weights` [TILE] float32, 1 stands for ONE."""
     shares = fixed_point(weights, ONE)

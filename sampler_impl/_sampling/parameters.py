@@ -49,13 +49,13 @@ class SamplingParameters:
 
     @property
     def is_greedy(self) -> Tensor:  # [batch_size] bool
-        """Which requests are greedy; decided here and nowhere else."""
+        """Return which requests are greedy; decided here and nowhere else."""
         return self.temperature < GREEDY_BELOW
 
 
 @dataclass(frozen=True, eq=False)
 class UpstreamNoise:
-    """vLLM 0.22.0's: an exponential per request and token, from torch's default generator or the request's own.
+    """Noise of vLLM 0.22.0: an exponential per request and token, from torch's default generator or the request's own.
 
     Args:
         generators: Request to its own generator.
@@ -89,11 +89,11 @@ class CounterNoise:
 
 
 SamplingNoise = UpstreamNoise | RaceNoise | CounterNoise
-"""Drawn as vLLM draws it, handed in, or a function of counters."""
+"""Noise drawn as vLLM draws it, handed in, or a function of counters."""
 
 
 class DrawCall(NamedTuple):
-    """What the kernels take. Rows are contiguous, and all other tensors altogether."""
+    """Arguments of the kernels. Rows are contiguous, and all other tensors altogether."""
 
     logits: Tensor  # [num_rows, vocab_size] float32
     temperature: Tensor  # [batch_size] float32
@@ -105,7 +105,7 @@ class DrawCall(NamedTuple):
 
 Plan = Callable[[DrawCall], tuple[Tensor, Tensor]]
 KNOWN: Kinds[Plan] = Kinds()
-"""Of calls that passed their checks as they are and were launched."""
+"""Plans of calls that passed their checks as they are and were launched."""
 
 
 def check_arguments(
@@ -115,7 +115,7 @@ def check_arguments(
     noise: SamplingNoise,
     validate: bool,
 ) -> None:
-    """Everything that the host knows; with `validate` also values inside tensors.
+    """Check everything that the host knows; with `validate` also values inside tensors.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -162,7 +162,7 @@ def check_arguments(
 
 
 def _check_values(function: str, vocab_size: int, parameters: SamplingParameters, noise: SamplingNoise) -> None:
-    """What only the device knows. Waits for it."""
+    """Check what only the device knows. Waits for it."""
     temperature, top_k, top_p, min_p = parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p
     good = (temperature >= 0) & temperature.isfinite()
     check_all(function, "temperature", temperature, good, "finite and at least 0. Use 0 for a greedy request.")

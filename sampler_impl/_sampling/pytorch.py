@@ -21,7 +21,7 @@ def filtered_logits(
     logits: Tensor,  # [num_rows, vocab_size] float32
     parameters: SamplingParameters,
 ) -> Tensor:  # [num_rows, vocab_size] float32
-    """Logits over temperature, then min-p, top-k and top-p, in float32; masked tokens have -inf. A copy.
+    """Return a copy of the logits over temperature, then min-p, top-k and top-p, in float32; masked tokens have -inf.
 
     Rows of greedy requests are divided by 1; their filtered logits are not used.
     """
@@ -40,7 +40,7 @@ def generate_exponentials(
     logits: Tensor,  # [num_rows, vocab_size] float32
     generators: Generators,
 ) -> Tensor:  # [batch_size, vocab_size] float32
-    """What vLLM's `Sampler` draws, in its order.
+    """Draw what vLLM's `Sampler` draws, in its order.
 
     Randomness:
         One per request and token from the default generator, unless every request has a generator of its own; then
@@ -58,7 +58,7 @@ def race(
     probs: Tensor,  # [num_rows, vocab_size] float32
     exponentials: Tensor,  # [batch_size, vocab_size] float32
 ) -> Tensor:  # [batch_size] int64
-    """Highest `prob / exponential`, lowest id on ties, among tokens of positive probability.
+    """Return the token of the highest `prob / exponential`, lowest id on ties, among tokens of positive probability.
 
     -1 stands for a token that does not take part. In an invalid row (NaN) none does, and the token is 0.
     """

@@ -35,7 +35,7 @@ RequestState = TypeVar("RequestState")
 
 
 class History:
-    """What has been read of one request's live output list.
+    """State of one request's live output list, as far as it was read.
 
     `ids` never ends with a placeholder: those are read again at the next step, when they may have been repaired.
     Placeholders between tokens are `holes`; each is read in every step, as it may be repaired as well.
@@ -60,7 +60,8 @@ class History:
         return kept
 
     def standing(self) -> int:
-        """Length of the prefix of `ids` that is still in the live list; 0 if the list was changed without a report."""
+        """Return the length of the prefix of `ids` that is still in the live list; 0 if the list was changed without a
+        report."""
         ids, live = self.ids, self.live
         kept = min(len(ids), len(live))
         for hole in self.holes:
@@ -104,7 +105,7 @@ class Changes(NamedTuple):
     added: list[int]
     """New ids of all histories, flattened; holes included."""
     num_added: list[int]
-    """Per history."""
+    """Number of them for each history."""
     dropped: list[tuple[int, list[int]]]
     """Index of a history, and the ids that it lost; applied before `added`."""
 
@@ -161,13 +162,14 @@ class BatchUpdate(Protocol):
 
 
 MakeState = Callable[[Any, "list[int] | None", "list[int]"], "RequestState | None"]
-"""From sampling parameters, prompt ids and the live output list; `None` if the request needs no state."""
+"""A function of sampling parameters, prompt ids and the live output list; `None` if the request needs no state."""
 
 
 def follow_rows(
     states: dict[int, RequestState], update: BatchUpdate, make_state: MakeState[RequestState]
 ) -> dict[int, RequestState]:
-    """The states of the batch after `update`, keyed by row. `states` itself is unchanged, in case `make_state` raises.
+    """Return the states of the batch after `update`, keyed by row. `states` itself is unchanged, in case `make_state`
+    raises.
 
     A move replaces whatever was in its target row. vLLM leaves a finished request's state there if the request that
     moves in has none, as condensing does not report the row as removed.
@@ -195,7 +197,7 @@ def _put(rows: dict[int, RequestState], row: int, state: RequestState | None) ->
 def check_rows(
     function: str, rows: Sequence[int], histories: Iterable[History], output_token_ids: Sequence[list[int]]
 ) -> None:
-    """Every history's list is the very object in its row.
+    """Check that every history's list is the very object in its row.
 
     Raises:
         ValueError: If a row is missing or holds another list.

@@ -19,7 +19,7 @@ TokenBuffer = NDArray[np.int32]
 
 
 class PaddedOutputs:
-    """Builds the int64 tensor `[num_rows, longest]` that vLLM's `_convert_to_tensors` builds, pad id `vocab_size`.
+    """Builder of the int64 tensor `[num_rows, longest]` of vLLM's `_convert_to_tensors`, pad id `vocab_size`.
 
     Its cost still grows with the length, but a row is one copy of a NumPy slice: B=128 and 12000 tokens take
     milliseconds instead of tens of them. `Penalties` needs no such tensor at all.
@@ -45,7 +45,8 @@ class PaddedOutputs:
         num_tokens: NDArray[np.int32],  # [max_num_reqs] int32
         vocab_size: int,
     ) -> Tensor | None:  # [num_rows, ...] int64
-        """The padded tensor, or `None` if the rows are not the batch's own: then the engine's code must build it.
+        """Return the padded tensor, or `None` if the rows are not the batch's own: then the engine's code must build
+        it.
 
         Args:
             output_token_ids: The rows to build.
@@ -79,7 +80,7 @@ def _agrees(
     row: TokenBuffer,  # [length] int32
     output_token_ids: list[int],
 ) -> bool:
-    """The buffer is long enough, and ends with the list's last id or with a placeholder for it."""
+    """Whether the buffer is long enough, and ends with the list's last id or with a placeholder for it."""
     if len(row) != len(output_token_ids):
         return False
     return len(row) == 0 or row[-1] in (output_token_ids[-1], PLACEHOLDER_TOKEN_ID)
@@ -103,7 +104,7 @@ class _Staging:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def reserve(self, num_rows: int, length: int) -> NDArray[np.int64]:  # [num_rows, length] int64
-        """Memory for one tensor; grows by halves, so that a growing batch rarely allocates."""
+        """Reserve memory for one tensor; it grows by halves, so that a growing batch rarely allocates."""
         if self._copied is not None:
             self._copied.synchronize()
         size = num_rows * length

@@ -37,7 +37,7 @@ def penalise(
     rows: PenaltyRows,
     factors: Factors,
 ) -> None:
-    """One upload of the row layout, one launch; logits whose rows are not in order are copied twice."""
+    """Penalise by one upload of the row layout and one launch; logits whose rows are not in order are copied twice."""
     num_rows, vocab_size = logits.shape
     in_order = logits if logits.stride(1) == 1 or vocab_size == 1 else logits.contiguous()
     layout = np.stack([rows.slots, rows.request, rows.first_draft, rows.num_drafts])

@@ -23,7 +23,7 @@ def penalise(
     rows: PenaltyRows,
     factors: Factors,
 ) -> None:
-    """Block by block; a block without penalised rows is skipped.
+    """Penalise block by block; a block without penalised rows is skipped.
 
     A row without penalties in a block that is not skipped uses slot 0: its factors are neutral, so no bit changes
     whatever the counts are.
@@ -66,7 +66,7 @@ def _penalise_block(
     frequency: Tensor,  # [num_rows, 1] float32
     repetition: Tensor,  # [num_rows, 1] float32
 ) -> None:
-    """The three penalties in vLLM's order, each rounded to the logits' dtype."""
+    """Apply the three penalties in vLLM's order, each rounded to the logits' dtype."""
     # Repetition: vLLM's CUDA kernel divides, its torch code multiplies by the reciprocal; the last bit differs.
     seen, positive = seen_state > 0, logits > 0
     if logits.is_cuda and logits.is_contiguous():

@@ -61,7 +61,7 @@ def _flat_index(
 
 @dataclass(frozen=True, eq=False)
 class PenaltyRows:
-    """Which request each row of logits belongs to, and which draft tokens it sees after the output.
+    """Requests that rows of logits belong to, and the draft tokens that they see after the output.
 
     Row `r` sees `draft_token_ids[first_draft[r] : first_draft[r] + num_drafts[r]]`. With 3 and 2 drafts d0 to d4:
 
@@ -76,7 +76,7 @@ class PenaltyRows:
     draft_token_ids: Ids  # [num_tokens] int64
 
     def seen_drafts(self, vocab_size: int) -> tuple[Ids, Ids]:  # [num_seen] int64, [num_seen] int64
-        """Row and id of every draft token that a row sees and that is counted; rows ascend."""
+        """Return row and id of every draft token that a row sees and that is counted; rows ascend."""
         row = np.repeat(np.arange(len(self.request)), self.num_drafts)
         nth = np.arange(len(row)) - np.repeat(self.num_drafts.cumsum() - self.num_drafts, self.num_drafts)
         token_id = self.draft_token_ids[np.repeat(self.first_draft, self.num_drafts) + nth]
@@ -89,7 +89,7 @@ def bonus_rows(
     draft_token_ids: Sequence[list[int]] | None,
     vocab_size: int,
 ) -> PenaltyRows:
-    """One row per request, which sees all of its drafts."""
+    """Return one row per request, which sees all of its drafts."""
     lengths, drafts = _flatten("Penalties.apply", draft_token_ids or [[]] * len(slots), len(slots), vocab_size)
     return PenaltyRows(np.arange(len(slots)), slots, lengths.cumsum() - lengths, lengths, drafts)
 
@@ -99,7 +99,7 @@ def draft_rows(
     draft_token_ids: Sequence[list[int]],
     vocab_size: int,
 ) -> PenaltyRows:
-    """One row per draft token, which sees the drafts of its request before it."""
+    """Return one row per draft token, which sees the drafts of its request before it."""
     lengths, drafts = _flatten("Penalties.apply_to_drafts", draft_token_ids, len(slots), vocab_size)
     request = np.repeat(np.arange(len(slots)), lengths)
     first = np.repeat(lengths.cumsum() - lengths, lengths)
@@ -109,7 +109,7 @@ def draft_rows(
 def _flatten(
     function: str, draft_token_ids: Sequence[list[int]], batch_size: int, vocab_size: int
 ) -> tuple[Ids, Ids]:  # [batch_size] int64, [num_tokens] int64
-    """Lengths and flattened ids; lists beyond the batch are ignored, as vLLM keeps one per possible request."""
+    """Return lengths and flattened ids; lists beyond the batch are ignored, as vLLM keeps one per possible request."""
     if len(draft_token_ids) < batch_size:
         raise ValueError(
             f"{function}: len(draft_token_ids)={len(draft_token_ids)}, but it must be at least {batch_size}, the "
@@ -127,7 +127,7 @@ def in_vocab(
     ids: Ids,  # [num_ids] int64
     vocab_size: int,
 ) -> bool:
-    """All ids in `[0, vocab_size)`; one pass, as a negative id is a huge unsigned one."""
+    """Whether all ids are in `[0, vocab_size)`; one pass, as a negative id is a huge unsigned one."""
     return len(ids) == 0 or bool(ids.view(np.uint64).max() < vocab_size)
 
 
@@ -137,7 +137,7 @@ def counting(
     function: str,
     name: str,
 ) -> NDArray[np.bool_]:  # [num_ids] bool
-    """Which ids are counted: all but placeholders and the pad id."""
+    """Return which ids are counted: all but placeholders and the pad id."""
     wrong = ids[(ids < PLACEHOLDER_TOKEN_ID) | (ids > vocab_size)]
     if len(wrong) > 0:
         raise ValueError(

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
 
 BackendName = Literal["triton", "torch"]
 OF_KERNELS = (None, "triton")
-"""What a caller may have said where kernels were chosen."""
+"""Words of callers where kernels were chosen."""
 
 
 def choose_backend(
     function: str, backend: BackendName | None, device: torch.device, *, tensor: str = "logits"
 ) -> BackendName:
-    """The given backend; for `None`, Triton on a GPU and PyTorch elsewhere. Triton is imported only if it is chosen.
+    """Return the given backend; for `None`, Triton on a GPU and PyTorch elsewhere. Triton is imported only if it is
+    chosen.
 
     Raises:
         ValueError: If there is no such backend, or Triton was chosen on a CPU and does not interpret, or on a GPU and

@@ -109,7 +109,7 @@ def check_written(
 
 
 def check_flags(function: str, all_greedy: bool, all_random: bool, batch_size: int, rule: str) -> None:
-    """`all_greedy` and `all_random` exclude each other, unless there is no request."""
+    """Check that `all_greedy` and `all_random` exclude each other, unless there is no request."""
     if all_greedy and all_random and batch_size > 0:
         raise ValueError(
             f"{function}: all_greedy=True and all_random=True, but at most one can hold for {batch_size} requests. "
@@ -118,7 +118,7 @@ def check_flags(function: str, all_greedy: bool, all_random: bool, batch_size: i
 
 
 def check_generators(function: str, req_indices: Iterable[int], batch_size: int) -> None:
-    """Generators belong to requests of the batch."""
+    """Check that generators belong to requests of the batch."""
     for req_idx in req_indices:
         if not 0 <= req_idx < batch_size:
             raise ValueError(
@@ -134,7 +134,8 @@ def check_all(
     good: Tensor,  # [...] bool
     rule: str,
 ) -> None:
-    """Name the first value that is not good, with its index; `rule` ends in the remedy. Waits for the device."""
+    """Check values, and name the first value that is not good, with its index; `rule` ends in the remedy. Waits for the
+    device."""
     bad = (~good).nonzero()
     if len(bad) > 0:
         index = bad[0].tolist()

@@ -79,8 +79,8 @@ def someone_listens() -> bool:
 
 
 def current_place() -> tuple[int | None, int | None]:
-    """The current device, for which Triton compiles and on which it launches, and its stream. In the interpreter there
-    is neither."""
+    """Return the current device, for which Triton compiles and on which it launches, and its stream. In the interpreter
+    there is neither."""
     if INTERPRETED:
         return None, None
     active: Any = driver.active  # Any: of a GPU
@@ -89,7 +89,7 @@ def current_place() -> tuple[int | None, int | None]:
 
 
 def stream_of(device: int | None) -> int | None:
-    """The stream to launch in on a device that is the current one. `None` in the interpreter, which has none."""
+    """Return the stream to launch in on a device that is the current one. `None` in the interpreter, which has none."""
     if INTERPRETED:
         return None
     active: Any = driver.active  # Any: as above
@@ -101,8 +101,8 @@ _COMPILED: dict[Key, Compiled] = {}
 
 
 def compiled(kernel: Any, options: dict[str, int], **constants: Any) -> Compiled:  # Any: Triton's
-    """The one object of this kernel with these options and constants: it serves every thread and device, as its keys
-    name the device."""
+    """Return the one object of this kernel with these options and constants: it serves every thread and device, as its
+    keys name the device."""
     made_of = kernel, tuple(options.items()), tuple(constants.items())
     found = _COMPILED.get(made_of)
     return _COMPILED.setdefault(made_of, Compiled(kernel, options, **constants)) if found is None else found
@@ -114,7 +114,7 @@ Launch = tuple[Compiled, tuple[int, int, int], dict[str, Any]]  # Any: as given,
 
 
 class LaunchPlan(ABC):
-    """What is launched for arguments of one kind: grids, constants and sizes are found out once.
+    """Launches for arguments of one kind: grids, constants and sizes are found out once.
 
     It holds no tensor. `keys` has a key per kernel, by device and by what is aligned: kinds leave that open, and Triton
     compiles for it.
@@ -130,7 +130,7 @@ class LaunchPlan(ABC):
 
     @abstractmethod
     def launches(self, given: Given) -> list[Launch]:
-        """In order, with whatever is given for the tensors in their places."""
+        """Return launches in order, with whatever is given for the tensors in their places."""
 
     def launch(self, tensors: tuple[Tensor | None, ...]) -> None:  # [...] any, each
         """Launch on the tensors' device, in its current stream, whatever device is current."""
@@ -155,7 +155,8 @@ class LaunchPlan(ABC):
         place: Key,
         tensors: tuple[Tensor | None, ...],  # [...] any, each
     ) -> tuple[list[Compiled], list[int]]:
-        """And a key for each, by what stands in its arguments for the tensors: their types, and whether aligned."""
+        """Return the kernels and a key for each, by what stands in its arguments for the tensors: their types, and
+        whether aligned."""
         device, *are_aligned = place
         types = [None if tensor is None else tensor.dtype for tensor in tensors]
         facts = tuple(None if one is None else (one, aligned) for one, aligned in zip(types, are_aligned, strict=True))
@@ -174,8 +175,8 @@ _NEXT = count()
 
 
 def _number_of(key: Key) -> int:
-    """Always the same, and that of no other key: one number is found faster than dozens of facts. A number that another
-    thread was too late for is left out."""
+    """Return always the same number, and that of no other key: one number is found faster than dozens of facts. A
+    number that another thread was too late for is left out."""
     found = _NUMBERS.get(key)
     return _NUMBERS.setdefault(key, next(_NEXT)) if found is None else found
 
@@ -185,8 +186,8 @@ def _fact_of_flat(argument: Any) -> Hashable:  # Any: a number, or what stands f
 
 
 def part(words: Any, start: int, size: int, dtype: torch.dtype = torch.int64) -> Any:  # Any: as in `Given`
-    """Of memory that a call allocates once for all that its kernels pass on, counted in int64. It begins at a multiple
-    of 16 bytes, if the memory does."""
+    """Return a part of the memory that a call allocates once for all that its kernels pass on, counted in int64. It
+    begins at a multiple of 16 bytes, if the memory does."""
     if isinstance(words, int):
         return words + WORD * start
     return words[start : start + size].view(dtype) if isinstance(words, Tensor) else (dtype, words[1])
@@ -197,8 +198,9 @@ WORD = 8
 
 
 def described(values: tuple[Any, ...]) -> tuple[Key, Any]:  # Any: nested arguments, as above
-    """What Triton compiles these arguments for: of a tensor its type and alignment, of a number its divisibility. And
-    the arguments with addresses for tensors: Triton would ask the driver about every tensor of every launch."""
+    """Return what Triton compiles these arguments for: of a tensor its type and alignment, of a number its
+    divisibility; and the arguments with addresses for tensors: Triton would ask the driver about every tensor of every
+    launch."""
     facts: list[Hashable] = []
     addresses = _describe(facts, values)
     return tuple(facts), addresses
@@ -208,8 +210,8 @@ def described_batch(
     tensors: tuple[Tensor | None, ...],  # [...] any, each
     strides: tuple[int, ...],
 ) -> tuple[Key, list[int | None]]:
-    """As `described`, in a third of the time, of tensors that are new at every step. Their types were checked; only the
-    last three, slots, draft tokens and draft rows, may be of several."""
+    """Return what `described` does, in a third of the time, of tensors that are new at every step. Their types were
+    checked; only the last three, slots, draft tokens and draft rows, may be of several."""
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     are_aligned = [None if address is None else address % ALIGNMENT == 0 for address in addresses]
     types = [None if tensor is None else tensor.dtype for tensor in tensors[-3:]]
@@ -232,5 +234,6 @@ def _describe(facts: list[Hashable], values: tuple[Any, ...]) -> tuple[Any, ...]
 
 
 def _fact_of(number: int) -> int:
-    """1 is a constant of a kernel. All facts are integers: as `True == 1`, a stride of 1 had the key of one of 16."""
+    """Return what is compiled for a number: 1 is a constant of a kernel. All facts are integers: as `True == 1`, a
+    stride of 1 had the key of one of 16."""
     return 1 if number == 1 else 2 + (number % ALIGNMENT == 0) + 2 * (number > MAX_INT32)

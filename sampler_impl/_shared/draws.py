@@ -29,7 +29,7 @@ def philox(
     position: Tensor,  # [...] int64
     stream: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # [...] int64
-    """Four words for each (seed, position), as the low halves of int64, whose products wrap as unsigned ones do."""
+    """Return four words for each (seed, position), as low halves of int64, whose products wrap as unsigned ones do."""
     low, high = seed & _WORD, (seed >> 32) & _WORD
     c0, c1 = position & _WORD, (position >> 32) & _WORD
     c2, c3 = torch.full_like(c0, stream), torch.zeros_like(c0)
@@ -46,7 +46,7 @@ def philox_uniforms(
     position: Tensor,  # [...] int64
     stream: int,
 ) -> tuple[Tensor, Tensor]:  # [...] float64, [...] float64
-    """Two multiples of 2**-53 in [0, 1) for each (seed, position, stream)."""
+    """Return two multiples of 2**-53 in [0, 1) for each (seed, position, stream)."""
     a, b, c, d = philox(seed, position, stream)
     return _unit(a, b), _unit(c, d)
 
@@ -62,7 +62,7 @@ def invert_cdf(
     row_weights: Tensor,  # [num_rows, vocab_size] float32
     quantiles: Tensor,  # [num_rows] float64
 ) -> Tensor:  # [num_rows] int64
-    """The first entry of each row whose cumulative weight exceeds `quantile * total`; 0 in an invalid row.
+    """Return the first entry of each row whose cumulative weight exceeds `quantile * total`; 0 in an invalid row.
 
     The weights become 64-bit integers, which add up without rounding: no entry without weight is drawn, and the search
     cannot leave the row. A row is invalid if its weights are all 0, or NaN.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Grid:
-    """Where the draft tokens of each request are.
+    """Places of the draft tokens of each request.
 
     Args:
         num_tokens: All draft tokens; counts are cut to them, and to `max_spec_len`.
@@ -74,7 +74,7 @@ def is_in_vocab(
     ids: Tensor,  # [...] int32
     vocab_size: int,
 ) -> Tensor:  # [...] bool
-    """False for placeholder draft tokens (-1) and for ids that the model does not have."""
+    """Whether ids are tokens; False for placeholder draft tokens (-1) and for ids that the model does not have."""
     return (ids >= 0) & (ids < vocab_size)
 
 
@@ -82,7 +82,7 @@ def clamped_column(
     ids: Tensor,  # [...] int32
     vocab_size: int,
 ) -> Tensor:  # [...] int64
-    """Ids to gather one entry per row with; any id for one outside the vocabulary."""
+    """Return ids to gather one entry per row with; any id for one outside the vocabulary."""
     return ids.long().clamp(0, vocab_size - 1)[:, None]
 
 
@@ -90,7 +90,7 @@ def remove_entries(
     targets: Tensor,  # [num_rejected, vocab_size] float32
     ids: Tensor,  # [...] int32
 ) -> Tensor:  # [num_rejected, vocab_size] float32
-    """The residual of one-hot drafts: each row without its drafted id."""
+    """Return the residual of one-hot drafts: each row without its drafted id."""
     column = clamped_column(ids, targets.shape[1])
     kept = targets.gather(-1, column).masked_fill(is_in_vocab(ids, targets.shape[1])[:, None], 0)
     return targets.scatter(-1, column, kept)

@@ -46,7 +46,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def quiet_numpy() -> AbstractContextManager[object]:
-    """The interpreter computes with NumPy, which warns of infinities and NaN that the kernels handle."""
+    """Return a context without NumPy's warnings. The interpreter computes with NumPy, which warns of infinities and NaN
+    that the kernels handle."""
     return _quiet_numpy() if INTERPRETED else _NOTHING
 
 
@@ -62,7 +63,7 @@ def _quiet_numpy() -> Iterator[None]:
 
 @triton.jit
 def philox_uniforms(seeds, positions, stream):
-    """Two float64 in [0, 1) for each position, 53 bits each, from one block: as `draws.philox_uniforms`."""
+    """Return two float64 in [0, 1) for each position, 53 bits each, from one block: as `draws.philox_uniforms`."""
     low = (positions & 0xFFFFFFFF).to(tl.uint32)
     high = ((positions >> 32) & 0xFFFFFFFF).to(tl.uint32)
     a, b, c, d = tl.philox(seeds, low, high, low * 0 + stream, low * 0)
@@ -80,13 +81,13 @@ def load_logits(
     token_ids,  # [...] int32
     vocab_size,
 ):
-    """As float32; -inf behind the end of the row."""
+    """Load logits as float32; -inf behind the end of the row."""
     return tl.load(row_ptr + token_ids, mask=token_ids < vocab_size, other=float("-inf")).to(tl.float32)
 
 
 @triton.jit
 def argmax_order(logits):
-    """Integers in the order of the logits; NaN is highest. Takes `logits` [...] float32."""
+    """Return integers in the order of the logits; NaN is highest. Takes `logits` [...] float32."""
     bits = (logits + 0.0).to(tl.int32, bitcast=True)  # -0 becomes 0
     return tl.where(logits == logits, tl.where(bits < 0, bits ^ NO_ID, bits), NO_ID)
 
@@ -98,7 +99,7 @@ def argmax_word(order, token_ids):
 
 @triton.jit
 def tile_argmax(logits, token_ids):
-    """The argmax word of one tile. Takes `logits` [...] float32; `token_ids` [...] int32."""
+    """Return the argmax word of one tile. Takes `logits` [...] float32; `token_ids` [...] int32."""
     order = argmax_order(logits)
     best = tl.max(order)
     return argmax_word(best, tl.min(tl.where(order == best, token_ids, NO_ID)))
@@ -106,13 +107,13 @@ def tile_argmax(logits, token_ids):
 
 @triton.jit
 def argmax_token(words):
-    """Token id of the best of some argmax words, reduced already."""
+    """Return token id of the best of some argmax words, reduced already."""
     return (words & NO_ID) ^ NO_ID
 
 
 @triton.jit
 def pack(high, low):
-    """Two float32 in one int64."""
+    """Return two float32 in one int64."""
     low_bits = low.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     return (high.to(tl.int32, bitcast=True).to(tl.int64) << 32) | low_bits
 
@@ -125,25 +126,25 @@ def unpack(words):
 
 @triton.jit
 def sums_of_2(a, b, other_a, other_b):
-    """For a reduction of several values at once: each by itself would take a barrier more."""
+    """Add up, for a reduction of several values at once: each by itself would take a barrier more."""
     return a + other_a, b + other_b
 
 
 @triton.jit
 def fixed_point(weights, ONE: tl.constexpr):
-    """Integers, of a power of 2 for 1. Takes `weights` [...] float32, not negative."""
+    """Return integers, a power of 2 for 1. Takes `weights` [...] float32, not negative."""
     return (weights * ONE).to(tl.int64)
 
 
 @triton.jit
 def cdf_thresholds(uniforms, totals):
-    """Where in 0, 1, ... totals - 1 uniforms fall. Takes `uniforms` [...] float64; `totals` [...] int64."""
+    """Return where in 0, 1, ... totals - 1 uniforms fall. Takes `uniforms` [...] float64; `totals` [...] int64."""
     return tl.minimum((uniforms * totals.to(tl.float64)).to(tl.int64), totals - 1)
 
 
 @triton.jit
 def sample_index(sums, threshold):
-    """The index whose share of the CDF holds the threshold, and how far into it the threshold is.
+    """Return the index whose share of the CDF holds the threshold, and how far into it the threshold is.
 
     Takes `sums` [...] int64, not negative, not all 0."""
     ends = tl.cumsum(sums)
@@ -155,7 +156,8 @@ def sample_index(sums, threshold):
 
 @triton.jit
 def sample_index_or_last(sums, threshold):
-    """The index alone; the last entry above 0 if the threshold is behind the end, as that of a rounded total may be.
+    """Return the index alone; the last entry above 0 if the threshold is behind the end, as that of a rounded total may
+    be.
 
     Takes `sums` [...] int64, not negative, not all 0."""
     index = tl.sum((tl.cumsum(sums) <= threshold).to(tl.int32))

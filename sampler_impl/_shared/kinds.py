@@ -32,14 +32,14 @@ class Kinds(Generic[Plan]):
         self.lock = Lock()
 
     def find(self, arguments: Iterable[Any]) -> Plan | None:  # Any: of any kind, which is what is to be found out
-        """`None` also for arguments of a wrong kind: the checks name them."""
+        """Find the plan of a call; `None` also for arguments of a wrong kind: the checks name them."""
         try:
             return self.plans.get(kind_of(arguments))
         except (AttributeError, TypeError, RuntimeError):
             return None
 
     def find_or_make(self, arguments: Iterable[Any], make: Callable[[], Plan]) -> Plan:  # Any: as above
-        """Of arguments that passed their checks."""
+        """Find or make the plan of arguments that passed their checks."""
         kind = kind_of(arguments)
         plan = self.plans.get(kind)
         if plan is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def cdiv(number: int, divisor: int) -> int:
-    """Rounded up."""
+    """Return the quotient, rounded up."""
     return -(-number // divisor)
 
 
 def next_power_of_2(number: int) -> int:
-    """The least that is not smaller; 1 for 0."""
+    """Return the least power of 2 that is not smaller; 1 for 0."""
     return 1 << max(number - 1, 0).bit_length()

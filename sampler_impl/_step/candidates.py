@@ -46,9 +46,9 @@ ENOUGH = tl.constexpr(1.00001)
 """A factor of sums in float32 that is surely enough."""
 MOST_TRIES = tl.constexpr(8)
 STEP = tl.constexpr(0.7)
-"""By how much the bound is lowered where the runs' largest do not help, as a power of 2 of probability."""
+"""Distance by which the bound is lowered where the runs' largest do not help, as a power of 2 of probability."""
 LIKELY = tl.constexpr(0.9)
-"""Of the sum that is needed, what the runs' largest have where the candidates, which are more, may have all of it."""
+"""Share of the sum that is needed: where the runs' largest have it, the candidates, which are more, may have all."""
 MOST_SURE = tl.constexpr(160)
 """Runs that are rather read at once than a part of them, and then more: their largest have the whole sum."""
 

@@ -17,7 +17,7 @@ from .rows import NOTHING, TILE, ids_of, load_one_tile, order_to_float, scaled_o
 from .scan import exp2_terms
 
 STREAMED = tl.constexpr(-2)
-"""In place of a token: `emit` draws it."""
+"""Mark in place of a token that `emit` draws."""
 
 
 @triton.jit

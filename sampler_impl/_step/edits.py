@@ -45,7 +45,7 @@ FORCED = tl.constexpr(4)
 CHUNK = tl.constexpr(8)
 """Mentions that are compared with all others at once."""
 COUNT_BITS = tl.constexpr(12)
-"""Of a count of mentions; those of all kinds are added up in one integer."""
+"""Bits of a count of mentions; those of all kinds are added up in one integer."""
 
 
 @triton.jit

@@ -44,11 +44,11 @@ SCAN_BLOCK = 4
 BLOCK_MASK_WORDS = MAX_VOCAB_SIZE // (SCAN_BLOCK * TILE_SIZE) // 32
 """Words of a mask with a bit per block of any vocabulary. (A stride of 1, in a tuple, is None for Triton 3.6.)"""
 MIN_TEMPERATURE = 1e-5
-"""Of a random request; a lower one counts as this. Requests of vLLM below it are greedy."""
+"""The lowest of a random request; a lower one counts as this. Requests of vLLM below it are greedy."""
 
 
 class Drafts(Enum):
-    """What a drafter gives beside its tokens."""
+    """Kinds of what a drafter gives beside its tokens."""
 
     NONE = 0  # no drafts: plain sampling
     ONE_HOT = 1  # tokens alone (n-gram, greedy drafters)
@@ -94,13 +94,13 @@ class Capacity:
 
     @property
     def edit_tiles(self) -> int:
-        """Tiles of edited entries, which follow those of the vocabulary."""
+        """Return the number of tiles of edited entries, which follow those of the vocabulary."""
         return -(-self.edits // TILE_SIZE)
 
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """By slot. `None`: off for all; the value that is off for one request is given beside each."""
+    """Parameters by slot. `None`: off for all; the value that is off for one request is given beside each."""
 
     temperature: Tensor  # [num_slots] float32; 0 is greedy, 1e-5 the lowest other
     top_k: Tensor | None = None  # [num_slots] int32; off: at most 0, or at least vocab_size
@@ -110,7 +110,7 @@ class Parameters:
 
 @dataclass(frozen=True, eq=False)
 class Penalties:
-    """By slot. A draft row also counts the drafts before it."""
+    """Penalties by slot. A draft row also counts the drafts before it."""
 
     presence: Tensor  # [num_slots] float32; off: 0
     frequency: Tensor  # [num_slots] float32; off: 0
@@ -121,7 +121,7 @@ class Penalties:
 
 @dataclass(frozen=True, eq=False)
 class BadWords:
-    """By slot: sequences of tokens whose last token is excluded where the output ends in the others."""
+    """Bad words by slot: sequences of tokens whose last token is excluded where the output ends in the others."""
 
     counts: Tensor  # [num_slots] int32
     offsets: Tensor  # [num_slots, length] int32: where each word begins in `word_ids`
@@ -132,7 +132,7 @@ class BadWords:
 
 @dataclass(frozen=True, eq=False)
 class TokenEdits:
-    """By slot: a few ids each. Any of the groups may be missing."""
+    """Edits by slot: a few ids each. Any of the groups may be missing."""
 
     bias_counts: Tensor | None = None  # [num_slots] int32
     bias_token_ids: Tensor | None = None  # [num_slots, length] int32, distinct
@@ -187,7 +187,7 @@ class StepOutput:
 
 
 def check_capacity(function: str, capacity: Capacity) -> None:
-    """Sizes are in their ranges, and drafts agree with `max_spec_len`."""
+    """Check that sizes are in their ranges, and drafts agree with `max_spec_len`."""
     for name, least, most in (
         ("batch_size", 1, MAX_BATCH_SIZE),
         ("max_spec_len", 0, MAX_SPEC_LEN),
@@ -208,7 +208,7 @@ def check_capacity(function: str, capacity: Capacity) -> None:
 
 
 class Checked(NamedTuple):
-    """Of inputs that passed: sizes, and tensors by slot."""
+    """Sizes of inputs that passed, and their tensors by slot."""
 
     batch_size: int
     num_rows: int
@@ -217,7 +217,7 @@ class Checked(NamedTuple):
 
 
 def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: torch.device, known: Known) -> Checked:
-    """Of every tensor: kind, shape, type, device, strides. The first one that is wrong is named.
+    """Check kind, shape, type, device and strides of every tensor. The first one that is wrong is named.
 
     Args:
         known: Tensors by slot that passed before; these are added.
@@ -260,7 +260,7 @@ def _remembered(
     seen: BySlot,
     num_slots: int,
 ) -> BySlot:
-    """All groups, those that are new among them."""
+    """Return all groups, those that are new among them."""
     if all(group is not None or new is None for group, new in zip(seen, tensors, strict=True)):
         return seen
     return BySlot(
@@ -277,7 +277,7 @@ Expected = tuple[str, Tensor, tuple[int, ...], "Sequence[torch.dtype]"]
 def _expected(
     capacity: Capacity, inputs: StepInputs, batch_size: int, num_rows: int, seen: BySlot
 ) -> Iterator[Expected]:
-    """Name, tensor, shape and types of whatever is given, but for what was seen before."""
+    """Yield name, tensor, shape and types of whatever is given, but for what was seen before."""
     vocab_size = capacity.vocab_size
     if seen.parameters is not None:
         num_slots = seen.parameters.num_slots
@@ -348,7 +348,7 @@ def _expected_edits(edits: TokenEdits, num_slots: int) -> Iterator[Expected]:
 
 
 def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None:
-    """What is given was declared, and what was declared and belongs together is given."""
+    """Check that what is given was declared, and what was declared and belongs together is given."""
     parameters, drafts = inputs.parameters, capacity.drafts
     filters = parameters.top_k is not None or parameters.top_p is not None or parameters.min_p is not None
     drafted, probs = inputs.draft_token_ids is not None, inputs.draft_probs is not None
@@ -380,7 +380,7 @@ _GROUPS = ("filters", "penalties", "grammar", "edits", "drafts", "drafts", "draf
 
 
 def _check_edits(function: str, edits: TokenEdits) -> None:
-    """Tensors of one kind of edit come together, and a bias has an id."""
+    """Check that tensors of one kind of edit come together, and a bias has an id."""
     for names in (
         ("bias_counts", "bias_token_ids", "bias_values"),
         ("allowed_counts", "allowed_token_ids"),
@@ -401,7 +401,7 @@ def _check_edits(function: str, edits: TokenEdits) -> None:
 
 
 def check_values(function: str, capacity: Capacity, inputs: StepInputs) -> None:
-    """Values that a step would read; waits for the device."""
+    """Check values that a step would read; waits for the device."""
     counts = inputs.cu_num_rows.diff()
     rows = f"of a cumulative sum from 0 in steps of 1 to {capacity.max_spec_len + 1}, up to num_rows={inputs.num_rows}"
     starts = torch.cat([inputs.cu_num_rows[:1] == 0, (counts >= 1) & (counts <= capacity.max_spec_len + 1)])
@@ -527,7 +527,7 @@ def _check_bad_words(
 
 
 def _check_number_of_edits(function: str, capacity: Capacity, edits: TokenEdits) -> None:
-    """More mentions than the plan holds would be dropped, the last ones first."""
+    """Check the number of mentions: more than the plan holds would be dropped, the last ones first."""
     words = None if edits.bad_words is None else edits.bad_words.counts
     counts = [
         count for count in (edits.bias_counts, edits.allowed_counts, edits.stop_counts, words) if count is not None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .inputs import StepInputs
 
 MOST = 4
-"""Of each group."""
+"""Groups that are kept of each kind."""
 _NUMBERS = count()
 
 _of_parameters = attrgetter("temperature", "top_k", "top_p", "min_p")
@@ -71,7 +71,7 @@ class Groups:
         return group if group is not None and group.places == list(map(place_of, tensors)) else None
 
     def add(self, tensors: Tensors, num_slots: int) -> Group:
-        """Of tensors that passed their checks."""
+        """Add tensors that passed their checks."""
         ids = tuple(map(id, tensors))
         self.by_ids.pop(ids, None)
         while len(self.by_ids) >= MOST:
@@ -79,7 +79,7 @@ class Groups:
         group = self.by_ids[ids] = Group(tensors, num_slots)
 
         def forget(_: object) -> None:
-            """One of them is gone, and its identity may become that of another tensor."""
+            """Forget them: one of them is gone, and its identity may become that of another tensor."""
             self.by_ids.pop(ids, None)
 
         group.references = [weakref.ref(tensor, forget) for tensor in tensors if tensor is not None]
@@ -87,7 +87,7 @@ class Groups:
 
 
 class Known(NamedTuple):
-    """What a plan has seen."""
+    """Groups that a plan has seen."""
 
     parameters: Groups
     penalties: Groups
@@ -107,7 +107,7 @@ class BySlot(NamedTuple):
 
 
 def tensors_by_slot(inputs: StepInputs) -> tuple[Tensors, Tensors | None, Tensors | None]:
-    """Parameters with seeds, penalties, edits; a row's forced token has no slot."""
+    """Return parameters with seeds, penalties, edits; a row's forced token has no slot."""
     penalties, edits = inputs.penalties, inputs.edits
     listed: Tensors | None = None
     if edits is not None:
@@ -118,7 +118,7 @@ def tensors_by_slot(inputs: StepInputs) -> tuple[Tensors, Tensors | None, Tensor
 
 
 def seen_before(known: Known, tensors: tuple[Tensors, Tensors | None, Tensors | None]) -> BySlot:
-    """The groups that were checked with as many slots."""
+    """Return the groups that were checked with as many slots."""
     given, penalties, edits = tensors
     first = known.parameters.find(given)
     if first is None:

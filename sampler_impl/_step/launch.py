@@ -55,12 +55,14 @@ RUNS = TILE_SIZE // RUN_SIZE
 BLOCK, LARGE_BLOCK = 8, 16
 """Runs that a program has in flight where it searches for candidates; the larger one for the fewer rows."""
 SETTLE_REGISTERS = 168
-"""Three programs per multiprocessor: 256 requests with top-p alone take 173 us, with two 220 and with four 181."""
+"""Registers for three programs per multiprocessor: 256 requests with top-p alone take 173 us, with two 220 and with
+four 181."""
 FEW_ROWS, FEWER_ROWS = 256, 128
-"""A plan for so few settles each with eight warps and all the registers they want: no other program needs them. With
+"""Rows of a plan that settles each with eight warps and all the registers they want: no other program needs them. With
 penalties these are more, so that it is for the fewer: 64 requests take 97 us with eight warps, 75 with four."""
 SCAN_REGISTERS = 128
-"""With penalties: four programs per multiprocessor. 256 requests take 221 us, with three 246 and with five 234."""
+"""Registers with penalties, for four programs per multiprocessor: 256 requests take 221 us, with three 246 and with
+five 234."""
 MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
 EACH_ROUNDED = {"enable_fp_fusion": False}
@@ -93,7 +95,7 @@ class Owned(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a step is given, as kernels take it."""
+    """Inputs of a step, as kernels take them."""
 
     inputs: named.RowInputs
     requests: Requests
@@ -283,7 +285,7 @@ class Launches:
         )
 
     def _describe(self, group: Group, given: tuple[Any, ...]) -> tuple[int, Any]:  # Any: as `Given`
-        """Number what kernels are compiled for, from 1, so that a key has one number instead of dozens of facts."""
+        """Give what kernels are compiled for a number, from 1: a key has one number instead of dozens of facts."""
         facts, addresses = described(given)
         group.described = self.kinds.setdefault(facts, len(self.kinds) + 1), addresses
         return group.described

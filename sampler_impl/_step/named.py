@@ -46,7 +46,7 @@ class RowInputs(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Where requests have their rows and slots, and what they draw by."""
+    """Rows and slots of requests, and what these draw by."""
 
     cu_num_rows_ptr: Any  # [batch_size + 1] int32
     slots_ptr: Any  # [batch_size] int32
@@ -123,7 +123,7 @@ class Mentions(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What the scan writes."""
+    """Memory that the scan writes."""
 
     words_ptr: Any  # [max_rows, all_tiles] int64
     reached_ptr: Any  # [max_rows, all_tiles] int64; None: nothing is filtered
@@ -139,7 +139,7 @@ class Output(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What was found out about each row."""
+    """Findings about each row."""
 
     accepted_ptr: Any  # [max_rows] int32
     tokens_ptr: Any  # [max_rows] int32
@@ -168,7 +168,7 @@ class Memory(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Constants that rows of a plan are settled by."""
+    """Constants of the kernel that settles the rows of a plan."""
 
     edits: int
     tiles: int
@@ -178,7 +178,7 @@ class Constants(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How a scan is shared out among programs."""
+    """Division of a scan among programs."""
 
     strip: int  # blocks of a program
     apart: bool  # whether the rows of a request have programs of their own
@@ -199,7 +199,7 @@ DraftRow = namedtuple("DraftRow", "drafts slot offset has_draft logsumexp temper
 Request = namedtuple("Request", "req_idx first count")
 """Request, its first row, and how many it has."""
 Noise = namedtuple("Noise", "seed_ptr position_ptr temperature")
-"""What a row is drawn by: pointers to the seed of its slot and to the position of its request."""
+"""Pointers to the seed of a slot and to the position of a request, and the temperature."""
 Statistics = namedtuple("Statistics", "largest row_sum scale temperature")
 """Softmax of a row: its largest logit, the sum over that, and the factor that makes exponents of 2 of differences."""
 Filtering = namedtuple("Filtering", "top_k top_p min_p")
@@ -207,5 +207,5 @@ Filtering = namedtuple("Filtering", "top_k top_p min_p")
 Candidates = namedtuple("Candidates", "runs_ptr indices_ptr logits_ptr temperature")
 """Lists of one row, and the temperature that its candidates are divided by."""
 Found = namedtuple("Found", "token_id index kept size is_valid")
-"""What is known of a row: its draft token and the index of it, the order of the least that is kept, how many candidates
+"""Findings about a row: its draft token and the index of it, the order of the least that is kept, how many candidates
 are listed, and whether there is a distribution."""

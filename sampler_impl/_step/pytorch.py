@@ -37,7 +37,7 @@ class PyTorchStep:
         self.capacity = capacity
 
     def __call__(self, inputs: StepInputs, _: Checked) -> StepOutput:
-        """Tokens of one step."""
+        """Draw the tokens of one step."""
         layout = Layout(inputs, self.capacity.max_spec_len)
         if inputs.batch_size == 0 or inputs.num_rows == 0:
             return _nothing(layout, self.capacity.logprobs)
@@ -59,7 +59,7 @@ class PyTorchStep:
         return StepOutput(tokens.masked_fill(~is_token, -1).int(), num_tokens.int(), logprobs)
 
     def processed_logits(self, inputs: StepInputs, _: Checked) -> Tensor:  # [num_rows, vocab_size] float32
-        """Edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone."""
+        """Return edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone."""
         if inputs.batch_size == 0 or inputs.num_rows == 0:
             return inputs.logits.float()
         layout = Layout(inputs, self.capacity.max_spec_len)
@@ -73,7 +73,7 @@ class PyTorchStep:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where rows belong. Rows behind the last request are given to it, and nothing of them is read."""
+    """Places where rows belong. Rows behind the last request are given to it, and nothing of them is read."""
 
     inputs: StepInputs
     max_spec_len: int
@@ -93,7 +93,7 @@ class Layout:
 
     @cached_property
     def counts(self) -> Tensor:  # [batch_size] int64
-        """How many rows each request has."""
+        """Return how many rows each request has."""
         ends = self.inputs.cu_num_rows[1:].long().clamp(max=self.inputs.num_rows)
         return (ends - self.starts).clamp(0, self.max_spec_len + 1)
 
@@ -109,29 +109,30 @@ class Layout:
 
     @cached_property
     def first_rows(self) -> Tensor:  # [num_rows] int64
-        """Of the request that a row belongs to."""
+        """Return the first row of the request that a row belongs to."""
         return self.starts[self.requests]
 
     @cached_property
     def places(self) -> Tensor:  # [num_rows] int64
-        """0 for a request's first row, `max_spec_len` at most, whatever `cu_num_rows` says."""
+        """Return the place of each row: 0 for a request's first row, `max_spec_len` at most, whatever `cu_num_rows`
+        says."""
         places = torch.arange(self.inputs.num_rows, device=self.first_rows.device) - self.first_rows
         return places.clamp(0, self.max_spec_len)
 
     @cached_property
     def positions(self) -> Tensor:  # [num_rows] int64
-        """Of the token that the row is about."""
+        """Return the position of the token that the row is about."""
         return self.inputs.positions[self.requests] + self.places
 
     @cached_property
     def drafts(self) -> Tensor:  # [num_rows] int64
-        """The draft token behind each row."""
+        """Return the draft token behind each row."""
         given = self.inputs.draft_token_ids
         return torch.full_like(self.places, -1) if given is None else given.long()
 
     @cached_property
     def drafts_before(self) -> Tensor:  # [num_rows, max_spec_len] int64
-        """The request's drafts that a row sees; -1 for those that it does not."""
+        """Return the request's drafts that a row sees; -1 for those that it does not."""
         steps = torch.arange(self.max_spec_len, device=self.places.device)
         rows = (self.first_rows[:, None] + steps).clamp(0, max(self.inputs.num_rows - 1, 0))
         return self.drafts[rows].masked_fill(steps >= self.places[:, None], -1)
@@ -148,13 +149,13 @@ class Layout:
 
     @cached_property
     def rows(self) -> Tensor:  # [batch_size, max_spec_len + 1] int64
-        """The row of each cell; any row in a cell behind the request's last."""
+        """Return the row of each cell; any row in a cell behind the request's last."""
         steps = torch.arange(self.max_spec_len + 1, device=self.inputs.cu_num_rows.device)
         return (self.starts[:, None] + steps).clamp(max=max(self.inputs.num_rows - 1, 0))
 
     @cached_property
     def is_drafted(self) -> Tensor:  # [batch_size, max_spec_len + 1] bool
-        """Cells of draft tokens: all rows of a request but its last."""
+        """Whether a cell is that of a draft token: all rows of a request but its last."""
         return torch.arange(self.max_spec_len + 1, device=self.counts.device) < self.counts[:, None] - 1
 
     def on_grid(
@@ -164,14 +165,14 @@ class Layout:
         return per_row[self.rows]
 
     def uniforms(self) -> tuple[Tensor, Tensor]:  # [batch_size, max_spec_len + 1] float64, both
-        """Those that accept, and those that draw."""
+        """Return uniforms that accept, and uniforms that draw."""
         seeds = self.inputs.seeds[self.slots_of_requests]
         steps = torch.arange(self.max_spec_len + 1, device=seeds.device)
         return philox_uniforms(seeds[:, None], self.inputs.positions[:, None] + steps, VERIFY_STREAM)
 
 
 def _nothing(layout: Layout, logprobs: bool) -> StepOutput:
-    """The output of a batch without rows."""
+    """Return the output of a batch without rows."""
     shape = (layout.inputs.batch_size, layout.max_spec_len + 1)
     tokens = layout.inputs.positions.new_full(shape, -1, dtype=torch.int32)
     return StepOutput(tokens, tokens.new_zeros(shape[0]), torch.zeros_like(tokens).float() if logprobs else None)
@@ -185,7 +186,7 @@ def _filtered(
     layout: Layout,
     edited: Tensor,  # [num_rows, vocab_size] float32
 ) -> Tensor:  # [num_rows, vocab_size] float32
-    """`scaled`, -inf outside of the kept set. Filters leave greedy rows and rows without a distribution alone."""
+    """Return `scaled`, -inf outside of the kept set. Filters leave greedy rows, and those without a distribution."""
     scaled = edited / layout.temperature.masked_fill(layout.is_greedy, 1.0).clamp(min=MIN_TEMPERATURE)[:, None]
     parameters = inputs.parameters
     if parameters.min_p is None and parameters.top_k is None and parameters.top_p is None:
@@ -206,7 +207,7 @@ def _least_left(
     parameters: Parameters,
     row_slots: Tensor,  # [num_rows] int64
 ) -> Tensor:  # [num_rows, 1] float32
-    """The least scaled logit that top-k and top-p leave of those at or above `least`."""
+    """Return the least scaled logit that top-k and top-p leave of those at or above `least`."""
     vocab_size = scaled.shape[1]
     descending = scaled.sort(-1, descending=True).values
     descending.masked_fill_(descending < least, EXCLUDED)
@@ -227,7 +228,7 @@ def _least_left(
 def _weights(
     scaled: Tensor,  # [num_rows, vocab_size] float32
 ) -> Tensor:  # [num_rows, vocab_size] float64
-    """`exp(scaled - largest)`; zeros in a row without a distribution (NaN, inf, or nothing but -inf)."""
+    """Return `exp(scaled - largest)`; zeros in a row without a distribution (NaN, inf, or nothing but -inf)."""
     largest = scaled.amax(-1, keepdim=True)
     return (scaled.double() - largest).exp_().masked_fill_(~largest.isfinite(), 0.0)
 
@@ -243,7 +244,7 @@ def _accepted(
     best: Tensor,  # [num_rows] int64
     uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
 ) -> Tensor:  # [num_rows] bool
-    """Each draft token on its own: by a float32 quotient, or in a greedy row as the argmax."""
+    """Accept each draft token on its own: by a float32 quotient, or in a greedy row as the argmax."""
     ids, vocab_size = layout.drafts, weights.shape[1]
     target = (weights.gather(-1, clamped_column(ids, vocab_size))[:, 0] / totals).float()
     draft = torch.ones_like(target)
@@ -266,8 +267,8 @@ def _draft_probs(
     row_indices: Tensor,  # [num_rows] int64
     columns: Tensor,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows, length] float32
-    """Draft probabilities in some columns of some rows; of a row without a draft anything. NaN if a row of draft logits
-    has no distribution."""
+    """Return draft probabilities in some columns of some rows; of a row without a draft anything. NaN if a row of draft
+    logits has no distribution."""
     slots, places = layout.slots[row_indices], layout.places[row_indices].clamp(max=layout.max_spec_len - 1)
     at = slots[:, None], places[:, None], columns
     if inputs.draft_probs is not None:
@@ -296,7 +297,7 @@ def _last_tokens(
     num_accepted: Tensor,  # [batch_size] int64
     uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
 ) -> Tensor:  # [batch_size] int64
-    """After the accepted drafts each request has one more token: of a residual if its draft was rejected."""
+    """Return the token that each request has after the accepted drafts: of a residual if its draft was rejected."""
     cells = num_accepted[:, None]
     rows = layout.rows.gather(1, cells)[:, 0]
     is_rejected = layout.is_drafted.gather(1, cells)
@@ -314,7 +315,7 @@ def _residual(
     targets: Tensor,  # [batch_size, vocab_size] float64
     rows: Tensor,  # [batch_size] int64
 ) -> Tensor:  # [batch_size, vocab_size] float64
-    """`max(target - draft, 0)`, or the target's row where that is empty; one-hot drafts remove one entry."""
+    """Return `max(target - draft, 0)`, or the target's row where that is empty; one-hot drafts remove one entry."""
     if not _has_draft_rows(inputs):
         return remove_entries(targets, layout.drafts[rows])
     every = torch.arange(targets.shape[1], device=rows.device)[None, :]
@@ -328,7 +329,7 @@ def _residual(
 def _shares(
     weights: Tensor,  # [num_rows, vocab_size] float64
 ) -> Tensor:  # [num_rows, vocab_size] int64
-    """Integers, of `ONE` for the largest: they add up without rounding."""
+    """Return integers, `ONE` for the largest: they add up without rounding."""
     largest = weights.amax(-1, keepdim=True)
     return torch.where(largest > 0, weights / largest * ONE, 0.0).long()
 
@@ -338,7 +339,7 @@ def _draw(
     quantiles: Tensor,  # [num_rows, 1] float64
     moved: Tensor | None,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows] int64
-    """The first entry of each row whose cumulative share exceeds `quantile * total`; 0 if there is no weight."""
+    """Return the first entry of each row whose cumulative share exceeds `quantile * total`; 0 if there is no weight."""
     shares = _shares(weights)
     ends = (shares if moved is None else _with_moved(shares, moved)).cumsum(-1)
     totals = ends[:, -1:]
@@ -355,7 +356,7 @@ def _with_moved(
     row_shares: Tensor,  # [num_rows, vocab_size] int64
     moved: Tensor,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows, length] int64
-    """Shares of moved ids stand behind the vocabulary, each at its first mention."""
+    """Return shares in which those of moved ids stand behind the vocabulary, each at its first mention."""
     mentions = torch.arange(moved.shape[1], device=moved.device).expand_as(moved)
     with_unused = torch.nn.functional.pad(row_shares, (0, 1))
     first = torch.full_like(with_unused, moved.shape[1]).scatter_reduce_(1, moved, mentions, "amin").gather(1, moved)
@@ -369,7 +370,8 @@ def _logprobs(
     totals: Tensor,  # [num_rows] float64
     cell_tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
 ) -> Tensor:  # [batch_size, max_spec_len + 1] float32
-    """Of the tokens of each cell, under the processed distribution of the cell's row; NaN where there is none."""
+    """Return log-probabilities of the tokens of each cell, under the processed distribution of the cell's row; NaN
+    where there is none."""
     found = weights[layout.rows, cell_tokens.clamp(0, weights.shape[1] - 1)] / layout.on_grid(totals)
     found = found.log().float()
     return found.masked_fill(layout.on_grid(layout.is_greedy), 0.0)

@@ -24,7 +24,7 @@ EXCLUDED = float("-inf")
 
 
 def edited_logits(inputs: StepInputs, layout: Layout) -> Tensor:  # [num_rows, vocab_size] float32
-    """A copy of all rows."""
+    """Return a copy of all rows."""
     logits = inputs.logits.to(torch.float32, copy=True)
     edits = inputs.edits
     if inputs.grammar_mask is not None:
@@ -43,7 +43,7 @@ def edited_logits(inputs: StepInputs, layout: Layout) -> Tensor:  # [num_rows, v
 
 
 def moved_ids(inputs: StepInputs, layout: Layout, vocab_size: int) -> Tensor | None:  # [num_rows, length] int64
-    """Of each row, in order; some twice. Unused places have the id `vocab_size`."""
+    """Return the moved ids of each row, in order; some twice. Unused places have the id `vocab_size`."""
     edits, slots, lists = inputs.edits, layout.slots, []
     for name in ("allowed", "bias"):
         counts, ids = getattr(edits, f"{name}_counts", None), getattr(edits, f"{name}_token_ids", None)
@@ -67,7 +67,7 @@ def _listed(
     is_listed: Tensor,  # [num_rows, length] bool
     vocab_size: int,
 ) -> Tensor:  # [num_rows, vocab_size] bool
-    """Which tokens the lists have."""
+    """Return which tokens the lists have."""
     found = listed_ids.new_zeros((len(listed_ids), vocab_size + 1), dtype=torch.bool)
     return found.scatter_(1, _columns(listed_ids, is_listed, vocab_size), True)[:, :vocab_size]
 
@@ -77,7 +77,7 @@ def _columns(
     is_listed: Tensor,  # [num_rows, length] bool
     vocab_size: int,
 ) -> Tensor:  # [num_rows, length] int64
-    """Where to write; one column behind the vocabulary takes what is not listed."""
+    """Return where to write; one column behind the vocabulary takes what is not listed."""
     return torch.where(is_listed & is_in_vocab(listed_ids, vocab_size), listed_ids.long(), vocab_size)
 
 
@@ -85,7 +85,7 @@ def _is_counted(
     listed_ids: Tensor,  # [num_rows, length] any
     num_listed: Tensor,  # [num_rows] int32
 ) -> Tensor:  # [num_rows, length] bool
-    """The first `num_listed` places of each list."""
+    """Whether a place is among the first `num_listed` of its list."""
     return torch.arange(listed_ids.shape[1], device=listed_ids.device) < num_listed[:, None]
 
 
@@ -94,7 +94,7 @@ def _apply_lists(
     edits: TokenEdits,
     layout: Layout,
 ) -> None:
-    """Allowed ids, logit bias, and stop tokens of outputs that are too short."""
+    """Apply allowed ids, logit bias, and stop tokens of outputs that are too short."""
     slots, vocab_size = layout.slots, edited.shape[1]
     if edits.allowed_counts is not None and edits.allowed_token_ids is not None:
         ids, counts = edits.allowed_token_ids[slots], edits.allowed_counts[slots]
@@ -117,7 +117,7 @@ def _penalise(
     penalties: Penalties,
     layout: Layout,
 ) -> None:
-    """vLLM's operations in its order. A row also counts the drafts before it."""
+    """Penalise by vLLM's operations in its order. A row also counts the drafts before it."""
     slots, vocab_size = layout.slots, edited.shape[1]
     before = layout.drafts_before
     counts = penalties.output_counts.new_zeros((len(edited), vocab_size + 1))
@@ -136,7 +136,7 @@ def _exclude_bad_words(
     inputs: StepInputs,
     layout: Layout,
 ) -> None:
-    """The last token of each word whose other tokens end the row's text."""
+    """Exclude the last token of each word whose other tokens end the row's text."""
     slots = layout.slots
     ids, offsets = words.word_ids[slots].long(), words.offsets[slots].long()
     if min(ids.shape[1], words.text.shape[1]) == 0:  # no word, or a text of which nothing is known

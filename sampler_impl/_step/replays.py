@@ -50,8 +50,8 @@ class Replays:
         self.sights: dict[Key, int] = {}
 
     def key_of(self, inputs: StepInputs) -> Key | None:
-        """All that checks and launches depend on. `None`: launch this step, as its tensors by slot were not checked
-        yet, something is not a tensor, or the caller captures a graph of its own."""
+        """Return all that checks and launches depend on. `None`: launch this step, as its tensors by slot were not
+        checked yet, something is not a tensor, or the caller captures a graph of its own."""
         if not self.most or torch.cuda.is_current_stream_capturing():
             return None
         tensors = tensors_by_slot(inputs)
@@ -89,7 +89,7 @@ class Replays:
         return output
 
     def note(self, key: Key, launch: Callable[[], StepOutput]) -> None:
-        """This step was launched; capture it if it comes often."""
+        """Note that this step was launched, and capture it if it comes often."""
         sights = self.sights.pop(key, 0) + 1
         if sights >= OFTEN:
             self._capture(key, launch)
@@ -98,7 +98,8 @@ class Replays:
         self.sights[key] = sights
 
     def _capture(self, key: Key, launch: Callable[[], StepOutput]) -> None:
-        """Nothing runs, nothing is waited for. `relaxed`: other threads may do what they like meanwhile."""
+        """Capture a step: nothing runs, nothing is waited for. `relaxed`: other threads may do what they like
+        meanwhile."""
         graph = torch.cuda.CUDAGraph()
         try:
             side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -117,6 +118,6 @@ class Replays:
 
 
 def _make_room(entries: dict[Key, Any], most: int) -> None:  # Any: of either kind
-    """For one more: the oldest go."""
+    """Make room for one more: the oldest go."""
     while len(entries) >= most:
         del entries[next(iter(entries))]

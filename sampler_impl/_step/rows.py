@@ -40,14 +40,14 @@ masks are loaded once for 32 ids. A run is what a warp loads at once, 8 entries 
 BLOCK_TILES = tl.constexpr(SCAN_BLOCK)
 BLOCK_WORDS = tl.constexpr(BLOCK_MASK_WORDS)
 LEAST = tl.constexpr(-0x80000000)
-"""Below the order of every number."""
+"""An integer below the order of every number."""
 NOTHING = tl.constexpr(-0x7F800001)
 """The order of -inf."""
 MIN_TEMPERATURE = tl.constexpr(arguments.MIN_TEMPERATURE)
 ARRIVAL_BITS = tl.constexpr(16)
-"""Of a request's **arrivals**: how many of its programs have ended."""
+"""Bits of a request's **arrivals** that say how many of its programs have ended."""
 REJECTION_BITS = tl.constexpr(15)
-"""Above them one for each of its first rows that is known to be rejected: nobody will ask for the rows behind it."""
+"""Bits above them, one for each of its first rows that is known to be rejected: nobody asks for the rows behind it."""
 
 
 @triton.jit

@@ -20,7 +20,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from step_cases import make_case
+from step_cases import make_case, shaped
 
 from fairdraw.sampler_impl import logprobs, rejection, sampling
 from fairdraw.sampler_impl._step import launch
@@ -95,8 +95,7 @@ def test_kernels_of_the_step_do_what_the_twin_does(chosen: Chosen, monkeypatch: 
         positions = words.starts[slots.long()] + torch.arange(len(counts)) % 3
         case = replace(case, inputs=replace(case.inputs, positions=positions, edits=replace(edits, bad_words=words)))
     inputs = case.on(DEVICE)
-    twin, plan = (StepPlan(case.capacity, DEVICE, backend=backend) for backend in ("torch", "triton"))
-    plan._run._shape_of = lambda _: shape  # type: ignore[union-attr, method-assign]  # of the Triton backend
+    twin, plan = (shaped(StepPlan(case.capacity, DEVICE, backend=backend), shape) for backend in ("torch", "triton"))
     expected = twin(inputs)
     for _ in range(2):
         found = plan(inputs)

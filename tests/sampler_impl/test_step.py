@@ -18,7 +18,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from step_cases import KINDS, TOP_K, Case, cumulative, make_case, processed_row
+from step_cases import KINDS, STALE, TOP_K, Case, cumulative, make_case, owned_by, processed_row, shaped
 
 from fairdraw.sampler_impl._shared.draws import VERIFY_STREAM, philox_uniforms
 from fairdraw.sampler_impl._step import launch
@@ -226,21 +226,6 @@ def test_a_request_does_not_depend_on_the_batch(edits: bool, drafts: Drafts) -> 
 # The kernels, in the interpreter unless there is a GPU
 
 
-def words_of(plan: StepPlan) -> Tensor:  # [max_rows, all_tiles] int64
-    """What the scan writes. Each test begins with numbers that no scan has written."""
-    words: Tensor = plan._run.memory.words  # type: ignore[union-attr]  # of the Triton backend
-    return words.fill_(STALE)
-
-
-STALE = 0x7FABCDEF_7FABCDEF
-
-
-def shaped(plan: StepPlan, shape: launch.Shape) -> StepPlan:
-    """Its scan has this shape, which large and small batches have."""
-    plan._run._shape_of = lambda _: shape  # type: ignore[union-attr, method-assign]  # of the Triton backend
-    return plan
-
-
 @pytest.mark.parametrize("edits", [False, True])
 def test_a_row_behind_a_wrong_draft_is_not_read(edits: bool) -> None:
     """Drafts: the best token; a bad one; placeholders."""
@@ -259,12 +244,12 @@ def test_a_row_behind_a_wrong_draft_is_not_read(edits: bool) -> None:
     )
     capacity = Capacity(2, 3, 1100, torch.float32, Drafts.ONE_HOT, edits=16 * edits)
     plan = shaped(StepPlan(capacity, DEVICE, backend="triton"), launch.SHORT_STRIPS)
-    words = words_of(plan)
+    words = owned_by(plan).words_ptr.fill_(STALE)
     output = plan(Case(capacity, inputs, [3, 3]).on(DEVICE))
     was_read = (words[:, 0] != STALE).tolist()
     assert was_read == [True, True, False, False, True, False, False, False]
     assert output.num_tokens.tolist() == [2, 1]
-    assert not plan._run.memory.arrivals.any()  # type: ignore[union-attr]  # as the next step needs them
+    assert not owned_by(plan).arrivals_ptr.any()  # as the next step needs them
 
 
 def test_a_plan_of_many_requests_draws_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

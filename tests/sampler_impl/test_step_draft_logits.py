@@ -171,7 +171,7 @@ def test_kernels_compute_the_logsumexp_of_rows_that_need_it() -> None:
     )
     plan = StepPlan(case.capacity, DEVICE, backend="triton")
     plan(case.on(DEVICE))
-    found = plan._run.memory.draft_logsumexp.cpu()  # type: ignore[union-attr]  # of the Triton backend
+    found = plan._run.owned.row_logsumexp.cpu()  # type: ignore[union-attr]  # of the Triton backend
     expected = rows[slots[:2], 0].double().logsumexp(-1).float()
     torch.testing.assert_close(found[[0, 2]], expected, rtol=3e-7, atol=0)
     assert found[[1, 3, 4, 5]].tolist() == [0, 0, 0, 0]

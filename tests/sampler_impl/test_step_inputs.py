@@ -141,7 +141,9 @@ def test_a_plan_remembers_few_tensors_and_serves_them_in_turns() -> None:
 def first_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:  # Any: arguments of kernels
     """Return launches of plans made from now on, whose kernels do nothing."""
     launched: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Compiled, "launch", lambda self, key, stream, grid, **rest: launched.append((grid, rest)))
+    monkeypatch.setattr(
+        Compiled, "launch", lambda self, key, stream, grid, **rest: launched.append((grid, *rest.values()))
+    )
     monkeypatch.setattr(launch, "INTERPRETED", False)
     return launched
 
@@ -164,8 +166,6 @@ def test_a_later_launch_takes_the_addresses_of_what_the_first_one_took(monkeypat
 def addressed(value: Any) -> Any:  # Any: arguments of kernels
     if isinstance(value, torch.Tensor):
         return value.data_ptr()
-    if isinstance(value, dict):
-        return {name: addressed(one) for name, one in value.items()}
     return tuple(map(addressed, value)) if isinstance(value, tuple) else value
 
 

@@ -20,7 +20,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from step_cases import Case, make_case
+from step_cases import STALE, Case, make_case, owned_by, shaped
 
 from fairdraw.sampler_impl._shared.draws import VERIFY_STREAM, philox_uniforms
 from fairdraw.sampler_impl._step import launch
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-STALE = 0x7FABCDEF_7FABCDEF
 MARGIN = 2.0**-15
 """A uniform so near to a probability, relative, may be decided either way by a backend."""
 
@@ -191,16 +190,10 @@ def case_of(name: str, seed: int, num_drafts: list[int], vocab_size: int = 300) 
     return with_close_drafts(peaked(case, seed), seed, again=name == "repeated")
 
 
-def shaped(plan: StepPlan, shape: launch.Shape) -> StepPlan:
-    """Its scan has this shape, which large and small batches have."""
-    plan._run._shape_of = lambda _: shape  # type: ignore[union-attr, method-assign]  # of the Triton backend
-    return plan
-
-
 def spoil(plan: StepPlan) -> None:
     """What a plan passes on from kernel to kernel: nothing that a step has written, and all drafts accepted."""
-    memory = plan._run.memory  # type: ignore[union-attr]  # of the Triton backend
-    memory.words.fill_(STALE)
+    memory = owned_by(plan)
+    memory.words_ptr.fill_(STALE)
     for results, stale in zip(memory.results[:4], (1, 5, 0x7F000000, torch.nan), strict=True):
         results.fill_(stale)
 
@@ -213,9 +206,9 @@ def assert_drawn_alike(case: Case, plan: StepPlan) -> int:
     assert torch.equal(found.token_ids, expected.token_ids)
     assert torch.equal(found.num_tokens, expected.num_tokens)
     torch.testing.assert_close(found.logprobs, expected.logprobs, rtol=1e-4, atol=1e-5, equal_nan=True)
-    memory = plan._run.memory  # type: ignore[union-attr]  # of the Triton backend
-    assert not memory.arrivals.any()  # as the next step needs them
-    assert (memory.words[len(case.rows()) :] == STALE).all()  # rows that no request has
+    memory = owned_by(plan)
+    assert not memory.arrivals_ptr.any()  # as the next step needs them
+    assert (memory.words_ptr[len(case.rows()) :] == STALE).all()  # rows that no request has
     return int(expected.num_tokens.sum()) - len(case.num_drafts)
 
 
