@@ -112,16 +112,16 @@ def test_retired_word_stands_nowhere(retired: Retired) -> None:
     assert not found, "\n".join([f"{len(found)} places", *found[:20]])
 
 
+# Folders whose docstrings begin with a verb or a noun. The list grows; `vllm_plugin` waits for its turn.
 WITH_VERBS = ["sampler_impl"]
-"""Folders whose docstrings begin with a verb or a noun. The list grows; `vllm_plugin` waits for its turn."""
+# First words of functions, and words that nothing begins with, as they leave the subject open.
 VERBS, NEVER = (set(line.split()) for line in (ROOT / "tests" / "first_words.txt").read_text().splitlines())
-"""First words of functions, and those of nothing, which leave the subject open."""
 
 
 @pytest.mark.parametrize("folder", WITH_VERBS)
 def test_docstrings_begin_with_a_verb_or_a_noun(folder: str) -> None:
     found = [one for one in first_words(folder) if "/vllm_plugin/" not in one[0]]
-    assert [one for one in found if (one[2] not in VERBS if one[1] else one[2] in VERBS | NEVER)] == []
+    assert [one for one in found if (one[2] not in VERBS if one[1] else one[2] in (VERBS | NEVER) - {"Whether"})] == []
 
 
 @pytest.mark.parametrize("text", ["a lamp", "Lamps", "DRAFT_LAMP", "LAMP203", "LampCheck", "isLamp", "draft_lamps"])
