@@ -135,10 +135,11 @@ def first_words(folder: str) -> Iterator[tuple[str, bool, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             body = getattr(node, "body", None)
             for before, one in itertools.pairwise([node, *body] if isinstance(body, list) else []):
-                text = one.value.value if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) else None
-                if isinstance(text, str) and not isinstance(before, ast.Module):
-                    is_function = isinstance(before, ast.FunctionDef)
-                    yield f"{path.relative_to(ROOT)}:{one.lineno}", is_function, text.split()[0].strip(",.:;")
+                if isinstance(before, ast.Module) or not isinstance(one, ast.Expr):
+                    continue
+                if isinstance(one.value, ast.Constant) and isinstance(one.value.value, str):
+                    word, is_function = one.value.value.split()[0], isinstance(before, ast.FunctionDef)
+                    yield f"{path.relative_to(ROOT)}:{one.lineno}", is_function, word.strip(",.:;")
 
 
 def import_cycles() -> list[set[str]]:

@@ -136,14 +136,14 @@ class _Plan(LaunchPlan):
         found: list[Launch] = []
         if self.measure is not None:
             kernel, grid, sizes = self.measure
-            found.append((kernel, grid, passed | rows | sums | noise | sizes))
+            found.append((kernel, grid, {**passed, **rows, **sums, **noise, **sizes}))
         kernel, grid, sizes = self.accept
         left = {"bonus_token_ids_ptr": bonus, **noise, "draw_sums_ptr": None if self.draw is None else draw_sums}
-        found.append((kernel, grid, output | published | passed | rows | sums | left | sizes))
+        found.append((kernel, grid, {**output, **published, **passed, **rows, **sums, **left, **sizes}))
         if self.draw is not None:
             kernel, grid, sizes = self.draw
             drawn = {"draw_sums_ptr": draw_sums, **published, **sums, "draft_ptr": draft, "logits_ptr": logits}
-            found.append((kernel, grid, output | drawn | noise | sizes))
+            found.append((kernel, grid, {**output, **drawn, **noise, **sizes}))
         return found
 
     def _cut_workspace(self, vocab_size: int) -> None:

@@ -119,16 +119,20 @@ class _Plan(LaunchPlan):
         output, sums = {"output_token_ids_ptr": output_token_ids}, {"cu_num_draft_tokens_ptr": cu_num_draft_tokens}
         drafted, target = {"draft_token_ids_ptr": ids}, {"target_probs_ptr": target_probs}
         drafts, noise = {"draft_probs_ptr": draft_probs}, {"exponentials_ptr": exponentials}
-        accepted = output | recover_rows | drafted | sums | drafts | target
-        accepted |= {"target_argmax_ptr": target_argmax, "bonus_token_ids_ptr": bonus_token_ids}
-        accepted |= {"temperature_ptr": temperature, "uniforms_ptr": uniforms, "synthetic_rates_ptr": synthetic_rates}
-        found: list[Launch] = [(self.accept_kernel, (self.batch_size, 1, 1), accepted | self.sizes)]
+        tokens = {"target_argmax_ptr": target_argmax, "bonus_token_ids_ptr": bonus_token_ids}
+        requests = {
+            "temperature_ptr": temperature,
+            "uniforms_ptr": uniforms,
+            "synthetic_rates_ptr": synthetic_rates,
+        }
+        read = {**drafted, **sums, **drafts, **target, **tokens, **requests, **self.sizes}
+        found: list[Launch] = [(self.accept_kernel, (self.batch_size, 1, 1), {**output, **recover_rows, **read})]
         if self.has_random:
             winners = {"tile_winners_ptr": part(words, self.winners_at, self.batch_size * self.num_tiles)}
-            raced = winners | recover_rows | drafted | drafts | target | noise
+            raced = {**winners, **recover_rows, **drafted, **drafts, **target, **noise}
             raced["vocab_size"] = self.sizes["vocab_size"]
             found.append((self.race_kernel, (self.batch_size, self.num_tiles, 1), raced))
-            recovered = output | recover_rows | winners | sums | target | noise | self.sizes
+            recovered = {**output, **recover_rows, **winners, **sums, **target, **noise, **self.sizes}
             recovered["num_tiles"] = self.num_tiles
             found.append((self.recovered_kernel, (self.batch_size, 1, 1), recovered))
         return found

@@ -116,7 +116,9 @@ class _Plan(LaunchPlan):
             found.append((of_min_p, by_tile, {**read, "min_p_ptr": min_p, **self.sizes}))
         drawn = {"sampled_token_ids_ptr": sampled_token_ids, "logsumexp_ptr": logsumexp, **read, "min_p_ptr": min_p}
         noise = {"seeds_ptr": seeds, "positions_ptr": positions, "rng_stream": self.rng_stream}
-        found.append((of_sample, (self.batch_size, 1, 1), drawn | noise | self.sizes | {"num_tiles": self.num_tiles}))
+        found.append(
+            (of_sample, (self.batch_size, 1, 1), {**drawn, **noise, **self.sizes, "num_tiles": self.num_tiles})
+        )
         return found
 
 

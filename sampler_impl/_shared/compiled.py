@@ -6,6 +6,15 @@ little: which tensors are there, of which type, and which of them begin at a mul
 A whole step has a plan that its user makes, and makes its keys itself (`_step/launch.py`). The other samplers are
 functions: what they launch for arguments of one kind is a `LaunchPlan`, which they find again by that kind
 (`kinds.py`).
+
+Nothing of this is remembered twice. What makes a call fast is found by different keys, of which no two can be one:
+
+    kinds.py       type, shape and strides of a function's arguments: checks passed. Addresses change at every call
+    known.py       identity of a plan's tensors by slot: checks passed, addresses and facts are known. No call of ours
+                   keeps a tensor, so functions cannot have it; and for a new batch of a step it says nothing
+    LaunchPlan     alignment, on top of a kind, which leaves it open
+    `by_key`       what Triton compiled a kernel for: several kinds and batches share it
+    replays.py     the last address of every tensor. Found first, and the only one that needs no launch
 """
 
 from __future__ import annotations
@@ -161,7 +170,7 @@ class LaunchPlan(ABC):
         types = [None if tensor is None else tensor.dtype for tensor in tensors]
         facts = tuple(None if one is None else (one, aligned) for one, aligned in zip(types, are_aligned, strict=True))
         launches = self.launches(facts)
-        keys = [_number_of((device, *map(_fact_of_flat, arguments.values()))) for _, _, arguments in launches]
+        keys = [number_of((device, *map(_fact_of_flat, arguments.values()))) for _, _, arguments in launches]
         return [kernel for kernel, _, _ in launches], keys
 
     def _launch_all(self, keys: list[int], stream: int | None, given: Given) -> None:
@@ -174,7 +183,7 @@ _NUMBERS: dict[Key, int] = {}
 _NEXT = count()
 
 
-def _number_of(key: Key) -> int:
+def number_of(key: Key) -> int:
     """Return always the same number, and that of no other key: one number is found faster than dozens of facts. A
     number that another thread was too late for is left out."""
     found = _NUMBERS.get(key)

@@ -22,7 +22,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .._shared.compiled import Compiled, Key, described, described_batch, stream_of
+from .._shared.compiled import Compiled, Key, described, described_batch, number_of, stream_of
 from .._shared.kernels import INTERPRETED, quiet_numpy
 from . import named
 from .edits import edit_kernel
@@ -160,7 +160,6 @@ class Launches:
         _, self.addresses = described(self.owned)
         self.views: dict[int, StepOutput] = {}
         self.known: dict[Key, int] = {}
-        self.kinds: dict[Key, int] = {}
         self.numbers = count()
 
     def _choose_kernels(self, device: torch.device) -> None:
@@ -260,14 +259,11 @@ class Launches:
         parameters, penalties, edits = checked.by_slot
         assert parameters is not None
         kind, (seeds, heat, filters) = parameters.described or self._describe(parameters, _parameters(inputs))
-        kinds, penalised, edited = (kind, 0, 0), NO_PENALTIES, NO_EDITS
-        if penalties is not None or edits is not None:
-            of_penalties, of_edits = 0, 0
-            if penalties is not None:
-                of_penalties, penalised = penalties.described or self._describe(penalties, _penalties(inputs))
-            if edits is not None and inputs.edits is not None:
-                of_edits, edited = edits.described or self._describe(edits, _edits(inputs.edits))
-            kinds = kind, of_penalties, of_edits
+        of_penalties, penalised, of_edits, edited = None, NO_PENALTIES, None, NO_EDITS
+        if penalties is not None:
+            of_penalties, penalised = penalties.described or self._describe(penalties, _penalties(inputs))
+        if edits is not None and inputs.edits is not None:
+            of_edits, edited = edits.described or self._describe(edits, _edits(inputs.edits))
         forced: Any = None if inputs.edits is None else inputs.edits.forced_token_ids  # Any: then its address
         stride, words = _row_strides(inputs)
         ids, dense, slot_stride, position_stride, logsumexp, step, temperature = _drafts(inputs)
@@ -276,7 +272,7 @@ class Launches:
         facts, addresses = described_batch(tensors, (stride, words, slot_stride, position_stride, step))
         logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = addresses
         own = self.addresses.row_logsumexp
-        return (kinds, facts), Given(
+        return (kind, of_penalties, of_edits, facts), Given(
             self._rows(self.addresses, logits, stride, grammar, words, penalised, ids),
             Requests(cu_num_rows, slots, seeds, positions, heat),
             filters,
@@ -285,9 +281,9 @@ class Launches:
         )
 
     def _describe(self, group: Group, given: tuple[Any, ...]) -> tuple[int, Any]:  # Any: as `Given`
-        """Give what kernels are compiled for a number, from 1: a key has one number instead of dozens of facts."""
+        """Give what kernels are compiled for a number: a key has that instead of dozens of facts."""
         facts, addresses = described(given)
-        group.described = self.kinds.setdefault(facts, len(self.kinds) + 1), addresses
+        group.described = number_of(facts), addresses
         return group.described
 
     def _given(self, inputs: StepInputs) -> Given:
