@@ -128,7 +128,7 @@ IN_CI = frozenset(
         *("filters/llama.cpp", "filters/transformers", "filters/mlx"),
     }
 )
-"""Asked by `tests/adapters` in every run of CI, on a CPU; with `make others ALL=1` more are."""
+"""Asked by `tests/engines` in every run of CI, on a CPU; with `make others ALL=1` more are."""
 
 NOT_TESTED = """## Not in the table
 
@@ -216,7 +216,9 @@ class NoVerdictError(Exception):
 
 def check(name: str, profile: str) -> Row:
     """What `fairdraw check` writes about the sampler, with one processor thread."""
-    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(
+        filter(None, (str(ROOT / "src"), str(ROOT / "engines" / "src"), os.environ.get("PYTHONPATH")))
+    )
     with tempfile.TemporaryDirectory() as scratch:  # nobody needs the crash files of known defects
         report = Path(scratch) / "report.json"
         command = [sys.executable, "-m", "fairdraw", "check", name, "--profile", profile, "--json", str(report)]
