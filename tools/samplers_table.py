@@ -254,8 +254,9 @@ def as_markdown(rows: Sequence[Row]) -> str:
     lines = [
         "# Third-party samplers",
         "",
-        "Written by `tools/samplers_table.py` from the results of `fairdraw check NAME`. `xfailed`: a known defect, "
-        "named below. `skipped`: the sampler does not support what the check needs; the reasons are below.",
+        "Written by `tools/samplers_table.py` from the results of `fairdraw check NAME`, after `pip install "
+        "fairdraw-engines`. `xfailed`: a known defect, named below. `skipped`: the sampler does not support what the "
+        "check needs; the reasons are below.",
         "",
         _summary(rows),
         "",

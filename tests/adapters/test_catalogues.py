@@ -199,7 +199,7 @@ ENGINES = sorted(read_rows("fairdraw_engines", "fairdraw-engines"))
 
 @pytest.mark.usefixtures("install")
 @pytest.mark.parametrize("name", ENGINES)
-def test_sampler_of_an_engine_is_told_how_to_be_installed(name: str) -> None:
+def test_refusal_of_an_engines_sampler_says_what_to_install(name: str) -> None:
     with pytest.raises(SamplerNotFound, match=r"\. Run pip install fairdraw-engines, which has samplers of other proj"):
         load(name)
 
