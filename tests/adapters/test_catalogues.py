@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,8 +29,7 @@ ADAPTER = """
 import fairdraw
 
 def make(row, device, **options):
-    sampler = fairdraw.rejection_sampler(lambda batch, noise: None, name=f"{row.name} on {device} {options}")
-    return sampler
+    return fairdraw.rejection_sampler(lambda batch, noise: None, name=f"{row.name} on {device} {options}")
 """
 
 
@@ -46,12 +44,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     Nothing else is installed: an empty entry stands before fairdraw-engines.
     """
 
-    def install(name: str, catalogue: str | None, init: str = "", entry: str | None = None) -> Path:
+    def install(name: str, catalogue: str, init: str = "", entry: str | None = None) -> Path:
         package = tmp_path / name.replace("-", "_")
         package.mkdir()
         (package / "__init__.py").write_text(init)
         (package / "adapter.py").write_text(ADAPTER)
-        if catalogue is not None:
+        if catalogue:
             (package / "samplers.toml").write_text(catalogue)
         add_metadata(tmp_path, name, f"[fairdraw.samplers]\n{name} = {entry or package.name}\n")
         return package
@@ -109,41 +107,32 @@ def test_defects_come_with_the_catalogue(install: Install) -> None:
 
 
 GOOD = f"api = {API}\n" + sampler("rejection/bad")
-BAD: dict[str, tuple[dict[str, str | None], str]] = {
+BAD: dict[str, tuple[dict[str, str], str]] = {
     "package cannot be imported": (
-        {"catalogue": GOOD, "init": "import no_such_module"},
+        {"init": "import no_such_module"},
         r"raised ModuleNotFoundError: No module named 'no_such_module', but an entry of fairdraw\.samplers must name a "
         r"package with that file\. Run pip install --force-reinstall bad-engine, or uninstall it\.$",
     ),
-    "package ends the process": ({"catalogue": GOOD, "init": "import sys; sys.exit(3)"}, r"raised SystemExit: 3, but"),
-    "no package": ({"catalogue": GOOD, "entry": "no_package"}, r"reading no_package/samplers\.toml raised ModuleNot"),
-    "a factory": ({"catalogue": GOOD, "entry": "bad_engine.adapter:make"}, r"must name a package with that file\."),
-    "no file": ({"catalogue": None}, r"reading bad_engine/samplers\.toml raised FileNotFoundError"),
+    "package ends the process": ({"init": "import sys; sys.exit(3)"}, r"raised SystemExit: 3, but"),
+    "no package": ({"entry": "no_package"}, r"reading no_package/samplers\.toml raised ModuleNotFoundError"),
+    "a factory": ({"entry": "bad_engine.adapter:make"}, r"must name a package with that file\."),
+    "no file": ({"catalogue": ""}, r"reading bad_engine/samplers\.toml raised FileNotFoundError"),
     "no TOML": ({"catalogue": "api = "}, r"raised TOMLDecodeError"),
     "older": (
-        {"catalogue": GOOD.replace(str(API), str(API - 1), 1)},
+        {"catalogue": f"api = {API - 1}"},
         rf"has api={API - 1}, but this fairdraw reads {API}: it was made for an older one\. "
         r"Run pip install --upgrade bad-engine\.$",
     ),
-    "newer": (
-        {"catalogue": GOOD.replace(str(API), str(API + 1), 1)},
-        rf"has api={API + 1}, .*made for a newer one\. Run pip install --upgrade fairdraw\.$",
-    ),
+    "newer": ({"catalogue": f"api = {API + 1}"}, r"for a newer one\. Run pip install --upgrade fairdraw\.$"),
     "no number": ({"catalogue": sampler("rejection/bad")}, r"has api=None, .*Run pip install --upgrade bad-engine\.$"),
     "no samplers": ({"catalogue": f"api = {API}"}, r"samplers must be a table"),
-    "no contract": (
-        {"catalogue": f"api = {API}\n" + sampler("mine")},
-        r"sampler='mine', but a name is CONTRACT/ORIGIN",
-    ),
+    "no contract": ({"catalogue": f"api = {API}\n" + sampler("me")}, r"sampler='me', but a name is CONTRACT/ORIGIN"),
     "no note": (
-        {"catalogue": f'api = {API}\n[samplers."rejection/bad"]\nfactory = "adapter:make"'},
-        r"has no factory or no note, but it must have both\. Correct it, or run pip uninstall bad-engine\.$",
+        {"catalogue": GOOD.partition("note")[0]},
+        r"must have both\. Correct it, or run pip uninstall bad",
     ),
     "unknown field": ({"catalogue": GOOD + "fast = true"}, r"has fast=True, but its fields are factory, note,"),
-    "unknown capability": (
-        {"catalogue": GOOD + 'unsupported = { "it cannot" = ["flying"] }'},
-        r"unsupported='flying', but it must be a capability",
-    ),
+    "unknown word": ({"catalogue": GOOD + 'unsupported = { "no" = ["to fly"] }'}, r"'to fly', but it must be a capab"),
 }
 
 
@@ -152,7 +141,7 @@ def test_bad_catalogue_is_named_with_a_remedy_and_the_rest_works(
     install: Install, given: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "bad_engine", raising=False)
-    install("bad-engine", **given)
+    install("bad-engine", **{"catalogue": GOOD, **given})
     install("good-engine", f"api = {API}\n" + sampler("rejection/good"))
 
     (fault,) = find_catalogues().faults
@@ -239,28 +228,11 @@ def test_validation_without_engines_says_what_to_install(tmp_path: Path, monkeyp
 # The template of the manual
 
 ENGINE = """
-import torch
-
 __version__ = "1.0"
 
 def verify(drafts, counts, draft_probs, target_probs, bonus):
-    rows, ends = [], torch.tensor(counts).cumsum(0).tolist()
-    for request, (count, end) in enumerate(zip(counts, ends)):
-        tokens = []
-        for row in range(end - count, end):
-            p, draft = target_probs[row], int(drafts[row])  # [vocab_size] float32
-            q = torch.zeros_like(p).index_fill(0, drafts[row].long(), 1) if draft_probs is None else draft_probs[row]
-            if q[draft] > 0 and torch.rand(()) * q[draft] < p[draft]:
-                tokens.append(draft)
-                continue
-            left = (p - q).clamp(min=0)  # [vocab_size] float32
-            tokens.append(int(torch.multinomial(left if left.any() else p, 1)))
-            break
-        else:
-            tokens.append(int(bonus[request]))
-        rows.append(tokens)
     drafts.zero_()
-    return rows
+    return bonus.tolist()
 """
 
 
@@ -269,7 +241,7 @@ def test_template_of_the_manual_is_a_catalogue(tmp_path: Path, monkeypatch: pyte
     for title, body in re.findall(r'^```\w+ title="([\w./]+)"\n(.*?)^```', section, flags=re.DOTALL | re.MULTILINE):
         (tmp_path / title).parent.mkdir(exist_ok=True)
         (tmp_path / title).write_text(body)
-    (tmp_path / "myengine.py").write_text(dedent(ENGINE))
+    (tmp_path / "myengine.py").write_text(ENGINE)
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
     ((name, package),) = project["entry-points"]["fairdraw.samplers"].items()
     add_metadata(tmp_path, project["name"], f"[fairdraw.samplers]\n{name} = {package}\n")

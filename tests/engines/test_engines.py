@@ -24,13 +24,14 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
-from fairdraw.adapters import SamplerNotFound, load, release_number
+from fairdraw.adapters import SamplerNotFound, known_names, load, release_number
 from fairdraw.adapters._catalogue import read_defects
-from fairdraw.properties import rejection, sampling
 from fairdraw.protocols import ExplicitNoise
 from fairdraw_engines._transformers import _race, multinomial_noise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairdraw._core.checks import Check
     from fairdraw._run.runner import CheckRecord
     from fairdraw.protocols import AnySampler
@@ -43,49 +44,35 @@ _VLLM, _OTHERS, _ALL = "python tools/install_vllm.py", "make others", "make othe
 _CARD = "pip install flashinfer-python, on a machine with a GPU"
 
 PACKAGES = {
-    "rejection/vllm": ("vllm", _VLLM),
-    "rejection/vllm-v2": ("vllm", _VLLM),
-    "rejection/transformers": ("transformers", "pip install transformers"),
-    "rejection/mlx": ("mlx_lm", _OTHERS),
-    "rejection/sglang": ("sglang", _OTHERS),
-    "rejection/sglang-block": ("sglang", _OTHERS),
-    "rejection/tpu-inference": ("tpu_inference", _ALL),
-    "rejection/lmdeploy": ("lmdeploy", _ALL),
-    "rejection/flashspec": ("flashspec", _OTHERS),
-    "sampling/vllm": ("vllm", _VLLM),
-    "sampling/transformers": ("transformers", "pip install transformers"),
-    "sampling/mlx": ("mlx_lm", _OTHERS),
-    "sampling/sglang": ("sglang", _OTHERS),
-    "sampling/llama.cpp": ("xllamacpp", _OTHERS),
-    "sampling/tpu-inference": ("tpu_inference", _ALL),
-    "sampling/tpu-inference-step": ("tpu_inference", _ALL),
-    "sampling/lmdeploy": ("lmdeploy", _ALL),
-    "sampling/lmdeploy-step": ("lmdeploy", _ALL),
-    "sampling/torch-multinomial": ("torch", "pip install torch"),
-    "sampling/torch-exponential": ("torch", "pip install torch"),
-    "filters/llama.cpp": ("xllamacpp", _OTHERS),
-    "filters/transformers": ("transformers", "pip install transformers"),
-    "filters/mlx": ("mlx_lm", _OTHERS),
-    "filters/aphrodite": ("aphrodite", _ALL),
-    "grammar/vllm": ("vllm", _VLLM),
-    "grammar/vllm-v2": ("vllm", _VLLM),
-    "grammar/sglang": ("sglang", _OTHERS),
-    "grammar/llguidance": ("llguidance", "pip install llguidance"),
-    "grammar/llguidance-numpy": ("llguidance", "pip install llguidance"),
-    "grammar/xgrammar": ("xgrammar", "pip install --no-deps xgrammar"),
-    "grammar/xgrammar-torch": ("xgrammar", "pip install --no-deps xgrammar"),
-    "grammar/xgrammar-triton": ("xgrammar", "pip install --no-deps xgrammar"),
-    "penalties/sglang": ("sglang", _OTHERS),
-    "penalties/sglang-library": ("sglang", _OTHERS),
-    "logprobs/transformers": ("transformers", "pip install transformers"),
-    "logprobs/vllm": ("vllm", _VLLM),
+    "aphrodite": ("aphrodite", _ALL),
+    "flashspec": ("flashspec", _OTHERS),
+    "llama.cpp": ("xllamacpp", _OTHERS),
+    "llguidance": ("llguidance", "pip install llguidance"),
+    "lmdeploy": ("lmdeploy", _ALL),
+    "mlx": ("mlx_lm", _OTHERS),
+    "sglang": ("sglang", _OTHERS),
+    "torch": ("torch", "pip install torch"),
+    "tpu-inference": ("tpu_inference", _ALL),
+    "transformers": ("transformers", "pip install transformers"),
+    "vllm": ("vllm", _VLLM),
+    "xgrammar": ("xgrammar", "pip install --no-deps xgrammar"),
 }
-"""Adapter to the package that it wraps, and how to get it."""
+"""Project to its package, and how to get that."""
+
+
+def package_for(name: str) -> tuple[str, str]:
+    """Return the package that the adapter `name` wraps, and how to get it."""
+    origin = name.partition("/")[2]
+    return next(found for project, found in PACKAGES.items() if origin.startswith(project))
+
+
+def named(contract: str, origins: str = "") -> tuple[str, ...]:
+    """Return names of a contract: of these origins, or all of the table but those that need a later vLLM."""
+    table = (name for name in samplers_table.SAMPLERS if name.startswith(f"{contract}/") and "vllm-v2" not in name)
+    return tuple(f"{contract}/{origin}" for origin in origins.split()) or tuple(table)
+
 
 SHARES = {"properties": 0.25, "statistical": 1.0}
-
-DISTRIBUTIONS_OF_FILTERS = ("DIST703", "DIST704", "DIST705", "DIST706")
-"""Each sampler's own `FilterPolicy` is asked for."""
 
 
 def require(package: str, command: str) -> None:
@@ -95,7 +82,7 @@ def require(package: str, command: str) -> None:
 
 def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
     """Distributions with the draws of `smoke`, properties with few cases: `tools/samplers_table.py` has all."""
-    require(*PACKAGES[name])
+    require(*package_for(name))
     smoke, sampler = PROFILES["smoke"], loaded(name)
     sessions = {suite: Session(profile=smoke.scaled(share), crash_folder=None) for suite, share in SHARES.items()}
     return [run_check(check, sampler, sessions[check.suite]) for check in checks]
@@ -103,7 +90,8 @@ def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
 
 def loaded(name: str) -> AnySampler:
     """The adapter. A release that is not the pinned one may have other names; the pinned one must load."""
-    distribution = next(iter(importlib.metadata.packages_distributions().get(PACKAGES[name][0], [PACKAGES[name][0]])))
+    package = package_for(name)[0]
+    distribution = next(iter(importlib.metadata.packages_distributions().get(package, [package])))
     try:
         return load(name, "cpu")
     except SamplerNotFound as error:
@@ -121,73 +109,44 @@ def broken(records: list[CheckRecord]) -> list[str]:
     ]
 
 
-REJECTION = ("rejection/transformers", "rejection/mlx")
+DISTRIBUTIONS = ("DIST703", "DIST704", "DIST705", "DIST706")
+"""Each sampler's own `FilterPolicy` is asked for."""
+KERNELS = "vllm vllm-v2 sglang sglang-block tpu-inference lmdeploy flashspec"
+ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
+    # Checks of few but wide cases take most of the time. MLX-LM supports 39 of these; two xfail.
+    (named("rejection", "transformers mlx"), lambda check: check.suite == "properties" and check.weight > 0.1, 37),
+    # Interpreted by Triton or compiled for each shape by JAX: structure and greedy requests, which need few draws.
+    (named("rejection", KERNELS), lambda check: check.code[:4] in ("REJ1", "REJ2"), 10),
+    (
+        named("sampling"),
+        lambda check: check.weight > 0.1 if check.suite == "properties" else check.code in DISTRIBUTIONS,
+        10,
+    ),
+    # Those of strides, which some fail as known, take long to be made smaller.
+    (
+        named("grammar", "xgrammar xgrammar-torch llguidance sglang vllm"),
+        lambda check: check.code in ("GRM101", "GRM106", "GRM116", "GRM125", "GRM130", "DIST971"),
+        3,
+    ),
+    # Structure alone, of which transformers has little.
+    (named("logprobs", "transformers vllm"), lambda check: check.code[:5] == "LPR10", 2),
+    (
+        named("filters"),
+        lambda check: check.code in ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163"),
+        2,
+    ),
+)
+"""Samplers, the checks that they are asked, and how many of these pass at least; `tools/samplers_table.py` runs all."""
 
 
-@pytest.mark.parametrize("name", REJECTION)
-def test_rejection_sampler_meets_its_contract(name: str) -> None:
-    """Checks of few but wide cases take most of the time, and are in the record of `tools/samplers_table.py`."""
-    records = asked_at_smoke(name, tuple(check for check in rejection.CHECKS if check.weight > 0.1))
-
-    assert not broken(records)
-    assert sum(record.status == "passed" for record in records) >= 37  # of 39 that MLX-LM supports; two xfail
-
-
-_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy", "flashspec")
-KERNELS = tuple(f"rejection/{origin}" for origin in _KERNELS)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_rejection_kernel_meets_its_contract(name: str) -> None:
-    """Interpreted by Triton or compiled for each shape by JAX: structure and greedy requests, which need few draws."""
-    checks = tuple(check for check in rejection.CHECKS if check.code[:4] in ("REJ1", "REJ2"))
-
-    records = asked_at_smoke(name, checks)
-
-    assert not broken(records)
-    assert sum(record.status == "passed" for record in records) >= 10
-
-
-SAMPLING = tuple(name for name in PACKAGES if name.startswith("sampling/"))
-
-
-@pytest.mark.parametrize("name", SAMPLING)
-def test_token_sampler_meets_its_contract(name: str) -> None:
-    """As above."""
-    distributions = (check for check in all_checks("statistical", "sampling") if check.code in DISTRIBUTIONS_OF_FILTERS)
-    properties = (check for check in sampling.CHECKS if check.weight > 0.1)
-
-    records = asked_at_smoke(name, (*properties, *distributions))
+@pytest.mark.parametrize(
+    ("name", "is_asked", "least"), [pytest.param(name, *how, id=name) for names, *how in ASKED for name in names]
+)
+def test_sampler_meets_its_contract(name: str, is_asked: Callable[[Check], bool], least: int) -> None:
+    records = asked_at_smoke(name, tuple(filter(is_asked, all_checks(contract=name.partition("/")[0]))))
 
     assert not broken(records)
-    assert sum(record.status == "passed" for record in records) >= 10
-
-
-MASKED = ("GRM101", "GRM106", "GRM116", "GRM125", "GRM130", "DIST971")
-"""Those of strides, which some fail as known, take long to be made smaller; `tools/samplers_table.py` runs all."""
-
-
-MASKERS = tuple(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm"))
-
-
-@pytest.mark.parametrize("name", MASKERS)
-def test_masker_meets_its_contract(name: str) -> None:
-    records = asked_at_smoke(name, tuple(check for check in all_checks(contract="grammar") if check.code in MASKED))
-
-    assert not broken(records)
-    assert sum(record.status == "passed" for record in records) >= 3
-
-
-LOGPROBS = ("logprobs/transformers", "logprobs/vllm")
-
-
-@pytest.mark.parametrize("name", LOGPROBS)
-def test_function_of_log_probabilities_meets_its_contract(name: str) -> None:
-    """Structure alone, of which transformers has little; `tools/samplers_table.py` runs all."""
-    records = asked_at_smoke(name, tuple(c for c in all_checks(contract="logprobs") if c.code[:5] == "LPR10"))
-
-    assert not broken(records)
-    assert sum(record.status == "passed" for record in records) >= 2
+    assert sum(record.status == "passed" for record in records) >= least
 
 
 PENALTIES = ("penalties/sglang", "penalties/sglang-library")
@@ -205,41 +164,24 @@ def test_penalties_meet_their_contract(name: str) -> None:
     assert {code for code, status in statuses.items() if status == "skipped"} == {"PEN104", "PEN113", "PEN401"}
 
 
-FILTERED = ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163")
-"""A few of them; `tools/samplers_table.py` runs all."""
-
-
-FILTERERS = [name for name in PACKAGES if name.startswith("filters/")]
-
-
-@pytest.mark.parametrize("name", FILTERERS)
-def test_filters_meet_their_contract(name: str) -> None:
-    records = asked_at_smoke(name, tuple(check for check in all_checks(contract="filters") if check.code in FILTERED))
-
-    assert not broken(records)
-    assert sum(record.status == "passed" for record in records) >= 2
-
-
 def test_at_least_20_samplers_of_10_projects_are_in_the_table_and_15_of_them_in_ci() -> None:
     answered = {row["name"] for row in samplers_table.read(RECORD).values() if not row["problem"]}
     projects = {samplers_table.SAMPLERS[name].page for name in answered}
 
-    assert set(PACKAGES) <= set(samplers_table.SAMPLERS)  # those of vLLM 0.33.0 are not here
     assert len(answered) >= 20
     assert len(projects) >= 10
     assert len(samplers_table.IN_CI & answered) >= 15
 
 
 def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
-    in_ci = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS, *FILTERERS, *PENALTIES}
-    assert {name for name in in_ci if PACKAGES[name][1] != _ALL} == samplers_table.IN_CI
+    in_ci = {name for names, *_ in ASKED for name in names} | {*PENALTIES}
+    assert {name for name in in_ci if package_for(name)[1] != _ALL} == samplers_table.IN_CI
 
 
 def test_defects_name_adapters_and_checks_that_exist() -> None:
-    codes = {check.code for check in all_checks()} | {check.code for check in sampling.CHECKS}
+    codes = {check.code for check in all_checks()}
     for defect in read_defects("fairdraw_engines"):
-        needs_more = "/vllm" in defect["sampler"] or "flashinfer" in defect["sampler"]  # another release, a GPU
-        assert defect["sampler"] in PACKAGES or needs_more
+        assert defect["sampler"] in known_names()
         assert set(defect["checks"]) <= codes
         assert not defect.get("link", "").startswith("docs/") or (ROOT / defect["link"]).is_file()
 
@@ -247,7 +189,7 @@ def test_defects_name_adapters_and_checks_that_exist() -> None:
 def test_recovery_of_tpu_inference_reaches_exponentials_of_zero() -> None:
     """`docs/findings/tpu-inference-zero-exponential.md`."""
     check = next(check for check in all_checks() if check.code == "DIST341")
-    require(*PACKAGES["rejection/tpu-inference"])
+    require(*PACKAGES["tpu-inference"])
     with pytest.raises(CheckFailure, match="tokens that hardly ever come do: exponentials that are 0"):
         check.run(loaded("rejection/tpu-inference"), profile=PROFILES["ci"], seed=0)
 
@@ -282,7 +224,7 @@ assert tokens(1) == tokens(8), (tokens(1), tokens(8))
 
 def test_tokens_of_tpu_inference_do_not_depend_on_the_number_of_devices() -> None:
     """Rows that are spread over eight virtual devices, in a process of its own: JAX counts its devices once."""
-    require(*PACKAGES["rejection/tpu-inference"])
+    require(*PACKAGES["tpu-inference"])
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     environment = {**os.environ, **devices, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-c", SHARDED]
@@ -357,9 +299,8 @@ def package_of(page: Path) -> tuple[str, str]:
     project = page.stem.partition("-")[0]
     if needs_gpu(page):
         return "flashinfer", _CARD
-    of_servers = ("mlx_lm", _OTHERS)  # what a page about several has beside transformers
-    own = (found for name, found in PACKAGES.items() if name.partition("/")[2].startswith(project))
-    return of_servers if project == "servers" else next(own)
+    project = "mlx" if project == "servers" else project  # what a page about several has beside transformers
+    return next(found for name, found in PACKAGES.items() if name.startswith(project))
 
 
 def too_new(page: Path) -> str:
