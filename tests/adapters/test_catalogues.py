@@ -86,7 +86,7 @@ def test_samplers_of_a_package_are_listed_and_loaded_by_name(install: Install) -
 
 def test_listing_imports_no_sampler_and_no_torch(install: Install) -> None:
     package = install("light-engine", f"api = {API}\n" + sampler("rejection/light"))
-    (package / "adapter.py").write_text("1 / 0")
+    (package / "__init__.py").write_text("1 / 0")
     code = (
         "import sys, fairdraw.adapters as adapters\n"
         "print('rejection/light' in adapters.known_names(), 'torch' in sys.modules, 'numpy' in sys.modules)"
@@ -108,13 +108,13 @@ def test_defects_come_with_the_catalogue(install: Install) -> None:
 
 GOOD = f"api = {API}\n" + sampler("rejection/bad")
 BAD: dict[str, tuple[dict[str, str], str]] = {
-    "package cannot be imported": (
-        {"init": "import no_such_module"},
-        r"raised ModuleNotFoundError: No module named 'no_such_module', but an entry of fairdraw\.samplers must name a "
-        r"package with that file\. Run pip install --force-reinstall bad-engine, or uninstall it\.$",
+    "no package": (
+        {"entry": "no_package"},
+        r"^samplers of bad-engine: reading no_package/samplers\.toml raised ModuleNotFoundError: No package named "
+        r"'no_package', but an entry of fairdraw\.samplers must name a package with that file\. Run pip install "
+        r"--force-reinstall bad-engine, or uninstall it\.$",
     ),
-    "package ends the process": ({"init": "import sys; sys.exit(3)"}, r"raised SystemExit: 3, but"),
-    "no package": ({"entry": "no_package"}, r"reading no_package/samplers\.toml raised ModuleNotFoundError"),
+    "package above that ends the process": ({"entry": "bad_engine.inner", "init": "exit(3)"}, r"raised SystemExit: 3"),
     "a factory": ({"entry": "bad_engine.adapter:make"}, r"must name a package with that file\."),
     "no file": ({"catalogue": ""}, r"reading bad_engine/samplers\.toml raised FileNotFoundError"),
     "no TOML": ({"catalogue": "api = "}, r"raised TOMLDecodeError"),
@@ -172,6 +172,22 @@ def test_name_of_two_packages_is_nobodys_and_a_name_of_fairdraws_own_stays(insta
     )
     with pytest.raises(SamplerNotFound, match="first-engine and second-engine have it"):
         load("rejection/both")
+
+
+@pytest.mark.parametrize(
+    ("init", "words"),
+    [
+        ("import no_module", r"it needs the package no_module, which is not installed\. Run pip install no_module\."),
+        ("1 / 0", r"making it raised ZeroDivisionError: division by zero\."),
+    ],
+)
+def test_package_that_cannot_be_imported_is_listed_and_refused(install: Install, init: str, words: str) -> None:
+    install(f"broken-{len(init)}", f"api = {API}\n" + sampler("rejection/broken"), init)
+
+    assert "rejection/broken" in known_names()
+    with pytest.raises(SamplerNotFound, match=words):
+        load("rejection/broken")
+    assert load("rejection/torch", "cpu").name == "rejection/torch"
 
 
 def test_factory_that_is_not_there_is_said(install: Install) -> None:

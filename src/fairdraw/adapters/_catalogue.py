@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeGuard
 
 from fairdraw._core.contracts import CONTRACTS
@@ -114,7 +115,7 @@ def is_affected(defect: Defect, sampler: str, release: str) -> bool:
 @cache
 def read_defects(package: str) -> list[Defect]:
     """Return the entries of `known_defects.toml` in `package`; none if there is no such file."""
-    file = files(package) / "known_defects.toml"
+    file = _folder(package) / "known_defects.toml"
     found: list[Defect] = tomllib.loads(file.read_text(encoding="utf-8"))["defect"] if file.is_file() else []
     return found
 
@@ -178,8 +179,8 @@ def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:
     """
     path = f"{package}/samplers.toml"
     try:
-        data = tomllib.loads((files(package) / "samplers.toml").read_text(encoding="utf-8"))
-    except (Exception, SystemExit) as error:  # whatever importing the package raises
+        data = tomllib.loads((_folder(package) / "samplers.toml").read_text(encoding="utf-8"))
+    except (Exception, SystemExit) as error:  # whatever importing what is above the package raises
         raise BadCatalogue(
             f"reading {path} raised {brief(error)}, but an entry of {GROUP} must name a package with that file. "
             f"Run pip install --force-reinstall {owner}, or uninstall it."
@@ -197,6 +198,18 @@ def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:
         raise BadCatalogue(f"{path}: {problem}. Correct it, or run pip uninstall {owner}.")
     install = data.get("install", {})
     return {name: SamplerRow(name, package, install, **row) for name, row in data["samplers"].items()}
+
+
+def _folder(package: str) -> Path:
+    """Return the folder of a package, which is not imported.
+
+    Raises:
+        ModuleNotFoundError: If there is no such package.
+    """
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"No package named {package!r}", name=package)
+    return Path(spec.submodule_search_locations[0])
 
 
 _FIELDS: dict[str, type] = {
