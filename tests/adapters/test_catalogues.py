@@ -175,26 +175,36 @@ def test_name_of_two_packages_is_nobodys_and_a_name_of_fairdraws_own_stays(insta
 
 
 @pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ('sampler = "rejection/it"\nchecks = []\nreason = ""', r"names rejection/it, which samplers\.toml has not"),
+        ('sampler = "rejection/bad"\nchecks = []', r"has sampler, checks, but it must have sampler, checks and reason"),
+        ("sampler = ", r"known_defects\.toml: TOMLDecodeError"),
+    ],
+)
+def test_bad_entry_of_a_defect_leaves_the_catalogue_out(install: Install, entry: str, words: str) -> None:
+    package = install(f"bad{len(entry)}-engine", GOOD)
+    (package / "known_defects.toml").write_text(f"[[defect]]\n{entry}")
+
+    (fault,) = find_catalogues().faults
+    assert re.search(words, fault), fault
+
+
+@pytest.mark.parametrize(
     ("init", "words"),
     [
         ("import no_module", r"it needs the package no_module, which is not installed\. Run pip install no_module\."),
         ("1 / 0", r"making it raised ZeroDivisionError: division by zero\."),
+        ("", r"making it raised AttributeError: module .* has no attribute 'built'"),
     ],
 )
-def test_package_that_cannot_be_imported_is_listed_and_refused(install: Install, init: str, words: str) -> None:
-    install(f"broken-{len(init)}", f"api = {API}\n" + sampler("rejection/broken"), init)
+def test_package_that_cannot_be_imported_or_has_no_factory_is_refused(install: Install, init: str, words: str) -> None:
+    install(f"broken-{len(init)}", f"api = {API}\n" + sampler("rejection/broken").replace(":make", ":built"), init)
 
     assert "rejection/broken" in known_names()
     with pytest.raises(SamplerNotFound, match=words):
         load("rejection/broken")
     assert load("rejection/torch", "cpu").name == "rejection/torch"
-
-
-def test_factory_that_is_not_there_is_said(install: Install) -> None:
-    install("hollow-engine", f"api = {API}\n" + sampler("rejection/hollow").replace(":make", ":built"))
-
-    with pytest.raises(SamplerNotFound, match=r"making it raised AttributeError: module .* has no attribute 'built'"):
-        load("rejection/hollow")
 
 
 # Without fairdraw-engines

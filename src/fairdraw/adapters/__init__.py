@@ -169,7 +169,7 @@ def _attribute(spec: str, module: object, path: str) -> object:
 
 
 def _made(spec: str, found: object) -> object:
-    """The sampler itself: `found`, or what it returns when called."""
+    """Return the sampler itself: `found`, or what it returns when called."""
     if _is_sampler(found) and not isinstance(found, type):
         return found
     if not callable(found):

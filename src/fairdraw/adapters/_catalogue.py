@@ -114,10 +114,18 @@ def is_affected(defect: Defect, sampler: str, release: str) -> bool:
 
 @cache
 def read_defects(package: str) -> list[Defect]:
-    """Return the entries of `known_defects.toml` in `package`; none if there is no such file."""
+    """Return the entries of `known_defects.toml` in `package`; none if there is no such file.
+
+    Raises:
+        ValueError: If it is no such file, or an entry lacks a field.
+    """
     file = _folder(package) / "known_defects.toml"
-    found: list[Defect] = tomllib.loads(file.read_text(encoding="utf-8"))["defect"] if file.is_file() else []
-    return found
+    found = tomllib.loads(file.read_text(encoding="utf-8")).get("defect", []) if file.is_file() else []
+    for entry in found:
+        if not {"sampler", "checks", "reason"} <= set(entry) <= {*Defect.__annotations__}:
+            raise ValueError(f"an entry has {', '.join(entry)}, but it must have sampler, checks and reason")
+    defects: list[Defect] = found
+    return defects
 
 
 def release_number(release: str) -> tuple[int, ...]:
@@ -193,9 +201,9 @@ def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:
             f"{path} has api={api!r}, but this fairdraw reads {API}: it was made for {other} one. "
             f"Run pip install --upgrade {stale}."
         )
-    problem = _problem(data)
+    problem = _problem(data) or _problem_of_defects(package, data["samplers"])
     if problem is not None:
-        raise BadCatalogue(f"{path}: {problem}. Correct it, or run pip uninstall {owner}.")
+        raise BadCatalogue(f"{package}: {problem}. Correct it, or run pip uninstall {owner}.")
     install = data.get("install", {})
     return {name: SamplerRow(name, package, install, **row) for name, row in data["samplers"].items()}
 
@@ -237,6 +245,14 @@ def _problem(data: Mapping[str, Any]) -> str | None:  # Any: whatever stands in 
         except (ValueError, TypeError) as error:
             return f"sampler={name!r}: {error}".rstrip(".")
     return None
+
+
+def _problem_of_defects(package: str, samplers: Mapping[str, object]) -> str | None:
+    try:
+        unknown = sorted({defect["sampler"] for defect in read_defects(package)} - set(samplers))
+    except (ValueError, TypeError, AttributeError) as error:  # of TOML, or of other types than an entry has
+        return f"known_defects.toml: {brief(error)}"
+    return f"known_defects.toml names {', '.join(unknown)}, which samplers.toml has not" if unknown else None
 
 
 def _are_strings(value: object) -> TypeGuard[Mapping[str, str]]:
