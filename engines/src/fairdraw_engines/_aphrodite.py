@@ -45,7 +45,7 @@ _FIELDS = {
     },
     "xtc": {"xtc_threshold": "xtc_threshold", "xtc_probability": "xtc_probability"},
 }
-"""Filter to its fields of `SamplingMetadata`, each with ours; the defaults are equal."""
+"""Fields of `SamplingMetadata` by filter, each with ours; the defaults are equal."""
 _NAMES = (
     "DRY PENALTIES NO_REPEAT_NGRAM TEMPERATURE TOP_NSIGMA TOP_P_TOP_K TOP_A MIN_P TFS ETA_CUTOFF EPSILON_CUTOFF "
     "TYPICAL_P QUADRATIC XTC"
@@ -53,7 +53,7 @@ _NAMES = (
 
 
 def make(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
-    """The filters of the installed Aphrodite; the name carries its release.
+    """Return the filters of the installed Aphrodite; the name carries its release.
 
     Raises:
         ModuleNotFoundError: If Aphrodite is missing.

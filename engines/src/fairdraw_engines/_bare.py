@@ -23,7 +23,7 @@ Stubs = dict[str, dict[str, Any]]  # Any: whatever the module's names stand for
 
 
 def release_of(distribution: str) -> str:
-    """The version of an installed distribution.
+    """Return the version of an installed distribution.
 
     Raises:
         ModuleNotFoundError: If it is missing.
@@ -63,7 +63,7 @@ def import_bare(*modules: str, stubs: Stubs | None = None) -> list[Any]:  # Any:
 
 
 def _above(module: str) -> list[str]:
-    """The packages that a module is in, outermost first."""
+    """Return the packages that a module is in, outermost first."""
     parts = module.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
@@ -80,7 +80,7 @@ def _module(name: str, names: Mapping[str, object]) -> ModuleType:
 
 @contextmanager
 def _restored(packages: set[str]) -> Iterator[None]:
-    """Afterwards `sys.modules` has of these packages what it had before."""
+    """Let `sys.modules` have of these packages afterwards what it had before."""
 
     def loaded() -> dict[str, ModuleType]:
         return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in packages}

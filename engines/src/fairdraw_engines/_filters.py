@@ -28,7 +28,7 @@ _NONE = "it has none, or not in this form"
 
 
 def transformers(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
-    """The warpers of the installed transformers; the name carries its release."""
+    """Return the warpers of the installed transformers; the name carries its release."""
     with quiet_imports():
         import transformers
         from transformers import GenerationConfig
@@ -62,7 +62,7 @@ def _config(kind: Any, params: FilterParams) -> Any:  # Any: GenerationConfig
 
 
 def mlx(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
-    """The functions of the installed MLX-LM; the name carries its release. They run on the CPU."""
+    """Return the functions of the installed MLX-LM; the name carries its release. They run on the CPU."""
     from fairdraw_engines._mlx import _release
 
     name = f"mlx-lm filters {_release()}"
@@ -97,7 +97,7 @@ def _mlx_row(logits: Tensor, params: FilterParams) -> Tensor:  # [vocab_size] fl
 
 
 def _known(row: SamplerRow, name: str, function: Any, chain: FilterChain, device: str) -> FunctionLogitsFilterer:
-    """Any: a function under the contract."""
+    """Return the sampler of a function under the contract, which is Any."""
     capabilities = row.capabilities({_NONE: tuple(chain.unsupported())})
     return FunctionLogitsFilterer(
         name, partial(function), chain, device, capabilities, known_defects=row.known_defects()

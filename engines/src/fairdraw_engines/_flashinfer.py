@@ -51,7 +51,7 @@ _TRACES = (
 
 
 def sampling(row: SamplerRow, device: str, *, function: str) -> FunctionTokenSampler:
-    """The functions `..._from_probs` or `..._from_logits`, or those that SGLang's backend `flashinfer` calls.
+    """Return the functions `..._from_probs` or `..._from_logits`, or those that SGLang's backend `flashinfer` calls.
 
     Raises:
         UnusableRelease: Without a CUDA device or the library.
@@ -66,7 +66,7 @@ def sampling(row: SamplerRow, device: str, *, function: str) -> FunctionTokenSam
 
 
 def rejection(row: SamplerRow, device: str) -> FunctionSampler:
-    """`chain_speculative_sampling`.
+    """Return `chain_speculative_sampling`.
 
     Raises:
         UnusableRelease: Without a CUDA device or the library.
@@ -79,7 +79,8 @@ def rejection(row: SamplerRow, device: str) -> FunctionSampler:
 
 
 def _from_probs(fi: Sampling, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
-    """The function that fits what the batch filters by; with min-p the others' probabilities are renormalised first."""
+    """Return the function that fits what the batch filters by; with min-p the others' probabilities are renormalised
+    first."""
     assert not isinstance(noise, RaceNoise)  # unsupported
     probs = fi.softmax(batch.logits.float(), batch.temperature)
     top_k, top_p, min_p = batch.top_k, batch.top_p, batch.min_p
@@ -98,7 +99,7 @@ def _from_probs(fi: Sampling, batch: SamplingBatch, noise: SamplingNoise) -> Ten
 
 
 def _from_logits(fi: Sampling, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
-    """Gumbel noise where nothing is filtered, as vLLM calls it where top-k and top-p are."""
+    """Draw by Gumbel noise where nothing is filtered, as vLLM calls it where top-k and top-p are."""
     assert not isinstance(noise, RaceNoise)  # unsupported
     logits = batch.logits.float() / batch.temperature[:, None]
     tokens: Tensor
@@ -113,7 +114,7 @@ def _from_logits(fi: Sampling, batch: SamplingBatch, noise: SamplingNoise) -> Te
 
 
 def as_sglang(fi: Sampling, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
-    """As SGLang's `_sample_from_probs`: in turn if any request has a min-p, else top-k and top-p jointly."""
+    """Draw as SGLang's `_sample_from_probs`: in turn if any request has a min-p, else top-k and top-p jointly."""
     assert not isinstance(noise, RaceNoise)  # unsupported
     probs = batch.logits.float().div(batch.temperature[:, None]).softmax(-1)
     one = torch.ones_like(batch.temperature)
@@ -139,7 +140,8 @@ _SAMPLERS: dict[str, tuple[Callable[[Sampling, SamplingBatch, SamplingNoise], Te
 def _verify(
     fi: Sampling, batch: SpecDecodeBatch, noise: RejectionNoise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """One call per number of drafts. The bonus token's row allows that token alone; n-gram drafts get one-hot rows."""
+    """Call the function once per number of drafts. The bonus token's row allows that token alone; n-gram drafts get
+    one-hot rows."""
     assert not isinstance(noise, ExplicitNoise)  # unsupported
     target_probs, draft_probs = batch.target_probs(), one_hot_or_dense(batch)
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
@@ -160,7 +162,7 @@ def _verify(
 
 
 def one_hot_or_dense(batch: SpecDecodeBatch) -> Tensor:  # [num_tokens, vocab_size] float32
-    """The draft distributions; of n-gram drafts, rows that allow the draft alone."""
+    """Return the draft distributions; of n-gram drafts, rows that allow the draft alone."""
     if batch.draft_probs is not None:
         return batch.draft_probs
     return torch.nn.functional.one_hot(batch.draft_token_ids.long(), batch.vocab_size).float()
@@ -171,7 +173,7 @@ def one_hot_or_dense(batch: SpecDecodeBatch) -> Tensor:  # [num_tokens, vocab_si
 
 @cache
 def load() -> Sampling:
-    """`flashinfer.sampling` as released, on our library.
+    """Return `flashinfer.sampling` as released, on our library.
 
     Raises:
         ModuleNotFoundError: If its file is missing.
@@ -184,7 +186,7 @@ def load() -> Sampling:
 
 @contextmanager
 def _importable() -> Iterator[None]:
-    """FlashInfer's file lies beside the library."""
+    """Make FlashInfer's file importable, which lies beside the library."""
     sys.path.insert(0, str(kernels.folder().resolve()))
     try:
         yield
@@ -218,7 +220,7 @@ _BUFFERS: dict[tuple[str, torch.device], Tensor] = {}
 
 
 def _buffer(name: str, num_bytes: int, device: torch.device, zero_init: bool = False) -> Tensor:  # [num_bytes] uint8
-    """Kept for the process, as FlashInfer keeps it."""
+    """Return a buffer that is kept for the process, as FlashInfer keeps it."""
     if (name, device) not in _BUFFERS:
         make = torch.zeros if zero_init else torch.empty
         _BUFFERS[name, device] = make(num_bytes, dtype=torch.uint8, device=device)
@@ -226,7 +228,7 @@ def _buffer(name: str, num_bytes: int, device: torch.device, zero_init: bool = F
 
 
 class Noise(ctypes.Structure):
-    """Of flashinfer_kernels.cu."""
+    """Structure of flashinfer_kernels.cu."""
 
     _fields_ = (
         ("seeds", ctypes.c_void_p),
@@ -239,14 +241,14 @@ class Noise(ctypes.Structure):
 
 
 def noise_of(seeds: Tensor | None, seed: int, offsets: Tensor | None, offset: int) -> Any:  # Any: ctypes' reference
-    """Per row (or one for all of them, `[1]`), or as numbers beside `None`."""
+    """Return seeds and offsets per row (or one for all of them, `[1]`), or as numbers beside `None`."""
     strides = (int(one is not None and one.numel() > 1) for one in (seeds, offsets))
     addresses = (None if one is None else kernels.address(one) for one in (seeds, offsets))
     return ctypes.byref(Noise(*addresses, *strides, seed % 2**64, offset % 2**64))
 
 
 class Module:
-    """What FlashInfer would compile: the functions of csrc/flashinfer_sampling_binding.cu, with their arguments.
+    """Module that FlashInfer would compile: the functions of csrc/flashinfer_sampling_binding.cu, with their arguments.
 
     A parameter of the filters comes as a tensor per row and a number that stands for it where the tensor is `None`.
     The last five arguments of a function that draws: whether it is deterministic, and those of `noise_of`.
@@ -301,7 +303,7 @@ class Module:
 
 
 def _draw(name: str, arguments: tuple[Any, ...], noise: Sequence[Any]) -> None:  # Any: as in `Module`
-    """One token per row of the output, the second argument, from the rows of the first one."""
+    """Draw one token per row of the output, the second argument, from the rows of the first one."""
     rows, output = arguments[:2]
     deterministic, *numbers = noise
     kernels.call(name, *arguments, len(output), rows.shape[1], int(deterministic), noise_of(*numbers))

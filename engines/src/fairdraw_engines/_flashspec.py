@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def make(row: SamplerRow, device: str) -> FunctionSampler:
-    """The step of the installed FlashSpec; its name carries the release."""
+    """Return the step of the installed FlashSpec; its name carries the release."""
     name = f"flashspec {release_of('flashspec')}"
     stubs: dict[str, dict[str, Any]] = {"flashspec.utils.logging": {"get_logger": logging.getLogger}}  # Any: see _bare
     (module,) = import_bare("flashspec.sampling.rejection", stubs=stubs)
@@ -61,7 +61,7 @@ def _step(
     batch: SpecDecodeBatch,
     requests: Sequence[int],
 ) -> Tensor:  # [len(requests), 2] int64
-    """Accepted drafts and the last token of requests with equally many drafts."""
+    """Return the accepted drafts and the last token of requests with equally many drafts."""
     drafts = _of_requests(batch.draft_token_ids, batch, requests).long()
     bonus = torch.full((len(requests), batch.vocab_size), -torch.inf, device=batch.device)
     bonus.scatter_(1, batch.bonus_token_ids[list(requests)].long(), 0)
@@ -75,7 +75,7 @@ def _step(
 
 
 def _of_requests(rows: Tensor, batch: SpecDecodeBatch, requests: Sequence[int]) -> Tensor:
-    """`[num_tokens, ...]` to `[len(requests), num_drafts, ...]`."""
+    """Turn `[num_tokens, ...]` to `[len(requests), num_drafts, ...]`."""
     counts = torch.tensor(batch.num_draft_tokens)
     first = (counts.cumsum(0) - counts)[list(requests), None]
     return rows[(first + torch.arange(batch.num_draft_tokens[requests[0]])).to(rows.device)]

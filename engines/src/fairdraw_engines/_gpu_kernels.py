@@ -29,7 +29,7 @@ class KernelError(RuntimeError):
 
 
 def folder() -> Path:
-    """Of the library, and of the Python files that belong to its kernels."""
+    """Return the folder of the library, and of the Python files that belong to its kernels."""
     return Path(os.environ.get(VARIABLE) or Path(".cache") / "gpu_kernels")
 
 
@@ -46,7 +46,7 @@ def require(device: str) -> None:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The loaded library.
+    """Return the loaded library.
 
     Raises:
         UnusableRelease: If it is missing, or cannot be loaded.
@@ -65,7 +65,7 @@ def library() -> ctypes.CDLL:
 
 
 def versions() -> dict[str, str]:
-    """What the library was built from: project or `nvcc` to version, and `arch`."""
+    """Return what the library was built from: project or `nvcc` to version, and `arch`."""
     found: dict[str, str] = json.loads((folder() / "versions.json").read_text())
     return found
 
@@ -93,7 +93,7 @@ def _packed(argument: Any) -> Any:  # Any: see `call`
 
 
 def address(tensor: Tensor) -> ctypes.c_void_p:  # [...] any
-    """Of the first element.
+    """Return the address of the first element.
 
     Raises:
         ValueError: If the tensor is not contiguous.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def xgrammar(
     row: SamplerRow, device: str, *, backend: Literal["cpu", "torch_native", "triton"] = "cpu"
 ) -> FunctionGrammarMasker:
-    """`apply_token_bitmask_inplace`; it leaves columns beyond the bitmask, as documented, and warns of them."""
+    """Return `apply_token_bitmask_inplace`; it leaves columns beyond the bitmask, as documented, and warns of them."""
     slow = backend == "triton" and triton_is_interpreted(device)
     with quiet_imports():
         library = importlib.import_module("xgrammar")
@@ -48,7 +48,7 @@ def xgrammar(
 
 
 def _as_on_a_gpu(is_needed: bool) -> Any:  # Any: a context
-    """Of two processors, so that their loops over work are run, too."""
+    """Pretend a GPU of two processors, so that their loops over work are run, too."""
     properties = SimpleNamespace(multi_processor_count=2, gcnArchName="")
     if not is_needed:
         return mock.patch.dict({})
@@ -56,7 +56,8 @@ def _as_on_a_gpu(is_needed: bool) -> Any:  # Any: a context
 
 
 def llguidance(row: SamplerRow, device: str, *, numpy: bool = False) -> FunctionGrammarMasker:
-    """`apply_token_bitmask_inplace` of `llguidance.torch`, or of `llguidance.numpy`; columns beyond are forbidden."""
+    """Return `apply_token_bitmask_inplace` of `llguidance.torch`, or of `llguidance.numpy`; columns beyond are
+    forbidden."""
     name = f"{row.name.partition('/')[2]} {metadata.version('llguidance')}"
     with quiet_imports():
         module = importlib.import_module(f"llguidance.{'numpy' if numpy else 'torch'}")
@@ -79,7 +80,7 @@ _SGLANG_FILE = "sglang/kernels/ops/grammar/bitmask_ops.py"
 
 
 def sglang(row: SamplerRow, device: str) -> FunctionGrammarMasker:
-    """`apply_token_bitmask_inplace_triton`, an older copy of xgrammar's; its file is loaded by itself."""
+    """Return `apply_token_bitmask_inplace_triton`, an older copy of xgrammar's; its file is loaded by itself."""
     slow = triton_is_interpreted(device)
     cores = SimpleNamespace(get_device_core_count=lambda: 2 if slow else 132)
     with mock.patch.dict("sys.modules", {"sglang.srt.utils": cores}):

@@ -39,7 +39,7 @@ _ARGUMENTS: dict[str, tuple[type, ...]] = {
     "temp": (c_float,),
     "dist": (c_uint32,),
 }
-"""Of `llama_sampler_init_NAME`."""
+"""Arguments of `llama_sampler_init_NAME`."""
 
 
 class _Tokens(Structure):
@@ -62,7 +62,7 @@ class _Sampler:
 
 
 def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The samplers of the installed xllamacpp; the name carries its release. They run on the CPU.
+    """Return the samplers of the installed xllamacpp; the name carries its release. They run on the CPU.
 
     Raises:
         ModuleNotFoundError: If xllamacpp is missing.
@@ -76,7 +76,8 @@ def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """Its shared library, with the types of the functions that are called; the package is not imported."""
+    """Return the package's shared library, with the types of the functions that are called; the package is not
+    imported."""
     spec = util.find_spec("xllamacpp")
     folders = (spec and spec.submodule_search_locations) or ()
     path = next((path for folder in folders for path in Path(folder).glob("xllamacpp*.so")), None)
@@ -102,7 +103,7 @@ def _sample(library: ctypes.CDLL, batch: SamplingBatch, noise: SamplingNoise) ->
 
 
 def _dist(library: ctypes.CDLL, noise: SeededNoise, request: int) -> _Sampler:
-    """Each request's own, by its seed or by one hashed from the call's; it goes on from step to step."""
+    """Return each request's own sampler, by its seed or by one hashed from the call's; it goes on from step to step."""
     key = f"llama.cpp {request}"
     if key not in noise.kept:
         own = noise.request_seeds.get(request)
@@ -121,7 +122,8 @@ def _token(library: ctypes.CDLL, batch: SamplingBatch, request: int, dist: _Samp
 
 
 def _filters(library: ctypes.CDLL, batch: SamplingBatch, request: int) -> list[_Sampler]:
-    """Those of the request's parameters; a filter that keeps at least one token, as llama.cpp's default says."""
+    """Return the filters of the request's parameters; a filter that keeps at least one token, as llama.cpp's default
+    says."""
     chain = []
     if batch.top_k is not None:
         chain.append(_Sampler(library, "top_k", int(batch.top_k[request])))

@@ -33,7 +33,7 @@ _ARGUMENTS: dict[str, tuple[type, ...]] = {
     "mirostat": (c_int32, c_uint32, c_float, c_float, c_int32),
     "mirostat_v2": (c_uint32, c_float, c_float),
 }
-"""Of `llama_sampler_init_NAME`."""
+"""Arguments of `llama_sampler_init_NAME`."""
 _DRY = "_Z30llama_sampler_init_dry_testingffiiRKSt6vectorIS_IiSaIiEESaIS1_EE"
 _NO_BREAKER = 2**31 - 1
 """An id that no text has: without any breaker the function writes a warning."""
@@ -51,7 +51,7 @@ _CHAIN = FilterChain(
 
 
 def make(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
-    """The filters of the installed xllamacpp; the name carries its release. They run on the CPU.
+    """Return the filters of the installed xllamacpp; the name carries its release. They run on the CPU.
 
     Raises:
         ModuleNotFoundError: If xllamacpp is missing.
@@ -85,7 +85,7 @@ def _filter(library: ctypes.CDLL, batch: FilterBatch, noise: SeededNoise) -> Fil
 
 
 def _row(library: ctypes.CDLL, batch: FilterBatch, noise: SeededNoise, number: int) -> tuple[torch.Tensor, int]:
-    """Logits [vocab_size] float32 of a row, and the token that mirostat selected."""
+    """Return logits [vocab_size] float32 of a row, and the token that mirostat selected."""
     logits = batch.logits[number].numpy()
     data = np.empty(len(logits), _TOKEN)
     data["id"], data["logit"] = np.arange(len(logits)), logits
@@ -104,7 +104,7 @@ def _chain(library: ctypes.CDLL, batch: FilterBatch, noise: SeededNoise, number:
     seed = derive_seed("llama.cpp filters", noise.seed, number) % (2**32 - 1)
 
     def kept(name: str, *arguments: float) -> _Sampler:
-        """One that goes on from step to step."""
+        """Return a filter that goes on from step to step."""
         found: Any = noise.kept.setdefault(f"{name} {number}", _LAZY)  # Any: a sampler
         if found is _LAZY:
             found = noise.kept[f"{name} {number}"] = sampler(name, *arguments)

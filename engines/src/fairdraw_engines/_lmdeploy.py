@@ -48,7 +48,7 @@ _POLICY = FilterPolicy(("top_k", "top_p", "min_p"), top_k_ties="some")
 
 @dataclass(frozen=True)
 class _Released:
-    """What is called of the release."""
+    """Parts of the release that are called."""
 
     inputs: Any  # Any: here and below, of another project
     processor: Any
@@ -57,18 +57,18 @@ class _Released:
 
 
 def rejection(row: SamplerRow, device: str) -> FunctionSampler:
-    """Its verification of drafts; the name carries the release."""
+    """Return LMDeploy's verification of drafts; the name carries the release."""
     name, verify = f"lmdeploy {release_of('lmdeploy')}", partial(_verify, _load().verifier)
     return FunctionSampler(name, verify, device, row.capabilities(), known_defects=row.known_defects())
 
 
 def sampling(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Its processing of logits, and its draw; the name carries the release."""
+    """Return LMDeploy's processing of logits, and its draw; the name carries the release."""
     return _token_sampler(row, device, _sample)
 
 
 def verified(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The first token of a speculative step with one draft, which must be drawn as without drafts."""
+    """Return the first token of a speculative step with one draft, which must be drawn as without drafts."""
     return _token_sampler(row, device, _sample_by_verifying)
 
 
@@ -95,7 +95,7 @@ def _load() -> _Released:
 
 
 class _Portable:
-    """Its default backend."""
+    """LMDeploy's default backend."""
 
     verifier: Any = None  # Any: of another project
 
@@ -153,7 +153,7 @@ def _sample_by_verifying(
 
 
 def _processed(processor: Any, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32
-    """A coroutine that waits for nothing here."""
+    """Return a coroutine that waits for nothing here."""
     try:
         processor(logits.float().clone()).send(None)
     except StopIteration as done:
@@ -163,7 +163,7 @@ def _processed(processor: Any, logits: Tensor) -> Tensor:  # [num_rows, vocab_si
 
 
 def _inputs(released: _Released, batch: SamplingBatch) -> Any:  # Any: of another project
-    """As `ARSamplingStrategy.make_sampling_inputs` makes them: what no request needs is absent."""
+    """Make inputs as `ARSamplingStrategy.make_sampling_inputs` does: what no request needs is absent."""
     size, greedy = batch.batch_size, batch.is_greedy
     common = {"batch_size": size, "max_num_logprobs": -1, "logits_processors": [None] * size}
     temperature = torch.where(greedy, 1.0, batch.temperature)

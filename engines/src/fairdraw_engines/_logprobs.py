@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _tokens(batch: LogprobsBatch) -> Tensor:  # [num_rows] int64
-    """Ids to gather with; 0 for a row that emitted nothing."""
+    """Return ids to gather with; 0 for a row that emitted nothing."""
     return batch.token_ids.long().clamp(min=0)
 
 
@@ -35,7 +35,7 @@ def _tokens(batch: LogprobsBatch) -> Tensor:  # [num_rows] int64
 
 
 def vllm(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
-    """`compute_logprobs` and `gather_logprobs` of the V1 sampler, and its whole `forward` for drawn tokens."""
+    """Return `compute_logprobs` and `gather_logprobs` of the V1 sampler, and its whole `forward` for drawn tokens."""
     from fairdraw_engines._torch import race_noise
     from fairdraw_engines._vllm import sampling
 
@@ -67,7 +67,8 @@ def _result(tensors: Upstream) -> LogprobsResult:
 
 
 def vllm_v2(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
-    """`compute_topk_scores` of model runner V2, which until 0.26 is `compute_topk_logprobs` and returns no logits."""
+    """Return `compute_topk_scores` of model runner V2, which until 0.26 is `compute_topk_logprobs` and returns no
+    logits."""
     from fairdraw_engines._vllm_v2_runtime import call, import_v2
 
     release, interpreted = import_v2(device, "sample.logprob")
@@ -99,7 +100,7 @@ def vllm_v2(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
 
 
 def transformers(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
-    """`compute_transition_scores`, of the scores of one generated token of each sequence."""
+    """Return `compute_transition_scores`, of the scores of one generated token of each sequence."""
     with quiet_imports():
         release = importlib.import_module("transformers").__version__
         mixin: Any = importlib.import_module("transformers.generation.utils").GenerationMixin
@@ -117,8 +118,8 @@ def transformers(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
 
 
 def sglang(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
-    """`row_logsumexp_topk` and `row_logsumexp`, as the input log-probabilities of a GPU are computed; longer lists take
-    `torch.topk`."""
+    """Return `row_logsumexp_topk` and `row_logsumexp`, as the input log-probabilities of a GPU are computed; longer
+    lists take `torch.topk`."""
     from importlib import metadata
 
     from fairdraw_engines._sglang import load_file
@@ -143,7 +144,7 @@ def _sglang_rows(
     logits: Tensor,  # [num_rows, vocab_size] any
     number: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # [num_rows] float32, ..., [num_rows, number] float32, int64
-    """Maximum, logarithm of the sum, the largest logits and their ids."""
+    """Return the maximum, logarithm of the sum, the largest logits and their ids."""
     if 0 < number <= module.FUSED_TOPK_MAX_K:
         found: tuple[Tensor, Tensor, Tensor, Tensor] = module.row_logsumexp_topk(logits, number)
         return found

@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 
 def speculative_step(row: SamplerRow, device: str) -> FunctionSampler:
-    """MLX-LM's step behind the suite's `verify`; its name carries the release. It always runs on the CPU."""
+    """Return MLX-LM's step behind the suite's `verify`; its name carries the release. It always runs on the CPU."""
     name = f"mlx-lm {_release()}"
     return FunctionSampler(name, _verify, "cpu", row.capabilities(), known_defects=row.known_defects())
 
 
 def token_sampler(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The sampler of the installed MLX-LM; its name carries the release. It always runs on the CPU."""
+    """Return the sampler of the installed MLX-LM; its name carries the release. It always runs on the CPU."""
     name, defects = f"mlx-lm sampler {_release()}", row.known_defects()
     policy = FilterPolicy(("top_p", "min_p", "top_k"), temperature="last", top_k_ties="some", top_p_ties="all")
     return FunctionTokenSampler(name, _sample, None, "cpu", row.capabilities(), policy, known_defects=defects)
 
 
 def _release() -> str:
-    """Of MLX-LM, which is imported and put on the CPU."""
+    """Return the release of MLX-LM, which is imported and put on the CPU."""
     with quiet_imports():
         import mlx.core
         import mlx_lm.generate
@@ -69,7 +69,7 @@ def _verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max
 
 
 def _tokens(batch: SpecDecodeBatch, request: int) -> list[int]:
-    """One step: accepted drafts, then the target's token."""
+    """Return the tokens of one step: accepted drafts, then the target's token."""
     import mlx.core as mx
     from mlx_lm.generate import speculative_generate_step
     from mlx_lm.sample_utils import make_sampler
@@ -101,7 +101,7 @@ def _only(
     batch: SpecDecodeBatch,
     token_ids: Tensor,  # [num_rows] int64
 ) -> Tensor:  # [num_rows, vocab_size] as the batch's logits
-    """Rows that allow one token each."""
+    """Return rows that allow one token each."""
     logits = batch.target_logits.new_full((len(token_ids), batch.vocab_size), -torch.inf)
     return logits.scatter(1, token_ids[:, None], 0)
 

@@ -32,14 +32,14 @@ _ROOM = 1024
 
 
 def sizes_for(changes: RowChanges) -> tuple[int, int]:
-    """Requests and tokens of one, if the first step of a session is this."""
+    """Return how many requests, and tokens of one, there is room for, if the first step of a session is this."""
     lengths = (len(a.prompt_token_ids) + len(a.output_token_ids) + _ROOM for a in changes.added)
     most, longest = USUAL_SIZES
     return max(most, changes.batch_size), max(longest, *lengths, 0) // 16 * 16
 
 
 def rows_after(rows: Mapping[int, T], changes: RowChanges, entering: Sequence[T]) -> dict[int, T]:
-    """Who is in which row once the changes are followed; `entering` in the order of `changes.added`."""
+    """Return who is in which row once the changes are followed; `entering` in the order of `changes.added`."""
     found = {row: one for row, one in rows.items() if row not in changes.removed}
     found |= {added.row: one for added, one in zip(changes.added, entering, strict=True)}
     for source, target, direction in changes.moved:
@@ -93,7 +93,7 @@ def import_vllm(device: str, *modules: str) -> tuple[str, bool]:
 
 
 def vllm_module(name: str) -> Upstream:
-    """The module `vllm.v1.<name>`."""
+    """Return the module `vllm.v1.<name>`."""
     return importlib.import_module(f"vllm.v1.{name}")
 
 
@@ -111,7 +111,7 @@ def quiet_upstream() -> Iterator[None]:
 
 
 def unpin(device: str) -> None:
-    """Without a GPU memory cannot be pinned, but vLLM's unspecified platform reports that it can.
+    """Pin no memory: without a GPU that fails, but vLLM's unspecified platform reports that it can.
 
     The patches are entered once and never left: a search through all modules takes longer than a step.
     """
@@ -125,8 +125,8 @@ _UNPINNED: list[AbstractContextManager[object]] = []
 
 
 def unpinned() -> Iterator[AbstractContextManager[object]]:
-    """Patches after which vLLM pins no memory. Until 0.23 modules ask at each call or in a default argument, later ones
-    when they are imported."""
+    """Yield patches after which vLLM pins no memory. Until 0.23 modules ask at each call or in a default argument,
+    later ones when they are imported."""
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.") and "is_pin_memory_available" in vars(module):
             yield mock.patch.object(module, "is_pin_memory_available", return_value=False)

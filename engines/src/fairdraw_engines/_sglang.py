@@ -33,7 +33,7 @@ _LARGEST_UNIFORM = 1 - 2.0**-24
 
 
 def make(row: SamplerRow, device: str, *, block_verification: bool = False) -> FunctionSampler:
-    """The kernel of the installed SGLang; its name carries the release.
+    """Return the kernel of the installed SGLang; its name carries the release.
 
     Args:
         block_verification: Verify drafts jointly, as Sun et al. (2024), arXiv:2403.10444, do.
@@ -51,7 +51,7 @@ def make(row: SamplerRow, device: str, *, block_verification: bool = False) -> F
 
 
 def load_file(name: str) -> Any:  # Any: a module of theirs
-    """One file of the installed package, without the imports of the package around it."""
+    """Return one file of the installed package, without the imports of the package around it."""
     try:
         files = metadata.files("sglang") or []
     except metadata.PackageNotFoundError as error:
@@ -99,7 +99,7 @@ def _call(
     uniforms: Tensor,  # [batch_size, num_drafts + 1] float32
     last_uniforms: Tensor,  # [batch_size] float32
 ) -> Tensor:  # [batch_size, num_drafts + 1] int32
-    """One call, as `eagle_utils.py` makes it: slot 0 is the token before the drafts."""
+    """Call the kernel once, as `eagle_utils.py` does: slot 0 is the token before the drafts."""
     slots = torch.arange(uniforms.numel(), device=drafts.device).view(uniforms.shape)
     tokens = torch.full(uniforms.shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=drafts.device)
     accepted = torch.empty(len(drafts), dtype=torch.int32, device=drafts.device)
@@ -124,7 +124,7 @@ def _call(
 
 
 def _uniforms(batch: SpecDecodeBatch, noise: Noise) -> tuple[Tensor, Tensor]:  # [num_tokens], [batch_size] float32
-    """One per draft, and one per request for its last token."""
+    """Return one uniform per draft, and one per request for its last token."""
     if not isinstance(noise, ExplicitNoise):
         drawn = torch.rand(batch.num_tokens + batch.batch_size, device=batch.device)
         return drawn[: batch.num_tokens], drawn[batch.num_tokens :]

@@ -51,7 +51,7 @@ _FLAGS = ("is_all_greedy", "is_any_greedy", "need_top_p_sampling", "need_top_k_s
 
 
 def make(row: SamplerRow, device: str, *, scheduled: bool) -> SGLangPenalties:
-    """The penalties of the installed SGLang; the name carries the release."""
+    """Return the penalties of the installed SGLang; the name carries the release."""
     name = f"sglang {release_of('sglang')} {'penalties' if scheduled else 'penaltylib'}"
     return SGLangPenalties(name, device, row.capabilities(), row.known_defects(), scheduled, _load())
 
@@ -84,7 +84,7 @@ class SGLangPenalties:
         return _Session(self, vocab_size)
 
     def batch(self, reqs: list[_Req], vocab_size: int) -> _Batch:
-        """A batch of requests that enter, as `SamplingBatchInfo.from_schedule_batch` makes it."""
+        """Return a batch of requests that enter, as `SamplingBatchInfo.from_schedule_batch` makes it."""
         batch, library = _Batch(reqs, self.device), self.sglang.penaltylib
         kinds = {getattr(library, f"Batched{kind}Penalizer") for kind in _PENALIZERS}
         columns = {name: torch.ones(len(reqs), device=self.device) for name in _TENSORS}
@@ -110,20 +110,20 @@ class _Req:
         self.output_ids = added.output_token_ids
 
     def last_on_host(self) -> int:
-        """The token that an overlapped step of SGLang counts: the newest one is still on the device."""
+        """Return the token that an overlapped step of SGLang counts: the newest one is still on the device."""
         return self.output_ids[-2] if len(self.output_ids) > 1 else self.origin_input_ids[-1]
 
 
 @dataclass(eq=False)
 class _Batch:
-    """As much of SGLang's `ScheduleBatch` as penalties need."""
+    """Stand-in for SGLang's `ScheduleBatch`, with as much as penalties need."""
 
     reqs: list[_Req]
     device: str
     sampling_info: Any = None  # Any: SamplingBatchInfo
 
     def cumulate(self, tokens: Sequence[int]) -> None:
-        """`ScheduleBatch.cumulate_penalty_output_tokens`, with these tokens."""
+        """Do as `ScheduleBatch.cumulate_penalty_output_tokens`, with these tokens."""
         orchestrator = self.sampling_info.penalizer_orchestrator
         if orchestrator.is_required:
             orchestrator.cumulate_output_tokens(torch.tensor(tokens, dtype=torch.int64, device=self.device))
@@ -148,7 +148,7 @@ class _Session:
     running: _Batch | None = None
 
     def sync(self, changes: RowChanges) -> None:
-        """Who is in which row; the running batch keeps its own order, and loses who left."""
+        """Follow who is in which row; the running batch keeps its own order, and loses who left."""
         self.rows = rows_after(self.rows, changes, list(map(_Req, changes.added)))
         if self.running is not None:
             left = set(self.rows.values())
@@ -166,7 +166,8 @@ class _Session:
         raise NotImplementedError("penalise_drafts: drafts are unsupported, but some came. Declare several-tokens.")
 
     def step(self) -> _Batch:
-        """The running batch after one token of each request was counted, and the new requests were merged into it."""
+        """Return the running batch after one token of each request was counted, and the new requests were merged into
+        it."""
         running = self.running or _Batch([], self.scanner.device)
         if running.reqs:
             scheduled = self.scanner.scheduled
@@ -181,7 +182,8 @@ class _Session:
         return running
 
     def entering(self, reqs: list[_Req]) -> list[_Batch]:
-        """One batch of all, with no token counted; or one of each, which is given what it has brought with it."""
+        """Return one batch of all, with no token counted; or one of each, which is given what it has brought with
+        it."""
         if self.scanner.scheduled:
             return [self.scanner.batch(reqs, self.vocab_size)] if reqs else []
         batches = [self.scanner.batch([req], self.vocab_size) for req in reqs]

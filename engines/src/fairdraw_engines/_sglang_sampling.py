@@ -50,7 +50,7 @@ _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
 
 
 def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The sampler of the installed SGLang; the name carries the release."""
+    """Return the sampler of the installed SGLang; the name carries the release."""
     name, sample = f"sglang {release_of('sglang')}", partial(_sample, _load())
     defects = row.known_defects()
     return FunctionTokenSampler(name, sample, None, device, row.capabilities(), _POLICY, known_defects=defects)

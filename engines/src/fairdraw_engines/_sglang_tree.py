@@ -38,7 +38,7 @@ class Tree(ctypes.Structure):
 
 
 def make(row: SamplerRow, device: str) -> FunctionSampler:
-    """The kernel on chains; its name carries the release.
+    """Return the kernel on chains; its name carries the release.
 
     Raises:
         UnusableRelease: Without a CUDA device or the library.
@@ -57,7 +57,7 @@ def verify_chains(
     threshold_acc: float,
     **given: Tensor | bool | None,
 ) -> None:
-    """The kernel with SGLang's arguments; `draft_probs` are zeros, as `eagle_utils.py` has them."""
+    """Call the kernel with SGLang's arguments; `draft_probs` are zeros, as `eagle_utils.py` has them."""
     batch_size, num_nodes, _ = target_probs.shape
     following = torch.arange(1, num_nodes + 1, device=candidates.device).repeat(batch_size, 1)
     following[:, -1] = -1
@@ -73,7 +73,7 @@ def verify_chains(
 
 
 def call_tree(tensors: dict[str, Tensor], threshold_single: float = 1.0, threshold_acc: float = 1.0) -> None:
-    """One launch. The tensors have SGLang's names, are contiguous, and live until the call returns."""
+    """Launch the kernel once. The tensors have SGLang's names, are contiguous, and live until the call returns."""
     batch_size, num_nodes, vocab_size = tensors["target_probs"].shape
     depth = tensors["accept_index"].shape[1]
     addresses = (kernels.address(tensors[name]) for name in (*_OUTPUTS, *_TREES, *_NUMBERS))

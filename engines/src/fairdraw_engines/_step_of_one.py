@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def sample_by_verifying(
     verify: Callable[[Tensor, int], list[list[int]]], batch: SamplingBatch, noise: SamplingNoise
 ) -> Tensor:  # [batch_size] int64
-    """The first token of each row that `verify(drafts, seed)` returns; drafts are `[batch_size] int64`."""
+    """Return the first token of each row that `verify(drafts, seed)` returns; drafts are `[batch_size] int64`."""
     assert not isinstance(noise, RaceNoise)  # unsupported
     generator = torch.Generator().manual_seed(derive_seed("drafts", noise.seed))
     drafts = torch.multinomial(batch.logits.float().softmax(-1), 1, generator=generator)[:, 0]

@@ -23,17 +23,17 @@ _RELEASE = torch.__version__.partition("+")[0]
 
 
 def multinomial(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The function of the installed torch."""
+    """Return the function of the installed torch."""
     return FunctionTokenSampler(f"torch.multinomial {_RELEASE}", _multinomial, None, device, row.capabilities())
 
 
 def exponential(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The line, with the installed torch."""
+    """Return the line's sampler, with the installed torch."""
     return FunctionTokenSampler(f"torch exponential_ {_RELEASE}", _exponential, None, device, row.capabilities())
 
 
 def race_noise(noise: SamplingNoise) -> AbstractContextManager[object]:
-    """Injects explicit noise into what is called within; does nothing for seeded noise."""
+    """Inject explicit noise into what is called within; do nothing for seeded noise."""
     if not isinstance(noise, RaceNoise):
         return nullcontext()
     return inject_noise(ExplicitNoise(noise.exponentials.new_empty(0), noise.exponentials), required=False)

@@ -58,7 +58,7 @@ _POLICY = FilterPolicy(("top_k", "top_p", "min_p"), top_p_ties="all")
 
 @dataclass(frozen=True)
 class _Released:
-    """What is called of the release."""
+    """Parts of the release that are called."""
 
     metadata: Any  # Any: here and below, of another project
     sample: Any
@@ -67,18 +67,18 @@ class _Released:
 
 
 def rejection(row: SamplerRow, device: str) -> FunctionSampler:
-    """Its `RejectionSampler`; the name carries the release. It always runs on the CPU."""
+    """Return tpu-inference's `RejectionSampler`; the name carries the release. It always runs on the CPU."""
     name, verify = f"tpu-inference {release_of('tpu-inference')}", partial(_verify, _load())
     return FunctionSampler(name, verify, "cpu", row.capabilities(), known_defects=row.known_defects())
 
 
 def sampling(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Its `sample`; the name carries the release. It always runs on the CPU."""
+    """Return tpu-inference's `sample`; the name carries the release. It always runs on the CPU."""
     return _token_sampler(row, partial(_sample, _load()))
 
 
 def verified(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The first token of a speculative step with one draft, which must be drawn as `sample` draws."""
+    """Return the first token of a speculative step with one draft, which must be drawn as `sample` draws."""
     return _token_sampler(row, partial(_sample_by_verifying, _load()))
 
 
@@ -89,7 +89,7 @@ def _token_sampler(row: SamplerRow, sample: Any) -> FunctionTokenSampler:  # Any
 
 @cache
 def _load(num_devices: int = 1) -> _Released:
-    """The released modules on a mesh of so many devices, over which the vocabulary is spread."""
+    """Return the released modules on a mesh of so many devices, over which the vocabulary is spread."""
     with quiet_imports():
         import jax
 
@@ -131,7 +131,7 @@ def _sample_by_verifying(
 
 
 def _key(seed: int) -> Any:  # Any: of JAX
-    """A key of 32 bits, as JAX takes from a seed; the runner splits one for each step."""
+    """Return a key of 32 bits, as JAX takes from a seed; the runner splits one for each step."""
     import jax
 
     return jax.random.key(np.uint32(derive_seed("tpu-inference", seed) % 2**32))
@@ -146,7 +146,7 @@ def _step(
     parameters: dict[str, np.ndarray],
     seed: int,
 ) -> list[list[int]]:
-    """One call, and its output as `parse_output` reads it."""
+    """Call it once, and return its output as `parse_output` reads it."""
     size, num_tokens = len(num_draft_tokens), len(draft_token_ids)
     num_reqs, num_logits = _padded(size, 8), _padded(size + num_tokens, 8)
     out = released.rejection_sampler(
@@ -175,7 +175,7 @@ def _sample(released: _Released, batch: SamplingBatch, noise: SamplingNoise) -> 
 
 
 def _of_requests(batch: SamplingBatch) -> dict[str, np.ndarray]:
-    """The columns of its `InputBatch`."""
+    """Return the columns of its `InputBatch`."""
     temperatures = torch.where(batch.is_greedy, _GREEDY, batch.temperature)
     off = torch.zeros_like(temperatures)
     top_k = off - 1 if batch.top_k is None else torch.where(batch.top_k < batch.vocab_size, batch.top_k, -1)
@@ -188,7 +188,7 @@ def _parameters(temperature: Tensor, top_k: Tensor, top_p: Tensor) -> dict[str, 
 
 
 def _metadata(released: _Released, columns: dict[str, np.ndarray], num_reqs: int) -> Any:  # Any: of another project
-    """As `from_input_batch` makes it; its defaults are those of requests of padding."""
+    """Make metadata as `from_input_batch` does; its defaults are those of requests of padding."""
     if not (columns["temperature"] > 0).any():
         return released.metadata(do_sampling=False)
     defaults = {"temperature": _GREEDY, "top_k": 0, "top_p": 1.0}
@@ -197,7 +197,7 @@ def _metadata(released: _Released, columns: dict[str, np.ndarray], num_reqs: int
 
 
 def _filled_logits(logits: Tensor, num_rows: int) -> np.ndarray:  # [.., vocab_size] float32 | bfloat16 | float16
-    """Rows of padding are the first row."""
+    """Return padded logits; rows of padding are the first row."""
     rows: np.ndarray = logits.float().numpy()
     first = rows[:1] if len(rows) else np.zeros((1, rows.shape[1]), np.float32)
     return np.concatenate([rows, np.repeat(first, num_rows - len(rows), 0)])
@@ -209,7 +209,7 @@ def _filled(values: np.ndarray, length: int, *, fill: float = 0) -> np.ndarray:
 
 
 def _padded(count: int, smallest: int) -> int:
-    """The size that `count` is padded to: a power of 8 times the smallest."""
+    """Return the size that `count` is padded to: a power of 8 times the smallest."""
     size = smallest
     while size < count:
         size *= 8

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def speculative_sampling(row: SamplerRow, device: str) -> FunctionSampler:
-    """transformers' function behind the suite's `verify`; its name carries the release."""
+    """Return transformers' function behind the suite's `verify`; its name carries the release."""
     with quiet_imports():
         import transformers
         from transformers.generation import logits_process
@@ -53,7 +53,7 @@ def speculative_sampling(row: SamplerRow, device: str) -> FunctionSampler:
 
 
 def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The warpers of the installed transformers; the name carries the release."""
+    """Return the warpers of the installed transformers; the name carries the release."""
     with quiet_imports():
         import transformers
         from transformers.generation import logits_process
@@ -79,7 +79,7 @@ def _verify(
 
 
 def _arguments(batch: SpecDecodeBatch, request: int) -> tuple[Tensor, Tensor, int, Tensor]:
-    """Draft tokens, logits of the draft, their number, logits of the target with the row of the bonus token."""
+    """Return draft tokens, logits of the draft, their number, logits of the target with the row of the bonus token."""
     own = batch.token_slice(request)
     assert batch.draft_probs is not None  # one-hot drafts are unsupported
     target_logits = torch.cat([batch.target_logits[own].float(), _bonus_row(batch, request)])
@@ -88,7 +88,7 @@ def _arguments(batch: SpecDecodeBatch, request: int) -> tuple[Tensor, Tensor, in
 
 
 def _bonus_row(batch: SpecDecodeBatch, request: int) -> Tensor:  # [1, vocab_size] float32
-    """What `generate` draws the bonus token from."""
+    """Return what `generate` draws the bonus token from."""
     if batch.bonus_logits is not None:
         return batch.bonus_logits[request : request + 1].float()
     row = torch.full((1, batch.vocab_size), -torch.inf, device=batch.device)
@@ -97,7 +97,8 @@ def _bonus_row(batch: SpecDecodeBatch, request: int) -> Tensor:  # [1, vocab_siz
 
 
 def _propose(warpers: Any, step: DraftStep, noise: SeededNoise) -> Drafted:  # Any: a module of theirs
-    """A draft of every request, and what it was drawn from. Its drafter makes no greedy drafts beside random ones."""
+    """Return a draft of every request, and what it was drawn from. Its drafter makes no greedy drafts beside random
+    ones."""
     scores = []
     for row, temperature in zip(step.draft_logits.float(), step.temperature.tolist(), strict=True):
         scores.append(warpers.TemperatureLogitsWarper(temperature)(None, row[None]))
@@ -107,7 +108,7 @@ def _propose(warpers: Any, step: DraftStep, noise: SeededNoise) -> Drafted:  # A
 
 
 def multinomial_noise(noise: ExplicitNoise | None) -> AbstractContextManager[object]:
-    """Within it, `torch.rand_like` gives the uniforms and `torch.multinomial` draws by the exponentials of `noise`."""
+    """Let `torch.rand_like` give the uniforms and `torch.multinomial` draws by the exponentials of `noise`."""
     return nullcontext() if noise is None else _MultinomialNoise(noise)
 
 
@@ -140,7 +141,7 @@ class _MultinomialNoise(TorchFunctionMode):
 
 
 def _race(probs: Tensor, num_samples: int, generator: None = None) -> Tensor:  # [rows, vocab_size] -> [rows, 1] int64
-    """`torch.multinomial` for one token, as ATen computes it: a test compares them."""
+    """Draw one token as `torch.multinomial` does, as ATen computes it: a test compares them."""
     if num_samples != 1 or not bool((probs >= 0).all() & probs.isfinite().all() & (probs.sum() > 0)):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
     return (probs / torch.empty_like(probs).exponential_()).argmax(-1, keepdim=True)

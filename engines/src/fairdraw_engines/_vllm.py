@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 ZERO_IS_GREEDY = (0, 11)
-"""From then on the engine's `InputBatch` writes temperature 0 for a greedy request, before it wrote -1."""
+"""First release whose `InputBatch` writes temperature 0 for a greedy request; before it wrote -1."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class VllmSampler:
             return self.rejection_sample(**arguments)
 
     def _arguments(self, batch: SpecDecodeBatch, noise: Noise) -> dict[str, object]:
-        """By name, because later releases put arguments of their own between ours."""
+        """Return the arguments by name, because later releases put arguments of their own between ours."""
         arguments: dict[str, object] = {
             "draft_token_ids": batch.draft_token_ids,
             "num_draft_tokens": batch.num_draft_tokens,
@@ -116,7 +116,7 @@ def _noise_of_call(batch: SpecDecodeBatch, noise: Noise) -> AbstractContextManag
 
 
 def rejection(row: SamplerRow, device: str) -> VllmSampler:
-    """The V1 rejection sampler; its name carries the release."""
+    """Return the V1 rejection sampler; its name carries the release."""
     release, interpreted = import_vllm(device, "sample.rejection_sampler", "sample.logits_processor", "sample.metadata")
     processors = vllm_module("sample.logits_processor").LogitsProcessors
 
@@ -154,7 +154,7 @@ class VllmTokenSampler:
 
 
 def sampling(row: SamplerRow, device: str) -> VllmTokenSampler:
-    """The V1 token sampler; its name carries the release.
+    """Return the V1 token sampler; its name carries the release.
 
     From 8 requests on it filters with a Triton kernel that needs the number of a GPU's processors. Without a GPU vLLM's
     own switch for machines without Triton is set instead, so that it filters every batch as it filters small ones.
@@ -171,7 +171,7 @@ def _sampling_metadata(batch: SamplingBatch, noise: SamplingNoise) -> Upstream:
 
 
 def _min_p_processor(batch: SamplingBatch) -> Upstream:
-    """Min-p is a logits processor; it learns of requests as from a server's batch."""
+    """Return min-p, a logits processor; it learns of requests as from a server's batch."""
     package = vllm_module("sample.logits_processor")
     if batch.min_p is None:
         return package.LogitsProcessors()
@@ -189,7 +189,8 @@ def _metadata(
     noise: Noise | SamplingNoise,
     **fields: Any,  # Any: one type each
 ) -> Upstream:
-    """vLLM's `SamplingMetadata`, in which everything that neither the batch nor `fields` says is switched off."""
+    """Return vLLM's `SamplingMetadata`, in which everything that neither the batch nor `fields` says is switched
+    off."""
     greedy, unused = batch.is_greedy, batch.temperature.new_empty(0)
     said: dict[str, Any] = {  # Any: as above
         "temperature": batch.temperature,

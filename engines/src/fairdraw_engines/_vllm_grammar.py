@@ -49,7 +49,7 @@ _FIRST_V2 = "0.28.0"
 
 
 def v1(row: SamplerRow, device: str) -> FunctionGrammarMasker:
-    """The functions of V1, whose worker calls xgrammar's CPU kernel on a CPU."""
+    """Return the functions of V1, whose worker calls xgrammar's CPU kernel on a CPU."""
     release, _ = import_vllm(device, _MANAGER, _UTILS)
     unpin(device)
     name, known = f"vllm {release}", row.known_defects(release)
@@ -59,7 +59,7 @@ def v1(row: SamplerRow, device: str) -> FunctionGrammarMasker:
 
 
 def v2(row: SamplerRow, device: str) -> FunctionGrammarMasker:
-    """The worker of model runner V2."""
+    """Return the worker of model runner V2."""
     import_vllm(device, _MANAGER)
     release, interpreted = import_v2(device, "structured_outputs", first=_FIRST_V2)
     functions = _functions(_apply_v2, compact=False)
@@ -85,7 +85,8 @@ class _Scheduled:
 def _functions(
     worker: Worker, *, compact: bool
 ) -> tuple[Callable[[BitmaskBatch], Tensor], Callable[[GrammarBatch], Tensor]]:
-    """`compact`: the V1 worker of older releases wants no more rows than there are."""
+    """Return the two functions of a masker. `compact`: the V1 worker of older releases wants no more rows than there
+    are."""
 
     def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         rows = list(dict.fromkeys(batch.rows.tolist()))[::-1]
@@ -117,7 +118,7 @@ class _Grammar:
         return all(self._grammar.accept(token) for token in tokens)
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """The prefix that is allowed."""
+        """Return the prefix that is allowed."""
         count = next((i for i, token in enumerate(tokens) if not self._grammar.accept(token)), len(tokens))
         self._grammar.rollback(count)
         return tokens[:count]
@@ -134,7 +135,7 @@ class _Grammar:
 
 
 def _filled(batch: GrammarBatch) -> tuple[_Scheduled, NDArray[np.int32] | None]:
-    """What the scheduler sends: the bitmasks of requests with a grammar, in the reverse order of the batch."""
+    """Return what the scheduler sends: the bitmasks of requests with a grammar, in the reverse order of the batch."""
     grammars = {i: _Grammar(one.grammar) for i, one in enumerate(batch.requests) if one.grammar is not None}
     drafts = [_scheduled_drafts(one, grammars.get(i)) for i, one in enumerate(batch.requests)]
     most = batch.max_spec_len
@@ -146,7 +147,7 @@ def _filled(batch: GrammarBatch) -> tuple[_Scheduled, NDArray[np.int32] | None]:
 
 
 def _scheduled_drafts(request: GrammarRequest, grammar: _Grammar | None) -> list[int]:
-    """As `update_draft_token_ids` pads them."""
+    """Return the drafts as `update_draft_token_ids` pads them."""
     drafts = list(request.draft_token_ids)
     valid = drafts if grammar is None else grammar.validate_tokens(drafts)
     return valid + [-1] * (len(drafts) - len(valid))
@@ -158,7 +159,7 @@ def _request(grammar: _Grammar | None) -> SimpleNamespace:
 
 @lru_cache(maxsize=16)
 def _manager(max_num_seqs: int, num_drafts: int, width: int) -> Upstream:
-    """A `StructuredOutputManager` without tokenizer and reasoning; kept, as a server keeps it."""
+    """Return a `StructuredOutputManager` without tokenizer and reasoning; kept, as a server keeps it."""
     manager = object.__new__(vllm_module(_MANAGER).StructuredOutputManager)
     speculative = SimpleNamespace(num_speculative_tokens=num_drafts) if num_drafts else None
     given: dict[str, Any] = {  # Any: one type each
@@ -215,14 +216,14 @@ def _apply_v2(
 
 @lru_cache(maxsize=16)
 def _worker(max_num_logits: int, width: int, device: str, stride: int) -> Upstream:
-    """A `StructuredOutputsWorker`; kept, as a server keeps it, with its buffers."""
+    """Return a `StructuredOutputsWorker`; kept, as a server keeps it, with its buffers."""
     made = vllm_module(_V2).StructuredOutputsWorker
     return made(max_num_logits, 32 * width, torch.device(device), stride)
 
 
 @contextmanager
 def _without_streams(device: str) -> Iterator[None]:
-    """Without a GPU there are no streams: what is copied is there at once."""
+    """Do without streams, which only a GPU has: what is copied is there at once."""
     with ExitStack() as stack:
         if device == "cpu":
             for name in ("Stream", "stream", "current_stream"):

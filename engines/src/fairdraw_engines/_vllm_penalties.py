@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make(row: SamplerRow, device: str) -> VllmPenalties:
-    """Penalties of the importable vLLM; the name carries the release."""
+    """Return penalties of the importable vLLM; the name carries the release."""
     release, _ = import_vllm(device, "sample.sampler", "sample.rejection_sampler", "worker.gpu_input_batch")
     unpin(device)
     return VllmPenalties(f"vllm {release} penalties", device, row.capabilities(), Rounding.of_vllm(device))
@@ -54,7 +54,7 @@ class _Session:
         self.num_named = 0
 
     def sync(self, changes: RowChanges) -> None:
-        """As `_update_states` of the runner: remove, add, condense, swap, refresh."""
+        """Do as `_update_states` of the runner: remove, add, condense, swap, refresh."""
         if not self.names and sizes_for(changes) != USUAL_SIZES:
             self.batch = _input_batch(self.vocab_size, self.device, sizes_for(changes))
         entering = [(added, self._name()) for added in changes.added]
@@ -103,7 +103,7 @@ class _Session:
 
 
 def _input_batch(vocab_size: int, device: str, sizes: tuple[int, int]) -> Upstream:
-    """An empty batch; releases differ in their parameters, so each is given those that it has."""
+    """Return an empty batch; releases differ in their parameters, so each is given those that it has."""
     module, (most_requests, longest) = vllm_module("worker.gpu_input_batch"), sizes
     offered: dict[str, Any] = {  # Any: one type each
         "max_num_reqs": most_requests,

@@ -50,7 +50,7 @@ FIRST_WITH_BUDGETS = (0, 21)
 
 
 def make(row: SamplerRow, device: str) -> VllmPlanner:
-    """Logits processing of the importable vLLM; the name carries the release."""
+    """Return logits processing of the importable vLLM; the name carries the release."""
     release, interpreted = import_vllm(device, "sample.rejection_sampler")
     if release_number(release) < FIRST_WITH_BUDGETS:
         rule = f"vLLM {release} has no thinking budgets, and cases of this contract have some"
@@ -102,7 +102,7 @@ class _Session:
             return _speculative_step(logits, batch, metadata) if speculative else _plain_step(logits, metadata)
 
     def _sync(self, change: RowChanges | None, speculative: bool) -> None:
-        """As `InputBatch.refresh_metadata` does in every step."""
+        """Do as `InputBatch.refresh_metadata` does in every step."""
         interface = vllm_module("sample.logits_processor.interface")
         update = None
         if change is not None:
@@ -115,7 +115,7 @@ class _Session:
 
 
 def sampling_params(params: RequestParams) -> Upstream:
-    """As `SamplingParams` in its constructor: a greedy request has no filters."""
+    """Make parameters as `SamplingParams` in its constructor: a greedy request has no filters."""
     if not isinstance(params, LogitsParams):
         params = LogitsParams(**vars(params))
     if params.temperature < GREEDY_BELOW:
@@ -125,7 +125,7 @@ def sampling_params(params: RequestParams) -> Upstream:
 
 
 def _load_processors(setup: PlanSetup, device: str, speculative: bool) -> Upstream:
-    """The built-in ones, then custom ones, as `build_logitsprocs`; with speculation only min tokens."""
+    """Return the built-in ones, then custom ones, as `build_logitsprocs`; with speculation only min tokens."""
     package = vllm_module("sample.logits_processor")
     config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=MOST_REQUESTS))
     kinds = ("MinTokens",) if speculative else ("MinTokens", "LogitBias", "MinP")
@@ -162,7 +162,7 @@ class _Custom:
 
 
 def _metadata(batch: LogitsBatch, setup: PlanSetup, processors: Upstream, holder: Upstream) -> Upstream:
-    """As `InputBatch._make_sampling_metadata`: what nobody needs is `None` or empty."""
+    """Make metadata as `InputBatch._make_sampling_metadata`: what nobody needs is `None` or empty."""
     module = vllm_module("sample.metadata")
     device, params = batch.logits.device, [sampling_params(request.params) for request in batch.requests]
     greedy = [p.temperature == 0 for p in params]
@@ -229,7 +229,7 @@ def _speculative_step(
     batch: LogitsBatch,
     metadata: Upstream,
 ) -> Tensor:  # [num_rows, vocab_size] float32
-    """Both halves of `RejectionSampler.forward`, put back into the rows of `logits`."""
+    """Return both halves of `RejectionSampler.forward`, put back into the rows of `logits`."""
     module = vllm_module("sample.rejection_sampler")
     sampler = vllm_module("sample.sampler").Sampler("processed_logits")
     seen: dict[str, Tensor] = {}
@@ -249,7 +249,7 @@ def _speculative_step(
 
 
 def _draft_metadata(batch: LogitsBatch) -> Upstream:
-    """What `RejectionSampler.forward` reads of vLLM's `SpecDecodeMetadata`."""
+    """Return what `RejectionSampler.forward` reads of vLLM's `SpecDecodeMetadata`."""
     counts, device = batch.num_draft_tokens, batch.logits.device
     ends = torch.tensor(counts, device=device).cumsum(0)
     bonus = [first + count for first, count in zip(batch.first_rows, counts, strict=True)]
@@ -266,7 +266,7 @@ def _draft_metadata(batch: LogitsBatch) -> Upstream:
 
 @contextmanager
 def _host_without_platform(device: str) -> Iterator[None]:
-    """No pinned memory without a GPU, and PyTorch's top-k and top-p."""
+    """Use no pinned memory without a GPU, and PyTorch's top-k and top-p."""
     filtering = [vllm_module(f"sample.{name}") for name in ("ops.topk_topp_sampler", "rejection_sampler")]
     with ExitStack() as patches:
         for module in filtering:

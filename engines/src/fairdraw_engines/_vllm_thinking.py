@@ -26,7 +26,7 @@ COMBINES_BEFORE = (0, 26)
 
 
 def make(row: SamplerRow, device: str) -> VllmThinkingBudget:
-    """Thinking budgets of the importable vLLM, which are decided on the host; the name carries the release."""
+    """Return thinking budgets of the importable vLLM, which are decided on the host; the name carries the release."""
     release, _ = import_vllm(device, "sample.thinking_budget_state", "sample.logits_processor.interface")
     unpin(device)
     combines = tuple(int(part) for part in release.split(".")[:2]) < COMBINES_BEFORE
@@ -84,14 +84,14 @@ class _Session:
     def _ones(
         self, places: list[tuple[int, int]], bonus: bool, drafts: list[list[int]]
     ) -> list[tuple[tuple[int, int], int]]:
-        """Forced tokens of rows of logits that stand for `places`."""
+        """Return forced tokens of rows of logits that stand for `places`."""
         width = max(*self.markers.start, *self.markers.end) + 1
         logits = self.holder.apply_to_logits(torch.zeros(len(places), width), bonus, drafts)
         return [(places[row], token_id) for row, token_id in logits.nonzero().tolist()]
 
 
 def make_holder(markers: Markers, device: str, num_spec_tokens: int) -> Upstream:
-    """vLLM's holder for `markers`, which expects as many drafts per request."""
+    """Return vLLM's holder for `markers`, which expects as many drafts per request."""
     config = SimpleNamespace(
         reasoning_start_token_ids=list(markers.start), reasoning_end_token_ids=list(markers.end), enabled=True
     )

@@ -41,7 +41,7 @@ _NO_PLACEHOLDERS = {"this release does not take them, 0.25.0 brought them": ("pl
 
 
 def make(row: SamplerRow, device: str, **modes: Any) -> FunctionSampler:  # Any: arguments of vLLM's
-    """The function of the importable vLLM; its name carries the release.
+    """Return the function of the importable vLLM; its name carries the release.
 
     Args:
         modes: More arguments for it, `use_block_verification=True`.
@@ -64,7 +64,7 @@ def make(row: SamplerRow, device: str, **modes: Any) -> FunctionSampler:  # Any:
 
 
 def beyond(release: str, interpreted: bool) -> Reasons:
-    """What this release does not take, and what its interpreter takes too long for."""
+    """Return what this release does not take, and what its interpreter takes too long for."""
     return {**(_LARGE if interpreted else {}), **(_NO_PLACEHOLDERS if release_number(release) < (0, 25) else {})}
 
 
@@ -78,7 +78,7 @@ def _require_modes(release: str, function: Callable[..., object], modes: Mapping
 
 
 def trial_batch(device: str) -> SpecDecodeBatch:
-    """One request whose draft the target forbids, so that every kernel runs."""
+    """Return one request whose draft the target forbids, so that every kernel runs."""
     return SpecDecodeBatch(
         draft_token_ids=torch.zeros(1, dtype=torch.int32, device=device),
         num_draft_tokens=[1],
@@ -105,13 +105,13 @@ def emitted(
     tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
     lengths: Tensor,  # [batch_size] int32
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Behind a row's tokens vLLM leaves whatever was in memory."""
+    """Fill what is behind a row's tokens, where vLLM leaves whatever was in memory."""
     columns = torch.arange(batch.max_spec_len + 1, device=batch.device)
     return tokens.masked_fill(columns >= lengths[:, None], PLACEHOLDER_TOKEN_ID).int()
 
 
 def kernel_arguments(batch: SpecDecodeBatch, noise: SeededNoise) -> dict[str, Any]:  # Any: one type each
-    """A batch as `rejection_sample` takes it: rows of drafts and bonus tokens together, drafts one row late."""
+    """Return a batch as `rejection_sample` takes it: rows of drafts and bonus tokens together, drafts one row late."""
     requests = torch.arange(batch.batch_size, device=batch.device)
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
     is_bonus, row_request, row_position = _rows(counts, requests)
@@ -144,7 +144,7 @@ def _rows(
 
 
 def _target_logits(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num_rows, vocab_size] as the batch's
-    """The batch's rows, and a row per request for its bonus token."""
+    """Return the batch's rows, and a row per request for its bonus token."""
     logits = batch.target_logits.new_empty((len(is_bonus), batch.vocab_size))
     logits[~is_bonus], logits[is_bonus] = batch.target_logits, bonus_rows(batch)
     return logits
@@ -163,7 +163,8 @@ def _draft_logits(
 
 
 def _shifted_drafts(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num_rows] int32
-    """The token before each row: its engine hands over the inputs of the step, of which the first is no draft."""
+    """Return the token before each row: its engine hands over the inputs of the step, of which the first is no
+    draft."""
     drafts = batch.draft_token_ids.new_zeros(len(is_bonus) + 1)
     drafts[1:][~is_bonus] = batch.draft_token_ids
     return drafts[:-1].contiguous()

@@ -25,7 +25,7 @@ GUMBEL = "worker.gpu.sample.gumbel"
 
 
 def propose(step: DraftStep, noise: SeededNoise) -> Drafted:
-    """Tokens of the release's own `gumbel_sample`, and the softmax that its speculator hands over."""
+    """Return tokens of the release's own `gumbel_sample`, and the softmax that its speculator hands over."""
     gumbel_sample = vllm_module(GUMBEL).gumbel_sample
     known = signature(gumbel_sample).parameters
     batch_size, vocab_size = step.draft_logits.shape
@@ -55,7 +55,8 @@ def propose(step: DraftStep, noise: SeededNoise) -> Drafted:
 
 
 def seeds_of(noise: SeededNoise, batch_size: int, device: torch.device) -> Tensor:  # [batch_size] int64
-    """A seed per request. One without a seed is given one when it is first seen, and keeps it: so does its engine."""
+    """Return a seed per request. One without a seed is given one when it is first seen, and keeps it: so does its
+    engine."""
     kept = noise.kept.get("seeds")
     if not isinstance(kept, torch.Tensor) or len(kept) != batch_size:
         kept = torch.randint(2**62, (batch_size,))
@@ -70,12 +71,12 @@ def row_positions(
     row_request: Tensor,  # [num_rows] int64
     row_position: Tensor,  # [num_rows] int64
 ) -> Tensor:  # [num_rows] int64
-    """The position of each row of target logits: one less than that of the token that is drawn from it."""
+    """Return the position of each row of target logits: one less than that of the token that is drawn from it."""
     return row_position if batch.positions is None else batch.positions[row_request] - 1 + row_position
 
 
 def bonus_rows(batch: SpecDecodeBatch) -> Tensor:  # [batch_size, vocab_size] as the target logits
-    """The rows that bonus tokens are drawn from: the batch's, or rows that allow its bonus tokens alone."""
+    """Return the rows that bonus tokens are drawn from: the batch's, or rows that allow its bonus tokens alone."""
     if batch.bonus_logits is not None:
         return batch.bonus_logits.to(batch.target_logits.dtype)
     rows = batch.target_logits.new_full((batch.batch_size, batch.vocab_size), -torch.inf)

@@ -43,7 +43,8 @@ class _Log1p:
 
     @staticmethod
     def log1p(x: Upstream) -> Upstream:
-        """By Kahan's correction: log(1 + x) alone is 0 for the small x in which the noise has its longest tail."""
+        """Compute log(1 + x) by Kahan's correction: log(1 + x) alone is 0 for the small x in which the noise has its
+        longest tail."""
         import triton.language as tl
 
         sum_ = x + 1.0

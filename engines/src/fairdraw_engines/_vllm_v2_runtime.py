@@ -60,7 +60,7 @@ def _lacks(release: str, what: str, first: str = FIRST_RELEASE) -> UnusableRelea
 
 
 class _PlainBuffer:
-    """As vLLM's `UvaBuffer`: host memory, and the view of it that kernels read. Here both are one tensor."""
+    """Stand-in for vLLM's `UvaBuffer`: host memory, and the view of it that kernels read. Here both are one tensor."""
 
     def __init__(self, size: int | Sequence[int], dtype: torch.dtype) -> None:
         self.cpu = torch.zeros(size, dtype=dtype)
@@ -72,7 +72,7 @@ class _PlainBuffer:
 
 
 class _OlderPlainBuffer(_PlainBuffer):
-    """Until 0.28 the view is an attribute."""
+    """Buffer of releases until 0.28, whose view is an attribute."""
 
     def __init__(self, size: int | Sequence[int], dtype: torch.dtype) -> None:
         super().__init__(size, dtype)
@@ -87,7 +87,8 @@ def _use_plain_buffers() -> None:
 
 
 def use_torch_filters() -> None:
-    """Instead of its Triton kernel, which asks how many cores the GPU has, and searches where this one sorts."""
+    """Filter in PyTorch instead of by vLLM's Triton kernel, which asks how many cores the GPU has, and searches where
+    this one sorts."""
     filters = vllm_module("sample.ops.topk_topp_sampler")
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.v1.worker.gpu.") and "apply_top_k_top_p" in vars(module):
@@ -97,7 +98,8 @@ def use_torch_filters() -> None:
 
 
 def _use_small_blocks() -> None:
-    """As vLLM's own CPU worker does: the interpreter computes a whole block, however small the vocabulary is."""
+    """Use small blocks as vLLM's own CPU worker does: the interpreter computes a whole block, however small the
+    vocabulary is."""
     module = sys.modules.get("vllm.v1.worker.gpu.sample.penalties")
     if module is not None and "PENALTIES_BLOCK_SIZE" in vars(module):
         vars(module)["PENALTIES_BLOCK_SIZE"] = 1024

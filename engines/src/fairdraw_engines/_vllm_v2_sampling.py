@@ -35,7 +35,7 @@ _LARGE = {"in the interpreter a call with 151936 tokens takes seconds": ("large-
 
 
 def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The `Sampler` of the importable vLLM; its name carries the release."""
+    """Return the `Sampler` of the importable vLLM; its name carries the release."""
     release, interpreted = import_kernels(device, "worker.gpu.sample.gumbel")
     import_v2(device, "states", "sample.sampler")
     sample = partial(_sample, device)
@@ -46,7 +46,7 @@ def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
 
 
 def _trial(device: str) -> SamplingBatch:
-    """One request with every parameter."""
+    """Return one request with every parameter."""
     one = torch.ones(1, device=device)
     return SamplingBatch(torch.zeros(1, 4, device=device), 0.5 * one, one.int(), 0.5 * one, 0.1 * one, one.long())
 
@@ -74,7 +74,7 @@ def _sample(device: str, batch: SamplingBatch, noise: SamplingNoise) -> Tensor: 
 
 @lru_cache(maxsize=4)
 def make_sampler(max_num_reqs: int, vocab_size: int, device: str, num_drafts: int = 1) -> Upstream:
-    """A `Sampler` with room for so many requests; kept, as a server keeps it, and filled anew at each step."""
+    """Return a `Sampler` with room for so many requests; kept, as a server keeps it, and filled anew at each step."""
     sizes = {"max_num_reqs": max_num_reqs, "vocab_size": vocab_size, "device": torch.device(device)}
     states = call(
         vllm_module("worker.gpu.states").RequestState,
@@ -93,7 +93,7 @@ def add_requests(
     seeds: Tensor,  # [batch_size] int64
     own: Mapping[int, int],
 ) -> None:
-    """Request i of the batch in slot i. A seed is written as it is: in vLLM's parameters -1 stands for none."""
+    """Put request i of the batch into slot i. A seed is written as it is: in vLLM's parameters -1 stands for none."""
     params = importlib.import_module("vllm").SamplingParams
     given = {"top_k": batch.top_k, "top_p": batch.top_p, "min_p": batch.min_p}
     columns = {name: column.tolist() for name, column in given.items() if column is not None}
@@ -108,7 +108,7 @@ def add_requests(
 
 
 def request_seeds(batch_size: int, own: Mapping[int, int]) -> Tensor:  # [batch_size] int64
-    """Per-request seeds, and numbers of torch's default generator for the others."""
+    """Return per-request seeds, and numbers of torch's default generator for the others."""
     seeds = torch.randint(2**62, (batch_size,))
     for request, seed in own.items():
         seeds[request] = seed

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols import AddedRow, Markers, RowChanges
 
 MOST_DRAFTS = 128
-"""Of a request, in a runner's buffers."""
+"""Drafts of a request, in a runner's buffers."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Slots:
         self._make(*USUAL_SIZES)
 
     def _make(self, most_requests: int, longest: int) -> None:
-        """Empty slots."""
+        """Make empty slots."""
         self.longest = longest
         where = torch.device(self.device)
         offered = {"max_num_reqs": most_requests, "vocab_size": self.vocab_size, "device": where}
@@ -83,7 +83,7 @@ class Slots:
         )
 
     def sync(self, changes: RowChanges) -> None:
-        """Requests leave and move; those that enter do so with the tokens of the next step."""
+        """Let requests leave and move; those that enter do so with the tokens of the next step."""
         if not self.rows and sizes_for(changes) != USUAL_SIZES:
             self._make(*sizes_for(changes))
         before = list(self.rows.values())
@@ -99,7 +99,7 @@ class Slots:
         return Tenant(f"r{self.num_named}", added.params, list(added.prompt_token_ids))
 
     def put(self, outputs: Sequence[Sequence[int]]) -> None:
-        """Each row's slot has its prompt and these tokens."""
+        """Put each row's prompt into its slot, and these tokens."""
         sampled: list[tuple[Tenant, list[int]]] = []
         for row, output in enumerate(outputs):
             tenant, due = self.rows[row], list(output)
@@ -136,7 +136,7 @@ class Slots:
         return index
 
     def _append(self, sampled: list[tuple[Tenant, list[int]]]) -> None:
-        """As `postprocess_sampled` of the runner, with tokens that were sampled in one or several steps."""
+        """Do as `postprocess_sampled` of the runner, with tokens that were sampled in one or several steps."""
         if not sampled:
             return
         width = max(len(tokens) for _, tokens in sampled)
@@ -158,7 +158,7 @@ class Slots:
         )
 
     def step(self, drafts: Sequence[Sequence[int]]) -> dict[str, Any]:  # Any: tensors and arrays by vLLM's names
-        """The layout of a step: per request a row after its last token, and one after each draft."""
+        """Return the layout of a step: per request a row after its last token, and one after each draft."""
         tenants = [self.rows[row] for row in range(len(drafts))]
         slots = [self.slot(tenant) for tenant in tenants]
         lengths = [len(tenant.prompt) + len(tenant.output or ()) for tenant in tenants]
@@ -183,7 +183,8 @@ class Slots:
 
 
 def _reasoning_config(markers: Markers) -> Upstream:
-    """Both ends are the same: the marker that models emit, and the tokens that are forced."""
+    """Return a configuration in which both ends are the same: the marker that models emit, and the tokens that are
+    forced."""
     return SimpleNamespace(
         reasoning_start_token_ids=list(markers.start),
         reasoning_end_token_ids=list(markers.end),

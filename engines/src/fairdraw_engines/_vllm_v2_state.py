@@ -44,21 +44,22 @@ _MODULES = "states", "input_batch", "sample.sampler", "sample.penalties"
 
 
 def penalties(row: SamplerRow, device: str) -> V2Penalties:
-    """Penalties of the importable vLLM; the name carries the release."""
+    """Return penalties of the importable vLLM; the name carries the release."""
     release, interpreted = import_v2(device, *_MODULES)
     known = row.known_defects(release)
     return V2Penalties(f"vllm-v2 {release} penalties", device, row.capabilities(slow=interpreted), known)
 
 
 def thinking(row: SamplerRow, device: str) -> V2ThinkingBudget:
-    """Thinking budgets of the importable vLLM, 0.28.0 or later; the name carries the release."""
+    """Return thinking budgets of the importable vLLM, 0.28.0 or later; the name carries the release."""
     release, interpreted = import_v2(device, *_MODULES, "sample.thinking_budget", first=_BUDGETS_FROM)
     known = row.known_defects(release)
     return V2ThinkingBudget(f"vllm-v2 {release} thinking budget", device, row.capabilities(slow=interpreted), known)
 
 
 def plan(row: SamplerRow, device: str) -> V2Planner:
-    """Logits processing of the importable vLLM, from the release on that has thinking budgets: a plan has them."""
+    """Return logits processing of the importable vLLM, from the release on that has thinking budgets: a plan has
+    them."""
     for limit, most in _LIMITS.items():
         os.environ.setdefault(limit, most)
     release, interpreted = import_v2(device, *_MODULES, "sample.thinking_budget", first=_BUDGETS_FROM)
@@ -120,12 +121,12 @@ class _Penalties:
 
 
 def _known(output: Sequence[int]) -> list[int]:
-    """Tokens that are not known yet count for no penalty: they come when they are."""
+    """Return the known tokens; others count for no penalty, and come when they are known."""
     return [token_id for token_id in output if token_id != PLACEHOLDER_TOKEN_ID]
 
 
 def _applying(state: Upstream, older: str) -> Upstream:
-    """`apply` from 0.31 on; a name of its own before."""
+    """Return `apply` from 0.31 on; a name of its own before."""
     return getattr(state, "apply", None) or getattr(state, older)
 
 
@@ -155,7 +156,8 @@ class _Thinking:
         self.slots.sync(changes)
 
     def forced(self, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
-        """Rows after a draft that cannot be accepted are forced too, but nobody reads them; they are left out."""
+        """Return forced rows but those after a draft that cannot be accepted: these are forced too, but nobody reads
+        them."""
         self._put(batch)
         drafts = batch.draft_token_ids
         found: dict[int, list[tuple[int, int]]] = {}
@@ -166,7 +168,7 @@ class _Thinking:
         return found
 
     def _put(self, batch: LiveBatch) -> None:
-        """Placeholders at the end become what the sampler draws there: forced tokens, or ones that nobody knows."""
+        """Replace placeholders at the end by what the sampler draws there: forced tokens, or ones that nobody knows."""
         outputs = [list(output) for output in batch.output_token_ids]
         known = [output[: _length_without_placeholders(output)] for output in outputs]
         while True:
@@ -179,7 +181,7 @@ class _Thinking:
                 known[row] = [*known[row], forced.get(row, PLACEHOLDER_TOKEN_ID)]
 
     def _forced(self, drafts: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
-        """Row, position and token id of each, in this order."""
+        """Return row, position and token id of each, in this order."""
         places = [(row, place) for row, own in enumerate(drafts) for place in range(len(own) + 1)]
         logits = torch.zeros(len(places), self.slots.vocab_size, device=self.slots.device)
         with quiet_floats():
@@ -188,7 +190,7 @@ class _Thinking:
 
 
 def _length_without_placeholders(output: Sequence[int]) -> int:
-    """The length up to the last token that is known."""
+    """Return the length up to the last token that is known."""
     return max((i + 1 for i, token_id in enumerate(output) if token_id != PLACEHOLDER_TOKEN_ID), default=0)
 
 

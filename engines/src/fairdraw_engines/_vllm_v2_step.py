@@ -41,7 +41,7 @@ _FLOAT32_BYTES = 4
 
 
 def make(row: SamplerRow, device: str, *, chunk_rows: int | None = None) -> FunctionSampler:
-    """The `RejectionSampler` of the importable vLLM; its name carries the release.
+    """Return the `RejectionSampler` of the importable vLLM; its name carries the release.
 
     Args:
         chunk_rows: Verify at most so many rows of logits at once, instead of 1 GiB of them.
@@ -82,7 +82,7 @@ def _rejection_sampler(
     seeds: Tensor,  # [batch_size] int64
     noise: SeededNoise,
 ) -> Upstream:
-    """V2's sampler with the batch's requests, and what verifies around it."""
+    """Return V2's sampler with the batch's requests, and what verifies around it."""
     sampler = make_sampler(batch.batch_size, batch.vocab_size, str(batch.device), max(batch.max_spec_len, 1))
     unused = torch.zeros(batch.batch_size, dtype=torch.int64)
     requests = SamplingBatch(batch.target_logits, temperature, None, None, None, unused)
@@ -100,7 +100,7 @@ def _rejection_sampler(
 
 
 def _input_batch(batch: SpecDecodeBatch, layout: dict[str, Any]) -> Upstream:  # Any: one type each
-    """vLLM's own `InputBatch`; what a sampler does not read is `None`."""
+    """Return vLLM's own `InputBatch`; what a sampler does not read is `None`."""
     made = vllm_module("worker.gpu.input_batch").InputBatch
     counts = np.array(batch.num_draft_tokens, dtype=np.int32) + 1
     num_rows = int(counts.sum())

@@ -29,7 +29,7 @@ for it."""
 
 
 def trim_of(device: str) -> TrimFunction | None:
-    """The rule of the importable release; `None` if it has none, or scores drafts by a trained model alone."""
+    """Return the rule of the importable release; `None` if it has none, or scores drafts by a trained model alone."""
     is_stand_in = importlib.util.find_spec(_VISION) is None
     if is_stand_in:
         sys.modules[_VISION] = ModuleType(_VISION)
@@ -44,7 +44,7 @@ def trim_of(device: str) -> TrimFunction | None:
 
 
 def trim(drafts: ProposedDrafts) -> Tensor:  # [batch_size] int32
-    """How many drafts of each request are admitted. All requests have equally many."""
+    """Return how many drafts of each request are admitted. All requests have equally many."""
     batch_size, num_steps = drafts.batch_size, max(drafts.num_draft_tokens)
     rows = drafts.draft_probs.log().view(batch_size, num_steps, -1) * drafts.temperature[:, None, None]
     requests = torch.arange(batch_size, dtype=torch.int32, device=drafts.device)

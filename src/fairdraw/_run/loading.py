@@ -49,7 +49,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 NO_REFERENCE = "none"
 """The value of `--reference` that switches differential checks off."""
 
-_ADAPTERS = Path(__file__).parents[1] / "adapters"
+_LOADER = Path(__file__).parents[1] / "adapters" / "__init__.py"
 
 
 class CannotStart(Exception):
@@ -320,9 +320,9 @@ def last_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException | None) -> str:
-    """` (file:line in function)` of the frame that raised, if it is in somebody's file and not in the adapters."""
+    """` (file:line in function)` of the frame that raised, if it is in somebody's file and not in what loads them."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
-    if not frames or not Path(frames[-1].filename).is_file() or Path(frames[-1].filename).parent == _ADAPTERS:
+    if not frames or not Path(frames[-1].filename).is_file() or Path(frames[-1].filename) == _LOADER:
         return ""
     path = Path(frames[-1].filename)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def oracle(row: SamplerRow, device: str) -> FunctionGrammarMasker:
-    """The specification."""
+    """Return the specification."""
     made = GrammarOracle()
     return FunctionGrammarMasker(row.name, made.apply_bitmask, made.mask_drafts, device, row.capabilities())
 
 
 def torch_masker(row: SamplerRow, device: str) -> FunctionGrammarMasker:
-    """`fairdraw.sampler_impl.grammar`."""
+    """Return `fairdraw.sampler_impl.grammar`."""
     from fairdraw.sampler_impl import grammar
 
     def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
@@ -57,7 +57,7 @@ class StepMasker(FunctionGrammarMasker):
     backend: Backend = "torch"
 
     def emit(self, batch: GrammarBatch, noise: SeededNoise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-        """One-hot drafts, verified under the forked grammars."""
+        """Verify one-hot drafts under the forked grammars."""
         counts = torch.tensor(batch.num_draft_tokens, dtype=torch.int32, device=batch.device)
         drafts = [token for one in batch.requests for token in (*one.draft_token_ids, 0)]
         inputs = _inputs(batch.logits, _forked(batch), noise, counts + 1, torch.tensor(drafts, dtype=torch.int32))
@@ -67,7 +67,8 @@ class StepMasker(FunctionGrammarMasker):
 
 
 def step(row: SamplerRow, device: str, *, backend: Backend) -> StepMasker:
-    """`StepPlan` with a grammar mask and no other parameter; its processed logits are float32, cast back exactly."""
+    """Return `StepPlan` with a grammar mask and no other parameter; its processed logits are float32, cast back
+    exactly."""
 
     def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         words, width = batch.bitmask[: batch.batch_size], num_words(batch.vocab_size)

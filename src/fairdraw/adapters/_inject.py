@@ -31,7 +31,7 @@ class NoiseNotInjected(RuntimeError):
 
 @dataclass
 class InjectedNoise:
-    """How often each kind of noise was handed in so far."""
+    """Counts of how often each kind of noise was handed in so far."""
 
     uniforms: int = 0
     exponentials: int = 0
@@ -39,7 +39,7 @@ class InjectedNoise:
 
 @contextmanager
 def inject_noise(noise: ExplicitNoise, *, required: bool = True) -> Iterator[InjectedNoise]:
-    """Within this context, the torch sampler's own draws return `noise`.
+    """Let the torch sampler's own draws return `noise` within this context.
 
     The sampler may draw its uniforms with `torch.rand`, `torch.rand_like` or `Tensor.uniform_`, and its exponentials
     with `Tensor.exponential_`, each at most once and for the whole batch: `num_tokens` uniforms,
@@ -134,7 +134,7 @@ class _InjectionMode(DispatchMode):
 
 
 def _empty(size: Sequence[int], options: Mapping[str, Any]) -> Tensor:  # [*size] any  # Any: as above
-    """The tensor that `torch.rand(size, **options)` would fill."""
+    """Return the tensor that `torch.rand(size, **options)` would fill."""
     if "out" in options:
         out: Tensor = options["out"]
         return out.resize_(size)
@@ -142,7 +142,7 @@ def _empty(size: Sequence[int], options: Mapping[str, Any]) -> Tensor:  # [*size
 
 
 def _parameters(args: tuple[Any, ...]) -> list[object]:  # Any: as above
-    """The arguments as printed: tensors by their shape."""
+    """Return the arguments as printed: tensors by their shape."""
     return [list(arg.shape) if isinstance(arg, torch.Tensor) else arg for arg in args]
 
 

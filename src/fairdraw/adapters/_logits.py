@@ -42,27 +42,27 @@ MOST_REQUESTS, LONGEST = 1040, 36_864
 
 
 def penalties(row: SamplerRow, device: str) -> OurPenalties:
-    """`fairdraw.sampler_impl.penalties.Penalties`."""
+    """Return `fairdraw.sampler_impl.penalties.Penalties`."""
     return OurPenalties(row.name, device, row.capabilities(), Rounding.of_vllm(device))
 
 
 def padded_penalties(row: SamplerRow, device: str) -> PaddedPenalties:
-    """`fairdraw.sampler_impl.penalties.PaddedOutputs`, counted in PyTorch; always on the CPU."""
+    """Return `fairdraw.sampler_impl.penalties.PaddedOutputs`, counted in PyTorch; always on the CPU."""
     return PaddedPenalties(row.name, "cpu", row.capabilities())
 
 
 def thinking(row: SamplerRow, device: str) -> OurThinkingBudget:
-    """`fairdraw.sampler_impl.thinking_budget.ThinkingBudget`; it decides on the host."""
+    """Return `fairdraw.sampler_impl.thinking_budget.ThinkingBudget`; it decides on the host."""
     return OurThinkingBudget(row.name, device, row.capabilities())
 
 
 def plan(row: SamplerRow, device: str, *, always_copies: bool = False) -> OurPlanner:
-    """`fairdraw.sampler_impl.logits_plan`; with `always_copies` it copies the logits as vLLM does."""
+    """Return `fairdraw.sampler_impl.logits_plan`; with `always_copies` it copies the logits as vLLM does."""
     return OurPlanner(row.name, device, row.capabilities(), Rounding.of_vllm(device), always_copies)
 
 
 def plan_oracle(row: SamplerRow, device: str) -> FunctionLogitsPlanner:
-    """The specification, in NumPy on the host."""
+    """Return the specification, in NumPy on the host."""
     process = LogitsPlanOracle().process
     return FunctionLogitsPlanner(row.name, process, device, row.capabilities(), rounding=Rounding.VLLM_TORCH)
 
@@ -159,7 +159,7 @@ class _PaddedSession:
         return self._penalised(logits, batch, [row for row, _ in rows], seen)
 
     def _append(self, live: Sequence[Sequence[int] | None]) -> None:
-        """As the runner after a step: new ids, as they are known, and no others."""
+        """Append as the runner does after a step: new ids, as they are known, and no others."""
         for row, tokens in enumerate(live):
             if tokens is not None:
                 begin, end = int(self.num_tokens[row]), int(self.num_prompt[row]) + len(tokens)
@@ -170,7 +170,7 @@ class _PaddedSession:
                 self.num_tokens[row] = end
 
     def _was_rewritten(self, row: int, end: int, tokens: Sequence[int]) -> bool:
-        """Tokens were cut and others follow: the last one that was known is another one."""
+        """Whether tokens were cut and others follow: the last one that was known is another one."""
         begin = int(self.num_prompt[row])
         known = [i for i in range(begin, end) if self.buffer[row, i] != PLACEHOLDER_TOKEN_ID]
         return bool(known) and int(self.buffer[row, known[-1]]) != tokens[known[-1] - begin]
@@ -182,7 +182,7 @@ class _PaddedSession:
         request: list[int],
         outputs: Tensor | list[list[int]],  # [num_rows, ...] int64
     ) -> Tensor:  # [num_rows, vocab_size] float32
-        """As vLLM's torch code: repetition, frequency, presence."""
+        """Penalise as vLLM's torch code does: repetition, frequency, presence."""
         presence, frequency, repetition = (factor[request, None] for factor in batch.factors())
         counts = torch.stack([self._counted(row) for row in outputs]).float()
         prompts = torch.stack([self._counted(batch.requests[row].prompt_token_ids) for row in request])

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def oracle(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
-    """The specification, in NumPy on the host."""
+    """Return the specification, in NumPy on the host."""
     return FunctionLogprobsSampler(row.name, LogprobsOracle().logprobs, None, device, row.capabilities())
 
 
 def ours(row: SamplerRow, device: str, *, backend: Literal["torch", "triton"] = "torch") -> FunctionLogprobsSampler:
-    """`fairdraw.sampler_impl.logprobs`; tokens are drawn by `fairdraw.sampler_impl.sampling`."""
+    """Return `fairdraw.sampler_impl.logprobs`; tokens are drawn by `fairdraw.sampler_impl.sampling`."""
     slow = backend == "triton" and triton_is_interpreted(device)
     from fairdraw.adapters._sampling import counter
     from fairdraw.sampler_impl.logprobs import top_logprobs
@@ -41,8 +41,8 @@ def ours(row: SamplerRow, device: str, *, backend: Literal["torch", "triton"] = 
 
 
 def step(row: SamplerRow, device: str, *, backend: Literal["torch", "triton"]) -> FunctionLogprobsSampler:
-    """Tokens of `fairdraw.sampler_impl.step` with the log-probabilities that the step itself returns, beside lists of
-    its processed logits; tokens that are given are looked up as `logprobs/torch` does.
+    """Return the tokens of `fairdraw.sampler_impl.step` with the log-probabilities that the step itself returns, beside
+    lists of its processed logits; tokens that are given are looked up as `logprobs/torch` does.
     """
     from fairdraw.adapters._step import capabilities_of, plan_of, sampling_inputs
     from fairdraw.sampler_impl.logprobs import top_logprobs

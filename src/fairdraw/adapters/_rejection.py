@@ -22,19 +22,19 @@ Backend = Literal["torch", "triton"]
 
 
 def oracle(row: SamplerRow, device: str) -> FunctionSampler:
-    """The specification; its arithmetic is NumPy's on every device."""
+    """Return the specification; its arithmetic is NumPy's on every device."""
     return FunctionSampler(row.name, oracle_verify, device, row.capabilities())
 
 
 def race(row: SamplerRow, device: str, *, backend: Backend) -> FunctionSampler:
-    """`fairdraw.sampler_impl.rejection`. In Triton's interpreter a call takes milliseconds."""
+    """Return `fairdraw.sampler_impl.rejection`. In Triton's interpreter a call takes milliseconds."""
     slow = backend == "triton" and triton_is_interpreted(device)
     verify, capabilities = partial(_verify_race, backend), row.capabilities(slow=slow)
     return FunctionSampler(row.name, verify, device, capabilities, propose=_draft_by_race)
 
 
 def counter(row: SamplerRow, device: str, *, backend: Backend | None = None) -> FunctionSampler:
-    """`fairdraw.sampler_impl.rejection_counter`, on the production path of the device if `backend` is `None`."""
+    """Return `fairdraw.sampler_impl.rejection_counter`, on the production path of the device if `backend` is `None`."""
     backend = backend or ("torch" if device == "cpu" else "triton")
     slow = backend == "triton" and triton_is_interpreted(device)
     verify, capabilities = partial(_verify_counter, backend), row.capabilities(slow=slow)
@@ -42,7 +42,7 @@ def counter(row: SamplerRow, device: str, *, backend: Backend | None = None) -> 
 
 
 class ReadFields(TypedDict):
-    """What `rejection_sample`, vLLM's and ours, reads of its sampling metadata."""
+    """Fields that `rejection_sample` reads of its sampling metadata."""
 
     temperature: Tensor  # [batch_size] float32
     all_greedy: bool
@@ -51,7 +51,7 @@ class ReadFields(TypedDict):
 
 
 def read_fields(batch: SpecDecodeBatch, noise: Noise) -> ReadFields:
-    """Sampling metadata of `batch`; generators are those of seeded noise."""
+    """Return sampling metadata of `batch`; generators are those of seeded noise."""
     is_greedy = batch.is_greedy
     return ReadFields(
         temperature=batch.temperature,
@@ -64,7 +64,7 @@ def read_fields(batch: SpecDecodeBatch, noise: Noise) -> ReadFields:
 def _verify_race(
     backend: Backend, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Explicit noise is passed on; without it the function draws in vLLM's order."""
+    """Pass explicit noise on; without it the function draws in vLLM's order."""
     from fairdraw.sampler_impl.rejection import rejection_sample, verify_drafts
 
     arguments: dict[str, Any] = {  # Any: one type each
@@ -86,14 +86,14 @@ def _verify_race(
 
 
 def _draft_by_race(step: DraftStep, noise: SeededNoise) -> Drafted:
-    """`fairdraw.sampler_impl.sampling.draft` with the generators that verification goes on with."""
+    """Call `fairdraw.sampler_impl.sampling.draft` with the generators that verification goes on with."""
     from fairdraw.sampler_impl.sampling import UpstreamNoise
 
     return _drafted(step, UpstreamNoise(noise.generators(step.device)))
 
 
 def draft_by_counter(step: DraftStep, noise: SeededNoise) -> Drafted:
-    """The same with counters: (seed, position) as in verification, in a stream of its own."""
+    """Return the same with counters: (seed, position) as in verification, in a stream of its own."""
     from fairdraw.sampler_impl.sampling import CounterNoise
 
     return _drafted(step, CounterNoise(kept_seeds(step.batch_size, noise, step.device), step.positions))
@@ -109,8 +109,8 @@ def _drafted(step: DraftStep, noise: SamplingNoise) -> Drafted:
 def _verify_counter(
     backend: Backend, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """One seed per request and position 0; in the steps of a pair a request keeps its seed, and positions advance. On a
-    GPU each call has a workspace, so that its kernels overlap and read as few rows as they can."""
+    """Verify with one seed per request and position 0; in the steps of a pair a request keeps its seed, and positions
+    advance. On a GPU each call has a workspace, so that its kernels overlap and read as few rows as they can."""
     if isinstance(noise, ExplicitNoise):
         raise TypeError("verify: noise=ExplicitNoise, but it must be SeededNoise. This sampler supports no other.")
     drafts_are_own = batch.positions is not None
@@ -119,7 +119,7 @@ def _verify_counter(
 
 
 def captured_step(batch: SpecDecodeBatch, backend: Backend, *, workspace: bool) -> partial[Tensor]:
-    """One call whose seeds keep their address: what a server captures in a CUDA graph.
+    """Return a call whose seeds keep their address: what a server captures in a CUDA graph.
 
     A graph stores addresses only. The result holds the tensors at these addresses, its workspace among them (as
     `keywords["workspace"]`), and must live as long as the graph.
@@ -160,7 +160,7 @@ def _counter_step(
 
 
 def _with_bonus_rows(batch: SpecDecodeBatch, bonus_logits: Tensor) -> Tensor:  # [num_rows, vocab_size] as the batch's
-    """Each request's rows of target logits, and behind them the row that its bonus token is drawn from."""
+    """Return each request's rows of target logits, and behind them the row that its bonus token is drawn from."""
     is_bonus = bonus_mask(batch)
     rows = batch.target_logits.new_empty((len(is_bonus), batch.vocab_size))
     rows[~is_bonus], rows[is_bonus] = batch.target_logits, bonus_logits.to(rows.dtype)
@@ -168,13 +168,13 @@ def _with_bonus_rows(batch: SpecDecodeBatch, bonus_logits: Tensor) -> Tensor:  #
 
 
 def draft_counts(batch: SpecDecodeBatch) -> Tensor:  # [batch_size] int32
-    """`num_draft_tokens` on the device: a list of a million numbers is slow to copy."""
+    """Return `num_draft_tokens` on the device: a list of a million numbers is slow to copy."""
     ends = batch.cu_num_draft_tokens
     return ends.diff(prepend=ends.new_zeros(1))
 
 
 def bonus_mask(batch: SpecDecodeBatch) -> Tensor:  # [num_rows] bool
-    """Which rows are the last of their request, where each has one row more than drafts."""
+    """Return which rows are the last of their request, where each has one row more than drafts."""
     import torch
 
     counts = draft_counts(batch)
@@ -184,7 +184,8 @@ def bonus_mask(batch: SpecDecodeBatch) -> Tensor:  # [num_rows] bool
 
 
 def seeds_of_step(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
-    """One per request from torch's generator, which the caller has seeded; from the request's own if it has drafts."""
+    """Return one seed per request from torch's generator, which the caller has seeded; from the request's own if it has
+    drafts."""
     import torch
 
     seeds = torch.empty(batch.batch_size, dtype=torch.int64, device=batch.device).random_()
@@ -195,7 +196,8 @@ def seeds_of_step(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [bat
 
 
 def kept_seeds(batch_size: int, noise: SeededNoise, device: torch.device) -> Tensor:  # [batch_size] int64
-    """One per request, kept from call to call; a request without one is given it at the first, as in a server."""
+    """Return one seed per request, kept from call to call; a request without one is given it at the first, as in a
+    server."""
     import torch
 
     kept = noise.kept.get("seeds")

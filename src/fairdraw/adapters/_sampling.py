@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def oracle(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The specification; its arithmetic is NumPy's on every device."""
+    """Return the specification; its arithmetic is NumPy's on every device."""
     return FunctionTokenSampler(row.name, oracle_sample, oracle_draft, device, row.capabilities())
 
 
 def race(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """The exponential race of vLLM 0.22.0, in PyTorch on every device."""
+    """Return the exponential race of vLLM 0.22.0, in PyTorch on every device."""
     from fairdraw.sampler_impl import sampling
 
     def noise_of(batch: SamplingBatch, noise: SamplingNoise) -> implementation.SamplingNoise:
@@ -47,7 +47,7 @@ def race(row: SamplerRow, device: str) -> FunctionTokenSampler:
 
 
 def counter(row: SamplerRow, device: str, *, backend: Literal["torch", "triton"] = "torch") -> FunctionTokenSampler:
-    """Inverse CDF with counters. In Triton's interpreter a call takes milliseconds."""
+    """Return the inverse CDF with counters. In Triton's interpreter a call takes milliseconds."""
     slow = backend == "triton" and triton_is_interpreted(device)
     from fairdraw.sampler_impl import sampling
 
@@ -59,7 +59,8 @@ def counter(row: SamplerRow, device: str, *, backend: Literal["torch", "triton"]
         return sampling.sample(batch.logits, _parameters(batch), noise_of(batch, noise), backend=backend)
 
     def draft(batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
-        """Without filters probabilities come from log-sum-exps, as a verifier of draft logits would compute them."""
+        """Draw a draft. Without filters probabilities come from log-sum-exps, as a verifier of draft logits would
+        compute them."""
         if batch.top_k is not None or batch.top_p is not None or batch.min_p is not None:
             drawn = sampling.draft(batch.logits, _parameters(batch), noise_of(batch, noise))
             return Drafted(drawn.sampled_token_ids, drawn.probs)
@@ -72,7 +73,7 @@ def counter(row: SamplerRow, device: str, *, backend: Literal["torch", "triton"]
 
 
 def counter_seeds(batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
-    """Each request's seed, or one hashed from the call's."""
+    """Return each request's seed, or one hashed from the call's."""
     import torch
 
     seeds = [noise.request_seeds.get(i, derive_seed("counter", noise.seed, i)) for i in range(batch.batch_size)]
@@ -84,7 +85,8 @@ def _probs(
     tokens: Tensor,  # [batch_size] int64
     logsumexp: Tensor,  # [batch_size] float32
 ) -> Tensor:  # [batch_size, vocab_size] float32
-    """`exp(logits / temperature - logsumexp)`; one-hot for greedy requests and for rows without a distribution."""
+    """Return `exp(logits / temperature - logsumexp)`; one-hot for greedy requests and for rows without a
+    distribution."""
     import torch
 
     temperature = batch.temperature.masked_fill(batch.is_greedy, 1.0)

@@ -27,13 +27,13 @@ Backend = Literal["torch", "triton"]
 
 
 def sampling(row: SamplerRow, device: str, *, backend: Backend) -> FunctionTokenSampler:
-    """A plan without drafts. Of tokens that tie at the edge of top-p all stay."""
+    """Return a plan without drafts. Of tokens that tie at the edge of top-p all stay."""
 
     def sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
         return plan_of(batch, backend)(sampling_inputs(batch, noise)).token_ids[:, 0]
 
     def draft(batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
-        """Tokens, and the softmax of processed rows."""
+        """Return tokens, and the softmax of processed rows."""
         output, processed = plan_of(batch, backend).drafted(sampling_inputs(batch, noise))
         tokens = output.token_ids[:, 0].long()
         return Drafted(tokens, _probs(processed, tokens, batch.is_greedy))
@@ -43,7 +43,7 @@ def sampling(row: SamplerRow, device: str, *, backend: Backend) -> FunctionToken
 
 
 def rejection(row: SamplerRow, device: str, *, backend: Backend, draft_logits: bool = False) -> FunctionSampler:
-    """A plan without filters, since the contract's logits are processed; the step draws its own bonus tokens.
+    """Return a plan without filters, since the contract's logits are processed; the step draws its own bonus tokens.
 
     Args:
         draft_logits: Give logarithms of the batch's draft probabilities in their place.
@@ -54,7 +54,8 @@ def rejection(row: SamplerRow, device: str, *, backend: Backend, draft_logits: b
 
 
 def capabilities_of(row: SamplerRow, backend: Backend, device: str) -> Capabilities:
-    """In Triton's interpreter a call takes milliseconds, and of large vocabularies minutes."""
+    """Return the capabilities of the row, slower in Triton's interpreter: milliseconds, and minutes for large
+    vocabularies."""
     if backend != "triton" or not triton_is_interpreted(device):
         return row.capabilities()
     return row.capabilities({"its filters take minutes there in Triton's interpreter": ["large-vocab"]}, slow=True)
@@ -68,21 +69,21 @@ def plan_for(capacity: Capacity, device: torch.device, backend: Backend) -> Step
 
 
 def rounded_up(size: int) -> int:
-    """To a power of two."""
+    """Return `number` rounded up to a power of two."""
     return 1 << max(size - 1, 0).bit_length()
 
 
 def by_row(
     logits: Tensor,  # [num_rows, vocab_size] float32 | bfloat16 | float16
 ) -> Tensor:  # [num_rows, vocab_size] as logits
-    """Rows may have any stride, entries may not."""
+    """Return rows that may have any stride, but whose entries may not."""
     return logits if logits.stride(-1) == 1 else logits.contiguous()
 
 
 def words_of(
     are_set: Tensor,  # [..., vocab_size] bool
 ) -> Tensor:  # [..., num_words] int32
-    """Masks with a bit per token."""
+    """Return masks with a bit per token."""
     bits = torch.nn.functional.pad(are_set.long(), (0, -are_set.shape[-1] % 32))
     bits = bits.view(*are_set.shape[:-1], -1, 32)
     words: Tensor = (bits << torch.arange(32, device=bits.device)).sum(-1)
@@ -120,7 +121,7 @@ def _probs(
     tokens: Tensor,  # [batch_size] int64
     is_greedy: Tensor,  # [batch_size] bool
 ) -> Tensor:  # [batch_size, vocab_size] float32
-    """One-hot for greedy requests and for rows without a distribution."""
+    """Return probabilities, one-hot for greedy requests and for rows without a distribution."""
     one_hot = torch.zeros_like(processed).scatter_(-1, tokens[:, None], 1.0)
     is_certain = is_greedy | ~processed.amax(-1).isfinite()
     return torch.where(is_certain[:, None], one_hot, processed.softmax(-1))
@@ -132,7 +133,7 @@ def _probs(
 def _verify(
     backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """From processed logits, by the number of the request alone."""
+    """Verify from processed logits, by the number of the request alone."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs
 
     seeds, positions = counters_of(batch, noise)
@@ -158,7 +159,7 @@ def _verify(
 
 
 def counters_of(batch: SpecDecodeBatch, noise: Noise) -> tuple[Tensor, Tensor]:  # [batch_size] int64, both
-    """Seeds and positions of the requests."""
+    """Return seeds and positions of the requests."""
     assert not isinstance(noise, ExplicitNoise), "explicit noise is unsupported"
     if batch.positions is not None:
         return kept_seeds(batch.batch_size, noise, batch.device), batch.positions
@@ -173,7 +174,7 @@ def cumulative(
 
 
 def tokens_of(batch: SpecDecodeBatch, output: StepOutput) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """A step's tokens; a bonus token that was given takes the place of the one that was drawn."""
+    """Return a step's tokens; a bonus token that was given takes the place of the one that was drawn."""
     tokens = output.token_ids[:, : batch.max_spec_len + 1].clone()
     if batch.bonus_logits is None:
         counts = draft_counts(batch)
@@ -186,7 +187,7 @@ def rows_of(
     batch: SpecDecodeBatch,
     is_bonus: Tensor,  # [num_rows] bool
 ) -> Tensor:  # [num_rows, vocab_size] as the batch's
-    """Rows of drafts and bonus tokens together; those of given bonus tokens do not matter."""
+    """Return rows of drafts and bonus tokens together; those of given bonus tokens do not matter."""
     rows = batch.target_logits.new_zeros((len(is_bonus), batch.vocab_size))
     rows[~is_bonus] = batch.target_logits
     if batch.bonus_logits is not None:
@@ -198,7 +199,7 @@ def drafts_of(
     draft_token_ids: Tensor,  # [num_tokens] int32
     is_bonus: Tensor,  # [num_rows] bool
 ) -> Tensor:  # [num_rows] int32
-    """The last row of a request has no draft token behind it: there is whatever was in memory."""
+    """Return the draft behind each row; a request's last row has none, but whatever was in memory."""
     behind = draft_token_ids.new_zeros(len(is_bonus))
     behind[~is_bonus] = draft_token_ids
     return behind
@@ -207,7 +208,7 @@ def drafts_of(
 def draft_probs_of(
     batch: SpecDecodeBatch, width: int
 ) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
-    """By the number of the request."""
+    """Return draft probabilities by the number of the request."""
     if batch.draft_probs is None:
         return None
     dense = batch.draft_probs.new_zeros((batch.batch_size, width, batch.vocab_size))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
 GREEDY_BELOW = 1e-5
-"""Of the contract; a plan's greedy requests have temperature 0."""
+"""Temperature of the contract; a plan's greedy requests have temperature 0."""
 
 
 def make(row: SamplerRow, device: str, *, backend: Backend) -> StepPlanner:
@@ -90,7 +90,7 @@ class _Session:
         )
 
     def _forced(self, batch: LogitsBatch) -> list[int]:  # [num_rows]
-        """What each row must be, or -1."""
+        """Return what each row must be, or -1."""
         if batch.change is not None:
             update: Any = batch.change  # Any: its sequences behave like the lists that it asks for
             self.thinking.sync_batch(update)
@@ -104,7 +104,7 @@ class _Session:
 
 
 def _parameters(params: Sequence[LogitsParams], device: torch.device) -> Parameters:
-    """Without filters if no request of the batch has any: a plan without them reads rows once."""
+    """Return parameters, without filters if no request of the batch has any: a plan without them reads rows once."""
     from fairdraw.sampler_impl.step import Parameters
 
     temperature = _floats([0 if p.temperature < GREEDY_BELOW else p.temperature for p in params], device)
@@ -122,7 +122,7 @@ def _penalties(
     requests: Sequence[LogitsRequest],
     logits: Tensor,  # [num_rows, vocab_size] float32 | bfloat16 | float16
 ) -> Penalties:
-    """Counts as an engine keeps them; here they are counted anew."""
+    """Return counts as an engine keeps them; here they are counted anew."""
     from fairdraw.sampler_impl.step import Penalties
 
     device, vocab_size = logits.device, logits.shape[1]
@@ -135,19 +135,19 @@ def _penalties(
 
 
 def _counted(token_ids: Sequence[int], vocab_size: int) -> Tensor:  # [vocab_size] int64
-    """Placeholders and the pad id `vocab_size` are not counted."""
+    """Count tokens but placeholders and the pad id `vocab_size`."""
     known = [i for i in token_ids if 0 <= i < vocab_size]
     return torch.tensor(known, dtype=torch.int64).bincount(minlength=vocab_size)
 
 
 def _num_edits(params: LogitsParams) -> int:
-    """Ids that one row may mention; one more for a forced token."""
+    """Return ids that one row may mention; one more for a forced token."""
     lists = params.allowed_token_ids, params.bad_words_token_ids, params.all_stop_token_ids, params.logit_bias
     return 1 + sum(len(ids or ()) for ids in lists)
 
 
 def _edits(requests: Sequence[LogitsRequest], forced: list[int], device: torch.device) -> TokenEdits | None:
-    """Each kind that a request of the batch has; `None` if none has any."""
+    """Return each kind that a request of the batch has; `None` if none has any."""
     from fairdraw.sampler_impl.step import TokenEdits
 
     params = [request.params for request in requests]
@@ -190,7 +190,7 @@ def _bad_words(requests: Sequence[LogitsRequest], device: torch.device) -> BadWo
 def _lists(
     numbers: Sequence[Sequence[float]], device: torch.device
 ) -> tuple[Tensor, Tensor]:  # [num_slots] int32, [num_slots, length] int32
-    """Padded with whatever was in memory: here with ones. Numbers that are no ids stay as they are."""
+    """Return lists padded with whatever was in memory: here with ones. Numbers that are no ids stay as they are."""
     length = max(1, *map(len, numbers)) if numbers else 1
     padded = [[*own, *[1] * (length - len(own))] for own in numbers]
     is_ids = all(isinstance(number, int) for own in padded for number in own)

@@ -52,16 +52,16 @@ BIASES = ((0.0, 0.0), (4.0, -1.0), (-2.0, 3.0))
 NUM_BIASED, MOST_BIASED, MOST_DRAFTS = 2, 64, 16
 """Tokens of a request; and up to so many tokens of a vocabulary, and drafts of a request."""
 MOST_ROWS, MOST_ENTRIES = 64, 1 << 14
-"""Of a batch whose requests have parameters. A plan with filters has 64 KiB of candidates per row, and in Triton's
-interpreter a step of many rows takes seconds."""
+"""Limits of a batch whose requests have parameters. A plan with filters has 64 KiB of candidates per row, and in
+Triton's interpreter a step of many rows takes seconds."""
 BY_MIN_P, BY_GRAMMAR = 1, 2
-"""What excludes the tokens of a request whose logits are -inf; of every third one their raw logits are that, too."""
+"""Ways to exclude the tokens of a request whose logits are -inf; of every third one their raw logits are that, too."""
 MOST_SPAN, LARGEST, GAP = 60.0, 2.0**16, 1.0
 """A request's min-p lets tokens stay that are as far below the best as any that its rows keep, and this gap. Those to
 be excluded are half a gap further below: where a row keeps one token, they would be most of what is drawn. Requests
 that keep a larger span, or have larger logits, have no min-p: rounding could close the gap."""
 SHIFTS = (0.0, -3.0, 2.0, -1.0, 4.0)
-"""Of draft logits, from row to row: without them each logsumexp would be 0."""
+"""Shifts of draft logits, from row to row: without them each logsumexp would be 0."""
 FORBIDDEN = 50.0
 """A raw logit that a grammar excludes; it would often be the best."""
 
@@ -81,7 +81,7 @@ def raw_step(
     seeds: Tensor,  # [batch_size] int64
     positions: Tensor,  # [batch_size] int64
 ) -> tuple[Capacity, StepInputs]:
-    """A plan of what this batch uses and nothing else, and its step."""
+    """Return a plan of what this batch uses and nothing else, and its step."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, StepInputs
 
     step, width = _Step(batch), rounded_up(max(batch.max_spec_len, 1))
@@ -142,7 +142,7 @@ class _Step:
         self,
         first_drafts: Tensor,  # [batch_size] int64
     ) -> None:
-        """Parameters of every request, and which tokens its prompt and its output have."""
+        """Choose parameters of every request, and which tokens its prompt and its output have."""
         ids, number = torch.arange(self.vocab_size, device=self.number.device), self.number[:, None]
         self.temperature, self.heat = self.chosen(TEMPERATURES, 3), self.chosen(TEMPERATURES, 7)  # [batch_size] float32
         self.frequency, self.presence = self.chosen(ADDED, 9), self.chosen(ADDED, 11)  # [batch_size] float32
@@ -157,7 +157,7 @@ class _Step:
         self,
         rows: Tensor,  # [num_rows, vocab_size] float32
     ) -> None:
-        """Whatever the batch: biased tokens are drawn after the others."""
+        """Bias tokens whatever the batch: biased tokens are drawn after the others."""
         by_request = self.biases.new_zeros((len(self.biases), self.vocab_size)).scatter_add(1, self.biased, self.biases)
         bias = by_request[self.requests]
         is_exact = ((rows - bias) + bias == rows) | rows.isnan()
@@ -169,7 +169,7 @@ class _Step:
         self,
         rows: Tensor,  # [num_rows, vocab_size] float32
     ) -> None:
-        """Raw logits of all parameters. If they are not exact for all rows of a request, they are off for it."""
+        """Undo all parameters to raw logits. If these are not exact for all rows of a request, they are off for it."""
         excluded, largest = rows == -torch.inf, rows.amax(-1, keepdim=True)
         self._choose_span(largest[:, 0] - rows.masked_fill(excluded, torch.inf).amin(-1), largest[:, 0])
         is_below = excluded & (self.hides == BY_MIN_P)[self.requests, None]
@@ -187,7 +187,7 @@ class _Step:
         kept_spans: Tensor,  # [num_rows] float32
         largest: Tensor,  # [num_rows] float32
     ) -> None:
-        """How far below the best the min-p of each request begins, and whether it has one."""
+        """Choose how far below the best the min-p of each request begins, and whether it has one."""
         has_span = (largest.abs() <= LARGEST) & (kept_spans <= MOST_SPAN)
         self.hides = torch.where((self.hides == BY_MIN_P) & ~self.of_all_rows(has_span), 0, self.hides)
         most = torch.zeros_like(self.temperature).scatter_reduce(0, self.requests, kept_spans, "amax")
@@ -201,7 +201,7 @@ class _Step:
         return whole.scatter_reduce(0, self.requests, per_row.int(), "amin").bool()
 
     def _times(self) -> Tensor:  # [num_rows, vocab_size] int64
-        """How often outputs and the drafts before a row have each token."""
+        """Return how often outputs and the drafts before a row have each token."""
         times = self.output_counts[self.requests]
         for place in range(1, int(self.places.max()) + 1):
             rows = (self.places == place).nonzero()[:, 0]
@@ -214,7 +214,7 @@ class _Step:
         self,
         rows: Tensor,  # [num_rows, vocab_size] float32
     ) -> Tensor:  # [num_rows, vocab_size] float32
-        """The inverse of `after`, up to rounding."""
+        """Return the inverse of `after`, up to rounding."""
         times = self._times()
         frequency, presence, repetition, temperature = self.of_rows()
         rows = rows * temperature + presence * (times > 0) + frequency * times
@@ -226,7 +226,7 @@ class _Step:
         self,
         raw: Tensor,  # [num_rows, vocab_size] float32
     ) -> Tensor:  # [num_rows, vocab_size] float32
-        """What a step makes of logits."""
+        """Return what a step makes of logits."""
         times = self._times()
         frequency, presence, repetition, temperature = self.of_rows()
         rows = raw + self.bias
@@ -245,7 +245,7 @@ class _Step:
         by_request: Tensor,  # [batch_size, ...] any
         otherwise: float,
     ) -> Tensor:  # [num_slots, ...] any
-        """Slot 0 has something else."""
+        """Return values by slot; slot 0 has something else."""
         slots = by_request.new_full((len(self.slots) + 1, *by_request.shape[1:]), otherwise)
         slots[self.slots] = by_request
         return slots
@@ -294,7 +294,7 @@ class _Step:
         self,
         probs: Tensor | None,  # [batch_size, max_spec_len, vocab_size] float32
     ) -> dict[str, Any]:  # Any: fields of the inputs
-        """Which of the forms follows from the vocabulary, which is the same for all requests of a case."""
+        """Return the form that follows from the vocabulary, which is the same for all requests of a case."""
         if probs is None:
             return {}
         if self.vocab_size % 3 == 0:

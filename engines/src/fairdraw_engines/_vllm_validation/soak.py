@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def first_difference(theirs: list[Record], ours: list[Record]) -> str:
-    """A description; empty if there is none."""
+    """Return a description; empty if there is none."""
     for their, our in zip(theirs, ours, strict=False):
         if their != our:
             return f"step {their[0]}: {their[1]} differ" if their[:2] == our[:2] else f"step {their[0]}: other events"
@@ -36,7 +36,7 @@ def first_difference(theirs: list[Record], ours: list[Record]) -> str:
 
 
 def some_traces(num_steps: int) -> list[EventTrace]:
-    """Event traces of all kinds, with `num_steps` in total of each kind."""
+    """Return event traces of all kinds, with `num_steps` in total of each kind."""
     kinds = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]
     return [EventTrace(seed, num_steps // 4, *kind) for kind in kinds for seed in range(4)]
 
@@ -47,7 +47,7 @@ class NotInstalledError(Exception):
 
 @contextmanager
 def plugin(*pieces: str) -> Iterator[None]:
-    """The plugin with these pieces and no others; off if there are none."""
+    """Use the plugin with these pieces and no others; off if there are none."""
     for piece in PIECES:
         os.environ[piece.switch] = str(int(piece.name in pieces))
     os.environ["FAIRDRAW_VLLM_PLUGIN"] = str(int(bool(pieces)))
@@ -63,14 +63,14 @@ def plugin(*pieces: str) -> Iterator[None]:
 
 
 def play_with(trace: EventTrace, *pieces: str) -> tuple[list[Record], dict[str, dict[str, int]], int]:
-    """Its records, counts of the calls, and the number of forced tokens."""
+    """Return the records, counts of the calls, and the number of forced tokens."""
     with plugin(*pieces):
         server = Server(trace)
         return server.play(), vllm_plugin.calls(), server.num_forced
 
 
 def soak(traces: list[EventTrace], names: list[str]) -> dict[str, Any]:  # Any: JSON
-    """Each piece alone, and all together, against vLLM's own code."""
+    """Play each piece alone, and all together, against vLLM's own code."""
     own = [play_with(trace) for trace in traces]
     pieces = {}
     for name in (*names, "all"):

@@ -40,7 +40,7 @@ LIKELY = 40.0
 
 
 def without_pinned_memory() -> None:
-    """A host without CUDA cannot pin memory, but vLLM's unspecified platform reports that it can."""
+    """Pin no memory: a host without CUDA cannot, but vLLM's unspecified platform reports that it can."""
     for module in [module for name, module in sys.modules.items() if name.startswith("vllm")]:
         names = getattr(module, "__dict__", {})
         if "PIN_MEMORY" in names:
@@ -68,7 +68,7 @@ class EventTrace:
 
 @dataclass
 class Script:
-    """What the model will emit for one request, and what the server knows of it."""
+    """Tokens that the model will emit for one request, and what the server knows of it."""
 
     state: Any  # Any: vLLM's CachedRequestState
     budget: int | None = None
@@ -102,7 +102,7 @@ class Server:
         self.scripts: dict[str, Script] = {}
 
     def play(self, until: int | None = None) -> list[Record]:
-        """All steps, or those before `until`; may be called again to continue."""
+        """Play all steps, or those before `until`; may be called again to continue."""
         if self.step == 0:
             torch.manual_seed(derive_seed("global", self.trace) % 2**63)
         while self.step < (until or self.trace.num_steps):
@@ -150,7 +150,7 @@ class Server:
         return self.scripts[self.served.requests[row].req_id]
 
     def words(self, most: int, least: int = 0) -> list[int]:
-        """Ordinary ids."""
+        """Return ordinary ids."""
         drawn: list[int] = self.rng.integers(ORDINARY, VOCAB_SIZE, size=self.rng.integers(least, most + 1)).tolist()
         return drawn
 
@@ -190,7 +190,7 @@ class Server:
         self.batch.add_request(script.state)
 
     def prompt_and_script(self) -> tuple[list[int], list[int]]:
-        """A prompt, and what the model emits: one section at most, as vLLM before 0.26.0 detects no other."""
+        """Return a prompt, and what the model emits: one section at most, as vLLM before 0.26.0 detects no other."""
         start, end = map(list, self.trace.markers)
         opening = [*self.words(2), *start, *self.words(4)]
         closed = [*opening, *end, *self.words(2)]
@@ -201,12 +201,12 @@ class Server:
         return (self.words(3, least=1), closed, [*closed, *opening])[kind], [*script, *self.words(20)]
 
     def may_resume(self, script: Script) -> bool:
-        """Not where vLLM starts a forced end marker again."""
+        """Whether it may resume: not where vLLM starts a forced end marker again."""
         long_end = len(self.trace.markers[1]) > 1
         return not self.trace.thinking or not (script.forced or (long_end and (script.budget or 0) < 6))
 
     def resume(self, script: Script) -> None:
-        """After a preemption; with asynchronous scheduling the list is a new one."""
+        """Resume after a preemption; with asynchronous scheduling the list is a new one."""
         script.drafts = []
         if self.trace.asynchronous:
             self.served.waiting[0].output_token_ids = script.state.output_token_ids = list(script.emitted)
@@ -214,7 +214,7 @@ class Server:
         self.batch.add_request(script.state)
 
     def cut(self, script: Script, request: ServedRequest) -> None:
-        """The KV cache of the last tokens was lost."""
+        """Cut the last tokens, whose KV cache was lost."""
         count = int(self.rng.integers(1, 4))
         lost = script.emitted[-count:]
         if self.trace.thinking and (self.trace.speculative or script.forced or min(lost, default=0) < ORDINARY):
@@ -226,7 +226,7 @@ class Server:
         self.batch.num_tokens_no_spec[row] = self.batch.num_prompt_tokens[row] + length
 
     def draft(self) -> None:
-        """At least one draft wherever there can be one: without any, vLLM forces in another request's row."""
+        """Draft at least one token wherever there can be one: without any, vLLM forces in another request's row."""
         for request in self.served.requests:
             script, least = self.scripts[request.req_id], int(self.trace.thinking)
             can = self.trace.speculative and (script.emitted or not self.trace.thinking)
@@ -258,7 +258,7 @@ class Server:
         return [[token for token in row if token >= 0] for row in tokens.tolist()]
 
     def logits(self, scripts: list[Script]) -> Any:  # Any: Tensor [num_tokens + batch_size, vocab_size] float32
-        """Drafts' rows and bonus row of each request in turn."""
+        """Return drafts' rows and bonus row of each request in turn."""
         num_rows = sum(len(script.drafts) + 1 for script in scripts)
         drawn = self.rng.standard_normal((num_rows, VOCAB_SIZE)).astype(np.float32) * 2
         if self.trace.thinking:
@@ -314,7 +314,7 @@ class Server:
 
 
 def make_batch(reasoning_config: object, num_spec_tokens: int) -> Any:  # Any: vLLM's InputBatch
-    """With the arguments that this release knows."""
+    """Make a batch with the arguments that this release knows."""
     arguments: dict[str, Any] = {  # Any: of many types
         "max_num_reqs": MOST_REQUESTS,
         "max_model_len": 4096,

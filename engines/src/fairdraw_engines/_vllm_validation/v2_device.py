@@ -31,7 +31,7 @@ VARIABLE = "FAIRDRAW_V2_DEVICE"
 """Environment variable; worker processes inherit it."""
 DEVICES = ("cpu", "cuda")
 EXTENSION = "_C_stable_libtorch"
-"""What vLLM's platform for CUDA imports."""
+"""Module that vLLM's platform for CUDA imports."""
 
 
 def choose(arguments: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ def choose(arguments: Sequence[str]) -> None:
 
 
 def chosen() -> str:
-    """One of `DEVICES`.
+    """Return one of `DEVICES`.
 
     Raises:
         ValueError: If the environment names another one.
@@ -75,7 +75,7 @@ def has_compiled_code() -> bool:
 
 
 def use_cuda_platform() -> None:
-    """vLLM's own, whatever NVML says; the extension that it imports is an empty module."""
+    """Use vLLM's own platform, whatever NVML says; the extension that it imports is an empty module."""
     name = f"vllm.{EXTENSION}"
     sys.modules.setdefault(name, ModuleType(name))
     with quiet_upstream():

@@ -33,22 +33,23 @@ if TYPE_CHECKING:
 EDGE = 2.0**-20
 """Relative rounding of the step's sums, as its documentation declares."""
 DIVISION_ULPS = 2
-"""Of `div.full`, by PTX's manual, against a quotient that is rounded to the nearest: 2.5 at most, and whole."""
+"""Error of `div.full`, by PTX's manual, against a quotient that is rounded to the nearest: 2.5 at most, and whole."""
 PENALTY_ROUNDINGS = 18
-"""Of a number with penalties, in units of 2**-24 of the largest number on the way. vLLM's: 4 for 1 / repetition, 1 for
-its product, 2 for two subtractions, 4 for the temperature. Ours: 7 operations."""
+"""Roundings of a number with penalties, in units of 2**-24 of the largest number on the way. vLLM's: 4 for 1 /
+repetition, 1 for its product, 2 for two subtractions, 4 for the temperature. Ours: 7 operations."""
 SEARCH = 2.0**-17
-"""Of a probability: the last of 18 halvings, and as much again for float32 sums."""
+"""Error of a probability: the last of 18 halvings, and as much again for float32 sums."""
 
 KEPT_ALIKE = "equal rows"
 CASES = ("ties", "edges", "zeros", "searched")
 KNOWN = (KEPT_ALIKE, "rounding", *CASES, *(f"{case} and rounding" for case in CASES))
-"""What rows may be to each other. Those with rounding, and `searched`, need a leeway."""
+"""Words for what rows may be to each other. Those with rounding, and `searched`, need a leeway."""
 
 
 @dataclass(frozen=True)
 class Leeway:
-    """By how much vLLM's compiled kernels may differ from ours in one row. Nothing, as in the interpreter.
+    """Leeway of vLLM's compiled kernels in one row: by how much they may differ from ours. Nothing, as in the
+    interpreter.
 
     Args:
         ulps: Of each number.
@@ -65,8 +66,8 @@ class Leeway:
         theirs: Tensor,  # [vocab_size] float32
         ours: Tensor,  # [vocab_size] float32
     ) -> float:
-        """The largest difference of two finite numbers, as a share of what is allowed: 0 if all are equal, infinite if
-        nothing is allowed."""
+        """Return the largest difference of two finite numbers, as a share of what is allowed: 0 if all are equal,
+        infinite if nothing is allowed."""
         both = theirs.isfinite() & ours.isfinite() & (theirs != ours)
         if not both.any():
             return 0.0
@@ -83,7 +84,7 @@ NO_LEEWAY = Leeway()
 
 
 def leeway_of(part: Part, place: int, *, searched: bool = False) -> Leeway:
-    """Of the row behind `place` drafts, where kernels are compiled."""
+    """Return the leeway of the row behind `place` drafts, where kernels are compiled."""
     params = part.request.params
     ulps = 0 if np.float32(params.temperature) in (0.0, 1.0) else DIVISION_ULPS
     if params.repetition_penalty == 1.0 and params.frequency_penalty == 0.0:
@@ -92,7 +93,7 @@ def leeway_of(part: Part, place: int, *, searched: bool = False) -> Leeway:
 
 
 def _reach(part: Part, place: int) -> Tensor:  # [vocab_size] float64
-    """The largest number on the way from a logit to the processed one: every step adds what it can."""
+    """Return the largest number on the way from a logit to the processed one: every step adds what it can."""
     request, params = part.request, part.request.params
     reach = part.logits[place].double().abs().nan_to_num(posinf=0.0)  # [vocab_size] float64
     for token_id, bias in (params.logit_bias or {}).items():
@@ -110,7 +111,7 @@ def compare_rows(
     params: Any,  # Any: vLLM's SamplingParams
     leeway: Leeway = NO_LEEWAY,
 ) -> str:
-    """One of `KNOWN`, or what differs."""
+    """Return one of `KNOWN`, or what differs."""
     if torch.equal(theirs, ours):
         return KEPT_ALIKE
     used = leeway.used(theirs, ours)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DEVICE = torch.device("cuda:0" if v2_device.chosen() == "cuda" else "cpu")
-"""Of states, batches and the step's logits. What the server knows of a request is on the host."""
+"""Device of states, batches and the step's logits. What the server knows of a request is on the host."""
 NUM_SLOTS, VOCAB_SIZE, MOST_DRAFTS, LONGEST = 6, 48, 5, 96
 START, END = 1, 2
 """Markers of a thinking section."""
@@ -69,7 +69,7 @@ class Trace:
 
 @dataclass
 class Request:
-    """What the server knows of a request; its parameters are in vLLM's states alone."""
+    """Knowledge of the server about a request; its parameters are in vLLM's states alone."""
 
     name: str
     prompt_len: int
@@ -94,7 +94,7 @@ class Part:
 
     @property
     def is_chunk(self) -> bool:
-        """Its prompt is not read to the end: what is drawn here is thrown away."""
+        """Whether the prompt is not read to the end: what is drawn here is thrown away."""
         return self.request.prefilled < len(self.request.tokens)
 
     @property
@@ -103,14 +103,14 @@ class Part:
 
     @property
     def valid(self) -> tuple[int, ...]:
-        """Drafts up to the first invalid one. A request's first step has placeholders, whatever was drafted."""
+        """Return drafts up to the first invalid one. A request's first step has placeholders, whatever was drafted."""
         if len(self.request.tokens) <= self.request.prefill_len:
             return ()
         return self.drafts[: self.invalid.index(True)] if True in self.invalid else self.drafts
 
     @property
     def num_read(self) -> int:
-        """Rows that decide about anything: those behind an invalid draft do not."""
+        """Return rows that decide about anything: those behind an invalid draft do not."""
         return 0 if self.is_chunk else len(self.valid) + 1
 
 
@@ -151,7 +151,7 @@ class Server:
     # Requests come and go.
 
     def schedule(self) -> list[Part]:
-        """What the next step is about: some requests in any order."""
+        """Return what the next step is about: some requests in any order."""
         rng, trace = self.rng, self.trace
         for request in [*self.active]:
             if len(request.tokens) + trace.most_drafts + 2 > LONGEST or rng.random() < 0.06:
@@ -167,7 +167,7 @@ class Server:
         return [self._part(self.active[i], drafting) for i in chosen]
 
     def _add(self) -> None:
-        """A new request, or one that was preempted with an output."""
+        """Add a new request, or one that was preempted with an output."""
         rng = self.rng
         self.num_named += 1
         prompt_len = int(rng.integers(1, 9))
@@ -178,14 +178,14 @@ class Server:
         self.enter(Request(f"r{self.num_named}", prompt_len, tokens, params, prefilled, len(tokens)))
 
     def enter(self, request: Request) -> None:
-        """As the runner's `add_requests`."""
+        """Do as the runner's `add_requests`."""
         sizes = {"prompt_len": request.prompt_len, "num_computed_tokens": 0, "max_tokens": LONGEST}
         call(self.states.add_request, req_id=request.name, all_token_ids=request.tokens, **sizes)
         self.sampler.add_request(self.slot(request), request.params)
         self.active.append(request)
 
     def _draw_first_tokens(self) -> None:
-        """Of most requests that have none: drafts come after them."""
+        """Draw the first token of most requests that have none: drafts come after them."""
         ready = [one for one in self.active if one.prefilled == len(one.tokens) == one.prefill_len]
         chosen = [one for one in ready if self.rng.random() < 0.7]
         if chosen:
@@ -199,7 +199,7 @@ class Server:
         return index
 
     def _part(self, request: Request, drafting: bool) -> Part:
-        """Rows of a model that often agrees with its drafter, and with itself."""
+        """Return rows of a model that often agrees with its drafter, and with itself."""
         rng, trace, vocab_size = self.rng, self.trace, self.trace.vocab_size
         reading = request.prefilled < len(request.tokens)
         most = min(trace.most_drafts, LONGEST - len(request.tokens) - 2)
@@ -223,7 +223,7 @@ class Server:
         logits: Any,  # Any: [num_drafts, vocab_size] float64, of NumPy
         temperature: float,
     ) -> tuple[Tensor, list[int]]:  # [num_drafts, vocab_size] any
-        """Logits of a drafter that is near the model, and drafts of them. Some drafters have few candidates."""
+        """Return logits of a drafter that is near the model, and drafts of them. Some drafters have few candidates."""
         rng = self.rng
         near = logits + rng.normal(size=logits.shape) * rng.choice([0.1, 1.0, 3.0])
         if rng.random() < 0.3:
@@ -237,7 +237,7 @@ class Server:
     # A step.
 
     def step(self, parts: Sequence[Part]) -> Upstream:
-        """vLLM's `SamplerOutput`, by whatever code is in place."""
+        """Return vLLM's `SamplerOutput`, by whatever code is in place."""
         self.logits = torch.cat([part.logits for part in parts]).to(DEVICE)
         for part in parts:
             if self.draft_logits is not None and part.draft_logits is not None:
@@ -249,7 +249,7 @@ class Server:
         return self.verifier(self.logits, batch, self.draft_logits, invalid.to(DEVICE) if invalid.any() else None)
 
     def input_batch(self, parts: Sequence[Part]) -> Upstream:
-        """vLLM's own `InputBatch`; what a sampler does not read is `None`."""
+        """Return vLLM's own `InputBatch`; what a sampler does not read is `None`."""
         slots = np.array([self.slot(part.request) for part in parts], np.int32)
         counts = np.array([part.num_rows for part in parts], np.int32)
         lengths = [part.request.prefilled for part in parts]
@@ -280,7 +280,7 @@ class Server:
         return made(**{one.name: known.get(one.name) for one in dataclasses.fields(made)})
 
     def commit(self, parts: Sequence[Part], output: Upstream) -> None:
-        """As the runner's `postprocess_sampled`."""
+        """Do as the runner's `postprocess_sampled`."""
         for part, tokens in zip(parts, tokens_of(output), strict=True):
             part.request.tokens += tokens
             part.request.prefilled = len(part.request.tokens)
@@ -301,13 +301,14 @@ class Server:
 
 
 def tokens_of(output: Upstream) -> list[list[int]]:
-    """Per request what it emits."""
+    """Return per request what it emits."""
     rows, counts = output.sampled_token_ids.tolist(), output.num_sampled.tolist()
     return [row[:count] for row, count in zip(rows, counts, strict=True)]
 
 
 def some_params(rng: np.random.Generator, tokens: list[int], vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
-    """Each parameter is on in some of the requests, whatever the others are. Bad words are made of their own text."""
+    """Return parameters, each on in some of the requests, whatever the others are. Bad words are made of their own
+    text."""
 
     def on(share: float = 0.3) -> bool:
         return bool(rng.random() < share)

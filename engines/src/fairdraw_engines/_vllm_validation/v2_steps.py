@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 speed_up_interpreter()  # half of the time
 
 FALSE_ALARM_RATE = 1e-6
-"""Of one run of the program."""
+"""Rate of one run of the program."""
 PERMUTED_EVERY = 5
 """Steps; the batch is given again in another order."""
 
@@ -76,7 +76,7 @@ class NotInstalledError(Exception):
 
 @contextmanager
 def plugin(backend: str | None = None) -> Iterator[None]:
-    """The piece for V2, as it is when vLLM has made a V2 runner.
+    """Use the piece for V2, as it is when vLLM has made a V2 runner.
 
     Args:
         backend: Of the step: "torch" or "triton"; `None` chooses by device.
@@ -106,7 +106,7 @@ class Ran:
 
 
 def run_upstream(server: Server, parts: Sequence[Part]) -> Ran:
-    """By vLLM's own code."""
+    """Run vLLM's own code."""
     rows: list[Tensor] = []  # [num_rows, vocab_size] float32 | as the model's
 
     def recording(function: Any, which: int) -> Callable[..., Any]:  # Any: vLLM's method and what it returns
@@ -126,7 +126,7 @@ def run_upstream(server: Server, parts: Sequence[Part]) -> Ran:
 
 
 def run_ours(server: Server, parts: Sequence[Part]) -> Ran:
-    """By whatever the plugin has put in place."""
+    """Run whatever the plugin has put in place."""
     rows: list[Tensor] = []  # [num_rows, vocab_size] float32
     draw = StepPlan.__call__
 
@@ -151,7 +151,7 @@ class Tokens:
     groups: list[str] = field(default_factory=list)
 
     def add(self, parts: Sequence[Part], ran: Ran, rng: np.random.Generator) -> None:
-        """A token that was emitted follows its row, given that the drafts before it were accepted."""
+        """Count a token that was emitted; it follows its row, given that the drafts before it were accepted."""
         assert ran.processed is not None
         probs = ran.processed.double().softmax(-1)
         rows, token_ids, first = [], [], 0
@@ -173,7 +173,7 @@ class Tokens:
             places += other.places[order]
 
     def decision(self) -> Decision:
-        """All tokens together, and group by group, by rank and by id."""
+        """Return all tokens together, and group by group, by rank and by id."""
         names, tables, counts = np.array(self.groups), {}, {}
         for order, places in self.places.items():
             transform = np.array(places)
@@ -194,7 +194,7 @@ def _group(part: Part, place: int) -> str:
 
 @dataclass
 class Comparison:
-    """Of all steps of some traces.
+    """Comparison of all steps of some traces.
 
     Args:
         differences: What must agree and did not.
@@ -224,7 +224,7 @@ class Comparison:
         self.rounding = max(self.rounding, other.rounding)
 
     def play(self, trace: Trace) -> None:
-        """All steps of a trace; the states follow the tokens of ours."""
+        """Play all steps of a trace; the states follow the tokens of ours."""
         server, self.rng = Server(trace), np.random.default_rng(derive_seed("tokens of V2", trace))
         before: list[Any] = []  # Any: vLLM's SamplerOutput with copies of its tensors
         for number in range(trace.num_steps):
@@ -283,7 +283,7 @@ class Comparison:
         theirs: Tensor,  # [vocab_size] float32
         ours: Tensor,  # [vocab_size] float32
     ) -> str:
-        """With leeway where kernels are compiled, and nowhere else."""
+        """Compare rows with leeway where kernels are compiled, and nowhere else."""
         is_compiled = DEVICE.type == "cuda"
         leeway = leeway_of(part, place, searched=self.searched) if is_compiled else NO_LEEWAY
         kind = compare_rows(theirs, ours, part.request.params, leeway)
@@ -292,7 +292,7 @@ class Comparison:
         return kind
 
     def report(self) -> dict[str, Any]:  # Any: JSON
-        """Differences, counts, and both verdicts about tokens."""
+        """Return differences, counts, and both verdicts about tokens."""
         verdicts = {name: tokens.decision() for name, tokens in (("ours", self.ours), ("theirs", self.theirs))}
         for name, decision in verdicts.items():
             if decision.verdict is Verdict.FAIL:
@@ -311,7 +311,7 @@ class Comparison:
         }
 
     def _of_a_gpu(self) -> dict[str, Any]:  # Any: JSON
-        """What a report says only of compiled kernels."""
+        """Return what a report says only of compiled kernels."""
         if DEVICE.type == "cpu":
             return {}
         filters = "triton" if self.searched else "pytorch"
@@ -333,11 +333,11 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "seed": (None,),
     "logprobs": (None,),
 }
-"""What vLLM's `SamplingParams` holds where a parameter is not used."""
+"""Values that vLLM's `SamplingParams` holds where a parameter is not used."""
 
 
 def parameters_of(part: Part) -> Iterator[str]:
-    """What a request uses in a step."""
+    """Yield what a request uses in a step."""
     params = part.request.params
     yield "temperature 0" if params.temperature == 0 else "temperature above 0"
     yield from (name for name, neutral in NEUTRAL.items() if getattr(params, name) not in neutral)
@@ -350,7 +350,7 @@ def parameters_of(part: Part) -> Iterator[str]:
 
 
 def _differences_of_structure(parts: Sequence[Part], theirs: Upstream, ours: Upstream) -> Iterator[str]:
-    """What the runner and its drafter read: types, shapes, and numbers that follow from the tokens."""
+    """Compare what the runner and its drafter read: types, shapes, and numbers that follow from the tokens."""
     for name in ("sampled_token_ids", "num_sampled", "num_rejected"):
         one, other = getattr(theirs, name), getattr(ours, name)
         if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
@@ -367,8 +367,8 @@ def _differences_of_structure(parts: Sequence[Part], theirs: Upstream, ours: Ups
 
 
 def _ends_in_its_draft(part: Part, tokens: Sequence[int]) -> bool:
-    """A token that replaces a draft is another one: what is drawn from excludes the draft. Where nothing is left to
-    draw from, the token is 0, as documented, and the draft may be, too."""
+    """Whether a token that replaces a draft is another one: what is drawn from excludes the draft. Where nothing is
+    left to draw from, the token is 0, as documented, and the draft may be, too."""
     place = len(tokens) - 1
     return place < len(part.valid) and tokens[-1] == part.valid[place]
 
@@ -376,7 +376,8 @@ def _ends_in_its_draft(part: Part, tokens: Sequence[int]) -> bool:
 def _differences_of_logprobs(
     parts: Sequence[Part], theirs: Upstream, ours: Upstream, output: Upstream
 ) -> Iterator[str]:
-    """Of raw rows: those of the most likely tokens are equal, and the drawn ones stand before them."""
+    """Compare log-probabilities of raw rows: those of the most likely tokens are equal, and the drawn ones stand before
+    them."""
     if (theirs is None) != (ours is None):
         yield "log-probabilities are missing on one side"
     if theirs is None or ours is None:
@@ -392,7 +393,7 @@ def _differences_of_logprobs(
 
 
 def overwritten(before: Sequence[Any]) -> Iterator[str]:
-    """Outputs of the step before, which the server may still be copying."""
+    """Yield outputs of the step before, which the server may still be copying."""
     for output, tokens, counts in before:
         columns = torch.arange(tokens.shape[1], device=tokens.device) < counts[:, None]
         if not torch.equal(output.sampled_token_ids[columns], tokens[columns]):
@@ -402,7 +403,7 @@ def overwritten(before: Sequence[Any]) -> Iterator[str]:
 
 
 def _differences_of_order(server: Server, parts: list[Part], output: Upstream) -> Iterator[str]:
-    """A request's tokens depend on its own inputs alone."""
+    """Check that a request's tokens depend on its own inputs alone."""
     order = server.rng.permutation(len(parts))
     again = tokens_of(run_ours(server, [parts[i] for i in order]).output)
     tokens = tokens_of(output)
@@ -411,7 +412,7 @@ def _differences_of_order(server: Server, parts: list[Part], output: Upstream) -
 
 
 def some_traces(num_steps: int) -> list[Trace]:
-    """Traces of all kinds, with some `num_steps` in total.
+    """Return traces of all kinds, with some `num_steps` in total.
 
     Sizes are slots, tokens of the vocabulary and most drafts. Vocabularies lie on both sides of a tile (1024 entries)
     and of a mask's word (32), and a server may hold a single request.
@@ -425,7 +426,7 @@ def some_traces(num_steps: int) -> list[Trace]:
 
 
 def played(trace: Trace, backend: str | None, table: Path, searched: bool = False) -> Comparison:
-    """One trace, with the plugin installed. vLLM's filters search, or sort (PyTorch)."""
+    """Return one trace, with the plugin installed. vLLM's filters search, or sort (PyTorch)."""
     _validated.TABLE = table
     comparison = Comparison(searched=searched)
     if not searched:
@@ -439,7 +440,7 @@ def played(trace: Trace, backend: str | None, table: Path, searched: bool = Fals
 def compare(
     traces: Sequence[Trace], backend: str | None = None, workers: int = 1, *, searched: bool = False
 ) -> dict[str, Any]:  # Any: JSON
-    """The report of some traces."""
+    """Return the report of some traces."""
     play = partial(played, backend=backend, table=_validated.TABLE, searched=searched)
     whole = Comparison(searched=searched)
     with ProcessPoolExecutor(workers, get_context("spawn")) if workers > 1 else nullcontext() as pool:

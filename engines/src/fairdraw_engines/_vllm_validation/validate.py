@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fairdraw
 from fairdraw.perf_regression._records import commit, processor, version
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES, Piece
 from fairdraw.sampler_impl.vllm_plugin._source import UnknownSourceError, source_hash
@@ -26,8 +27,8 @@ from fairdraw.sampler_impl.vllm_plugin._source import UnknownSourceError, source
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HERE = Path(__file__).parents[2]
-"""Where `fairdraw` is imported from."""
+SOURCES = (Path(fairdraw.__file__).parents[1], Path(__file__).parents[2])
+"""Folders that `fairdraw` and this package are imported from."""
 STEPS, SECONDS = 100, 3600
 V2_STEPS = 20
 """Random steps of V2 for each step of an event trace."""
@@ -61,7 +62,7 @@ class NotValidatedError(Exception):
 
 
 def machine() -> dict[str, str | None]:
-    """Processor, system, versions and date."""
+    """Return processor, system, versions and date."""
     return {
         "platform": platform.platform(),
         "processor": processor(),
@@ -74,7 +75,7 @@ def machine() -> dict[str, str | None]:
 def validate(
     release: str, folder: Path, steps: int, profile: str, runners: Sequence[str] = ("V1", "V2")
 ) -> tuple[Json, list[str]]:
-    """The entry of `release`, and the reasons why pieces are missing.
+    """Return the entry of `release`, and the reasons why pieces are missing.
 
     Args:
         release: Without local parts.
@@ -132,7 +133,7 @@ def _require_release(imported: str, release: str, folder: Path) -> None:
 
 
 def hashed(package: Path, runners: Sequence[str] = ("V1", "V2")) -> tuple[list[Piece], list[str]]:
-    """Pieces whose functions exist in this release, and what is missing for the others.
+    """Return pieces whose functions exist in this release, and what is missing for the others.
 
     A release from before a runner got a piece's functions is none that the piece was written for: nothing is missing.
     """
@@ -149,8 +150,8 @@ def hashed(package: Path, runners: Sequence[str] = ("V1", "V2")) -> tuple[list[P
 
 
 def run(folder: Path, scratch: str, *arguments: str) -> str:
-    """The last line that Python prints, with the release in `folder` importable."""
-    path = os.pathsep.join(filter(None, (str(folder), str(HERE), os.environ.get("PYTHONPATH"))))
+    """Return the last line that Python prints, with the release in `folder` importable."""
+    path = os.pathsep.join(filter(None, (str(folder), *map(str, SOURCES), os.environ.get("PYTHONPATH"))))
     env = {
         **os.environ,
         "PYTHONPATH": path,
@@ -168,7 +169,7 @@ def run(folder: Path, scratch: str, *arguments: str) -> str:
 
 
 def run_suite(folder: Path, scratch: str, table: Path, profile: str, piece: str = "rejection") -> Json:
-    """Properties of the patched rejection sampler: who served its calls, counts by status, codes that failed."""
+    """Return properties of the patched rejection sampler: who served its calls, counts by status, codes that failed."""
     report = Path(scratch) / f"{piece}.json"
     sampler = "rejection/vllm-v2-step" if piece == "step" else "rejection/vllm"
     calls = json.loads(run(folder, scratch, "-c", SUITE, str(table), str(report), profile, sampler, piece))
@@ -182,7 +183,7 @@ def run_suite(folder: Path, scratch: str, table: Path, profile: str, piece: str 
 
 
 def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[str]]:
-    """The part of V1 in the entry; a piece that never served a call is not validated."""
+    """Return the part of V1 in the entry; a piece that never served a call is not validated."""
     pieces: Json = {}
     problems = [f"together: {text}" for text in soaked["pieces"]["all"]["differences"]]
     for piece in found:
@@ -204,7 +205,7 @@ def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[st
 
 
 def judged_v2(piece: Piece, stepped: Json, suite: Json) -> tuple[Json, list[str]]:
-    """The part of V2 in the entry."""
+    """Return the part of V2 in the entry."""
     differences = list(stepped["differences"])
     if stepped["tokens"]["ours"]["verdict"] != "pass":
         differences.append(f"tokens: {stepped['tokens']['ours']['reason']}")
@@ -228,5 +229,5 @@ def write_entry(table: Path, release: str, entry: Json) -> None:
 
 
 def numbers(release: str) -> list[int]:
-    """For comparing: 0.8.5.post1 is [0, 8, 5]."""
+    """Return the numbers of a release, for comparing: 0.8.5.post1 is [0, 8, 5]."""
     return [int(part) for part in release.split(".") if part.isdigit()]
