@@ -93,7 +93,7 @@ vllm: $(READY)
 V2_RELEASE := .cache/vllm/0.33.0
 plugin-v2: $(READY)
 	$(BIN)/python tools/install_vllm.py 0.33.0 --target $(V2_RELEASE)
-	PYTHONPATH=$(V2_RELEASE):src $(BIN)/python -m pytest tests/sampler_impl/test_vllm_plugin_v2.py
+	PYTHONPATH=$(V2_RELEASE):src:engines/src $(BIN)/python -m pytest tests/sampler_impl/test_vllm_plugin_v2.py
 
 clean:
 	rm -rf $(VENV) .cache build dist
@@ -102,13 +102,13 @@ clean:
 $(READY): export PIP_COMPILE := 0
 
 # torch comes first and pinned: unpinned, another package's requirement would pull a CUDA build of several gigabytes.
-$(READY): pyproject.toml constraints.txt tools/install_vllm.py tools/install_others.py
+$(READY): pyproject.toml engines/pyproject.toml constraints.txt tools/install_vllm.py tools/install_others.py
 	@echo "[1/5] virtual environment in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
 	@echo "[2/5] torch (the CPU wheel where one is at hand)"
 	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt torch
-	@echo "[3/5] fairdraw and its tools"
-	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@echo "[3/5] fairdraw, its tools and the adapters of engines"
+	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e ".[dev]" -e ./engines
 	@echo "[4/5] the real vLLM, without CUDA"
 	$(BIN)/python tools/install_vllm.py
 	@echo "[5/5] samplers of other people"

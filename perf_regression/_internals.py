@@ -38,7 +38,7 @@ def load_sampler(name: str, device: str | None = None) -> Any:  # Any: of some c
     Raises:
         NoVerdictError: If it cannot be made.
     """
-    from fairdraw._adapters import SamplerNotFound, load
+    from fairdraw.adapters import SamplerNotFound, load
 
     try:
         return load(name, device)
@@ -51,7 +51,7 @@ def fast_path(batch: SpecDecodeBatch, *, workspace: bool) -> partial[Tensor]:
 
     The partial holds every tensor that the graph reads; its workspace is `keywords["workspace"]`.
     """
-    from fairdraw._adapters._rejection import captured_step
+    from fairdraw.adapters._rejection import captured_step
 
     return captured_step(batch, "triton", workspace=workspace)
 

@@ -52,8 +52,8 @@ def require_upstream() -> None:
             "without a GPU, python tools/install_vllm.py in a clone of fairdraw."
         )
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
-    load("fairdraw._adapters._runtime:prepare_triton")("cpu")
-    with load("fairdraw._adapters._others:quiet_upstream")():
+    load("fairdraw.adapters._runtime:prepare_triton")("cpu")
+    with load("fairdraw_engines._others:quiet_upstream")():
         penalise = load("vllm.v1.sample.ops.penalties:apply_all_penalties")
     penalise.__globals__["is_pin_memory_available"] = lambda: False
 

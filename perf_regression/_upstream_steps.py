@@ -34,11 +34,11 @@ def sampling_step(subject: Any, world: SamplingWorld) -> Step:  # Any: the suite
 def logits_plan_step(subject: Any, world: LogitsWorld) -> Step:  # Any: the suite's adapter
     """`Sampler.forward` up to the draw: processors, temperature, and top-k and top-p in PyTorch."""
     arms.require_upstream()
-    load("fairdraw._adapters._others:unpin")("cpu")
+    load("fairdraw_engines._others:unpin")("cpu")
     session = subject.open_plan(world.setup)
     session._sync(world.first.change, False)
     processors = session.processors[False]
-    make_metadata = load("fairdraw._adapters._vllm_plan:_metadata")
+    make_metadata = load("fairdraw_engines._vllm_plan:_metadata")
     metadata = make_metadata(world.first, world.setup, processors, session.holders[False])
     sampler = load("vllm.v1.sample.sampler:Sampler")()
     cut = load("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p_pytorch")

@@ -94,7 +94,7 @@ class BenchmarkBatch:
     def _upstream_step(self, subject: AnySampler) -> Step | None:
         """vLLM's own code without the suite's adapter; `None` if `subject` is not vLLM."""
         package, _, module = type(subject).__module__.rpartition(".")
-        if package != "fairdraw._adapters" or not module.startswith("_vllm"):
+        if package != "fairdraw_engines" or not module.startswith("_vllm"):
             return None
         step: Step = load(f"{UPSTREAM_STEPS}:{contract_name(subject)}_step")(subject, self)
         return step

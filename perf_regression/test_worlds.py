@@ -30,7 +30,7 @@ def contract_of(world: str) -> str:
 @pytest.mark.parametrize("world", WORLDS)
 def test_step_costs_no_more_than_its_counts(world: str, verdicts: Note) -> None:
     make, sizes = WORLDS[world]
-    counts = count_world(load("fairdraw._adapters:load")(contract_of(world), "cpu"), make(sizes, "cpu"))
+    counts = count_world(load("fairdraw.adapters:load")(contract_of(world), "cpu"), make(sizes, "cpu"))
     verdicts(compare_counts(counts.as_row(), read_limits().cases[world], **sizes.as_formula()))
 
 
@@ -38,7 +38,7 @@ def test_step_costs_no_more_than_its_counts(world: str, verdicts: Note) -> None:
 @pytest.mark.parametrize("sizes", KERNEL_SIZES, ids=str)
 def test_sampling_kernels_cost_no_more_than_their_counts(sizes: WorldSizes, verdicts: Note) -> None:
     make, _ = WORLDS["sampling.plain"]
-    counts = count_world(load("fairdraw._adapters:load")("sampling/triton", "cpu"), make(sizes, "cpu"))
+    counts = count_world(load("fairdraw.adapters:load")("sampling/triton", "cpu"), make(sizes, "cpu"))
     verdicts(compare_counts(counts.as_row(), read_limits().cases["sampling.triton"], **sizes.as_formula()))
 
 

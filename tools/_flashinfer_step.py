@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw._adapters import _flashinfer, _gpu_kernels
-from fairdraw._adapters._table import UnusableRelease
+from fairdraw.adapters import UnusableRelease
+from fairdraw_engines import _flashinfer, _gpu_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable

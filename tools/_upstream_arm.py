@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 
 prepare_triton("cpu")
 OUTCOMES: dict[str, str] = {}
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     stand_in("tests.utils")
     stand_in("tests.conftest")
     with quiet_imports():
-        from fairdraw._vllm_validation.traces import without_pinned_memory
+        from fairdraw_engines._vllm_validation.traces import without_pinned_memory
 
     without_pinned_memory()
     if os.environ["UPSTREAM_ARM"] == "ours":
@@ -69,12 +69,12 @@ def install_ours() -> None:
     """All pieces for model runner V1 whose functions this release has, and the penalties of rows without a batch."""
     import vllm
 
-    from fairdraw._vllm_validation.validate import hashed
     from fairdraw.sampler_impl import vllm_plugin
     from fairdraw.sampler_impl.vllm_plugin import _validated
     from fairdraw.sampler_impl.vllm_plugin._patch import make_patch
     from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
     from fairdraw.sampler_impl.vllm_plugin._source import source_hash
+    from fairdraw_engines._vllm_validation.validate import hashed
 
     release, package = str(vllm.__version__).partition("+")[0], Path(str(vllm.__file__)).parent
     found, missing = hashed(package)
@@ -128,7 +128,7 @@ def apply_all_penalties(
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Modules that the tests have imported since must not pin memory either."""
-    from fairdraw._vllm_validation.traces import without_pinned_memory
+    from fairdraw_engines._vllm_validation.traces import without_pinned_memory
 
     without_pinned_memory()
     for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:

@@ -53,9 +53,9 @@ import triton.language as tl
 from provenance import gpu
 from torch import Tensor
 
-from fairdraw._adapters import _flashinfer
 from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl import rejection_counter
+from fairdraw_engines import _flashinfer
 
 BATCH_SIZES = (1, 8, 64, 256)
 VOCAB_SIZES = (32000, 128256, 151936, 202048)

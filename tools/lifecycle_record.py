@@ -18,11 +18,11 @@ from typing import Any
 
 from provenance import commit, machine
 
-from fairdraw._adapters import load
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.runner import one_torch_thread
+from fairdraw.adapters import load
 from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
 

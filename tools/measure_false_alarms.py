@@ -32,7 +32,7 @@ import torch
 from provenance import ROOT, commit, machine
 from scipy.stats import binom, kstest
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._core.checks import Profile
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._trimming import Trims

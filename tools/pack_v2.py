@@ -9,7 +9,8 @@ There, in the root of the repository (a wheel is a zip file, so pip is not neede
 
     for wheel in .cache/v2-gpu/wheels/*.whl; do python3 -m zipfile -e $wheel /tmp/site; done
     tar xzf .cache/v2-gpu/vllm.tar.gz -C /tmp/site
-    PYTHONPATH=/tmp/site:src python3 -m fairdraw._vllm_validation.v2_steps --device cuda --steps 2000
+    export PYTHONPATH=/tmp/site:src:engines/src
+    python3 -m fairdraw_engines._vllm_validation.v2_steps --device cuda --steps 2000
 
 What is imported is not guessed: a process imports the steps, and says which packages its modules came from.
 """
@@ -25,7 +26,7 @@ import tarfile
 from importlib import metadata
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
 PYTHON = "3.12"
 PLATFORMS = tuple(f"manylinux{tag}_x86_64" for tag in ("_2_34", "_2_31", "_2_28", "_2_27", "_2_17", "2014", "1"))
 ON_THE_MACHINE = {
@@ -46,7 +47,7 @@ ALSO = ("blake3", "gguf", "jiter", "setproctitle")
 IMPORTED = """
 import json, sys
 from importlib.metadata import packages_distributions
-from fairdraw._vllm_validation import v2_steps
+from fairdraw_engines._vllm_validation import v2_steps
 tops = {name.partition(".")[0] for name in sys.modules}
 print(json.dumps(sorted({one for top, names in packages_distributions().items() if top in tops for one in names})))
 """
@@ -78,7 +79,10 @@ def imported(release: Path) -> list[str]:
     Raises:
         PackError: If they cannot be imported.
     """
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (release.resolve(), SOURCE)))}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (release.resolve(), ROOT / "src", ROOT / "engines" / "src"))),
+    }
     ran = subprocess.run([sys.executable, "-c", IMPORTED], env=env, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise PackError(

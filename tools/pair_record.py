@@ -50,7 +50,7 @@ def load(name: str, folder: Path | None) -> Any:  # Any: a sampler with a drafte
 
     sampler, _, release = name.partition(" ")
     if release:
-        from fairdraw._adapters import _vllm_v2
+        from fairdraw_engines import _vllm_v2
 
         assert folder is not None
         stand_ins = {"vllm": {"__version__": release}}

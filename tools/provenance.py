@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairdraw._vllm_validation.validate import machine
 from fairdraw.perf_regression._records import commit
+from fairdraw_engines._vllm_validation.validate import machine
 
 __all__ = ["ROOT", "commit", "gpu", "machine", "rows_as_json", "with_section"]
 

@@ -107,7 +107,10 @@ def timed(sampler: str, profile: str, workers: str, folder: str) -> Row:
     """One run in a process of its own, in `folder`."""
     command = [sys.executable, "-m", "fairdraw", "check", sampler, "--profile", profile, "-n", workers]
     given = os.environ.get("PYTHONPATH", "")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), folder, given])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "engines" / "src"), str(ROOT), folder, given]),
+    }
     load = round(os.getloadavg()[0], 1)
     started, used = time.perf_counter(), _cpu_seconds()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -128,7 +128,7 @@ IN_CI = frozenset(
         *("filters/llama.cpp", "filters/transformers", "filters/mlx"),
     }
 )
-"""Asked by `tests/adapters` in every run of CI, on a CPU; with `make others ALL=1` more are."""
+"""Asked by `tests/engines` in every run of CI, on a CPU; with `make others ALL=1` more are."""
 
 NOT_TESTED = """## Not in the table
 
@@ -216,7 +216,9 @@ class NoVerdictError(Exception):
 
 def check(name: str, profile: str) -> Row:
     """What `fairdraw check` writes about the sampler, with one processor thread."""
-    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(
+        filter(None, (str(ROOT / "src"), str(ROOT / "engines" / "src"), os.environ.get("PYTHONPATH")))
+    )
     with tempfile.TemporaryDirectory() as scratch:  # nobody needs the crash files of known defects
         report = Path(scratch) / "report.json"
         command = [sys.executable, "-m", "fairdraw", "check", name, "--profile", profile, "--json", str(report)]
@@ -252,8 +254,9 @@ def as_markdown(rows: Sequence[Row]) -> str:
     lines = [
         "# Third-party samplers",
         "",
-        "Written by `tools/samplers_table.py` from the results of `fairdraw check NAME`. `xfailed`: a known defect, "
-        "named below. `skipped`: the sampler does not support what the check needs; the reasons are below.",
+        "Written by `tools/samplers_table.py` from the results of `fairdraw check NAME`, after `pip install "
+        "fairdraw-engines`. `xfailed`: a known defect, named below. `skipped`: the sampler does not support what the "
+        "check needs; the reasons are below.",
         "",
         _summary(rows),
         "",

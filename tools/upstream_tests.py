@@ -141,7 +141,14 @@ def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
     command += [option for name in UNWANTED for option in ("-p", f"no:{name}")]
     command += ["-k", words] if words else []
     command += [f"tests/{file}" for file in FILES if (tests / "tests" / file).exists()]
-    path = (tests, folder, ROOT / "src", ROOT / "tools", *filter(None, [os.environ.get("PYTHONPATH")]))
+    path = (
+        tests,
+        folder,
+        ROOT / "src",
+        ROOT / "engines" / "src",
+        ROOT / "tools",
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    )
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, path)),

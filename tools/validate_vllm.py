@@ -4,10 +4,10 @@
     python tools/validate_vllm.py all               # every release from 0.22.0 to 0.28.0 that the package index has
     python tools/validate_vllm.py 0.33.0 --runner V2
 
-It installs a release into a folder (`install_vllm.py`) and validates it (`fairdraw._vllm_validation`). Review the entry
-and commit it, with the table of `docs/vllm-plugin.md` that it changes: from then on the plugin serves this release. A
-piece that differed is left out, and its differences are printed. `fairdraw validate-vllm` does the same with a vLLM
-that is installed already.
+It installs a release into a folder (`install_vllm.py`) and validates it (`fairdraw_engines._vllm_validation`). Review
+the entry and commit it, with the table of `docs/vllm-plugin.md` that it changes: from then on the plugin serves this
+release. A piece that differed is left out, and its differences are printed. `fairdraw validate-vllm` does the same with
+a vLLM that is installed already.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pathlib import Path
 from install_vllm import InstallError, install
 from provenance import ROOT, with_section
 
-from fairdraw._vllm_validation.validate import STEPS, NotValidatedError, numbers, validate, write_entry
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
+from fairdraw_engines._vllm_validation.validate import STEPS, NotValidatedError, numbers, validate, write_entry
 
 FIRST, LAST = "0.22.0", "0.28.0"
 """Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
 
 MANUAL = ROOT / "docs" / "vllm-plugin.md"
 RANDOM_STEPS = ROOT / "docs" / "records" / "v2_steps.json"
-"""Made by `python -m fairdraw._vllm_validation.v2_steps --steps 2000 --record ...`, with a release that has V2."""
+"""Made by `python -m fairdraw_engines._vllm_validation.v2_steps --steps 2000 --record ...`, with V2."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._cases import Sizes, count_step
 from fairdraw.perf_regression._counts import OTHER, counted

@@ -23,7 +23,7 @@ SMALL = WorldSizes(4, 1_000, 20)
 
 
 def contender(name: str) -> Any:  # Any: of some contract
-    return load("fairdraw._adapters:load")(name, "cpu")
+    return load("fairdraw.adapters:load")(name, "cpu")
 
 
 def broken(world: str, subject: Any) -> set[str]:  # Any: of the world's contract
@@ -43,7 +43,7 @@ def test_sampler_that_copies_its_logits_is_caught() -> None:
 
 
 def test_plan_that_always_copies_is_caught() -> None:
-    always = load("fairdraw._adapters:load")("logits_plan/always-copy", "cpu")
+    always = load("fairdraw.adapters:load")("logits_plan/always-copy", "cpu")
     assert {"bytes", "copies"} <= broken("logits_plan.idle", always)
     assert {"bytes", "copies"} <= broken("logits_plan.busy", always)
 

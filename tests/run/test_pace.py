@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._cli.job import Job, Plan
 from fairdraw._cli.workers import Here
 from fairdraw._core.budget import ENDED, LEFT_OUT, FirstPart

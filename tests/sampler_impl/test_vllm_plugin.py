@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _patch, _validated
 from fairdraw.sampler_impl.vllm_plugin._log import logger

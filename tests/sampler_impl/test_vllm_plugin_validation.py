@@ -11,8 +11,8 @@ import validate_vllm
 from click.testing import CliRunner
 
 from fairdraw._cli.main import main
-from fairdraw._vllm_validation import validate
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
+from fairdraw_engines._vllm_validation import validate
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -40,10 +40,10 @@ from provenance import commit, gpu, machine
 from step_record import Filters, adversarial_rows, chi_square, exact_distribution, kept_reference, parameters_of
 from torch import Tensor
 
-from fairdraw._adapters import _flashinfer, _gpu_kernels, _sglang_tree
 from fairdraw.perf_regression._records import write_record
 from fairdraw.protocols import SamplingBatch, SeededNoise
 from fairdraw.sampler_impl.step import Parameters
+from fairdraw_engines import _flashinfer, _gpu_kernels, _sglang_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

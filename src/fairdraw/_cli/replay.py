@@ -33,7 +33,7 @@ from fairdraw._report.case_text import batch_lines
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.controls import Limited
 from fairdraw._run.crash import NUM_REPEATS, Crash, CrashFileError, read_crash
-from fairdraw._run.loading import NO_REFERENCE, is_built_in, load_reference, load_sampler
+from fairdraw._run.loading import NO_REFERENCE, is_catalogued, load_reference, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ def _trusted(path: Path, crash: Crash, spec: str | None, reference: str | None) 
     if name is None:
         raise Refused(f"{path} names no sampler: it was an object of a test. Add --sampler SPEC.")
     own = crash.is_own()
-    if spec is None and not own and not is_built_in(name):
+    if spec is None and not own and not is_catalogued(name):
         raise Refused(_foreign(path, "sampler", name, "Add --sampler SPEC"))
     compared = crash.reference
-    if reference is None and not own and compared not in (None, NO_REFERENCE) and not is_built_in(compared):
+    if reference is None and not own and compared not in (None, NO_REFERENCE) and not is_catalogued(compared):
         raise Refused(_foreign(path, "reference", compared, "Add --reference SPEC, or none"))
     return name
 
