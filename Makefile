@@ -44,7 +44,7 @@ tests: $(READY)
 perf: $(READY)
 	$(BIN)/python -m pytest perf_regression
 
-# Exact counts, instruction counts, and times against vLLM. Not in parallel with anything: see perf_regression/.
+# Exact counts, and times against vLLM. Not in parallel with anything: see perf_regression/.
 bench: $(READY)
 	$(BIN)/python -m pytest perf_regression -m "counts or timing"
 

@@ -59,6 +59,8 @@ class Counts:
     operators: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     allocations: int = 0
+    tokens_read: int = 0
+    """From outputs whose lists count them."""
 
     @property
     def copies(self) -> int:
@@ -73,6 +75,7 @@ class Counts:
             "copies": self.copies,
             "allocations": self.allocations,
             "syncs": self.waits.total(),
+            "tokens_read": self.tokens_read,
         }
 
 

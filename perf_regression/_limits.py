@@ -48,7 +48,8 @@ class CaseLimits:
         spills_max: Bytes of spilled registers.
         operators_max: ATen operators per call.
         graph_nodes_max: Nodes of the CUDA graph that captures a call.
-        instructions_exponent_max, time_exponent_max: Growth by axis: L is the length of outputs, and B, K, V are sizes.
+        tokens_read_max: Most tokens that a scanner reads from its outputs in a step, a formula like `bytes_max`.
+        time_exponent_max: Growth by axis: L is the length of outputs, and B, K, V are sizes.
         fixed_share_max: Most of the time that does not depend on the vocabulary, as a part of the time at its largest.
     """
 
@@ -58,6 +59,7 @@ class CaseLimits:
     workspace_ratio_max: float | None = None
     roofline_min: float | None = None
     bytes_max: str | None = None
+    tokens_read_max: str | None = None
     launches_max: int | None = None
     copies_max: int | None = None
     allocations_max: int | None = None
@@ -68,7 +70,6 @@ class CaseLimits:
     operators_max: int | None = None
     graph_nodes_max: int | None = None
     fixed_share_max: float | None = None
-    instructions_exponent_max: Mapping[str, float] = field(default_factory=dict)
     time_exponent_max: Mapping[str, float] = field(default_factory=dict)
     golden: Mapping[str, Any] = field(default_factory=dict)  # Any: numbers, tables and words
 
@@ -162,7 +163,7 @@ def _case(name: str, values: dict[str, Any]) -> CaseLimits:  # Any: TOML
 
 
 def _check_limit(where: str, key: str, value: object) -> None:
-    if key == "bytes_max":
+    if key in ("bytes_max", "tokens_read_max"):
         evaluate(str(value), B=1, K=1, V=1)
     elif not key.endswith("_exponent_max"):
         _require_numbers({where: value})

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from fairdraw.perf_regression._cases import Sizes
+    from fairdraw.perf_regression._world import Sizes
 
 
 PAPER, INK = "#fdfdfc", "#24292f"

@@ -9,7 +9,12 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairdraw.perf_regression._findings import Finding
 
 PACKAGES = ("torch", "triton", "numpy", "vllm")
 
@@ -37,6 +42,18 @@ def write_record(path: Path, record: dict[str, Any]) -> None:  # Any: JSON
     """Write a record, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_laid_out(record, "\n") + "\n", encoding="utf-8")
+
+
+def append_history(path: Path, findings: Iterable[Finding]) -> int:
+    """Append a JSON line for each finding that was timed, and return their number."""
+    origin, fields = provenance(), ("case", "what", "value", "low", "high", "limit")
+    timed = [finding for finding in findings if finding.low is not None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for finding in timed:
+            measured = {name: getattr(finding, name) for name in fields}
+            file.write(json.dumps({**measured, "verdict": finding.verdict.value, **origin}) + "\n")
+    return len(timed)
 
 
 def _laid_out(value: Any, newline: str) -> str:  # Any: JSON

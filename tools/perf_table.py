@@ -282,7 +282,8 @@ def _met(is_met: bool) -> str:
 
 SCANNERS_HEAD = """# What a decode step costs on the host
 
-Generated from `perf_regression/records/{record}` by `tools/perf_table.py`; measured by `perf_regression/_scanners.py`.
+Generated from `perf_regression/records/{record}` by `tools/perf_table.py`; measured by a program of
+the commit below. Today `make bench` holds these steps to the limits of `penalties.host` and `thinking_budget.host`.
 
 * {batch_size} requests, {vocab_size} entries in the vocabulary, lists that grow token by token as in a server, and the
   real vLLM {vllm} in the same process. {clock}.

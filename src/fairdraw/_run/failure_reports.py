@@ -252,7 +252,8 @@ def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, s
         return {"command": search}
     if session.spec is None:  # an object of a test: only the user knows where it comes from (`_by_hand`)
         return {"command": search}
-    is_code = not all(map(is_built_in, {session.spec, session.reference_spec} - {None, NO_REFERENCE}))
+    named = [session.spec, *filter(None, [session.reference_spec])]
+    is_code = not all(map(is_built_in, {*named} - {NO_REFERENCE}))
     replay = shlex.join(["fairdraw", "replay", crash_file, *["-y"] * is_code])
     # The command line would not choose the same part of a profile again: it depends on the time budget.
     return {"command": replay, "search": search if session.profile.scale == 1 else ""}

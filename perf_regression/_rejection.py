@@ -7,43 +7,32 @@ row in its place.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.perf_regression import _internals
-from fairdraw.perf_regression._counts import Counts, counted
+from fairdraw.perf_regression._device_time import event_clock, gpu_watches
 from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.perf_regression._rounds import Rounds, calibrate, cpu_clock
+from fairdraw.perf_regression._world import World
 from fairdraw.protocols import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
     from functools import partial
 
     from torch import Tensor
 
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.perf_regression._world import Sizes, Step
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """B requests, K draft tokens each, V entries in the vocabulary."""
-
-    batch_size: int
-    max_spec_len: int
-    vocab_size: int
-
-    def as_formula(self) -> dict[str, int]:
-        return {"B": self.batch_size, "K": self.max_spec_len, "V": self.vocab_size}
-
-    def __str__(self) -> str:
-        return " ".join(f"{axis}={size}" for axis, size in self.as_formula().items())
+SHORTEST_SAMPLE = {"cpu": 5e-4, "cuda": 2e-4}
 
 
 def unwritten_batch(sizes: Sizes, device: str = "cpu", dtype: torch.dtype = torch.float32) -> SpecDecodeBatch:
-    """A batch whose logits and draft probabilities are uninitialised: for steps whose kernels do not run."""
+    """Return a batch whose logits and draft probabilities are uninitialised: for steps whose kernels do not run."""
     num_tokens = sizes.batch_size * sizes.max_spec_len
     counts = torch.full((sizes.batch_size,), sizes.max_spec_len, dtype=torch.int32, device=device)
     return SpecDecodeBatch(
@@ -59,7 +48,7 @@ def unwritten_batch(sizes: Sizes, device: str = "cpu", dtype: torch.dtype = torc
 
 
 def rejection_batch(sizes: Sizes, device: str = "cpu", dtype: torch.dtype = torch.float32) -> SpecDecodeBatch:
-    """A batch in which every draft token is rejected; always the same for the same sizes."""
+    """Return a batch in which every draft token is rejected; always the same for the same sizes."""
     generator = torch.Generator(device).manual_seed(derive_seed("bench batch", sizes))
     num_tokens = sizes.batch_size * sizes.max_spec_len
     shape = (num_tokens, sizes.vocab_size)
@@ -72,36 +61,58 @@ def rejection_batch(sizes: Sizes, device: str = "cpu", dtype: torch.dtype = torc
 
 
 def bytes_that_must_move(sizes: Sizes, logit_bytes: int) -> int:
-    """Target logits once; of each request's rejected row the target logits again, and the draft's float32 row."""
+    """Count target logits once; of each request's rejected row the target logits again, and the draft's float32 row."""
     rows = (sizes.max_spec_len + 1) * logit_bytes + 4
     return rows * sizes.batch_size * sizes.vocab_size
 
 
-def fresh_noise(sampler: RejectionSampler, batch: SpecDecodeBatch, seed: int) -> Noise:
-    """Return seeded noise if the sampler takes it; else explicit noise, or a seed if it takes neither."""
-    return SeededNoise(seed) if Capability.SEEDED_NOISE in sampler.capabilities else _noise_for(sampler, batch)
+class RejectionWorld(World):
+    """The rejection contract, with float32 logits. Two samplers may be on a GPU and work with several threads."""
 
+    is_determined = False
+    warm_up = 0
 
-def _noise_for(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Noise:
-    """Return explicit noise if the sampler supports it, so that only the step is measured; else a seed."""
-    if Capability.EXPLICIT_NOISE not in sampler.capabilities:
-        return SeededNoise(derive_seed("bench noise"))
-    generator = torch.Generator(batch.device).manual_seed(derive_seed("bench noise"))
-    uniforms = torch.rand(batch.num_tokens, generator=generator, device=batch.device, dtype=torch.float64)
-    exponentials = torch.empty(batch.batch_size, batch.vocab_size, device=batch.device)
-    return ExplicitNoise(uniforms, exponentials.exponential_(generator=generator))
+    def __init__(self, sizes: Sizes, device: str = "cpu", *, run_kernels: bool = True) -> None:
+        super().__init__(sizes, device, torch.float32)
+        self.batch = rejection_batch(sizes, device) if run_kernels else unwritten_batch(sizes, device)
+        self._seeds = count(1)
 
+    def _noise_for(self, subject: Any) -> Noise:  # Any: of the contract
+        """Return explicit noise if `subject` supports it, so that only the step is measured; else a seed."""
+        if Capability.EXPLICIT_NOISE not in subject.capabilities:
+            return SeededNoise(derive_seed("bench noise"))
+        generator = torch.Generator(self.device).manual_seed(derive_seed("bench noise"))
+        batch = self.batch
+        uniforms = torch.rand(batch.num_tokens, generator=generator, device=self.device, dtype=torch.float64)
+        exponentials = torch.empty(batch.batch_size, batch.vocab_size, device=self.device)
+        return ExplicitNoise(uniforms, exponentials.exponential_(generator=generator))
 
-def rejection_step(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Callable[[], Tensor]:
-    """One call, as a function without arguments.
+    def renew(self, subject: Any) -> None:  # Any: of the contract
+        """Make another batch and other noise, by a seed if `subject` takes one."""
+        self.batch = rejection_batch(self.sizes, self.device)
+        if Capability.SEEDED_NOISE in subject.capabilities:
+            self.noise: Noise = SeededNoise(next(self._seeds))
 
-    Raises:
-        NoVerdictError: If the sampler does not recover a token for every request: a wrong kernel is fast.
-    """
-    noise = _noise_for(sampler, batch)
-    with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
-        _require_recovered(sampler.name, sampler.verify(batch, noise).cpu())
-    return lambda: sampler.verify(batch, noise)
+    def unchecked_step(self, subject: Any) -> Step:  # Any: of the contract
+        """Return the step without a look at its answer: for kernels that do not run."""
+        self.noise = self._noise_for(subject)
+        explicit = vars(self.noise) if isinstance(self.noise, ExplicitNoise) else {}
+        self.tensors = {**self.batch.tensors(), **explicit}
+        return lambda: subject.verify(self.batch, self.noise)
+
+    def own_step(self, subject: Any) -> Step:  # Any: of the contract
+        """Return one call of `verify`, once it has recovered a token for every request: a wrong kernel is fast."""
+        step = self.unchecked_step(subject)
+        with torch.random.fork_rng(devices=[self.batch.device] if self.device != "cpu" else []):
+            _require_recovered(subject.name, step().cpu())
+        return step
+
+    def rounds(self, steps: Mapping[str, Step]) -> Rounds:
+        """Return rounds of samples that last long enough for the clock."""
+        on_cpu = self.device == "cpu"
+        clock = cpu_clock if on_cpu else event_clock
+        inner = calibrate(steps, SHORTEST_SAMPLE[self.device], clock)
+        return Rounds(steps, inner=inner, clock=clock, watches=[] if on_cpu else gpu_watches())
 
 
 def _require_recovered(
@@ -113,7 +124,7 @@ def _require_recovered(
 
 
 def fast_path_steps(batch: SpecDecodeBatch) -> dict[bool, partial[Tensor]]:
-    """Our counter kernels on one batch, with a workspace (`True`) and without, as functions without arguments.
+    """Return our counter kernels on one batch, with a workspace (`True`) and without, as functions without arguments.
 
     Raises:
         NoVerdictError: If a request recovers no token, if the workspace changes a token, or if it is not left empty:
@@ -128,13 +139,3 @@ def fast_path_steps(batch: SpecDecodeBatch) -> dict[bool, partial[Tensor]]:
     if bool(steps[True].keywords["workspace"].any()):
         raise NoVerdictError(f"{name} does not leave its workspace empty, so the next step would start from old counts")
     return steps
-
-
-def count_step(sampler: RejectionSampler, sizes: Sizes, *, run_kernels: bool = True) -> Counts:
-    """Exact counts of one step, on the CPU; without `run_kernels` only its launches."""
-    batch = rejection_batch(sizes) if run_kernels else unwritten_batch(sizes)
-    noise = _noise_for(sampler, batch)
-    explicit: dict[str, Any] = vars(noise) if isinstance(noise, ExplicitNoise) else {}  # Any: tensors
-    with counted({**batch.tensors(), **explicit}, run_kernels=run_kernels) as counts:
-        sampler.verify(batch, noise)
-    return counts
