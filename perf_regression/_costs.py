@@ -22,7 +22,7 @@ import torch
 from fairdraw._core.contracts import contract_name
 from fairdraw.perf_regression._counts import counted
 from fairdraw.perf_regression._findings import counted_finding
-from fairdraw.perf_regression._world import Sizes, World
+from fairdraw.perf_regression._world import BenchmarkWorld, Sizes
 from fairdraw.perf_regression._worlds import count_world, small_world
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _STEPS, _SLOW_STEPS, _MOST_KEPT = 150, 20, 32_768
 """Steps of a window, of an interpreter's, and the bytes that may remain: Python and torch keep some for later."""
 
 
-def _world(subject: AnySampler, **changes: int) -> World:
+def _world(subject: AnySampler, **changes: int) -> BenchmarkWorld:
     """Make a small world of the sampler's contract, with some of its sizes changed."""
     at = _STANDARD | changes
     return small_world(

@@ -17,7 +17,7 @@ from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._device_time import event_clock, gpu_watches
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rounds import Rounds, calibrate, cpu_clock
-from fairdraw.perf_regression._world import World
+from fairdraw.perf_regression._world import BenchmarkWorld
 from fairdraw.protocols import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def bytes_that_must_move(sizes: Sizes, logit_bytes: int) -> int:
     return rows * sizes.batch_size * sizes.vocab_size
 
 
-class RejectionWorld(World):
+class RejectionWorld(BenchmarkWorld):
     """The rejection contract, with float32 logits. Two samplers may be on a GPU and work with several threads."""
 
     is_determined = False

@@ -38,7 +38,7 @@ def require_upstream() -> None:
     if found != UPSTREAM:
         raise NoVerdictError(
             f"reference vllm=={UPSTREAM}, but installed is {found or 'none'}. Run pip install vllm=={UPSTREAM}, or, "
-            "without a GPU, python tools/install_vllm.py in a clone of fairdraw."
+            "without a GPU, python tools/install.py vllm in a clone of fairdraw."
         )
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
     load("fairdraw._adapters._runtime:prepare_triton")("cpu")

@@ -50,7 +50,7 @@ class Sizes:
         return " ".join(f"{axis}={size}" for axis, size in (self.as_formula() | length).items())
 
 
-class World:
+class BenchmarkWorld:
     """A workload, and the steps of samplers on it."""
 
     host = False

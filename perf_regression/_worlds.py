@@ -26,7 +26,7 @@ from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._counts import Counts, counted
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rejection import RejectionWorld
-from fairdraw.perf_regression._world import END_ID, PARAMS, START_ID, Outputs, Sizes, World
+from fairdraw.perf_regression._world import END_ID, PARAMS, START_ID, BenchmarkWorld, Outputs, Sizes
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise
 from fairdraw.protocols._lifecycle import Markers, RowChanges, all_added
 from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
@@ -46,7 +46,7 @@ def _logits(sizes: Sizes, device: str) -> Tensor:  # [batch_size * (max_spec_len
     return torch.randn(num_rows, sizes.vocab_size, generator=generator, device=device)
 
 
-class SamplingWorld(World):
+class SamplingWorld(BenchmarkWorld):
     """The sampling contract. Tokens are drawn from fresh noise, so correct answers differ, except with top-k 1.
 
     Nothing is restored: logits are bfloat16, so a sampler that writes makes a copy.
@@ -105,7 +105,7 @@ class SamplingWorld(World):
         return lambda: subject.sample(self.batch, self.noise)
 
 
-class LiveWorld(World):
+class LiveWorld(BenchmarkWorld):
     """A batch whose requests stay, unless they are renewed."""
 
     def __init__(
@@ -254,7 +254,7 @@ class HostWorld(LiveWorld):
         return self._work(self.outputs)
 
 
-WORLDS: dict[str, tuple[Callable[..., World], Sizes]] = {
+WORLDS: dict[str, tuple[Callable[..., BenchmarkWorld], Sizes]] = {
     "sampling.plain": (SamplingWorld, Sizes(16, 0, 32_000)),
     "sampling.filtered": (partial(SamplingWorld, filtered=True), Sizes(4, 0, 32_000)),
     "logits_plan.idle": (LogitsWorld, Sizes(32, 0, 32_000, 100)),
@@ -265,17 +265,19 @@ WORLDS: dict[str, tuple[Callable[..., World], Sizes]] = {
 """Worlds by name, which begins with the contract, and the sizes at which they are measured."""
 _PENALTIES = partial(HostWorld, work=_internals.penalties_host)
 _THINKING = partial(HostWorld, work=_internals.thinking_host)
-HOST_WORLDS: dict[str, tuple[Callable[..., World], Sizes]] = {
+HOST_WORLDS: dict[str, tuple[Callable[..., BenchmarkWorld], Sizes]] = {
     "penalties.host": (_PENALTIES, Sizes(64, 0, 151_936, 4_000)),
     "penalties.host.drafts": (_PENALTIES, Sizes(64, 3, 151_936, 4_000)),
     "thinking_budget.host": (_THINKING, Sizes(64, 0, 151_936, 4_000)),
     "thinking_budget.host.drafts": (_THINKING, Sizes(64, 3, 151_936, 4_000)),
 }
 """Worlds of our own scanners and of vLLM's, below their contracts."""
-SWEPT: dict[str, tuple[Callable[..., World], Sizes]] = {"rejection.step": (RejectionWorld, Sizes(4, 3, 16_000))}
+SWEPT: dict[str, tuple[Callable[..., BenchmarkWorld], Sizes]] = {
+    "rejection.step": (RejectionWorld, Sizes(4, 3, 16_000))
+}
 
 
-def make_world(name: str, device: str = "cpu", **sizes: int) -> World:
+def make_world(name: str, device: str = "cpu", **sizes: int) -> BenchmarkWorld:
     """Make a world by its name, with some of its sizes replaced."""
     make, standard = {**WORLDS, **HOST_WORLDS, **SWEPT}[name]
     return make(replace(standard, **sizes), device)
@@ -286,7 +288,7 @@ def contract_of(world: str) -> str:
     return world.partition(".")[0]
 
 
-def small_world(contract: str, sizes: Sizes) -> World:
+def small_world(contract: str, sizes: Sizes) -> BenchmarkWorld:
     """Return a world of any contract and size that asks for little, and whose lists count what is read."""
     if contract == "rejection":
         return RejectionWorld(replace(sizes, max_spec_len=max(1, sizes.max_spec_len)))
@@ -297,7 +299,7 @@ def small_world(contract: str, sizes: Sizes) -> World:
     return (PenaltiesWorld if contract == "penalties" else ThinkingWorld)(sizes, counted=True)
 
 
-def steps_of_both(world: World, ours: AnySampler, reference: AnySampler) -> dict[str, Step]:
+def steps_of_both(world: BenchmarkWorld, ours: AnySampler, reference: AnySampler) -> dict[str, Step]:
     """Return the steps of two samplers as the arms `ours` and `reference`.
 
     Raises:
@@ -314,7 +316,7 @@ def steps_of_both(world: World, ours: AnySampler, reference: AnySampler) -> dict
     return steps
 
 
-def count_world(world: World, step: Step, *, run_kernels: bool = True) -> Counts:
+def count_world(world: BenchmarkWorld, step: Step, *, run_kernels: bool = True) -> Counts:
     """Count one decode step exactly, on the CPU, after `warm_up` others: what is set up once is not counted."""
     for _ in range(world.warm_up):
         step()

@@ -13,7 +13,7 @@ from fairdraw.perf_regression._counts import counted
 from fairdraw.perf_regression._findings import compare_counts
 from fairdraw.perf_regression._limits import read_limits
 from fairdraw.perf_regression._rejection import RejectionWorld, unwritten_batch
-from fairdraw.perf_regression._world import Sizes, World
+from fairdraw.perf_regression._world import BenchmarkWorld, Sizes
 from fairdraw.perf_regression._worlds import (
     WORLDS,
     PenaltiesWorld,
@@ -46,7 +46,7 @@ def sampler(name: str) -> Any:  # Any: of some contract
     return _internals.load_sampler(name, "cpu")
 
 
-def compared(case: str, name: str, world: World) -> list[Finding]:
+def compared(case: str, name: str, world: BenchmarkWorld) -> list[Finding]:
     """Compare the counts of a sampler's step with the limits of a case."""
     row = count_world(world, world.step(sampler(name))).as_row()
     return compare_counts(row, read_limits().cases[case], **world.sizes.as_formula())
@@ -95,7 +95,7 @@ def test_sampling_kernels_cost_no_more_than_their_counts(sizes: Sizes, verdicts:
 
 @pytest.mark.parametrize("length", [1_000, 32_000])
 @pytest.mark.parametrize("make", [PenaltiesWorld, ThinkingWorld])
-def test_scanner_reads_new_tokens_alone(make: Callable[..., World], length: int, verdicts: Note) -> None:
+def test_scanner_reads_new_tokens_alone(make: Callable[..., BenchmarkWorld], length: int, verdicts: Note) -> None:
     name = "penalties" if make is PenaltiesWorld else "thinking_budget"
     found = compared(f"{name}.host.drafts", name, make(Sizes(16, 3, 1_000, length), counted=True))
     assert [finding.what for finding in found] == ["tokens_read"]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import samplers_table
 import torch
+from records import samplers as samplers_table
 
 from fairdraw._adapters import SamplerNotFound, load
 from fairdraw._adapters._others import read_defects, release_number
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 RECORD = ROOT / "docs" / "records" / "samplers.json"
 
-_VLLM, _OTHERS, _ALL = "python tools/install_vllm.py", "make others", "make others ALL=1"
+_VLLM, _OTHERS, _ALL = "python tools/install.py vllm", "make others", "make others ALL=1"
 _CARD = "pip install flashinfer-python, on a machine with a GPU"
 
 PACKAGES = {
@@ -94,7 +94,7 @@ def require(package: str, command: str) -> None:
 
 
 def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
-    """Distributions with the draws of `smoke`, properties with few cases: `tools/samplers_table.py` has all."""
+    """Distributions with the draws of `smoke`, properties with few cases: `tools/record.py samplers` has all."""
     require(*PACKAGES[name])
     smoke, sampler = PROFILES["smoke"], loaded(name)
     sessions = {suite: Session(profile=smoke.scaled(share), crash_folder=None) for suite, share in SHARES.items()}
@@ -126,7 +126,7 @@ REJECTION = ("rejection/transformers", "rejection/mlx")
 
 @pytest.mark.parametrize("name", REJECTION)
 def test_rejection_sampler_meets_its_contract(name: str) -> None:
-    """Checks of few but wide cases take most of the time, and are in the record of `tools/samplers_table.py`."""
+    """Checks of few but wide cases take most of the time, and are in the record of `tools/record.py samplers`."""
     records = asked_at_smoke(name, tuple(check for check in rejection.CHECKS if check.weight > 0.1))
 
     assert not broken(records)
@@ -164,7 +164,7 @@ def test_token_sampler_meets_its_contract(name: str) -> None:
 
 
 MASKED = ("GRM101", "GRM106", "GRM116", "GRM125", "GRM130", "DIST971")
-"""Those of strides, which some fail as known, take long to be made smaller; `tools/samplers_table.py` runs all."""
+"""Those of strides, which some fail as known, take long to be made smaller; `tools/record.py samplers` runs all."""
 
 
 MASKERS = tuple(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm"))
@@ -183,7 +183,7 @@ LOGPROBS = ("logprobs/transformers", "logprobs/vllm")
 
 @pytest.mark.parametrize("name", LOGPROBS)
 def test_function_of_log_probabilities_meets_its_contract(name: str) -> None:
-    """Structure alone, of which transformers has little; `tools/samplers_table.py` runs all."""
+    """Structure alone, of which transformers has little; `tools/record.py samplers` runs all."""
     records = asked_at_smoke(name, tuple(c for c in all_checks(contract="logprobs") if c.code[:5] == "LPR10"))
 
     assert not broken(records)
@@ -206,7 +206,7 @@ def test_penalties_meet_their_contract(name: str) -> None:
 
 
 FILTERED = ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163")
-"""A few of them; `tools/samplers_table.py` runs all."""
+"""A few of them; `tools/record.py samplers` runs all."""
 
 
 FILTERERS = [name for name in PACKAGES if name.startswith("filters/")]
@@ -324,8 +324,8 @@ def test_multinomial_without_a_distribution_raises_as_torch_does() -> None:
         ("rejection/triton", "triton", "pip install triton"),
         ("rejection/transformers", "transformers", "pip install transformers"),
         ("rejection/mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
-        ("rejection/vllm", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
-        ("rejection/vllm-v2", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
+        ("rejection/vllm", "vllm", "pip install vllm, or, without a GPU, python tools/install.py vllm in a clone"),
+        ("rejection/vllm-v2", "vllm", "pip install vllm, or, without a GPU, python tools/install.py vllm in a clone"),
     ],
 )
 def test_missing_package_is_said_in_one_sentence(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import server_faults
+from records import server_faults
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import DEFAULT_SEED

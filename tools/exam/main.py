@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _processes import results
+from records import results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -115,7 +115,7 @@ def first_report(member: Member, records: list[CheckRecord]) -> Row:
 
 @cache
 def _commit() -> str:
-    from provenance import commit
+    from records import commit
 
     return commit()[:10]
 
@@ -175,7 +175,7 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
 
 def write_record(path: Path, rows: Iterable[Row], exam: int, made_on: str) -> None:
     """JSON, a row per line; each says the commit that made it."""
-    from provenance import commit, machine
+    from records import commit, machine
 
     head = {
         "commit": commit(),

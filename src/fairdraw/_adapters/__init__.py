@@ -40,13 +40,13 @@ __all__ = [
 ]
 
 _INSTALL = {
-    "vllm": "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone of fairdraw",
+    "vllm": "pip install vllm, or, without a GPU, python tools/install.py vllm in a clone of fairdraw",
     "mlx": "pip install 'mlx-lm[cpu]'",
     "mlx_lm": "pip install 'mlx-lm[cpu]'",
     "sglang": "pip install --no-deps sglang",
     **dict.fromkeys(
         ("tpu-inference", "tpu_inference", "lmdeploy", "aphrodite", "aphrodite-engine"),
-        "python tools/install_others.py --all in a clone",
+        "python tools/install.py others --all in a clone",
     ),
 }
 """Packages that `pip install NAME` does not install as they are needed here."""
@@ -129,11 +129,11 @@ def _vllm_without(module: str) -> tuple[str, str] | None:
     if vllm is None or not module.startswith("vllm."):
         return None
     release, _, local = str(getattr(vllm, "__version__", "")).partition("+")
-    if local == "single.file":  # made by tools/single_file_vllm.py
+    if local == "single.file":  # made by tools/install.py vllm
         rule = f"of vLLM {release}, which cannot be installed, only the file of rejection/vllm is here"
-        return rule, "Install 0.11.2 or later: python tools/install_vllm.py RELEASE --target FOLDER"
+        return rule, "Install 0.11.2 or later: python tools/install.py vllm RELEASE --target FOLDER"
     rule = f"vLLM {release} has no module {module}"
-    return rule, "Put another release on PYTHONPATH: python tools/install_vllm.py RELEASE --target FOLDER"
+    return rule, "Put another release on PYTHONPATH: python tools/install.py vllm RELEASE --target FOLDER"
 
 
 def _prepare(device: str | None = None) -> None:
