@@ -18,7 +18,18 @@ from fairdraw.perf_regression._records import commit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["ROOT", "commit", "gpu", "machine", "results", "rows_as_json", "run_named", "with_section"]
+__all__ = [
+    "ROOT",
+    "commit",
+    "gpu",
+    "machine",
+    "read_rows",
+    "results",
+    "rows_as_json",
+    "run_named",
+    "with_section",
+    "write_rows",
+]
 
 T, R = TypeVar("T"), TypeVar("R")
 
@@ -52,6 +63,36 @@ def _rows(plain: Any) -> str:  # Any: JSON
     if isinstance(plain, dict):
         return "{" + ", ".join(f"{json.dumps(key)}: {_rows(value)}" for key, value in plain.items()) + "}"
     return json.dumps(plain, ensure_ascii=False)
+
+
+def write_rows(path: Path, head: dict[str, Any], rows: Iterable[dict[str, Any]], by: Iterable[str]) -> None:
+    """Write a record of many alike rows: a line holds those that agree in the fields `by`, and each value once.
+
+    A field that differs among them is a list below `each`, with `null` for a row that lacks it.
+    """
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    names = tuple(by)
+    for row in rows:
+        groups.setdefault(tuple(json.dumps(row.get(name)) for name in names), []).append(row)
+    lines = []
+    for group in groups.values():
+        columns = {name: [row.get(name) for row in group] for name in dict.fromkeys(n for row in group for n in row)}
+        once = {name: values[0] for name, values in columns.items() if all(value == values[0] for value in values)}
+        each = {name: values for name, values in columns.items() if name not in once}
+        lines.append(json.dumps({**once, "each": each} if each else once, ensure_ascii=False))
+    text = json.dumps(head, ensure_ascii=False)[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+    path.write_text(text.replace("{, ", "{", 1), encoding="utf-8")
+
+
+def read_rows(path: Path) -> dict[str, Any]:
+    """Read what `write_rows` wrote, with a dictionary for each row again."""
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = []
+    for group in record["rows"]:
+        each = group.pop("each", {})
+        length = len(next(iter(each.values()), [None]))
+        rows += [{**group, **{name: values[i] for name, values in each.items()}} for i in range(length)]
+    return {**record, "rows": rows}
 
 
 def with_section(page: str, name: str, text: str) -> str:

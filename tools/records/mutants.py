@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from records import commit, machine, results
+from records import commit, machine, read_rows, results, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,7 +63,7 @@ def tried(task: Task) -> Row:
     """One row. The statistical checks share one sampler, and with it the draws, as in a run."""
     number, profile, seed = task
     contract, mutant = _mutants()[number]
-    started, shared = time.process_time(), mutant.make()
+    shared = mutant.make()
     caught_by = None
     for check in checks_in_order(contract, mutant):
         wrong = shared if check.suite == "statistical" else mutant.make()
@@ -83,7 +82,6 @@ def tried(task: Task) -> Row:
         "seed": seed,
         "caught_by": caught_by,
         "resolved": mutant.min_draws <= PROFILES[profile].draws,
-        "seconds": round(time.process_time() - started, 2),
         "commit": _COMMIT[:10],
     }
 
@@ -117,10 +115,9 @@ def words(contract: object, mutant: object, first: object) -> str:
 
 
 def write_record(path: Path, rows: list[Row]) -> None:
-    """JSON, a row per line; each says the commit that made it."""
+    """Write the record; each row says the commit that made it."""
     head = {"commit": _COMMIT, "machine": machine(), "seeds": SEEDS, "profiles": PROFILE_NAMES}
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    path.write_text(json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
+    write_rows(path, head, rows, ("contract", "mutant", "first", "profile"))
 
 
 def missed_in_ci(rows: Iterable[Row]) -> list[Row]:
@@ -232,7 +229,7 @@ def main() -> int:
     if not arguments.page_only:
         kept = _read_part(part) if arguments.resume else {}
         if arguments.match:
-            before = json.loads(arguments.out.read_text(encoding="utf-8"))["rows"]
+            before = read_rows(arguments.out)["rows"]
             kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}
         if not arguments.resume:
             part.unlink(missing_ok=True)
@@ -240,7 +237,7 @@ def main() -> int:
         write_record(arguments.out, rows)
         if arguments.seconds == float("inf"):
             part.unlink()
-    record = json.loads(arguments.out.read_text(encoding="utf-8"))
+    record = read_rows(arguments.out)
     if arguments.docs:
         arguments.docs.write_text(page(record), encoding="utf-8")
     missed = missed_in_ci(record["rows"])

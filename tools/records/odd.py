@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -26,11 +25,11 @@ from fairdraw._mutants.odd_rejection import ODD_REJECTION
 from fairdraw._mutants.odd_sampling import ODD_SAMPLING
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import check_sampler
-from records import commit, machine, results
+from records import commit, machine, read_rows, results, write_rows
 
 Row = dict[str, Any]  # Any: JSON
 
-COMMIT = commit()
+COMMIT = commit()[:10]
 """Of the code that is loaded; the tree may move on while samplers are run."""
 
 _ABOUT = machine()
@@ -86,9 +85,9 @@ def key(row: Row) -> tuple[str, ...]:
 
 
 def write(path: Path, rows: list[Row]) -> None:
-    """One row per line."""
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in sorted(rows, key=key))
-    path.write_text(f'{{\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    """Write the record."""
+    plain = [{name: value for name, value in row.items() if name != "cpu_seconds"} for row in sorted(rows, key=key)]
+    write_rows(path, {}, plain, ("contract", "sampler", "profile", "commit", "machine"))
 
 
 def main() -> int:
@@ -103,7 +102,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many")
     parser.add_argument("--resume", action="store_true", help="keep the rows that the file has")
     arguments = parser.parse_args()
-    rows = json.loads(arguments.out.read_text(encoding="utf-8"))["rows"] if _exists(arguments.out) else []
+    rows = read_rows(arguments.out)["rows"] if arguments.out and arguments.out.exists() else []
     found: list[Row] = []
     for row in results(checked, tasks(arguments, rows), arguments.jobs, arguments.seconds):
         found.append(row)
@@ -125,7 +124,3 @@ def tasks(arguments: argparse.Namespace, rows: list[Row]) -> list[tuple[str, int
         if not arguments.only or sampler.name in arguments.only
         if (contract, sampler.name, arguments.profile, str(seed)) not in have
     ]
-
-
-def _exists(path: Path | None) -> bool:
-    return path is not None and path.exists()
