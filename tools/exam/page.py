@@ -103,11 +103,8 @@ def missed(groups: Members, profile: str) -> list[str]:
 def elsewhere(groups: Members, profile: str) -> list[str]:
     """A line for each first report that is not right."""
     wrong = [row for rows in _faulty(groups, profile) for row in rows if row.get("right") is False]
-    none = (
-        "None."
-        if any(row.get("right") is not None for group in _of(groups, profile) for row in group)
-        else "Not measured."
-    )
+    judged = any(row.get("right") is not None for group in _of(groups, profile) for row in group)
+    none = "None." if judged else "Not measured."
     return [f"* {row['words']} ({row['contract']}): {row['first']}. Right: {row['area']}." for row in wrong] or [none]
 
 

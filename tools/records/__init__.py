@@ -12,24 +12,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairdraw._vllm_validation.validate import machine
-from fairdraw.perf_regression._records import commit
+from fairdraw._vllm_validation.validate import machine as machine
+from fairdraw.perf_regression._records import commit as commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-__all__ = [
-    "ROOT",
-    "commit",
-    "gpu",
-    "machine",
-    "read_rows",
-    "results",
-    "rows_as_json",
-    "run_named",
-    "with_section",
-    "write_rows",
-]
 
 T, R = TypeVar("T"), TypeVar("R")
 
