@@ -90,16 +90,6 @@ def after_own_step(advance: Callable[[], object], clock: Clock = cpu_clock) -> C
     return timed
 
 
-def after_another_arm(advance: Callable[[], object], clock: Clock = cpu_clock) -> Clock:
-    """Times a step that finds the caches as another arm left them: the worst case, as upstream reads everything."""
-
-    def timed(step: Callable[[], object], inner: int) -> float:
-        advance()
-        return clock(step, inner)
-
-    return timed
-
-
 def calibrate(steps: Mapping[str, Callable[[], object]], at_least: float, clock: Clock = cpu_clock) -> int:
     """The number of calls per sample, shared by all arms, with which the fastest arm's sample lasts `at_least` seconds.
 

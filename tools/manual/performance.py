@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.perf_regression._pictures import figure_with_axes, plot_lines, save
+from fairdraw.perf_regression._pictures import figure_with_axes, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -398,49 +398,9 @@ def step_chart(path: Path) -> Path:
     return save(figure, path, digest(STEP))
 
 
-def latency_chart(path: Path) -> Path:
-    found = record(GRAPHS)
-    rows = [c for c in found["cases"] if (c["kind"], c["B"], c["K"]) == ("probs", 64, 3)]
-    arms = {**ARMS, "copy": "copy of the bytes"}
-    lines = {label: [(row["V"], row["us"][arm]["median"]) for row in rows] for arm, label in arms.items()}
-    title, labels = f"{found['before']['gpu']}, 64 requests, 3 drafts, cold L2", ("vocabulary", "microseconds per step")
-    return plot_lines(lines, labels, path, title=title, note=digest(GRAPHS))
-
-
-def roofline_chart(path: Path) -> Path:
-    """All sizes of one kind of draft. A point on the line moves its bytes as fast as a copy does."""
-    found = record(GRAPHS)
-    cases = [case for case in found["cases"] if case["kind"] == "probs"]
-    lines = {
-        label: sorted((1e-6 * case["bytes"], case["us"][arm]["median"]) for case in cases)
-        for arm, label in (("copy", "copy of the bytes"), ("ours", "fairdraw"))
-    }
-    title = f"{found['before']['gpu']}, every batch size, draft length and vocabulary of the record"
-    labels = ("megabytes that must move", "microseconds per step")
-    return plot_lines(lines, labels, path, title=title, note=digest(GRAPHS), log=True, points=("fairdraw",))
-
-
-def length_chart(scanner: str) -> Callable[[Path], Path]:
-    def draw(path: Path) -> Path:
-        found = record(SCANNERS)
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for row in found["steps"]:
-            for arm, cost in row["us"].items() if row["scanner"] == scanner else ():
-                lines.setdefault(f"{arm}, {row['num_drafts']} drafts", []).append((row["length"], cost))
-        title = f"{scanner}, {found['batch_size']} requests, {found['machine']['processor']}"
-        labels = ("output tokens per request", "microseconds per step")
-        return plot_lines(lines, labels, path, title=title, note=digest(SCANNERS), log=True)
-
-    return draw
-
-
 CHARTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "verification.svg": (EAGER, eager_chart),
     "verification_graph.svg": (GRAPHS, graph_chart),
     "step.svg": (STEP, step_chart),
-    "latency.svg": (GRAPHS, latency_chart),
-    "roofline.svg": (GRAPHS, roofline_chart),
-    "length_penalties.svg": (SCANNERS, length_chart("penalties")),
-    "length_thinking_budget.svg": (SCANNERS, length_chart("thinking budget")),
 }
 """Every picture, the record that it is drawn from, and what draws it."""
