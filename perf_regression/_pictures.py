@@ -28,8 +28,9 @@ def plot_latency(times: Sequence[tuple[Sizes, float, float]], names: tuple[str, 
     if not times:
         raise NoVerdictError("nothing was timed over the vocabulary")
     figure, (axes,) = figure_with_axes((6, 4), 1)
-    for place, name in enumerate(names, start=1):
-        axes.plot([row[0].vocab_size for row in times], [1e6 * row[place] for row in times], "o-", label=name)
+    arms = [ours for _, ours, _ in times], [other for _, _, other in times]
+    for name, seconds in zip(names, arms, strict=True):
+        axes.plot([sizes.vocab_size for sizes, *_ in times], [1e6 * one for one in seconds], "o-", label=name)
     axes.set(xlabel="vocabulary", ylabel="microseconds per call")
     axes.set_ylim(bottom=0)
     axes.legend(facecolor=PAPER)
