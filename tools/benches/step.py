@@ -18,7 +18,7 @@ alone    as host, but `IN_A_ROW` calls of one arm in a row, as in a loop: the ho
 Arms: `ours` (a `StepPlan` that has what the set needs; tensors stay where they are, so its calls are replays), `ours
 launched` (the same without replays, which is what a step costs while tensors still lie in new places), `vllm033`
 (`RejectionSampler._verify`: float32 copy, penalties, temperature, filters, rejection), `copy` (graph only: moves as
-many bytes as the logits have), and those of `_flashinfer_step` where `python tools/gpu_kernels` has built their
+many bytes as the logits have), and those of `flashinfer_step` where `python tools/gpu_kernels` has built their
 library. The mean number of tokens per request stands beside the times: all arms draw from the same distributions. A
 cell that fails is a row with its error, and the record is written after every cell.
 
@@ -284,7 +284,7 @@ def machine() -> Json:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Time the whole sampling step and keep the record.")
-    parser.add_argument("--vllm", type=Path, help="folder that holds vllm/ of 0.33.0, or what _upstream_step.py packs")
+    parser.add_argument("--vllm", type=Path, help="folder that holds vllm/ of 0.33.0, or what vllm_step packs")
     parser.add_argument("--commit", default=None, help="of the tree that runs, where git cannot be run")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=15)

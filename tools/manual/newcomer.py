@@ -260,4 +260,4 @@ def stamped(page: str, seconds: float) -> str:
     first = "; ".join(f"{wall} s, {cpu} s of CPU" for wall, cpu in first_verdicts(page))
     took = f"first verdicts after {first}. {seconds:.0f} s in all, installation included"
     line = f"Followed by `tools/pages.py newcomer` on {today} ({machine}): {took}."
-    return re.sub(r"^Followed by `tools/manual/newcomer.py\.py`.*$", line, page, flags=re.MULTILINE)
+    return re.sub(r"^Followed by `tools/pages\.py newcomer`.*$", line, page, flags=re.MULTILINE)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import secrets
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -41,7 +40,7 @@ from fairdraw.statistical._distribution_check import DistributionCheck, false_fa
 from fairdraw.statistical.logprobs import CHECKS as LOGPROBS_CHECKS
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
-from records import ROOT, commit, machine
+from records import ROOT, commit, machine, rows_as_json
 
 CHECKS = {"rejection": DISTRIBUTION_CHECKS, "sampling": SAMPLING_CHECKS, "logprobs": LOGPROBS_CHECKS}
 CONTRACTS = tuple(CHECKS)
@@ -114,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
         **made_by,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(rows_as_json(record), encoding="utf-8")
     print(f"{record['alarms']} alarms in {record['runs']} runs; {record['uniformity']['verdict']}: {options.out}")
     return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
 

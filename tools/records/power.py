@@ -30,7 +30,7 @@ from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, DistributionCheck, false_fail_rate
 from fairdraw.statistical._stratified_check import StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
-from records import ROOT, commit, machine
+from records import ROOT, commit, machine, rows_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
         record["slow_draws"] = largest_profile.slow_draws
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(rows_as_json(record), encoding="utf-8")
     record = json.loads(options.out.read_text(encoding="utf-8"))
     options.table.parent.mkdir(parents=True, exist_ok=True)
     options.table.write_text(table(record), encoding="utf-8")

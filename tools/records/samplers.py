@@ -16,7 +16,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -32,8 +31,86 @@ if TYPE_CHECKING:
 
 SECONDS = 1800
 
+_GITHUB = "https://github.com/"
+_OTHERS = "make others ALL=1"
+PROJECTS = {
+    "aphrodite": (_OTHERS, "dphnAI/sonar"),
+    "flashspec": ("pip install --no-deps flashspec", "Mattral/FlashSpec"),
+    "llama.cpp": ("pip install xllamacpp", "ggml-org/llama.cpp"),
+    "llguidance": ("pip install llguidance", "guidance-ai/llguidance"),
+    "lmdeploy": (_OTHERS, "InternLM/lmdeploy"),
+    "mlx": ("pip install 'mlx-lm[cpu]'", "ml-explore/mlx-lm"),
+    "sglang": ("pip install --no-deps sglang", "sgl-project/sglang"),
+    "torch": ("pip install torch", "pytorch/pytorch"),
+    "tpu-inference": (_OTHERS, "vllm-project/tpu-inference"),
+    "transformers": ("pip install transformers", "huggingface/transformers"),
+    "vllm": ("python tools/install.py vllm", "vllm-project/vllm"),
+    "vllm-v2": ("python tools/install.py vllm 0.33.0", "vllm-project/vllm"),
+    "xgrammar": ("pip install --no-deps xgrammar", "mlc-ai/xgrammar"),
+}
+"""How a user gets the sampler of an origin that begins so, and where its source is public."""
+NAMES = [
+    "rejection/vllm",
+    "rejection/vllm-v2",
+    "rejection/vllm-v2-block",
+    "rejection/vllm-v2-step",
+    "rejection/vllm-v2-chunks",
+    "rejection/transformers",
+    "rejection/mlx",
+    "rejection/sglang",
+    "rejection/sglang-block",
+    "rejection/tpu-inference",
+    "rejection/lmdeploy",
+    "rejection/flashspec",
+    "sampling/vllm",
+    "sampling/vllm-v2",
+    "sampling/torch-multinomial",
+    "sampling/torch-exponential",
+    "sampling/transformers",
+    "sampling/mlx",
+    "filters/llama.cpp",
+    "filters/transformers",
+    "filters/mlx",
+    "filters/aphrodite",
+    "grammar/vllm",
+    "grammar/vllm-v2",
+    "grammar/xgrammar",
+    "grammar/xgrammar-torch",
+    "grammar/xgrammar-triton",
+    "grammar/llguidance",
+    "grammar/llguidance-numpy",
+    "grammar/sglang",
+    "logprobs/vllm",
+    "logprobs/vllm-v2",
+    "logprobs/transformers",
+    "logprobs/sglang",
+    "penalties/sglang",
+    "penalties/sglang-library",
+    "sampling/sglang",
+    "sampling/llama.cpp",
+    "sampling/tpu-inference",
+    "sampling/tpu-inference-step",
+    "sampling/lmdeploy",
+    "sampling/lmdeploy-step",
+]
+CODES = {
+    "rejection": "REJ",
+    "sampling": "SAM",
+    "filters": "FIL",
+    "grammar": "GRM",
+    "logprobs": "LPR",
+    "penalties": "PEN",
+}
 _FEW = ("DIST102", "DIST103", "DIST112")
-_ALL = ("DIST",)
+DISTRIBUTIONS = {
+    **dict.fromkeys(("rejection/vllm", "rejection/vllm-v2", "rejection/flashspec"), _FEW),
+    **dict.fromkeys(("rejection/sglang", "rejection/sglang-block"), _FEW),
+    **dict.fromkeys((f"rejection/vllm-v2-{one}" for one in ("block", "step", "chunks")), ()),
+    **dict.fromkeys(("sampling/tpu-inference", "sampling/tpu-inference-step"), ()),
+    **dict.fromkeys(("penalties/sglang", "penalties/sglang-library"), ()),
+    "rejection/tpu-inference": ("DIST341",),
+}
+"""The distribution checks of a sampler that does not run all of them."""
 
 
 @dataclass(frozen=True)
@@ -48,72 +125,17 @@ class Entry:
 
     install: str
     page: str
-    selected: Sequence[str] = ("REJ", *_ALL)
+    selected: Sequence[str]
 
 
-_TPU_PAGE, _LMDEPLOY_PAGE = "https://github.com/vllm-project/tpu-inference", "https://github.com/InternLM/lmdeploy"
-_ALL_OTHERS = "make others ALL=1"
-_VLLM, _VLLM_PAGE = "python tools/install.py vllm", "https://github.com/vllm-project/vllm"
-_NEWEST = "python tools/install.py vllm 0.33.0"
+def _entry(name: str) -> Entry:
+    contract, _, origin = name.partition("/")
+    project = max((one for one in PROJECTS if origin.startswith(one)), key=len)
+    install, page = PROJECTS["vllm" if name == "rejection/vllm-v2" else project]  # recorded with 0.22.0
+    return Entry(install, f"{_GITHUB}{page}", (CODES[contract], *DISTRIBUTIONS.get(name, ("DIST",))))
 
-_XGRAMMAR = Entry("pip install --no-deps xgrammar", "https://github.com/mlc-ai/xgrammar", ("GRM", "DIST"))
-_SGLANG_PENALTIES = Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("PEN",))
-_LLGUIDANCE = Entry("pip install llguidance", "https://github.com/guidance-ai/llguidance", ("GRM", "DIST"))
 
-SAMPLERS = {
-    "rejection/vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
-    "rejection/vllm-v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
-    "rejection/vllm-v2-block": Entry(_NEWEST, _VLLM_PAGE, ("REJ",)),
-    "rejection/vllm-v2-step": Entry(_NEWEST, _VLLM_PAGE, ("REJ",)),
-    "rejection/vllm-v2-chunks": Entry(_NEWEST, _VLLM_PAGE, ("REJ",)),
-    "rejection/transformers": Entry("pip install transformers", "https://github.com/huggingface/transformers"),
-    "rejection/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm"),
-    "rejection/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)),
-    "rejection/sglang-block": Entry(
-        "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)
-    ),
-    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("REJ", "DIST341")),
-    "rejection/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE),
-    "rejection/flashspec": Entry(
-        "pip install --no-deps flashspec", "https://github.com/Mattral/FlashSpec", ("REJ", *_FEW)
-    ),
-    "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
-    "sampling/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("SAM", "DIST")),
-    "sampling/torch-multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
-    "sampling/torch-exponential": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
-    "sampling/transformers": Entry(
-        "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
-    ),
-    "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
-    "filters/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("FIL", "DIST")),
-    "filters/transformers": Entry(
-        "pip install transformers", "https://github.com/huggingface/transformers", ("FIL", "DIST")
-    ),
-    "filters/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("FIL", "DIST")),
-    "filters/aphrodite": Entry(_ALL_OTHERS, "https://github.com/dphnAI/sonar", ("FIL", "DIST")),
-    "grammar/vllm": Entry(_VLLM, _VLLM_PAGE, ("GRM", "DIST")),
-    "grammar/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("GRM", "DIST")),
-    "grammar/xgrammar": _XGRAMMAR,
-    "grammar/xgrammar-torch": _XGRAMMAR,
-    "grammar/xgrammar-triton": _XGRAMMAR,
-    "grammar/llguidance": _LLGUIDANCE,
-    "grammar/llguidance-numpy": _LLGUIDANCE,
-    "grammar/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("GRM", "DIST")),
-    "logprobs/vllm": Entry(_VLLM, _VLLM_PAGE, ("LPR", "DIST")),
-    "logprobs/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("LPR", "DIST")),
-    "logprobs/transformers": Entry(
-        "pip install transformers", "https://github.com/huggingface/transformers", ("LPR", "DIST")
-    ),
-    "logprobs/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("LPR", "DIST")),
-    "penalties/sglang": _SGLANG_PENALTIES,
-    "penalties/sglang-library": _SGLANG_PENALTIES,
-    "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
-    "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
-    "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
-    "sampling/tpu-inference-step": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
-    "sampling/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
-    "sampling/lmdeploy-step": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
-}
+SAMPLERS = {name: _entry(name) for name in NAMES}
 
 IN_CI = frozenset(
     {
@@ -182,7 +204,7 @@ def row_of(name: str, profile: str, made: Path | None = None) -> Row:
     problem, report = "", {}
     try:
         report = read_report(made) if made else check(name, profile)
-    except (NoVerdictError, subprocess.TimeoutExpired) as error:
+    except (matrix.NoVerdictError, subprocess.TimeoutExpired) as error:
         problem = str(error)
     records = report.get("records", [])
     counts: dict[str, int] = {}
@@ -211,24 +233,17 @@ def _effect(record: Row) -> Row:
     return {"effect": " ".join(((record.get("failure_report") or {}).get("effect") or "").split())}
 
 
-class NoVerdictError(Exception):
-    """A sampler could not be tested; one sentence says why."""
-
-
 def check(name: str, profile: str) -> Row:
     """What `fairdraw check` writes about the sampler, with one processor thread."""
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory() as scratch:  # nobody needs the crash files of known defects
         report = Path(scratch) / "report.json"
-        command = [sys.executable, "-m", "fairdraw", "check", name, "--profile", profile, "--json", str(report)]
+        command = ["-m", "fairdraw", "check", name, "--profile", profile, "--json", str(report)]
         command += [word for text in SAMPLERS[name].selected for word in ("-k", text)]
         environment = {**os.environ, "PYTHONPATH": path}
-        finished = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=scratch, env=environment
-        )
+        finished = matrix._run(command, SECONDS, cwd=scratch, env=environment)
         if finished.returncode not in (0, 1) or not report.exists():
-            lines = (finished.stderr.strip() or finished.stdout.strip() or "no output").splitlines()
-            raise NoVerdictError(lines[-1].strip())
+            raise matrix.NoVerdictError(matrix._last_line(finished))
         return read_report(report)
 
 
