@@ -49,50 +49,16 @@ PROJECTS = {
     "xgrammar": ("pip install --no-deps xgrammar", "mlc-ai/xgrammar"),
 }
 """How a user gets the sampler of an origin that begins so, and where its source is public."""
-NAMES = [
-    "rejection/vllm",
-    "rejection/vllm-v2",
-    "rejection/vllm-v2-block",
-    "rejection/vllm-v2-step",
-    "rejection/vllm-v2-chunks",
-    "rejection/transformers",
-    "rejection/mlx",
-    "rejection/sglang",
-    "rejection/sglang-block",
-    "rejection/tpu-inference",
-    "rejection/lmdeploy",
-    "rejection/flashspec",
-    "sampling/vllm",
-    "sampling/vllm-v2",
-    "sampling/torch-multinomial",
-    "sampling/torch-exponential",
-    "sampling/transformers",
-    "sampling/mlx",
-    "filters/llama.cpp",
-    "filters/transformers",
-    "filters/mlx",
-    "filters/aphrodite",
-    "grammar/vllm",
-    "grammar/vllm-v2",
-    "grammar/xgrammar",
-    "grammar/xgrammar-torch",
-    "grammar/xgrammar-triton",
-    "grammar/llguidance",
-    "grammar/llguidance-numpy",
-    "grammar/sglang",
-    "logprobs/vllm",
-    "logprobs/vllm-v2",
-    "logprobs/transformers",
-    "logprobs/sglang",
-    "penalties/sglang",
-    "penalties/sglang-library",
-    "sampling/sglang",
-    "sampling/llama.cpp",
-    "sampling/tpu-inference",
-    "sampling/tpu-inference-step",
-    "sampling/lmdeploy",
-    "sampling/lmdeploy-step",
-]
+NAMES = """
+rejection/vllm rejection/vllm-v2 rejection/vllm-v2-block rejection/vllm-v2-step rejection/vllm-v2-chunks
+rejection/transformers rejection/mlx rejection/sglang rejection/sglang-block rejection/tpu-inference
+rejection/lmdeploy rejection/flashspec sampling/vllm sampling/vllm-v2 sampling/torch-multinomial
+sampling/torch-exponential sampling/transformers sampling/mlx filters/llama.cpp filters/transformers filters/mlx
+filters/aphrodite grammar/vllm grammar/vllm-v2 grammar/xgrammar grammar/xgrammar-torch grammar/xgrammar-triton
+grammar/llguidance grammar/llguidance-numpy grammar/sglang logprobs/vllm logprobs/vllm-v2 logprobs/transformers
+logprobs/sglang penalties/sglang penalties/sglang-library sampling/sglang sampling/llama.cpp sampling/tpu-inference
+sampling/tpu-inference-step sampling/lmdeploy sampling/lmdeploy-step
+"""
 CODES = {
     "rejection": "REJ",
     "sampling": "SAM",
@@ -135,7 +101,7 @@ def _entry(name: str) -> Entry:
     return Entry(install, f"{_GITHUB}{page}", (CODES[contract], *DISTRIBUTIONS.get(name, ("DIST",))))
 
 
-SAMPLERS = {name: _entry(name) for name in NAMES}
+SAMPLERS = {name: _entry(name) for name in NAMES.split()}
 
 IN_CI = frozenset(
     {
