@@ -83,7 +83,7 @@ def measured(rounds: Rounds, gate: Gate, benchmark: Any = None) -> Decision:  # 
 
 
 def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-benchmark's fixture
-    """Why a time taken here and now would mean nothing; empty if it would mean something."""
+    """Say why a time taken here and now would mean nothing; empty if it would mean something."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return "tests run in parallel (xdist): workers disturb each other. Run without -n"
     if benchmark.disabled:

@@ -33,7 +33,7 @@ FAST_PATH = {"measure_kernel": 25, "accept_kernel": 8, "draw_kernel": 28}
 
 
 def load_sampler(name: str, device: str | None = None) -> Any:  # Any: of some contract
-    """A sampler by its name.
+    """Load a sampler by its name.
 
     Raises:
         NoVerdictError: If it cannot be made.
@@ -47,7 +47,7 @@ def load_sampler(name: str, device: str | None = None) -> Any:  # Any: of some c
 
 
 def fast_path(batch: SpecDecodeBatch, *, workspace: bool) -> partial[Tensor]:
-    """One call of the Triton kernels with counter noise, as a server captures it in a CUDA graph.
+    """Return one call of the Triton kernels with counter noise, as a server captures it in a CUDA graph.
 
     The partial holds every tensor that the graph reads; its workspace is `keywords["workspace"]`.
     """
@@ -119,7 +119,7 @@ def whole_step(
 
 
 def _step_inputs(capacity: Any) -> StepInputs:  # Any: Capacity
-    """Rows like Zipf's: T=0.6; with filters top-k 20 and top-p 0.95, with penalties presence 1.5 of half of all ids."""
+    """Return rows like Zipf's: T=0.6; with filters top-k 20, top-p 0.95; with penalties presence 1.5."""
     import torch
 
     from fairdraw.sampler_impl.step import Parameters, Penalties, StepInputs

@@ -75,12 +75,12 @@ class CaseLimits:
 
     @property
     def num_timed(self) -> int:
-        """How many limits are decided by a clock."""
+        """Count the limits that are decided by a clock."""
         once = (self.ratio_max, self.workspace_ratio_max, self.roofline_min, self.fixed_share_max)
         return sum(limit is not None for limit in once) + len(self.time_exponent_max)
 
     def reference_problem(self) -> str:
-        """Why this machine cannot compare with the reference; empty if it can, or if there is none."""
+        """Say why this machine cannot compare with the reference; empty if it can, or if there is none."""
         package, _, version = (self.reference or "").partition("==")
         found = release(package) if package else ""
         return "" if found == version else f"limits were made for {self.reference}, but installed is {found or 'none'}"
@@ -103,7 +103,7 @@ class Limits:
 
     @property
     def alpha(self) -> float:
-        """One-sided, of one timing limit.
+        """Return the one-sided alpha of one timing limit.
 
         Error rates:
             All timing limits of the file together, measured or not, fail a sampler that keeps them with probability at
@@ -112,7 +112,7 @@ class Limits:
         return self.family_alpha / max(1, sum(case.num_timed for case in self.cases.values()))
 
     def gate(self, case: CaseLimits, device: str, ratio: str = "ratio_max") -> Gate:
-        """The gate of a case's ratio, `ratio_max` or `workspace_ratio_max`."""
+        """Return the gate of a case's ratio, `ratio_max` or `workspace_ratio_max`."""
         limit = getattr(case, ratio)
         if limit is None:
             raise LimitsError(f"gate: case={case.name!r} has no {ratio}, but a gate needs one. Add it to the limits.")
@@ -192,7 +192,7 @@ _ARITHMETIC = (ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorD
 
 
 def evaluate(formula: str, **sizes: int) -> int:
-    """An integer formula in sizes, with `+ - * //` and brackets.
+    """Evaluate an integer formula in sizes, with `+ - * //` and brackets.
 
     Raises:
         LimitsError: If there is anything else in it.

@@ -81,13 +81,13 @@ def call_fresh(
 
 
 def import_path() -> str:
-    """`PYTHONPATH` of a fresh process: this very suite, installed or not, and the caller's `sys.path`."""
+    """Return `PYTHONPATH` of a fresh process: this very suite, installed or not, and the caller's `sys.path`."""
     source = str(Path(fairdraw.__file__).absolute().parents[1])
     return os.pathsep.join([source, *filter(None, sys.path)])
 
 
 def release(package: str) -> str:
-    """The installed version without local parts, as `0.22.0`; empty if the package is not installed."""
+    """Return the installed version without local parts, as `0.22.0`; empty if the package is not installed."""
     try:
         return metadata.version(package).partition("+")[0]
     except metadata.PackageNotFoundError:

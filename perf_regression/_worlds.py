@@ -170,7 +170,7 @@ class LogitsWorld(LiveWorld):
 
     @property
     def first(self) -> LogitsBatch:
-        """This step as the first one of a session."""
+        """Return this step as the first one of a session."""
         return replace(self.now, change=all_added(self.now.requests))
 
     def own_step(self, subject: Any) -> Step:  # Any: of the logits-plan contract

@@ -60,7 +60,7 @@ def launches_of(name: str, sizes: Sizes) -> list[Launch]:
 
 
 def launches_with_workspace(sizes: Sizes) -> list[Launch]:
-    """Recorded, not run: bfloat16 logits and several tiles per program, as on a GPU that is busy."""
+    """Record launches without running them: bfloat16 logits and several tiles per program, as on a GPU that is busy."""
     step = _internals.fast_path(unwritten_batch(sizes, dtype=torch.bfloat16), workspace=True)
     with counted(run_kernels=False) as counts:
         step()
@@ -69,7 +69,7 @@ def launches_with_workspace(sizes: Sizes) -> list[Launch]:
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, list[CompiledKernel]]:
-    """All kernels of this module, compiled for sm_90 in one process."""
+    """Return all kernels of this module, compiled for sm_90 in one process."""
     groups = {name: [one for sizes in SWEEP for one in launches_of(name, sizes)] for name in KERNELS}
     groups["overlap"] = [one for sizes in LARGE for one in launches_with_workspace(sizes)]
     groups |= {launch.kernel: [launch] for launch in launches_with_workspace(OF_A_GPU)}
@@ -124,7 +124,7 @@ def test_whole_step_moves_no_more_than_its_limits(name: str, sizes: Sizes, verdi
 def test_compiled_kernels_keep_their_registers(
     name: str, compiled: dict[str, list[CompiledKernel]], verdicts: Note
 ) -> None:
-    """Nothing spills, and the number of specialisations over a sweep of sizes is limited."""
+    """Check that nothing spills, and that the number of specialisations over a sweep of sizes is limited."""
     row = {**registers(compiled[name]), "recompiles": len(compiled[name])}
     verdicts(compare_counts(row, read_limits().cases[f"rejection.{name}"]))
 
