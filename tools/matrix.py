@@ -28,7 +28,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from provenance import ROOT, rows_as_json
+from records import ROOT, rows_as_json
 
 from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.expected import UNSEEN
@@ -260,7 +260,7 @@ def counted(cell: Cell) -> str:
 
 
 def install(release: str, folder: Path) -> None:
-    finished = _run(["tools/install_vllm.py", release, "--target", str(folder)], INSTALL_SECONDS, cwd=ROOT)
+    finished = _run(["tools/install.py", "vllm", release, "--target", str(folder)], INSTALL_SECONDS, cwd=ROOT)
     if finished.returncode:
         raise NoVerdictError(f"not installed: {_last_line(finished)}")
 
@@ -409,7 +409,7 @@ V2 as its default still has V1's files.
 
 To see a failure yourself, on a CPU and from PyPI alone (`--no-known`: also what the table explains):
 
-    python tools/install_vllm.py 0.33.0 --target .cache/vllm/0.33.0
+    python tools/install.py vllm 0.33.0 --target .cache/vllm/0.33.0
     PYTHONPATH=.cache/vllm/0.33.0 fairdraw check rejection/vllm-v2 -k REJ112 --no-known --reference none
 """
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import samplers_table
 import torch
+from records import samplers as samplers_table
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 RECORD = ROOT / "docs" / "records" / "samplers.json"
 
-_VLLM, _OTHERS, _ALL = "python tools/install_vllm.py", "make others", "make others ALL=1"
+_VLLM, _OTHERS, _ALL = "python tools/install.py vllm", "make others", "make others ALL=1"
 _CARD = "pip install flashinfer-python, on a machine with a GPU"
 
 PACKAGES = {
@@ -81,7 +81,7 @@ def require(package: str, command: str) -> None:
 
 
 def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
-    """Distributions with the draws of `smoke`, properties with few cases: `tools/samplers_table.py` has all."""
+    """Distributions with the draws of `smoke`, properties with few cases: `tools/record.py samplers` has all."""
     require(*package_for(name))
     smoke, sampler = PROFILES["smoke"], loaded(name)
     sessions = {suite: Session(profile=smoke.scaled(share), crash_folder=None) for suite, share in SHARES.items()}
@@ -136,7 +136,7 @@ ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
         2,
     ),
 )
-"""Samplers, the checks that they are asked, and how many of these pass at least; `tools/samplers_table.py` runs all."""
+"""Samplers, the checks that they are asked, and how many pass at least; `tools/record.py samplers` runs all."""
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,8 @@ def test_multinomial_without_a_distribution_raises_as_torch_does() -> None:
         ("rejection/triton", "triton", "pip install triton"),
         ("rejection/transformers", "transformers", "pip install transformers"),
         ("rejection/mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
-        ("rejection/vllm", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
-        ("rejection/vllm-v2", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
+        ("rejection/vllm", "vllm", "pip install vllm, or, without a GPU, python tools/install.py vllm in a clone"),
+        ("rejection/vllm-v2", "vllm", "pip install vllm, or, without a GPU, python tools/install.py vllm in a clone"),
     ],
 )
 def test_missing_package_is_said_in_one_sentence(

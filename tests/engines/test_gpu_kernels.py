@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import _flashinfer_step
 import pytest
 import torch
+from benches import flashinfer_step as flashinfer_step
 from gpu_kernels import build, page
 
 from fairdraw.adapters import SamplerNotFound, load
@@ -227,7 +227,7 @@ def test_bench_has_an_arm_where_flashinfer_has_the_kernels(
     rows: int, parameters: dict[str, Any], arms: list[str], last: str
 ) -> None:
     fake = FakeFlashInfer()
-    made = _flashinfer_step.arms(torch.rand(rows, 8), torch.zeros(rows, dtype=torch.int32), 2, parameters, fake)
+    made = flashinfer_step.arms(torch.rand(rows, 8), torch.zeros(rows, dtype=torch.int32), 2, parameters, fake)
     for arm in made.values():
         arm()
 

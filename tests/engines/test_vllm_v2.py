@@ -21,7 +21,7 @@ from fairdraw_engines._vllm_v2_kernels import _Log1p
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="python tools/install_vllm.py")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="python tools/install.py vllm")
 
 MODULE = "vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils"
 
@@ -55,7 +55,7 @@ def test_changed_signature_is_named(pretend: Callable[..., None]) -> None:
 
     said = refusal()
     assert "rejection_sample of vLLM 9.9.9 takes no cu_num_logits and takes no draft_logits" in said
-    assert "and needs seeds. Install one that was tried: python tools/install_vllm.py 0.33.0" in said
+    assert "and needs seeds. Install one that was tried: python tools/install.py vllm 0.33.0" in said
 
 
 def test_kernel_that_cannot_be_interpreted_is_refused_without_its_traceback(pretend: Callable[..., None]) -> None:

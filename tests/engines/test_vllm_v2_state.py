@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from fairdraw._core.checks import Check
 
-pytestmark = pytest.mark.skipif(not list(metadata.distributions(name="vllm")), reason="python tools/install_vllm.py")
+pytestmark = pytest.mark.skipif(not list(metadata.distributions(name="vllm")), reason="python tools/install.py vllm")
 
 EVENTS = (
     Add(prompt=(1, 5), output=(3,), presence=0.5, repetition=1.5, budget=3),

@@ -25,7 +25,7 @@ with quiet_imports():
 
 torch = traces.torch
 if traces.vllm.__version__ != "0.22.0":
-    pytest.skip("tools/validate_vllm.py validates other releases", allow_module_level=True)
+    pytest.skip("tools/record.py plugin validates other releases", allow_module_level=True)
 
 NAMES = [piece.name for piece in PIECES if piece.runner == "V1"]
 KINDS = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]

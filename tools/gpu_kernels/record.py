@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from provenance import commit, gpu, machine
-from step_record import Filters, adversarial_rows, chi_square, exact_distribution, kept_reference, parameters_of
+from records import commit, gpu, machine
+from records.step import Filters, adversarial_rows, chi_square, exact_distribution, kept_reference, parameters_of
 from torch import Tensor
 
 from fairdraw.perf_regression._records import write_record

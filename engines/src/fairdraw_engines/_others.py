@@ -64,14 +64,14 @@ class VllmNotThere(UnusableRelease, ModuleNotFoundError):
 def _whats_missing(module: str) -> tuple[str, str]:
     vllm = sys.modules.get("vllm")
     if vllm is None or not module.startswith("vllm."):
-        remedy = "Run pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone of fairdraw"
+        remedy = "Run pip install vllm, or, without a GPU, python tools/install.py vllm in a clone of fairdraw"
         return f"it needs the package {module}, which is not installed", remedy
     release, _, local = str(getattr(vllm, "__version__", "")).partition("+")
     if local == "single.file":  # made by tools/single_file_vllm.py
         rule = f"of vLLM {release}, which cannot be installed, only the file of rejection/vllm is here"
-        return rule, "Install 0.11.2 or later: python tools/install_vllm.py RELEASE --target FOLDER"
+        return rule, "Install 0.11.2 or later: python tools/install.py vllm RELEASE --target FOLDER"
     rule = f"vLLM {release} has no module {module}"
-    return rule, "Put another release on PYTHONPATH: python tools/install_vllm.py RELEASE --target FOLDER"
+    return rule, "Put another release on PYTHONPATH: python tools/install.py vllm RELEASE --target FOLDER"
 
 
 def import_vllm(device: str, *modules: str) -> tuple[str, bool]:

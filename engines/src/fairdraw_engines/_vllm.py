@@ -2,7 +2,7 @@
 
 The rejection sampler is called one level below vLLM's `RejectionSampler` module, as that module calls it:
 `rejection_sample` gets processed logits (before 0.16.0 their softmax) and the bonus tokens. Before 0.11.2 the file of
-that function is all there is (`tools/single_file_vllm.py`). The token sampler is called as the model runner calls it,
+that function is all there is (`tools/install.py vllm`). The token sampler is called as the model runner calls it,
 with raw logits; it may filter float32 logits in place, so it gets a copy. Both draw their own noise; explicit noise is
 injected.
 

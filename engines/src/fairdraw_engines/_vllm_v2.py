@@ -73,7 +73,7 @@ def _require_modes(release: str, function: Callable[..., object], modes: Mapping
     if missing:
         raise UnusableRelease(
             f"vLLM {release} has no {' and no '.join(missing)}",
-            "Install a newer release: python tools/install_vllm.py 0.33.0",
+            "Install a newer release: python tools/install.py vllm 0.33.0",
         )
 
 

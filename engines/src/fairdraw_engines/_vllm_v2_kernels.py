@@ -15,7 +15,7 @@ from fairdraw_engines._others import Upstream, import_vllm, vllm_module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TRIED = "Install one that was tried: python tools/install_vllm.py 0.33.0, or 0.22.0, 0.25.1, 0.28.0, 0.31.0"
+_TRIED = "Install one that was tried: python tools/install.py vllm 0.33.0, or 0.22.0, 0.25.1, 0.28.0, 0.31.0"
 
 
 def import_kernels(device: str, *modules: str) -> tuple[str, bool]:

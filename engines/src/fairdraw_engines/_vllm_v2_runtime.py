@@ -55,7 +55,7 @@ def import_v2(device: str, *modules: str, first: str = FIRST_RELEASE) -> tuple[s
 
 def _lacks(release: str, what: str, first: str = FIRST_RELEASE) -> UnusableRelease:
     rule = f"vllm {release} has not got {what}, which this adapter of model runner V2 needs"
-    remedy = f"Use a release from {first} to {LAST_TRIED}, for example python tools/install_vllm.py {LAST_TRIED}"
+    remedy = f"Use a release from {first} to {LAST_TRIED}, for example python tools/install.py vllm {LAST_TRIED}"
     return UnusableRelease(rule, remedy)
 
 

@@ -50,7 +50,7 @@ def make(row: SamplerRow, device: str, *, chunk_rows: int | None = None) -> Func
     import_v2(device, "states", "input_batch", "sample.sampler", "spec_decode.rejection_sampler")
     if chunk_rows is not None and not hasattr(vllm_module(_MODULE), "MAX_CHUNK_BYTES"):
         rule = f"vLLM {release} verifies all logits at once, 0.27.0 brought chunks"
-        raise UnusableRelease(rule, "Install a newer release: python tools/install_vllm.py 0.33.0")
+        raise UnusableRelease(rule, "Install a newer release: python tools/install.py vllm 0.33.0")
     verify = partial(_verify, release_number(release), chunk_rows)
     try_once(release, interpreted, lambda: verify(trial_batch(device), SeededNoise(0)))
     capabilities = row.capabilities(beyond(release, interpreted), slow=interpreted)

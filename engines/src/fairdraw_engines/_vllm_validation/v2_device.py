@@ -3,7 +3,7 @@
     cpu     Triton's interpreter, plain buffers, top-k and top-p by vLLM's PyTorch code
     cuda    compiled kernels, vLLM's platform for CUDA, its states and buffers on the GPU
 
-`tools/install_vllm.py` makes a vLLM without compiled code. Its samplers need none, but two places ask for it. Its
+`tools/install.py vllm` makes a vLLM without compiled code. Its samplers need none, but two places ask for it. Its
 platform for CUDA imports an extension, for which an empty module stands. Its buffers are host memory that a GPU reads
 (UVA), a view that only an extension can make; vLLM has others for platforms without pinned memory, `NonUvaBuffer`,
 whose every `uva()` copies to device memory, and takes them here.
