@@ -33,12 +33,12 @@ No integer but `vocab_size` and the strides is specialised on, and those only on
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .._shared.compiled import Given, Launch, LaunchPlan, compiled, part
+from .._shared.compiled import Given, LaunchPlan, compiled, part
 from .._shared.kernels import INTERPRETED
 from .._shared.sizes import cdiv, next_power_of_2
 from .accept import accept_kernel
@@ -48,6 +48,7 @@ from .slots import BOUND_WORDS, LOGITS, ONE_HOT, PROBS, SNAPSHOT, STATUS_WORDS
 from .step import ALIGNED_WORDS, KNOWN, TILE_SIZE, WARPS, row_words, workspace_words
 
 if TYPE_CHECKING:
+    from .._shared.compiled import Compiled, Grid
     from .step import CounterStep
 
 RUN_BYTES = 512
@@ -94,7 +95,7 @@ class _Plan(LaunchPlan):
         draft = step.draft_logits if step.draft_probs is None else step.draft_probs
         self.kind = (ONE_HOT if draft is None else LOGITS if step.draft_probs is None else PROBS).value
         self.has_bonus_rows = step.bonus_token_ids is None
-        draws = self.has_bonus_rows or (draft is not None and step.num_tokens > 0)
+        self.draws = self.has_bonus_rows or (draft is not None and step.num_tokens > 0)
         # The draft's softmax statistics are measured as the target's are, unless they are given.
         self.measured_rows = 2 if step.draft_logits is not None and step.draft_logsumexp is None else 1
         self.overlap = launches_overlap(step.device)
@@ -102,15 +103,26 @@ class _Plan(LaunchPlan):
         self.bytes_per_logit, vocab_size = step.logits.element_size(), step.vocab_size
         self.num_tiles = cdiv(vocab_size, TILE_SIZE)
         strides = step.logits.stride(0), 0 if draft is None else draft.stride(0)
-        self.strides = dict(zip(("vocab_size", "logits_stride", "draft_stride"), (vocab_size, *strides), strict=True))
-        self.aligned = all(stride % 16 == 0 for stride in self.strides.values())
+        self.aligned = all(stride % 16 == 0 for stride in (vocab_size, *strides))
         self.num_blocks = cdiv(self.num_tiles, WARPS)
         self.strip = _strip(step.num_tokens * self.measured_rows * self.num_blocks, MEASURE_STRIPS)
         self.eager = step.workspace is not None
         self._cut_workspace(vocab_size)
-        self.measure = self._measure() if step.num_tokens > 0 else None
-        self.accept = self._accept()
-        self.draw = self._draw() if draws else None
+        # Programs that measure are numbered by request and position, unless too many requests lack too many of these.
+        self.ragged = self.batch_size * self.max_spec_len > 2 * self.num_tokens
+        self.sizes = {
+            "batch_size": self.batch_size,
+            "num_tokens": self.num_tokens,
+            "folds": 0 if self.ragged else self.folds,
+            "vocab_size": vocab_size,
+            "logits_stride": strides[0],
+            "draft_stride": strides[1],
+            "num_tiles": self.num_tiles,
+            "row_words": self.row_words,
+            "max_spec_len": self.max_spec_len,
+        }
+        measured = [self._measure()] if step.num_tokens > 0 else []
+        self.launches = [*measured, self._accept(), *([self._draw()] if self.draws else [])]
 
     def __call__(self, step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         output_token_ids = torch.empty(self.output_shape, dtype=torch.int32, device=self.device)
@@ -123,28 +135,27 @@ class _Plan(LaunchPlan):
         self.launch((output_token_ids, words, step.logits, *drafts, *requests))
         return output_token_ids
 
-    def launches(self, given: Given) -> list[Launch]:
+    def named(self, given: Given) -> dict[str, Any]:  # Any: as given, and numbers
         output_token_ids, words, logits, ids, draft, logsumexp, bonus, cu_num_draft_tokens, *counters = given
         temperature, seeds, positions = counters
         partial_sums, status, draw_sums = (part(words, *place) for place in self.places)
-        bounds = None if self.bounds_place is None else part(words, *self.bounds_place, torch.float32)
-        output, published = {"output_token_ids_ptr": output_token_ids}, {"status_ptr": status}
-        passed = {"exit_bounds_ptr": bounds, "partial_sums_ptr": partial_sums}
-        rows = {"logits_ptr": logits, "draft_ptr": draft, "draft_logsumexp_ptr": logsumexp, "draft_token_ids_ptr": ids}
-        sums = {"cu_num_draft_tokens_ptr": cu_num_draft_tokens}
-        noise = {"temperature_ptr": temperature, "seeds_ptr": seeds, "positions_ptr": positions}
-        found: list[Launch] = []
-        if self.measure is not None:
-            kernel, grid, sizes = self.measure
-            found.append((kernel, grid, {**passed, **rows, **sums, **noise, **sizes}))
-        kernel, grid, sizes = self.accept
-        left = {"bonus_token_ids_ptr": bonus, **noise, "draw_sums_ptr": None if self.draw is None else draw_sums}
-        found.append((kernel, grid, {**output, **published, **passed, **rows, **sums, **left, **sizes}))
-        if self.draw is not None:
-            kernel, grid, sizes = self.draw
-            drawn = {"draw_sums_ptr": draw_sums, **published, **sums, "draft_ptr": draft, "logits_ptr": logits}
-            found.append((kernel, grid, {**output, **drawn, **noise, **sizes}))
-        return found
+        return {
+            "output_token_ids_ptr": output_token_ids,
+            "exit_bounds_ptr": None if self.bounds_place is None else part(words, *self.bounds_place, torch.float32),
+            "partial_sums_ptr": partial_sums,
+            "status_ptr": status,
+            "draw_sums_ptr": draw_sums if self.draws else None,
+            "logits_ptr": logits,
+            "draft_ptr": draft,
+            "draft_logsumexp_ptr": logsumexp,
+            "draft_token_ids_ptr": ids,
+            "cu_num_draft_tokens_ptr": cu_num_draft_tokens,
+            "bonus_token_ids_ptr": bonus,
+            "temperature_ptr": temperature,
+            "seeds_ptr": seeds,
+            "positions_ptr": positions,
+            **self.sizes,
+        }
 
     def _cut_workspace(self, vocab_size: int) -> None:
         """Note where each part begins, and its size; a compiler can load 128 bits there, if it can at the beginning."""
@@ -164,12 +175,9 @@ class _Plan(LaunchPlan):
         exits = self.eager and self.strip > 1 and self.measured_rows == 1
         self.bounds_place = bounds_place if exits else None
 
-    def _measure(self) -> Launch:
-        """Return a kernel, its grid, and the sizes that are its last arguments."""
-        # Programs are numbered by request and position, unless too many requests lack too many of these.
-        ragged = self.batch_size * self.max_spec_len > 2 * self.num_tokens
+    def _measure(self) -> tuple[Compiled, Grid]:
         minor, major = self.max_spec_len * self.folds, cdiv(self.batch_size, self.folds)
-        if ragged:
+        if self.ragged:
             minor = min(self.num_tokens, LONGEST_SIDE)
             major = cdiv(self.num_tokens, minor)
         elif self.bounds_place is not None:
@@ -184,11 +192,9 @@ class _Plan(LaunchPlan):
             STRIP=self.strip,
             RUN=RUN_BYTES // self.bytes_per_logit,
         )
-        grid = cdiv(self.num_blocks, self.strip), minor, major * self.measured_rows
-        batch = {"batch_size": self.batch_size, "num_tokens": self.num_tokens, "folds": 0 if ragged else self.folds}
-        return kernel, grid, batch | self.strides | {"num_tiles": self.num_tiles, "max_spec_len": self.max_spec_len}
+        return kernel, (cdiv(self.num_blocks, self.strip), minor, major * self.measured_rows)
 
-    def _accept(self) -> Launch:
+    def _accept(self) -> tuple[Compiled, Grid]:
         positions = next_power_of_2(self.max_spec_len + 1)
         warps = min(max(positions * self.row_words // WORDS_PER_WARP, WARPS), 4 * WARPS)
         # A step's first kernel waits for what comes before the step, as for its logits.
@@ -202,10 +208,9 @@ class _Plan(LaunchPlan):
             POSITIONS=positions,
             TILES=self.row_words,
         )
-        sizes = {"num_tiles": self.num_tiles, "row_words": self.row_words, "max_spec_len": self.max_spec_len}
-        return kernel, (self.batch_size, 1, 1), {"num_tokens": self.num_tokens, **self.strides, **sizes}
+        return kernel, (self.batch_size, 1, 1)
 
-    def _draw(self) -> Launch:
+    def _draw(self) -> tuple[Compiled, Grid]:
         strip = _strip(self.batch_size * self.num_blocks, DRAW_STRIPS)
         early = {"launch_pdl": True} if self.overlap else {}
         kernel = compiled(
@@ -218,9 +223,7 @@ class _Plan(LaunchPlan):
             STRIP=strip,
             TILES=max(next_power_of_2(self.num_tiles), SNAPSHOT.value),
         )
-        grid = cdiv(self.num_blocks, strip), cdiv(self.batch_size, self.folds), self.folds
-        batch = {"batch_size": self.batch_size, "num_tokens": self.num_tokens}
-        return kernel, grid, batch | self.strides | {"num_tiles": self.num_tiles, "max_spec_len": self.max_spec_len}
+        return kernel, (cdiv(self.num_blocks, strip), cdiv(self.batch_size, self.folds), self.folds)
 
     def _measure_registers(self) -> dict[str, int]:
         """Return options as `_draw_registers` does; but of two bytes per logit and several blocks the compiler takes

@@ -26,7 +26,7 @@ num_tokens * vocab_size passes 2**31.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -34,7 +34,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .._shared.checks import MAX_SPEC_LEN
-from .._shared.compiled import Given, Launch, LaunchPlan, compiled, part
+from .._shared.compiled import Given, LaunchPlan, compiled, part
 from .._shared.kernels import INTERPRETED, NO_ID, argmax_token
 from .._shared.sizes import cdiv, next_power_of_2
 from . import step as arguments
@@ -83,18 +83,22 @@ class _Plan(LaunchPlan):
 
     def __init__(self, step: VerifyStep) -> None:
         super().__init__(step.device)
-        self.batch_size, self.has_random = step.batch_size, step.has_random
+        self.batch_size = step.batch_size
         self.output_shape = (self.batch_size, step.max_spec_len + 1)
         tile = min(MAX_TILE, next_power_of_2(step.vocab_size))
         self.num_tiles = cdiv(step.vocab_size, tile)
-        self.num_tokens = step.draft_token_ids.shape[0]
-        self.sizes = {"num_tokens": self.num_tokens, "max_spec_len": step.max_spec_len, "vocab_size": step.vocab_size}
+        num_tokens, width = step.draft_token_ids.shape[0], step.max_spec_len
+        sizes = {"num_tokens": num_tokens, "max_spec_len": width, "vocab_size": step.vocab_size}
+        self.sizes = {**sizes, "num_tiles": self.num_tiles}
         # The rows to recover, and behind them, where 128 bits can be stored, the winners of the tiles.
         self.winners_at = 2 * cdiv(self.batch_size, 4)
-        self.num_words = self.winners_at + self.batch_size * self.num_tiles * self.has_random
-        self.accept_kernel = compiled(_accept_kernel, {"num_warps": 1}, POSITIONS=MAX_SPEC_LEN)
-        self.race_kernel = compiled(_race_kernel, {"num_warps": 8}, TILE=tile)
-        self.recovered_kernel = compiled(_recovered_kernel, {}, LANES=NUM_LANES, TILE=min(tile, 1024))
+        self.num_words = self.winners_at + self.batch_size * self.num_tiles * step.has_random
+        by_request = (self.batch_size, 1, 1)
+        self.launches = [(compiled(_accept_kernel, {"num_warps": 1}, POSITIONS=MAX_SPEC_LEN), by_request)]
+        if step.has_random:
+            race = compiled(_race_kernel, {"num_warps": 8}, TILE=tile)
+            recovered = compiled(_recovered_kernel, {}, LANES=NUM_LANES, TILE=min(tile, 1024))
+            self.launches += [(race, (self.batch_size, self.num_tiles, 1)), (recovered, by_request)]
 
     def __call__(
         self,
@@ -112,30 +116,25 @@ class _Plan(LaunchPlan):
             self.launch((output_token_ids, words, *drafts, target_probs, exponentials, target_argmax, *requests))
         return output_token_ids
 
-    def launches(self, given: Given) -> list[Launch]:
+    def named(self, given: Given) -> dict[str, Any]:  # Any: as given, and numbers
         output_token_ids, words, ids, cu_num_draft_tokens, draft_probs, target_probs, exponentials, *rest = given
         target_argmax, bonus_token_ids, temperature, uniforms, synthetic_rates = rest
-        recover_rows = {"recover_rows_ptr": part(words, 0, self.winners_at, torch.int32)}
-        output, sums = {"output_token_ids_ptr": output_token_ids}, {"cu_num_draft_tokens_ptr": cu_num_draft_tokens}
-        drafted, target = {"draft_token_ids_ptr": ids}, {"target_probs_ptr": target_probs}
-        drafts, noise = {"draft_probs_ptr": draft_probs}, {"exponentials_ptr": exponentials}
-        tokens = {"target_argmax_ptr": target_argmax, "bonus_token_ids_ptr": bonus_token_ids}
-        requests = {
+        return {
+            "output_token_ids_ptr": output_token_ids,
+            "recover_rows_ptr": part(words, 0, self.winners_at, torch.int32),
+            "tile_winners_ptr": part(words, self.winners_at, self.batch_size * self.num_tiles),
+            "draft_token_ids_ptr": ids,
+            "cu_num_draft_tokens_ptr": cu_num_draft_tokens,
+            "draft_probs_ptr": draft_probs,
+            "target_probs_ptr": target_probs,
+            "exponentials_ptr": exponentials,
+            "target_argmax_ptr": target_argmax,
+            "bonus_token_ids_ptr": bonus_token_ids,
             "temperature_ptr": temperature,
             "uniforms_ptr": uniforms,
             "synthetic_rates_ptr": synthetic_rates,
+            **self.sizes,
         }
-        read = {**drafted, **sums, **drafts, **target, **tokens, **requests, **self.sizes}
-        found: list[Launch] = [(self.accept_kernel, (self.batch_size, 1, 1), {**output, **recover_rows, **read})]
-        if self.has_random:
-            winners = {"tile_winners_ptr": part(words, self.winners_at, self.batch_size * self.num_tiles)}
-            raced = {**winners, **recover_rows, **drafted, **drafts, **target, **noise}
-            raced["vocab_size"] = self.sizes["vocab_size"]
-            found.append((self.race_kernel, (self.batch_size, self.num_tiles, 1), raced))
-            recovered = {**output, **recover_rows, **winners, **sums, **target, **noise, **self.sizes}
-            recovered["num_tiles"] = self.num_tiles
-            found.append((self.recovered_kernel, (self.batch_size, 1, 1), recovered))
-        return found
 
 
 def expand(

@@ -25,12 +25,14 @@ Partial sums become 64-bit integers, `ONE` for the highest logit, before anythin
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._shared.compiled import Given, Launch, LaunchPlan, compiled
+from .._shared.compiled import Given, LaunchPlan, compiled
 from .._shared.kernels import (
     INTERPRETED,
     LOG2_E,
@@ -90,13 +92,15 @@ class _Plan(LaunchPlan):
         self.batch_size, vocab_size = call.logits.shape
         self.num_tiles = cdiv(vocab_size, TILE)
         tiles = next_power_of_2(self.num_tiles)
-        self.sizes = {"vocab_size": vocab_size, "row_stride": call.logits.stride(0)}
-        self.rng_stream, self.has_min_p = call.stream, call.min_p is not None
-        self.kernels = (
-            compiled(_sum_kernel, OPTIONS, TILE=TILE),
-            compiled(_min_p_kernel, OPTIONS, TILE=TILE, TILES=tiles),
-            compiled(_sample_kernel, OPTIONS, TILE=TILE, TILES=tiles),
-        )
+        strides = {"vocab_size": vocab_size, "row_stride": call.logits.stride(0)}
+        self.sizes = {"rng_stream": call.stream, **strides, "num_tiles": self.num_tiles}
+        by_tile = (self.batch_size, self.num_tiles, 1)
+        filtered = [] if call.min_p is None else [(compiled(_min_p_kernel, OPTIONS, TILE=TILE, TILES=tiles), by_tile)]
+        self.launches = [
+            (compiled(_sum_kernel, OPTIONS, TILE=TILE), by_tile),
+            *filtered,
+            (compiled(_sample_kernel, OPTIONS, TILE=TILE, TILES=tiles), (self.batch_size, 1, 1)),
+        ]
 
     def __call__(self, call: DrawCall) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size] float32
         tile_sums = torch.empty((self.batch_size, self.num_tiles), dtype=torch.int64, device=self.device)
@@ -106,20 +110,19 @@ class _Plan(LaunchPlan):
             self.launch((sampled_token_ids, logsumexp, tile_sums, *call[:-1]))
         return sampled_token_ids, logsumexp
 
-    def launches(self, given: Given) -> list[Launch]:
+    def named(self, given: Given) -> dict[str, Any]:  # Any: as given, and numbers
         sampled_token_ids, logsumexp, tile_sums, logits, temperature, min_p, seeds, positions = given
-        of_sum, of_min_p, of_sample = self.kernels
-        read = {"tile_sums_ptr": tile_sums, "logits_ptr": logits, "temperature_ptr": temperature}
-        by_tile = (self.batch_size, self.num_tiles, 1)
-        found: list[Launch] = [(of_sum, by_tile, read | self.sizes)]
-        if self.has_min_p:
-            found.append((of_min_p, by_tile, {**read, "min_p_ptr": min_p, **self.sizes}))
-        drawn = {"sampled_token_ids_ptr": sampled_token_ids, "logsumexp_ptr": logsumexp, **read, "min_p_ptr": min_p}
-        noise = {"seeds_ptr": seeds, "positions_ptr": positions, "rng_stream": self.rng_stream}
-        found.append(
-            (of_sample, (self.batch_size, 1, 1), {**drawn, **noise, **self.sizes, "num_tiles": self.num_tiles})
-        )
-        return found
+        return {
+            "sampled_token_ids_ptr": sampled_token_ids,
+            "logsumexp_ptr": logsumexp,
+            "tile_sums_ptr": tile_sums,
+            "logits_ptr": logits,
+            "temperature_ptr": temperature,
+            "min_p_ptr": min_p,
+            "seeds_ptr": seeds,
+            "positions_ptr": positions,
+            **self.sizes,
+        }
 
 
 @triton.jit

@@ -20,7 +20,9 @@ Nothing of this is remembered twice. What makes a call fast is found by differen
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import count
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 Key = tuple["Hashable", ...]
+Grid = tuple[int, int, int]
 
 MAX_INT32 = (1 << 31) - 1
 ALIGNMENT = 16
@@ -52,33 +55,29 @@ class Compiled:
     def __init__(self, kernel: Any, options: dict[str, int], **constants: Any) -> None:  # Any: Triton's
         self.kernel, self.options, self.constants = kernel, options, constants
         self.last = tuple(constants.values())
+        self.names: list[str] = kernel.arg_names[: len(kernel.arg_names) - len(constants)]
+        # What is compiled takes its arguments by position.
+        assert [*self.names, *constants] == kernel.arg_names, kernel.arg_names
+        self.in_order = itemgetter(*self.names)
         self.by_key: dict[Hashable, Any] = {}  # Any: as above
 
-    def launch(
-        self,
-        key: Hashable,
-        stream: int | None,
-        grid: tuple[int, int, int],
-        /,
-        **arguments: Any,  # Any: as above
-    ) -> None:
-        """Launch with the arguments in the kernel's order, without its constants, which are its last parameters. Once
-        compiled for a key, it takes addresses for tensors as well.
+    def launch(self, key: Hashable, stream: int | None, grid: Grid, named: dict[str, Any]) -> None:  # Any: as above
+        """Launch with those of the arguments that the kernel takes. Once compiled for a key, it takes addresses for
+        tensors as well.
 
         Args:
             stream: Of the current device, as `current_place` says; Triton would ask for it at every launch."""
-        compiled = self.by_key.get(key)
+        compiled, arguments = self.by_key.get(key), self.in_order(named)
         if compiled is None:
-            # What is compiled takes its arguments by position.
-            assert [*arguments, *self.constants] == self.kernel.arg_names, self.kernel.arg_names
-            compiled = self.kernel[grid](**arguments, **self.constants, **self.options)
+            by_name = dict(zip(self.names, arguments, strict=True))
+            compiled = self.kernel[grid](**by_name, **self.constants, **self.options)
             if compiled is not None:  # the interpreter compiles nothing
                 self.by_key[key] = compiled
         elif someone_listens():
-            compiled[grid](*arguments.values(), *self.last, stream=stream)
+            compiled[grid](*arguments, *self.last, stream=stream)
         else:  # as Triton does, but for a description of the launch, which nobody reads
             handles = compiled.function, compiled.packed_metadata
-            compiled.run(*grid, stream, *handles, None, None, None, *arguments.values(), *self.last)
+            compiled.run(*grid, stream, *handles, None, None, None, *arguments, *self.last)
 
 
 def someone_listens() -> bool:
@@ -117,9 +116,7 @@ def compiled(kernel: Any, options: dict[str, int], **constants: Any) -> Compiled
     return _COMPILED.setdefault(made_of, Compiled(kernel, options, **constants)) if found is None else found
 
 
-Given = tuple[Any, ...]  # Any: tensors, or their addresses, or what kernels are compiled for; None where there is none
-Launch = tuple[Compiled, tuple[int, int, int], dict[str, Any]]  # Any: as given, and numbers
-"""Kernel, grid, and arguments by name, in the kernel's order and without constants."""
+Given = Sequence[Any]  # Any: tensors, or their addresses, or what kernels are compiled for; None where there is none
 
 
 class LaunchPlan(ABC):
@@ -132,14 +129,17 @@ class LaunchPlan(ABC):
         device: Of all tensors.
     """
 
+    launches: list[tuple[Compiled, Grid]]
+    """Kernels in order."""
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.index = device.index if device.type == "cuda" else None
         self.keys: dict[Key, list[int]] = {}
 
     @abstractmethod
-    def launches(self, given: Given) -> list[Launch]:
-        """Return launches in order, with whatever is given for the tensors in their places."""
+    def named(self, given: Given) -> dict[str, Any]:  # Any: as given, and numbers
+        """Return the arguments of all kernels by name, with whatever is given for the tensors in their places."""
 
     def launch(self, tensors: tuple[Tensor | None, ...]) -> None:  # [...] any, each
         """Launch on the tensors' device, in its current stream, whatever device is current."""
@@ -152,31 +152,31 @@ class LaunchPlan(ABC):
         place = (device, *[None if address is None else address % ALIGNMENT == 0 for address in addresses])
         keys = self.keys.get(place)
         if keys is None:
-            kernels, keys = self._kernels_for(place, tensors)
-            if not all(key in kernel.by_key for key, kernel in zip(keys, kernels, strict=True)):
+            keys = self._keys_for(place, tensors)
+            if not all(key in kernel.by_key for key, (kernel, _) in zip(keys, self.launches, strict=True)):
                 self._launch_all(keys, stream, tensors)
                 return
             self.keys[place] = keys
-        self._launch_all(keys, stream, tuple(addresses))
+        self._launch_all(keys, stream, addresses)
 
-    def _kernels_for(
+    def _keys_for(
         self,
         place: Key,
         tensors: tuple[Tensor | None, ...],  # [...] any, each
-    ) -> tuple[list[Compiled], list[int]]:
-        """Return the kernels and a key for each, by what stands in its arguments for the tensors: their types, and
-        whether aligned."""
+    ) -> list[int]:
+        """Return a key for each kernel, by what stands in its arguments for the tensors: their types, and whether
+        aligned."""
         device, *are_aligned = place
-        types = [None if tensor is None else tensor.dtype for tensor in tensors]
-        facts = tuple(None if one is None else (one, aligned) for one, aligned in zip(types, are_aligned, strict=True))
-        launches = self.launches(facts)
-        keys = [number_of((device, *map(_fact_of_flat, arguments.values()))) for _, _, arguments in launches]
-        return [kernel for kernel, _, _ in launches], keys
+        given = zip(tensors, are_aligned, strict=True)
+        named = self.named([None if tensor is None else (tensor.dtype, aligned) for tensor, aligned in given])
+        facts = {name: _fact_of(value) if type(value) is int else value for name, value in named.items()}
+        return [number_of((device, *kernel.in_order(facts))) for kernel, _ in self.launches]
 
     def _launch_all(self, keys: list[int], stream: int | None, given: Given) -> None:
+        named = self.named(given)
         with quiet_numpy():
-            for key, (kernel, grid, arguments) in zip(keys, self.launches(given), strict=True):
-                kernel.launch(key, stream, grid, **arguments)
+            for key, (kernel, grid) in zip(keys, self.launches, strict=True):
+                kernel.launch(key, stream, grid, named)
 
 
 _NUMBERS: dict[Key, int] = {}
@@ -188,10 +188,6 @@ def number_of(key: Key) -> int:
     number that another thread was too late for is left out."""
     found = _NUMBERS.get(key)
     return _NUMBERS.setdefault(key, next(_NEXT)) if found is None else found
-
-
-def _fact_of_flat(argument: Any) -> Hashable:  # Any: a number, or what stands for a tensor
-    return _fact_of(argument) if type(argument) is int else argument
 
 
 def part(words: Any, start: int, size: int, dtype: torch.dtype = torch.int64) -> Any:  # Any: as in `Given`

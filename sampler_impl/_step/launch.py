@@ -36,7 +36,6 @@ from .named import (
     Memory,
     Mentions,
     Output,
-    Requests,
     Results,
     Scanned,
     Shape,
@@ -94,14 +93,8 @@ class Owned(NamedTuple):
     silent: Memory  # for steps that emit no tokens
 
 
-class Given(NamedTuple):
-    """Inputs of a step, as kernels take them."""
-
-    inputs: named.RowInputs
-    requests: Requests
-    filters: Filters
-    drafts: named.Drafts
-    edits: named.Edits
+Given = dict[str, tuple[Any, ...]]  # Any: tensors, or their addresses, and numbers
+"""Inputs of a step by the names of kernels' parameters, members in the order of their names in `named`."""
 
 
 def can_overlap(device: torch.device) -> bool:
@@ -221,7 +214,7 @@ class Launches:
             with quiet_numpy():
                 self._launch(inputs, checked, emits=draws)
                 given = self._given(inputs)
-                rows = {"inputs": given.inputs, "requests": given.requests}
+                rows = {"inputs": given["inputs"], "requests": given["requests"]}
                 batch = {"num_rows": checked.num_rows, "num_slots": checked.num_slots, "sizes": self.sizes}
                 pointers = {"processed_ptr": processed, "kept_ptr": self.owned.memory.results.kept_ptr}
                 grid = checked.batch_size, self.all_tiles, self.width
@@ -258,27 +251,16 @@ class Launches:
         """Return `described(self._given(inputs))`; for tensors by slot, that is done once."""
         parameters, penalties, edits = checked.by_slot
         assert parameters is not None
-        kind, (seeds, heat, filters) = parameters.described or self._describe(parameters, _parameters(inputs))
+        kind, by_slot = parameters.described or self._describe(parameters, _parameters(inputs))
         of_penalties, penalised, of_edits, edited = None, NO_PENALTIES, None, NO_EDITS
         if penalties is not None:
             of_penalties, penalised = penalties.described or self._describe(penalties, _penalties(inputs))
         if edits is not None and inputs.edits is not None:
             of_edits, edited = edits.described or self._describe(edits, _edits(inputs.edits))
-        forced: Any = None if inputs.edits is None else inputs.edits.forced_token_ids  # Any: then its address
-        stride, words = _row_strides(inputs)
-        ids, dense, slot_stride, position_stride, logsumexp, step, temperature = _drafts(inputs)
-        of_requests = inputs.cu_num_rows, inputs.positions, logsumexp, temperature
-        tensors = inputs.logits, inputs.grammar_mask, *of_requests, forced, inputs.slots, ids, dense
-        facts, addresses = described_batch(tensors, (stride, words, slot_stride, position_stride, step))
-        logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = addresses
-        own = self.addresses.row_logsumexp
-        return (kind, of_penalties, of_edits, facts), Given(
-            self._rows(self.addresses, logits, stride, grammar, words, penalised, ids),
-            Requests(cu_num_rows, slots, seeds, positions, heat),
-            filters,
-            named.Drafts(ids, dense, slot_stride, position_stride, logsumexp, step, temperature, own),
-            named.Edits._make((*edited, forced)),
-        )
+        tensors, strides = _batch(inputs)
+        facts, addresses = described_batch(tensors, strides)
+        groups = self._grouped(self.addresses, addresses, strides, by_slot, penalised, edited)
+        return (kind, of_penalties, of_edits, facts), groups
 
     def _describe(self, group: Group, given: tuple[Any, ...]) -> tuple[int, Any]:  # Any: as `Given`
         """Give what kernels are compiled for a number: a key has that instead of dozens of facts."""
@@ -287,52 +269,59 @@ class Launches:
         return group.described
 
     def _given(self, inputs: StepInputs) -> Given:
-        """Return what a step is given."""
-        seeds, heat, filters = _parameters(inputs)
-        edited, forced = NO_EDITS, None
-        if inputs.edits is not None:
-            edited, forced = _edits(inputs.edits), inputs.edits.forced_token_ids
-        logits, (stride, words), ids = inputs.logits, _row_strides(inputs), inputs.draft_token_ids
-        return Given(
-            self._rows(self.owned, logits, stride, inputs.grammar_mask, words, _penalties(inputs), ids),
-            Requests(inputs.cu_num_rows, inputs.slots, seeds, inputs.positions, heat),
-            filters,
-            named.Drafts._make((*_drafts(inputs), self.owned.row_logsumexp)),
-            named.Edits._make((*edited, forced)),
-        )
+        """Return what a step is given, for Triton to compile: its members have names."""
+        edited = NO_EDITS if inputs.edits is None else _edits(inputs.edits)
+        tensors, strides = _batch(inputs)
+        groups = self._grouped(self.owned, tensors, strides, _parameters(inputs), _penalties(inputs), edited)
+        return {name: GROUPS[name]._make(group) for name, group in groups.items()}
 
-    def _rows(
-        self, owned: Owned, logits: Any, stride: int, grammar: Any, words: int, penalties: Any, ids: Any
-    ) -> named.RowInputs:  # Any: tensors, or their addresses
-        """Return what kernels see rows by."""
-        counted = ids if self.capacity.penalties else None
-        return named.RowInputs(logits, stride, grammar, self.num_words, owned.edits, penalties, counted, words)
+    def _grouped(
+        self, owned: Owned, batch: Any, strides: tuple[int, ...], by_slot: Any, penalties: Any, edits: Any
+    ) -> Given:  # Any: tensors, or their addresses, and numbers
+        """Return plain tuples: with names, and arguments by keyword, each step took the host 3 us more. Only its first
+        launch reads them."""
+        logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = batch
+        stride, words, slot_stride, position_stride, step = strides
+        seeds, heat, filters = by_slot
+        counted, own = ids if self.capacity.penalties else None, owned.row_logsumexp
+        return {
+            "inputs": (logits, stride, grammar, self.num_words, owned.edits, penalties, counted, words),
+            "requests": (cu_num_rows, slots, seeds, positions, heat),
+            "filters": filters,
+            "drafts": (ids, dense, slot_stride, position_stride, logsumexp, step, temperature, own),
+            "edits": (*edits, forced),
+        }
 
     def _launch_kernels(
         self, number: int, checked: Checked, owned: Owned, given: Given, shape: Shape, *, emits: bool
     ) -> None:
         """Launch with `owned` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
-        ids, batch_size, stream = given.drafts.draft_token_ids_ptr, checked.batch_size, stream_of(self.index)
-        by_row, is_last = (batch_size, self.width, 1), emits and given.drafts.dense_ptr is None
-        rows = {"inputs": given.inputs, "requests": given.requests}
-        drafts = {"drafts": given.drafts}
-        batch = {"num_rows": checked.num_rows, "num_slots": checked.num_slots, "sizes": self.sizes}
-        batch_of_ids = {"draft_token_ids_ptr": ids, **batch}
+        ids, dense, *_ = given["drafts"]
+        batch_size, stream = checked.batch_size, stream_of(self.index)
+        by_row, is_last = (batch_size, self.width, 1), emits and dense is None
+        arguments: dict[str, Any] = {
+            **given,
+            "draft_token_ids_ptr": ids,
+            "mentions": owned.mentions,
+            "num_rows": checked.num_rows,
+            "num_slots": checked.num_slots,
+            "sizes": self.sizes,
+        }
         if self.edit_capacity:
-            written = {"scanned": owned.scanned, "mentions": owned.mentions}
-            self.edit_kernel.launch(number, stream, by_row, **written, **rows, edits=given.edits, **batch_of_ids)
+            arguments["scanned"] = owned.scanned
+            self.edit_kernel.launch(number, stream, by_row, arguments)
         if not (emits or self.capacity.filters):  # then `edits` alone decides what is processed
             self.owned.memory.results.kept_ptr.fill_(KEEPS_ALL)
             return
         sides = (-(-self.num_blocks // shape.strip), batch_size)
         grid = (sides[1 - self.requests_at], sides[self.requests_at], self.width if shape.apart else 1)
-        scanned = owned.scanned if is_last and ids is not None else owned.whole
-        self.scan_kernels[shape].launch(number, stream, grid, scanned=scanned, **rows, **batch_of_ids)
-        memory, settle = owned.memory if is_last else owned.silent, self.settle_kernels[not shape.apart]
-        settle.launch(number, stream, by_row, memory=memory, **rows, filters=given.filters, **drafts, **batch)
+        arguments["scanned"] = owned.scanned if is_last and ids is not None else owned.whole
+        self.scan_kernels[shape].launch(number, stream, grid, arguments)
+        arguments["memory"] = owned.memory if is_last else owned.silent
+        self.settle_kernels[not shape.apart].launch(number, stream, by_row, arguments)
         if emits and not is_last:
-            one_each = (batch_size, 1, 1)
-            self.emit_kernel.launch(number, stream, one_each, memory=owned.memory, **rows, **drafts, **batch)
+            arguments["memory"] = owned.memory
+            self.emit_kernel.launch(number, stream, (batch_size, 1, 1), arguments)
 
 
 def _parameters(inputs: StepInputs) -> tuple[Any, Any, Filters]:  # Any: as `Given`
@@ -340,12 +329,6 @@ def _parameters(inputs: StepInputs) -> tuple[Any, Any, Filters]:  # Any: as `Giv
     parameters = inputs.parameters
     filters = Filters(parameters.top_k, parameters.top_p, parameters.min_p)
     return inputs.seeds, parameters.temperature, filters
-
-
-def _row_strides(inputs: StepInputs) -> tuple[int, int]:
-    """Return from where to where rows of logits and of masks are."""
-    grammar = inputs.grammar_mask
-    return inputs.logits.stride(0), 0 if grammar is None else grammar.stride(0)
 
 
 def _penalties(inputs: StepInputs) -> Any:  # Any: as above
@@ -358,14 +341,19 @@ def _penalties(inputs: StepInputs) -> Any:  # Any: as above
     return named.Penalties(*factors, counts, prompt, counts.stride(0), prompt.stride(0))
 
 
-def _drafts(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
-    """Return `named.Drafts` but for the plan's own logsumexp."""
+def _batch(inputs: StepInputs) -> tuple[tuple[Tensor | None, ...], tuple[int, ...]]:
+    """Return tensors that are new at every step, and from where to where their rows are."""
+    logits, grammar, logsumexp = inputs.logits, inputs.grammar_mask, inputs.draft_logsumexp
     dense = inputs.draft_probs if inputs.draft_logits is None else inputs.draft_logits
-    ids, logsumexp = inputs.draft_token_ids, inputs.draft_logsumexp
+    forced = None if inputs.edits is None else inputs.edits.forced_token_ids
+    temperature, of_drafts = inputs.draft_temperature, (0, 0, 0)
     if dense is None:
-        return ids, None, 0, 0, None, 0, None
-    step = 0 if logsumexp is None else logsumexp.stride(0)
-    return ids, dense, dense.stride(0), dense.stride(1), logsumexp, step, inputs.draft_temperature
+        logsumexp = temperature = None
+    else:
+        of_drafts = dense.stride(0), dense.stride(1), 0 if logsumexp is None else logsumexp.stride(0)
+    of_requests = inputs.cu_num_rows, inputs.positions, logsumexp, temperature
+    tensors = logits, grammar, *of_requests, forced, inputs.slots, inputs.draft_token_ids, dense
+    return tensors, (logits.stride(0), 0 if grammar is None else grammar.stride(0), *of_drafts)
 
 
 def _edits(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above
@@ -389,5 +377,12 @@ def _list_of(
     return (None, 0, 0) if tensor is None else (tensor, tensor.stride(0), tensor.shape[1])
 
 
+GROUPS: dict[str, Any] = {  # Any: types of `named`
+    "inputs": named.RowInputs,
+    "requests": named.Requests,
+    "filters": named.Filters,
+    "drafts": named.Drafts,
+    "edits": named.Edits,
+}
 NO_PENALTIES: Any = named.Penalties._make([None] * 5 + [0, 0])  # Any: what kernels take
 NO_EDITS = _edits(TokenEdits())

@@ -231,10 +231,10 @@ def test_folds_add_no_strip_to_a_bound_twice(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[Tensor] = []
     run = Compiled.launch
 
-    def look_and_launch(kernel: Compiled, *place: Any, **arguments: Any) -> None:  # Any: of a launch
+    def look_and_launch(kernel: Compiled, key: Any, stream: Any, grid: Any, named: Any) -> None:  # Any: of a launch
         if kernel.kernel is accept.accept_kernel:
-            seen.append(arguments["exit_bounds_ptr"].view(15, 2, 4)[:, 0, 2].clone())
-        run(kernel, *place, **arguments)
+            seen.append(named["exit_bounds_ptr"].view(15, 2, 4)[:, 0, 2].clone())
+        run(kernel, key, stream, grid, named)
 
     monkeypatch.setattr(Compiled, "launch", look_and_launch)
     monkeypatch.setattr(launch, "LONGEST_SIDE", 4)

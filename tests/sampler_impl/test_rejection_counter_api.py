@@ -39,9 +39,9 @@ def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones(monkeypatc
     names: list[str] = []
     run = Compiled.launch
 
-    def noted(self: Compiled, *place: Any, **arguments: Any) -> None:  # Any: of a launch
+    def noted(self: Compiled, *given: Any) -> None:  # Any: key, stream, grid and arguments
         names.append(self.kernel.fn.__name__)
-        run(self, *place, **arguments)
+        run(self, *given)
 
     monkeypatch.setattr(Compiled, "launch", noted)
     rejection_counter.rejection_sample(**make_arguments(dense=False), backend="triton")

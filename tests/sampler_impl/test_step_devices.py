@@ -68,7 +68,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, object]]:
     found: list[tuple[int, object]] = []
     card = SimpleNamespace(get_current_device=lambda: CURRENT["device"], get_current_stream=lambda device: 100 + device)
 
-    def noted(_: Compiled, key: object, stream: object, *rest: object, **named: object) -> None:
+    def noted(_: Compiled, key: object, stream: object, *rest: object) -> None:
         found.append((CURRENT["device"], stream))
 
     monkeypatch.setitem(CURRENT, "device", OTHER)

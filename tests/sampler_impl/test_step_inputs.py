@@ -142,7 +142,7 @@ def first_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:  #
     """Return launches of plans made from now on, whose kernels do nothing."""
     launched: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        Compiled, "launch", lambda self, key, stream, grid, **one: launched.append((grid, *one.values()))
+        Compiled, "launch", lambda self, key, stream, grid, named: launched.append((grid, *self.in_order(named)))
     )
     monkeypatch.setattr(launch, "INTERPRETED", False)
     return launched
