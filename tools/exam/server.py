@@ -1,0 +1,225 @@
+"""The server contract: a right toy engine in this process, its features and effects.
+
+Its model hashes the prompt and the last two tokens into logits. Each choice draws by (seed, choice, position), or from a
+counter of the server's where a request has no seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from exam.conditions import Feature, flag
+from exam.planted import Effect, Fault, Lazy, Planted
+from fairdraw.protocols import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+VOCAB = 48
+FEATURES = [
+    Feature("num_requests", "size", "number of requests on their way", r"concurren|requests|together", 1, 8),
+    Feature("n", "size", "number of choices", r"choice|\bn\b", 1, 8),
+    Feature("max_tokens", "size", "token limit", r"max_tokens|length|tokens", 1, 32),
+    Feature("logprobs", "size", "length of the lists", r"log.?prob|list|top", 1, 20),
+    Feature("place", "index", "place of the request", r"order|request", 0, 7),
+    Feature("choice", "index", "number of the choice", r"choice", 0, 7),
+    Feature("position", "index", "position in the answer", r"position|token", 0, 30),
+    Feature("token", "id", "token id", r"\bids?\b|token", 0, VOCAB),
+    flag("text_prompt", "layout", "the prompt is a text", r"prompt|text"),
+    flag("has_top_k", "request", "the request has top-k", r"top.?k|filter"),
+    flag("has_top_p", "request", "the request has top-p", r"top.?p|filter"),
+    flag("has_min_p", "request", "the request has min-p", r"min.?p|filter"),
+    flag("has_bias", "request", "the request has a logit bias", r"bias"),
+    flag("has_penalty", "request", "the request has a penalty", r"penal"),
+    flag("greedy", "request", "the request is greedy", r"greedy|temperature"),
+    Feature("temperature", "request", "temperature", r"temperature", 0.1, 2),
+    flag("seeded", "seed", "the request has a seed", r"seed|repeat"),
+    Feature("seed", "seed", "request's seed", r"seed", -(2**63), 2**63),
+    Feature("calls", "history", "number of earlier calls", r"call|again|later|earlier", 1, 60),
+    flag("seen_before", "history", "the prompt was seen before", r"prefix|cache|again|prompt|earlier"),
+    flag("after_greedy", "neighbour", "the request before is greedy", r"greedy|other requests|together|concurren|beside"),
+    flag("after_seeded", "neighbour", "the request before has a seed", r"seed|other requests|together|concurren|beside"),
+]
+_TOKENS = r"token|follow|distribution|claim|greedy|support|filter"
+EFFECTS = {
+    "next id": Effect("the id after the drawn one is emitted", _TOKENS, ids="token", rare=True),
+    "hot": Effect("the temperature is multiplied by {:.2f}", _TOKENS + "|temperature", ("random",), sizes=(1.15, 1.4)),
+    "no temperature": Effect("the temperature is not applied", _TOKENS + "|temperature", ("random",), rare=True),
+    "no top_k": Effect("top-k is not applied", r"top.?k|" + _TOKENS, ("random", "has_top_k")),
+    "no top_p": Effect("top-p is not applied", r"top.?p|" + _TOKENS, ("random", "has_top_p")),
+    "no min_p": Effect("min-p is not applied", r"min.?p|" + _TOKENS, ("random", "has_min_p")),
+    "no bias": Effect("the logit bias is not applied", r"bias|" + _TOKENS, ("has_bias",), rare=True),
+    "no penalty": Effect("penalties are not applied", r"penal|" + _TOKENS, ("has_penalty",), rare=True),
+    "lost seed": Effect("the request's seed is not used", r"seed|repeat", ("seeded", "random")),
+    "shared noise": Effect("the choice draws with the numbers of the first one", r"choice|independen|same|noise|shar"),
+    "stale noise": Effect("the token is drawn with the number of the position before", r"independen|depend|noise|draw"),
+    "drawn": Effect("a greedy request is drawn at random", r"greedy", ("greedy",)),
+    "log-probability": Effect("the log-probability is multiplied by {:.2f}", r"log.?prob|claim|sum|list", (), "token", (1.02, 1.3)),
+    "swapped": Effect("two tokens of the list are swapped", r"list|order|log.?prob|claim"),
+    "one more": Effect("one token more than the limit is emitted", r"max_tokens|length|limit|long|tokens"),
+    "neighbour's answer": Effect("the answer of the request before is returned", r"prompt|answer|request|token"),
+}
+
+
+def numbers(*parts: Any, size: int) -> np.random.Generator | np.ndarray:
+    """Return uniforms, or normal numbers for a positive size, hashed from these parts."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    generator = np.random.default_rng(int.from_bytes(digest, "little"))
+    return generator.standard_normal(size) if size else generator.random(1)
+
+
+class Engine(Planted):
+    """The server."""
+
+    contract, device = "server", "in this process"
+    claims = Claims(filters_after_temperature=True)
+    settings = ServerSettings(logprobs=VOCAB)
+    capabilities = Capabilities.of(
+        dict.fromkeys(
+            ("streaming", "stop-strings", "min-tokens", "bad-words", "repetition-penalty"), "it has no such mode"
+        )
+    )
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        super().__init__(fault)
+        self.calls, self.drawn, self.prompts = 0, 0, set[Any]()
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
+        answers: list[Answer] = []
+        for place, request in enumerate(requests):
+            values = self.values(requests, place)
+            choices = tuple(self.choice(request, number, values.with_(choice=number)) for number in range(request.n))
+            if place and self.hit("neighbour's answer", values.with_(choice=0, position=0, token=0)):
+                choices = answers[-1].choices
+            answers.append(Answer(request, choices))
+            self.prompts.add(request.prompt)
+        self.calls += 1
+        return answers
+
+    def values(self, requests: Sequence[GenerationRequest], place: int) -> Lazy:
+        """Return the features of a request."""
+        one = requests[place]
+        ahead = requests[place - 1] if place else None
+        values = {
+            "num_requests": len(requests),
+            "n": one.n,
+            "max_tokens": one.max_tokens,
+            "logprobs": -1 if one.logprobs is None else one.logprobs,
+            "place": place,
+            "text_prompt": isinstance(one.prompt, str),
+            "has_top_k": bool(one.top_k) and one.top_k > 0 and one.top_k < VOCAB,  # type: ignore[operator]  # not None
+            "has_top_p": one.top_p is not None and one.top_p < 1,
+            "has_min_p": bool(one.min_p),
+            "has_bias": bool(one.logit_bias),
+            "has_penalty": bool(one.presence_penalty or one.frequency_penalty),
+            "greedy": one.is_greedy,
+            "random": not one.is_greedy,
+            "temperature": -1 if one.is_greedy else one.temperature,
+            "seeded": one.seed is not None,
+            "seed": np.int64(((one.seed or 0) + 2**63) % 2**64 - 2**63),
+            "calls": self.calls,
+            "seen_before": one.prompt in self.prompts,
+            "after_greedy": ahead is not None and ahead.is_greedy,
+            "after_seeded": ahead is not None and ahead.seed is not None,
+        }
+        return Lazy({name: lambda value=value: value for name, value in values.items()})
+
+    def choice(self, request: GenerationRequest, number: int, values: Lazy) -> Choice:
+        """Return one text."""
+        tokens: list[int] = []
+        positions: list[Position] = []
+        self.drawn += 1
+        source = ("own", self.drawn)
+        length = request.max_tokens + self.hit("one more", values.with_(position=0, token=0))
+        for position in range(length):
+            here = values.with_(position=position, token=-1)
+            logits = numbers(request.prompt, tokens[-2:], size=VOCAB) * 1.5
+            probs = self.probs(request, logits, tokens, here)
+            key: tuple[Any, ...] = source if request.seed is None else ("seed", request.seed, number)
+            if self.hit("lost seed", here):
+                key = source
+            if self.hit("shared noise", here):
+                key = (*key[:-1], 0) if request.seed is not None else ("own", self.drawn - number)
+            at = max(0, position - 1) if self.hit("stale noise", here) else position
+            uniform = float(numbers(key, at, size=0)[0])  # type: ignore[index]  # an array
+            drawn = int(np.searchsorted(probs.cumsum(), uniform * probs.sum(), side="right"))
+            greedy = request.is_greedy and not self.hit("drawn", here)
+            token = int(probs.argmax()) if greedy else min(drawn, int(probs.nonzero()[0][-1]))
+            if self.hit("next id", here.with_(token=token)):
+                token = (token + 1) % VOCAB
+            tokens.append(token)
+            positions.append(self.position(request, token, logits, here.with_(token=token)))
+        text = "".join(one.text for one in positions)
+        return Choice(tuple(positions), text, "length", len(tokens))
+
+    def position(self, request: GenerationRequest, token: int, logits: np.ndarray, here: Lazy) -> Position:
+        """Return a token and what is said about it: the raw distribution."""
+        if request.logprobs is None:
+            return Position(token, text=f" w{token}")
+        scores = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+        if self.hit("log-probability", here):
+            scores[token] *= self.size
+        order = [int(one) for one in np.argsort(-scores, kind="stable")[: request.logprobs]]
+        top = [(one, float(scores[one])) for one in order]
+        if len(top) > 1 and self.hit("swapped", here):
+            top[0], top[1] = (top[1][0], top[0][1]), (top[0][0], top[1][1])
+        return Position(token, float(scores[token]), tuple(top), f" w{token}")
+
+    def probs(self, request: GenerationRequest, logits: np.ndarray, tokens: list[int], here: Lazy) -> np.ndarray:
+        """Return the distribution that a token is drawn from, [VOCAB] float64."""
+        logits = logits.copy()
+        if not self.hit("no bias", here):
+            for token, bias in request.logit_bias:
+                logits[int(token)] += bias
+        if not self.hit("no penalty", here):
+            counts = np.bincount(tokens, minlength=VOCAB)
+            logits -= request.frequency_penalty * counts + request.presence_penalty * (counts > 0)
+        heat = 1.0 if request.is_greedy or self.hit("no temperature", here) else request.temperature
+        probs = softmax(logits / (heat * (self.size if self.hit("hot", here) else 1)))
+        if request.is_greedy:
+            return probs
+        if request.min_p and not self.hit("no min_p", here):
+            probs = np.where(probs < request.min_p * probs.max(), 0, probs)
+        if request.top_k and 0 < request.top_k < VOCAB and not self.hit("no top_k", here):
+            probs = np.where(probs < np.sort(probs)[VOCAB - request.top_k], 0, probs)
+        probs = probs / probs.sum()
+        if request.top_p is not None and request.top_p < 1 and not self.hit("no top_p", here):
+            order = np.argsort(-probs, kind="stable")
+            cut = order[np.cumsum(probs[order]) - probs[order] >= request.top_p]
+            probs[cut] = 0
+        return np.asarray(probs / probs.sum())
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:  # [VOCAB] float64, both
+    weights = np.exp(logits - logits.max())
+    return np.asarray(weights / weights.sum())
+
+
+def play(server: Engine, rng: random.Random) -> list[Any]:
+    """Return the tokens and log-probabilities of some requests, as users make them."""
+    found: list[Any] = []
+    for _ in range(25):
+        requests = []
+        for _ in range(rng.choice([1, 2, 4, 8])):
+            choices: dict[str, list[Any]] = {
+                "prompt": ["a", "b", (1, 2), f"p{rng.randrange(99)}"],
+                "max_tokens": [1, 4, 8, 16, 24],
+                "temperature": [0, 1, 0.5, 1.5],
+                "seed": [None, None, rng.randrange(100), rng.randrange(-(2**63), 2**63)],
+                "n": [1, 1, 2, 4, 6],
+                "logprobs": [None, 0, 1, 5, 20],
+                "logit_bias": [(), (), ((3, 5.0), (4, -5.0))],
+                "top_k": [None, None, 3, 20],
+                "top_p": [None, None, 0.6, 0.9],
+                "min_p": [None, None, 0.1],
+                "presence_penalty": [0, 0, 1.0],
+                "frequency_penalty": [0, 0, 0.5],
+            }
+            requests.append(GenerationRequest(**{name: rng.choice(values) for name, values in choices.items()}))
+        answers = server.generate(requests)
+        found += [(p.token, p.logprob, p.top) for answer in answers for one in answer.choices for p in one.positions]
+    return found
