@@ -70,6 +70,9 @@ class Atom:
     def holds(self, values: Any) -> Any:  # Any: see Values; bool, or an array of bool
         """Whether it holds, for each row (and id) of the values."""
         value = values[self.feature.name]
+        if self.feature.name == "seed":
+            value, other = np.asarray(value), self.other
+            return ((value >> int(self.number) & 1) == other) & np.asarray(values["seeded"], bool)
         match self.op:
             case "is" | "not":
                 return np.asarray(value, bool) == (self.op == "is")

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,19 +32,28 @@ Row = dict[str, Any]  # Any: JSON
 Task = tuple[int, str, str, str, int]
 """Seed, profile, contract, class, number; the class `right` has no fault."""
 RIGHT = "right"
+_SUBJECT: Any = None
+"""Sampler, contract, profile and patterns, for a forked process to find."""
 
 
 def sat(task: Task) -> Row:
-    """Return the row of a member that was examined."""
+    """Return the row of a member that was examined, in a process of its own: a fault may write what checks share."""
     from exam.members import member_of, right
+    from fairdraw._run.loading import all_checks
 
     seed, profile, contract, kind, number = task
+    assert all_checks(contract=contract)  # imported before the process is forked
     if kind == RIGHT:
-        sampler = right(contract, own_noise=number == 1)
-        return {**key_of(task), "words": "nothing is wrong", **judged(sampler, contract, profile, ("$^", "$^"))}
-    member = member_of(seed, contract, kind, number)
-    about = {"words": member.words, "condition": member.condition.words, "effect": member.effect_words}
-    return {**key_of(task), **about, **judged(member.make(), contract, profile, member.patterns())}
+        about, sampler = {"words": "nothing is wrong"}, right(contract, own_noise=number == 1)
+        patterns = "$^", "$^"
+    else:
+        member = member_of(seed, contract, kind, number)
+        about = {"words": member.words, "condition": member.condition.words, "effect": member.effect_words}
+        sampler, patterns = member.make(), member.patterns()
+    global _SUBJECT
+    _SUBJECT = sampler, contract, profile, patterns
+    with get_context("fork").Pool(1) as pool:
+        return {**key_of(task), **about, **pool.apply(judged)}
 
 
 def key_of(task: Task) -> Row:
@@ -58,12 +68,13 @@ def key_of(task: Task) -> Row:
     }
 
 
-def judged(sampler: Any, contract: str, profile: str, patterns: tuple[str, str]) -> Row:
-    """Run the suite on a sampler until a check fails."""
+def judged() -> Row:
+    """Run the suite on the subject until a check fails."""
     from fairdraw._core.checks import PROFILES
     from fairdraw._run.loading import all_checks
     from fairdraw._run.runner import Session, run_check
 
+    sampler, contract, profile, patterns = _SUBJECT
     session, started = Session(profile=PROFILES[profile], crash_folder=None), time.perf_counter()
     found, said, matched = None, "", (False, False)
     for check in all_checks(contract=contract):

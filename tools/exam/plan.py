@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NEVER = np.float32(-np.inf)
 _OTHERS = r"other requests|neighbour|beside|every pair|processor"
 FEATURES = [
-    *LIVE,
+    *(one for one in LIVE if one.name != "token"),
     Feature("vocab_size", "size", "vocabulary", r"vocabular", 12, 2000),
     Feature("line", "index", "row of logits", r"row", 0, 200),
     flag("half", "layout", "logits are bfloat16", r"half|float16|dtype|precision"),

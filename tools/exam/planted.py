@@ -85,8 +85,8 @@ class Planted:
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
-        self.struck = False
-        """Whether the condition held at the fault's place."""
+        self.struck, self.seen = 0, 0
+        """At how many rows the condition held at the fault's place, and of how many."""
 
     @property
     def size(self) -> float:
@@ -105,5 +105,5 @@ class Planted:
         found = np.broadcast_to(found, (rows,)) if rows is not None and found.ndim < 2 else found
         if self.fault.rate < 1:
             found = found & (self.fault.coins.random(found.shape) < self.fault.rate)
-        self.struck = self.struck or bool(found.any())
+        self.struck, self.seen = self.struck + int(found.sum()), self.seen + found.size
         return found if rows is not None else bool(found)

@@ -110,7 +110,6 @@ EFFECTS = {
         "the draft probabilities of the first draft are halved in place", r"modif|written|wrote|input|chang", ("dense",)
     ),
 }
-DEPENDENT = ("skipped numbers",)
 
 
 class Rejection(Planted):

@@ -191,7 +191,6 @@ LOGPROBS_FEATURES = [
     *_COMMON,
     Feature("token", "id", "emitted id", r"\bids?\b|token", 0, 200000),
     Feature("wanted", "size", "number of log-probabilities", r"log.?prob|top|list|most", 1, 100),
-    Feature("column", "index", "place in the list", r"place|list|order|rank|column", 0, 20),
     flag("wants_all", "request", "the request wants the whole vocabulary", r"whole|all|vocabular"),
     flag("wants_none", "request", "the request wants the emitted token alone", r"emitted|alone|0"),
     flag("processed", "request", "the stage is of processed logits", r"stage|processed"),

@@ -91,8 +91,6 @@ EFFECTS = {
     "greedy": Effect("the most probable token is returned", TOKEN, ("random",), rare=True),
     "input written": Effect("the row of logits is halved in place", r"modif|written|wrote|input|chang|intact"),
 }
-DEPENDENT = ("skipped numbers",)
-"""Effects that are wrong only if they depend on what is beside or before a request."""
 
 
 class History:

@@ -78,6 +78,7 @@ class Rows:
         raise NotImplementedError
 
     def sync(self, changes: RowChanges) -> None:
+        self.requests, self.size_before, self.size = (), self.size, changes.batch_size
         for row in changes.removed:
             self.rows.pop(row, None)
         for added in changes.added:
@@ -97,12 +98,13 @@ class Rows:
 
     def begin(self, requests: Sequence[Any]) -> None:
         """Begin a step."""
-        self.step, self.size_before, self.size, self.requests = self.step + 1, self.size, len(requests), requests
+        self.step, self.size, self.requests = self.step + 1, len(requests), requests
 
     def end(self) -> None:
         """End a step."""
         for state in self.rows.values():
             state.age, state.moved = state.age + 1, False
+        self.size_before = self.size
         self.gone = dict(self.rows)
 
     def base(self, added: AddedRow) -> tuple[Any, int, bool, bool]:
@@ -121,13 +123,13 @@ class Rows:
         ahead = self.requests[row - 1] if 0 < row <= len(self.requests) else None
         drafts = [len(one.draft_token_ids) for one in self.requests]
         makers: dict[str, Any] = {
-            "batch_size": lambda: len(self.requests),
+            "batch_size": lambda: self.size,
             "num_prompt": lambda: -1 if state is None else state.num_prompt,
             "num_output": lambda: -1 if live is None else len(live.output_token_ids),
             "num_drafts": lambda: -1 if live is None else len(live.draft_token_ids),
             "speculates": lambda: live is not None and len(live.draft_token_ids) > 0,
             "row": lambda: row,
-            "rows_behind": lambda: len(self.requests) - 1 - row,
+            "rows_behind": lambda: self.size - 1 - row,
             "place": lambda: 0,
             "token": lambda: -1,
             "step": lambda: self.step,
