@@ -10,9 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
 
-Values = "Mapping[str, Any]"  # Any: a number, or an array that broadcasts against the rows
 CLASSES = ("size", "index", "id", "layout", "request", "seed", "history", "neighbour", "together", "rare effect")
 SIGN = 63
 """The bit of a seed's sign."""
@@ -20,27 +18,13 @@ SIGN = 63
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature of a contract.
-
-    Args:
-        name: Its key among the values of a call.
-        kind: One of `CLASSES`.
-        words: How it is named in a member's description.
-        pattern: A report that matches it names this feature.
-        low: Smallest number that engines see; `high` the largest. A feature without `high` is a flag.
-    """
+    """A feature of a contract: a line of `faults.toml`. A feature without a range is there or not."""
 
     name: str
     kind: str
     words: str
     pattern: str
-    low: float = 0
-    high: float = 0
-
-
-def flag(name: str, kind: str, words: str, pattern: str) -> Feature:
-    """Return a feature that is there or not."""
-    return Feature(name, kind, words, pattern)
+    range: tuple[float, float] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,7 @@ class Atom:
             "range": f"{name} from {n} to {other}",
         }[self.op]
 
-    def holds(self, values: Any) -> Any:  # Any: see Values; bool, or an array of bool
+    def holds(self, values: Any) -> Any:  # Any: bool, or an array of bool
         """Whether it holds, for each row (and id) of the values."""
         value = values[self.feature.name]
         if self.feature.name == "seed":
@@ -105,7 +89,7 @@ class Condition:
     def features(self) -> list[str]:
         return [atom.feature.name for atom in self.atoms]
 
-    def holds(self, values: Any) -> Any:  # Any: see Values; bool, or an array of bool
+    def holds(self, values: Any) -> Any:  # Any: bool, or an array of bool
         """Whether all atoms hold, for each row (and id) of the values."""
         found: Any = np.True_
         for atom in self.atoms:
@@ -120,9 +104,9 @@ def log_uniform(rng: random.Random, low: float, high: float) -> int:
 
 def atom_of(rng: random.Random, feature: Feature) -> Atom:
     """Draw a test of this feature."""
-    if not feature.high:
+    low, high = feature.range
+    if not high:
         return Atom(feature, "is")
-    low, high = feature.low, feature.high
     match feature.name:
         case "seed":
             return Atom(feature, "bit", rng.choice([0, rng.randrange(64), 31, 32, SIGN]), rng.randrange(2))
@@ -132,7 +116,9 @@ def atom_of(rng: random.Random, feature: Feature) -> Atom:
         case "token" | "draft":
             op = rng.choice(["bit", "bit", "mod", "tile", ">"])
             numbers = {"bit": rng.randrange(11), "mod": rng.choice([3, 7, 32]), "tile": rng.choice([128, 1024, 4096])}
-            number = numbers.get(op, rng.choice([2**15 - 1, 2**16 - 1, 2**17 - 1, 50256]) if high > 2**15 else high // 2)
+            number = numbers.get(
+                op, rng.choice([2**15 - 1, 2**16 - 1, 2**17 - 1, 50256]) if high > 2**15 else high // 2
+            )
             return Atom(feature, op, number, rng.randrange(2 if op == "bit" else 3))
     op = rng.choice(["==", ">", ">", "<", "mod", "mod"])
     if op == "mod":

@@ -16,12 +16,11 @@ import numpy as np
 
 from exam import plan, rejection, rows, sampling, scanners, server, traces
 from exam.conditions import CLASSES, Condition, atom_of, condition_of, log_uniform
-from exam.planted import Fault, Lazy
+from exam.planted import Fault, Lazy, catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exam.conditions import Feature
     from exam.planted import Effect
 
 SEED = 39
@@ -32,34 +31,26 @@ MOST = 0.5
 
 
 class Contract(NamedTuple):
-    """What the exam has for a contract.
+    """What the exam has for a contract: its sampler, what plays a trace on it, and how many members a class has.
 
-    Args:
-        play: Plays a trace; `None` where calls are observed first, without their logits.
-        per_class: Members of each class.
+    Of a contract that is not played, calls are observed first, without their logits (`module`).
     """
 
     make: Callable[..., Any]
-    features: list[Feature]
-    effects: dict[str, Effect]
     play: Callable[[Any, random.Random], list[Any]] | None
     per_class: int
 
 
 CONTRACTS = {
-    "sampling": Contract(sampling.Sampling, sampling.FEATURES, sampling.EFFECTS, None, 12),
-    "rejection": Contract(rejection.Rejection, rejection.FEATURES, rejection.EFFECTS, None, 12),
-    "grammar": Contract(rows.Masker, rows.GRAMMAR_FEATURES, rows.GRAMMAR_EFFECTS, traces.play_grammar, 3),
-    "logprobs": Contract(rows.Logprobs, rows.LOGPROBS_FEATURES, rows.LOGPROBS_EFFECTS, traces.play_logprobs, 3),
-    "filters": Contract(rows.Filters, rows.FILTER_FEATURES, rows.FILTER_EFFECTS, traces.play_filters, 4),
-    "penalties": Contract(
-        scanners.Penalties, scanners.PENALTY_FEATURES, scanners.PENALTY_EFFECTS, traces.play_penalties, 3
-    ),
-    "thinking_budget": Contract(
-        scanners.Budgets, scanners.BUDGET_FEATURES, scanners.BUDGET_EFFECTS, traces.play_thinking, 3
-    ),
-    "logits_plan": Contract(plan.Planner, plan.FEATURES, plan.EFFECTS, traces.play_plan, 3),
-    "server": Contract(server.Engine, server.FEATURES, server.EFFECTS, server.play, 2),
+    "sampling": Contract(sampling.Sampling, None, 12),
+    "rejection": Contract(rejection.Rejection, None, 12),
+    "grammar": Contract(rows.Masker, traces.play_grammar, 3),
+    "logprobs": Contract(rows.Logprobs, traces.play_logprobs, 3),
+    "filters": Contract(rows.Filters, traces.play_filters, 4),
+    "penalties": Contract(scanners.Penalties, traces.play_penalties, 3),
+    "thinking_budget": Contract(scanners.Budgets, traces.play_thinking, 3),
+    "logits_plan": Contract(plan.Planner, traces.play_plan, 3),
+    "server": Contract(server.Engine, server.play, 2),
 }
 
 
@@ -86,7 +77,7 @@ class Member:
 
     @property
     def effect_words(self) -> str:
-        return CONTRACTS[self.contract].effects[self.effect].words.format(self.size)
+        return catalogue(self.contract)[1][self.effect].words.format(self.size)
 
     @property
     def words(self) -> str:
@@ -104,7 +95,7 @@ class Member:
     def patterns(self) -> tuple[str, str]:
         """Return what names the condition in a report, and what the effect."""
         named = "|".join(atom.feature.pattern for atom in self.condition.atoms)
-        return named or r"rare|seldom|few|one in", CONTRACTS[self.contract].effects[self.effect].pattern
+        return named or r"rare|seldom|few|one in", catalogue(self.contract)[1][self.effect].pattern
 
 
 def right(contract: str, fault: Fault | None = None, *, own_noise: bool = False) -> Any:
@@ -115,7 +106,7 @@ def right(contract: str, fault: Fault | None = None, *, own_noise: bool = False)
 
 def classes(contract: str) -> list[str]:
     """Return the classes for which the contract has features."""
-    kinds = {feature.kind for feature in CONTRACTS[contract].features}
+    kinds = {feature.kind for feature in catalogue(contract)[0]}
     return [kind for kind in CLASSES if kind in kinds or kind in ("together", "rare effect")]
 
 
@@ -123,10 +114,7 @@ def slots(contract: str | None = None) -> list[tuple[str, str, int]]:
     """Return contract, class and number of every member: a member of each class first, then another of each."""
     chosen = [contract] if contract else list(CONTRACTS)
     return [
-        (name, kind, number)
-        for name in chosen
-        for number in range(CONTRACTS[name].per_class)
-        for kind in classes(name)
+        (name, kind, number) for name in chosen for number in range(CONTRACTS[name].per_class) for kind in classes(name)
     ]
 
 
@@ -142,13 +130,13 @@ def member_of(seed: int, contract: str, kind: str, number: int) -> Member:
 
 def drawn(rng: random.Random, contract: str, kind: str, number: int) -> Member | None:
     """Draw a member; `None` if its effect does not know what its condition is about."""
-    spec = CONTRACTS[contract]
-    effects = {name: one for name, one in spec.effects.items() if kind != "rare effect" or one.rare}
+    features, all_effects = catalogue(contract)
+    effects = {name: one for name, one in all_effects.items() if kind != "rare effect" or one.rare}
     name = rng.choice(list(effects))
-    effect, condition = effects[name], condition_of(rng, kind, spec.features)
-    ids = next((one for one in spec.features if one.name == "token"), None)
+    effect, condition = effects[name], condition_of(rng, kind, features)
+    ids = next((one for one in features if one.name == "token"), None)
     if effect.ids == "vocabulary" and "token" not in condition.features:
-        if kind not in ("id", "together") and rng.random() < 0.5 or ids is None:
+        if ids is None or (kind not in ("id", "together") and rng.random() < 0.5):
             return None
         condition = Condition((*condition.atoms, atom_of(rng, ids)))
     if set(condition.features) & hidden(contract, name, effect):
@@ -218,7 +206,7 @@ def observed(contract: str) -> list[tuple[Lazy, ...]]:
 
 def share(member: Member, index: int) -> float:
     """Return the share of this call's rows in which the condition holds, and the effect has its place."""
-    needs = CONTRACTS[member.contract].effects[member.effect].needs
+    needs = catalogue(member.contract)[1][member.effect].needs
     names = {*member.condition.features, *needs}
     for values in observed(member.contract)[index]:
         if names <= values.keys():

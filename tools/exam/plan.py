@@ -1,4 +1,4 @@
-"""The logits-plan contract: a right planner, which keeps the parameters of each row from the step in which it enters."""
+"""The logits-plan contract: a right planner, which keeps what a row is parametrised by from its first step on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from exam.conditions import Feature, flag
-from exam.planted import Effect, Fault, Lazy, Planted
-from exam.scanners import FEATURES as LIVE
+from exam.planted import Lazy, Planted
 from exam.scanners import BudgetRows, PenaltyRows, Rows, State
 from fairdraw.protocols import Capabilities, Markers
 
@@ -20,46 +18,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import AddedRow, LogitsBatch, LogitsParams, PlanSetup, RowOfRequest
 
 _NEVER = np.float32(-np.inf)
-_OTHERS = r"other requests|neighbour|beside|every pair|processor"
-FEATURES = [
-    *(one for one in LIVE if one.name != "token"),
-    Feature("vocab_size", "size", "vocabulary", r"vocabular", 12, 2000),
-    Feature("line", "index", "row of logits", r"row", 0, 200),
-    flag("half", "layout", "logits are bfloat16", r"half|float16|dtype|precision"),
-    flag("has_bias", "request", "the request has a logit bias", r"bias"),
-    flag("has_min_tokens", "request", "the request has minimum tokens", r"min.?tokens|minimum|stop"),
-    flag("has_bad_words", "request", "the request has bad words", r"bad.?word"),
-    flag("has_allowed", "request", "the request has allowed ids", r"allowed"),
-    flag("has_penalty", "request", "the request has penalties", r"penal"),
-    flag("has_budget", "request", "the request has a thinking budget", r"budget|think|forced"),
-    flag("has_min_p", "request", "the request has min-p", r"min.?p"),
-    flag("has_top_k", "request", "the request has top-k", r"top.?k"),
-    flag("has_top_p", "request", "the request has top-p", r"top.?p"),
-    flag("greedy", "request", "the request is greedy", r"greedy|temperature"),
-    flag("among_greedy", "neighbour", "another request is greedy", r"greedy|" + _OTHERS),
-    flag("among_biased", "neighbour", "another request has a logit bias", r"bias|" + _OTHERS),
-]
-_LOGITS = r"logit|oracle|processor|equal"
-EFFECTS = {
-    "no allowed": Effect("allowed ids are not applied", r"allowed|" + _LOGITS, ("has_allowed",), rare=True),
-    "no bad words": Effect("bad words are not applied", r"bad.?word|" + _LOGITS, ("has_bad_words",), rare=True),
-    "min tokens": Effect("minimum tokens are one fewer", r"min.?tokens|minimum|stop|" + _LOGITS, ("has_min_tokens",)),
-    "no bias": Effect("the logit bias is not applied", r"bias|" + _LOGITS, ("has_bias",), rare=True),
-    "bias twice": Effect("the logit bias is applied twice", r"bias|" + _LOGITS, ("has_bias",)),
-    "no penalties": Effect("penalties are not applied", r"penal|" + _LOGITS, ("has_penalty",), rare=True),
-    "not forced": Effect("a token is not forced", r"budget|think|forced|" + _LOGITS, ("has_budget",)),
-    "hot": Effect("the temperature is multiplied by {:.2f}", r"temperature|" + _LOGITS, ("random",), sizes=(1.05, 1.2)),
-    "no min_p": Effect("min-p is not applied", r"min.?p|" + _LOGITS, ("has_min_p", "random"), rare=True),
-    "no top_k": Effect("top-k is not applied", r"top.?k|" + _LOGITS, ("has_top_k", "random"), rare=True),
-    "wide top_k": Effect("top-k keeps one token more", r"top.?k|" + _LOGITS, ("has_top_k", "random")),
-    "no top_p": Effect("top-p is not applied", r"top.?p|" + _LOGITS, ("has_top_p", "random"), rare=True),
-    "narrow top_p": Effect("top-p is multiplied by {:.2f}", r"top.?p|" + _LOGITS, ("has_top_p",), sizes=(0.7, 0.9)),
-    "left over": Effect("a request that enters keeps the parameters of the row's former one", _LOGITS + "|former"),
-    "not moved": Effect("the parameters do not follow a move", _LOGITS + "|mov|swap"),
-    "neighbour": Effect("the parameters of the row before are used", _LOGITS + "|row", rare=True),
-    "drafts unseen": Effect("a row does not see the drafts before it", _LOGITS + "|draft"),
-    "input written": Effect("the logits that were given are halved", r"modif|written|wrote|input|chang|intact"),
-}
 
 
 @dataclass
@@ -224,12 +182,7 @@ class Planner(Planted):
 
     contract = "logits_plan"
 
-    def __init__(self, fault: Fault | None = None) -> None:
-        super().__init__(fault)
-        nan = "NaN is caught before"
-        self.capabilities = Capabilities.of(
-            {"copy-free": "it always copies", "nan-logits": nan, "empty-rows": nan}
-        )
+    capabilities = Capabilities.of(dict.fromkeys(("copy-free", "nan-logits", "empty-rows"), "it has no such mode"))
 
     def open_plan(self, setup: PlanSetup) -> Plan:
         return Plan(self, setup)

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from exam.conditions import Condition
+from exam.conditions import Condition, Feature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import Tensor
 
-class Effect(NamedTuple):
-    """What a fault does.
 
-    Args:
-        words: In a member's description; `{}` stands for the drawn size.
-        pattern: A report that matches it names this effect.
-        needs: Flags that a row must have for the effect to be seen; the place of the effect sees to it.
-        ids: Whether the place knows ids: those of the vocabulary, of a draft or of a drawn token.
-        sizes: From which the size is drawn.
-        rare: Whether it may strike at random, in one row of many.
-    """
+@dataclass(frozen=True)
+class Effect:
+    """What a fault does: a line of `faults.toml`, which says what its words mean."""
 
     words: str
     pattern: str
@@ -31,6 +29,15 @@ class Effect(NamedTuple):
     ids: str = ""
     sizes: tuple[float, float] = (0, 1)
     rare: bool = False
+
+
+@cache
+def catalogue(contract: str) -> tuple[list[Feature], dict[str, Effect]]:
+    """Return the features and the effects of a contract."""
+    tables = tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))
+    lines = [line for group in tables["features"][contract] for line in tables["groups"][group].items()]
+    features = [Feature(name, **line) for name, line in lines]
+    return features, {name: Effect(**line) for name, line in tables["effects"][contract].items()}
 
 
 @dataclass
@@ -48,7 +55,7 @@ class Fault:
     coins: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
 
-class Lazy(dict[str, Any]):  # Any: see conditions.Values
+class Lazy(dict[str, Any]):  # Any: a number, or an array that broadcasts against the rows
     """Values of features, each computed when it is read first."""
 
     def __init__(self, makers: dict[str, Callable[[], Any]]) -> None:
@@ -90,20 +97,33 @@ class Planted:
 
     @property
     def size(self) -> float:
-        assert self.fault is not None
-        return self.fault.size
+        return self.fault.size if self.fault else 1.0
 
-    def plants(self, effect: str) -> bool:
-        """Whether its fault has this effect."""
-        return self.fault is not None and self.fault.effect == effect
+    @property
+    def effect(self) -> str:
+        return self.fault.effect if self.fault else ""
+
+    def changed(self, changes: dict[str, Callable[[], Tensor]], values: Any, rows: Tensor) -> Tensor:
+        """Return the rows; where the fault strikes, those of the change under its name."""
+        if self.effect not in changes:
+            return rows
+        struck = torch.tensor(self.hit(self.effect, values, len(rows)))
+        return torch.where(struck.reshape(-1, *[1] * (rows.ndim - 1)), changes[self.effect]().to(rows.dtype), rows)
+
+    def ids_changed(self, effect: str, values: Any, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the rows; where the fault strikes their ids, `change` of them."""
+        if self.effect != effect:
+            return rows
+        struck = self.hit(effect, values.columns(rows.shape[1]), len(rows))
+        return torch.where(torch.tensor(np.broadcast_to(struck, rows.shape)), change(rows), rows)
 
     def hit(self, effect: str, values: Any, rows: int | None = None) -> Any:
-        """Return in which rows the effect strikes ([rows] bool; a bool without `rows`); `None` if it is not planted."""
+        """Return in which rows the effect strikes ([rows] bool; a bool without `rows`)."""
         if self.fault is None or self.fault.effect != effect:
-            return None if rows is not None else False
+            return False if rows is None else np.zeros(rows, bool)
         found = np.asarray(self.fault.condition.holds(values))
         found = np.broadcast_to(found, (rows,)) if rows is not None and found.ndim < 2 else found
         if self.fault.rate < 1:
             found = found & (self.fault.coins.random(found.shape) < self.fault.rate)
         self.struck, self.seen = self.struck + int(found.sum()), self.seen + found.size
-        return found if rows is not None else bool(found)
+        return bool(found) if rows is None else found

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from exam.conditions import Feature, flag
-from exam.planted import Effect, Fault, Lazy, Planted
-from exam.sampling import HISTORY, History, among, before
+from exam.planted import Fault, Lazy, Planted
+from exam.sampling import History, among, before
 from fairdraw.protocols import Capabilities, FilterChain, FilterResult, LogprobsResult
 
 if TYPE_CHECKING:
@@ -19,85 +18,24 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import BitmaskBatch, FilterBatch, FilterParams, GrammarBatch, LogprobsBatch
 
-_OTHERS = r"neighbour|beside|mixed|other requests|other rows|permut|whatever its"
-_COMMON = [
-    Feature("batch_size", "size", "number of rows", r"rows|batch|requests", 1, 300),
-    Feature("vocab_size", "size", "vocabulary", r"vocabular|columns|vocab", 32, 200000),
-    Feature("row", "index", "row", r"row", 0, 250),
-    Feature("rows_behind", "index", "number of rows behind it", r"row|last", 0, 250),
-    flag("half", "layout", "logits are bfloat16 or float16", r"half|float16|dtype|precision"),
-    flag("strided", "layout", "logits are strided", r"strid|contiguous|layout"),
-    flag("aligned", "layout", "the vocabulary is a multiple of 64", r"vocabular|multiple|align|columns"),
-    *HISTORY,
-]
-
 
 class Single(Planted):
     """The base of a function of single calls."""
 
-    lacking: dict[str, str] = {}  # noqa: RUF012
+    capabilities = Capabilities()
 
     def __init__(self, fault: Fault | None = None) -> None:
         super().__init__(fault)
         self.history = History()
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities.of(self.lacking)
-
     def values(self, logits: Tensor, **more: Any) -> Lazy:
-        """Return the features of a call and its rows."""
-        n, vocab = logits.shape
-        makers = {
-            **self.history.values(n, vocab),
-            "batch_size": lambda: n,
-            "vocab_size": lambda: vocab,
-            "row": lambda: np.arange(n),
-            "rows_behind": lambda: n - 1 - np.arange(n),
-            "half": lambda: logits.dtype != torch.float32,
-            "strided": lambda: not logits.is_contiguous(),
-            "aligned": lambda: vocab % 64 == 0,
-        }
-        self.history.note(n, vocab)
+        """Return the features of a call and its rows, and some more."""
+        makers = self.history.values(logits, len(logits))
+        self.history.note(*logits.shape)
         return Lazy({**makers, **{name: lambda value=value: value for name, value in more.items()}})
-
-    def rows(self, effect: str, values: Lazy, n: int) -> Tensor | None:  # [n] bool
-        found = self.hit(effect, values, n)
-        return None if found is None else torch.tensor(np.array(found))
-
-    def ids(self, effect: str, values: Lazy, shape: Any) -> Tensor | None:  # shape, bool
-        if not self.plants(effect):
-            return None
-        found = self.hit(effect, values.columns(shape[1]), shape[0])
-        return torch.tensor(np.array(np.broadcast_to(found, tuple(shape))))
 
 
 # -- grammar --------------------------------------------------------------------------------------------------------
-
-GRAMMAR_FEATURES = [
-    *_COMMON,
-    Feature("token", "id", "token id", r"\bids?\b|token|column|word|bit", 0, 200000),
-    flag("indexed", "layout", "rows are named by indices", r"indices|index|named"),
-    flag("narrow", "layout", "the bitmask has fewer bits than the logits have columns", r"narrow|beyond|columns|words"),
-    flag("masked", "request", "the row is masked", r"mask"),
-    flag("shut", "request", "the row forbids everything", r"nothing is allowed|empty|forbid"),
-    flag("among_unmasked", "neighbour", "another row is not masked", r"indices|index|named|" + _OTHERS),
-    flag("after_unmasked", "neighbour", "the row before is not masked", r"indices|index|named|" + _OTHERS),
-    Feature("place", "index", "number of drafts before the row", r"draft|place|position|row", 0, 8),
-    flag("speculates", "request", "the request has drafts", r"draft"),
-]
-_MASK = r"mask|forbid|allow|-inf|bit"
-GRAMMAR_EFFECTS = {
-    "let through": Effect("a forbidden token is not masked", _MASK, ("masked",), "vocabulary"),
-    "shut out": Effect("an allowed token is masked", _MASK, ("masked",), "vocabulary"),
-    "unmasked": Effect("a row is not masked", _MASK, ("masked",), rare=True),
-    "neighbour's mask": Effect("a row is masked by the bitmask of the row before", _MASK + "|row", ("masked",)),
-    "stale mask": Effect("a row is masked by its bitmask of the call before", _MASK + "|call", ("masked",)),
-    "nudged": Effect("allowed logits are rounded to bfloat16", r"bits|float|equal|same|keep", ("masked",)),
-    "finite": Effect("forbidden tokens get -1e30", _MASK, ("masked",), rare=True),
-    "drafts unseen": Effect("a row is masked as if its last draft were not there", _MASK + "|draft", ("speculates",)),
-    "one left": Effect("one draft is not rolled back", r"rollback|roll|state|grammar", ("speculates",)),
-}
 
 
 class Masker(Single):
@@ -125,26 +63,22 @@ class Masker(Single):
 
     def masked(self, logits: Tensor, bitmask: Tensor, named: np.ndarray, values: Lazy) -> Tensor:  # as the logits
         n, vocab = logits.shape
-        use = torch.arange(n).clamp(max=len(bitmask) - 1)
-        if (rows := self.rows("neighbour's mask", values, n)) is not None:
-            use = torch.where(rows, (use - 1).clamp(min=0), use)
-        words = bitmask[use]
-        if (rows := self.rows("stale mask", values, n)) is not None:
-            words = torch.where(rows[:, None], self.history.rows("words", words.clone()), words)
+        own = bitmask[torch.arange(n).clamp(max=len(bitmask) - 1)]
+        changes = {"neighbour's mask": lambda: own.roll(1, 0), "stale mask": lambda: self.history.rows("words", own)}
+        words = self.changed(changes, values, own)
         bits = ((words[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1).flatten(1)[:, :vocab] != 0
-        if (rows := self.rows("unmasked", values, n)) is not None:
-            named = named & ~rows.numpy()
-        if (cells := self.ids("let through", values, bits.shape)) is not None:
-            bits = bits | cells
-        if (cells := self.ids("shut out", values, bits.shape)) is not None:
-            bits = bits & ~cells
-        cut, known = ~bits & torch.tensor(named)[:, None], logits[:, : bits.shape[1]]
+        masked = torch.tensor(named)
+        masked = self.changed({"unmasked": lambda: torch.zeros_like(masked)}, values, masked)
+        bits = self.ids_changed("let through", values, bits, torch.ones_like)
+        bits = self.ids_changed("shut out", values, bits, torch.zeros_like)
+        cut, known = ~bits & masked[:, None], logits[:, : bits.shape[1]]
         known.masked_fill_(cut, -torch.inf)
-        if (rows := self.rows("finite", values, n)) is not None:
-            known.masked_fill_(cut & rows[:, None], -1e30 if logits.dtype != torch.float16 else -60000.0)
-        if (rows := self.rows("nudged", values, n)) is not None and bool((rows & torch.tensor(named)).any()):
-            chosen = rows & torch.tensor(named)
-            logits[chosen] = logits[chosen].bfloat16().to(logits.dtype)
+        if self.effect in ("finite", "nudged"):
+            changes = {
+                "finite": lambda: known.masked_fill(cut, -60000.0),
+                "nudged": lambda: torch.where(masked[:, None], known.bfloat16().to(known.dtype), known),
+            }
+            known.copy_(self.changed(changes, values, known.clone()))
         return logits
 
     def mask_drafts(self, batch: GrammarBatch) -> Tensor:  # as the logits
@@ -165,7 +99,8 @@ class Masker(Single):
             place=place,
             speculates=np.array(counts)[owner] > 0,
         )
-        unseen, left = (self.hit(effect, values, n) for effect in ("drafts unseen", "one left"))
+        effect = self.effect if self.effect in ("drafts unseen", "one left") else ""
+        struck = self.hit(effect, values, n)
         for first, request in zip(batch.first_rows, batch.requests, strict=True):
             grammar, taken = request.grammar, 0
             if grammar is None:
@@ -177,9 +112,9 @@ class Masker(Single):
                     named[first + step : first + len(request.draft_token_ids) + 1] = False
                     break
                 grammar.fill(bitmask[first + step])
-                if unseen is not None and step and unseen[first + step]:
+                if effect == "drafts unseen" and step and struck[first + step]:
                     bitmask[first + step] = bitmask[first + step - 1]
-            kept = left is not None and bool(left[first])
+            kept = effect == "one left" and bool(struck[first])
             if taken > kept:
                 grammar.rollback(taken - kept)
         return self.masked(logits, bitmask, named, values)
@@ -187,37 +122,12 @@ class Masker(Single):
 
 # -- log-probabilities ----------------------------------------------------------------------------------------------
 
-LOGPROBS_FEATURES = [
-    *_COMMON,
-    Feature("token", "id", "emitted id", r"\bids?\b|token", 0, 200000),
-    Feature("wanted", "size", "number of log-probabilities", r"log.?prob|top|list|most", 1, 100),
-    flag("wants_all", "request", "the request wants the whole vocabulary", r"whole|all|vocabular"),
-    flag("wants_none", "request", "the request wants the emitted token alone", r"emitted|alone|0"),
-    flag("processed", "request", "the stage is of processed logits", r"stage|processed"),
-    flag("filtered", "request", "the row has excluded tokens", r"-inf|exclud|filter"),
-    flag("among_others", "neighbour", "another row wants another number", _OTHERS + "|number"),
-    flag("after_unread", "neighbour", "the row before emits no token", r"reject|emit|" + _OTHERS),
-]
-_LISTS = r"log.?prob|list|rank|token|value"
-LOGPROBS_EFFECTS = {
-    "off": Effect("log-probabilities are multiplied by {:.3f}", _LISTS, ("of_logprobs",), sizes=(1.001, 1.05)),
-    "unnormalised": Effect("the sum leaves out the last id", _LISTS, ("of_logprobs",)),
-    "neighbour": Effect("the row before is returned", _LISTS + "|row", rare=True),
-    "stale": Effect("the values of the call before are returned", _LISTS + "|call"),
-    "swapped": Effect("two tokens of the list are swapped", _LISTS + "|order", ("listed",), rare=True),
-    "short list": Effect("the last of the list is repeated from the one before", _LISTS, ("listed",)),
-    "rank": Effect("the rank is one too low", r"rank", ("low",), "token", rare=True),
-    "emitted value": Effect("the emitted token has the value of the most probable one", _LISTS, ("low",), "token"),
-    "wrong id": Effect("the emitted id is replaced by the next one", _LISTS, (), "token", rare=True),
-    "other logits": Effect("values are those of the other logits", _LISTS + "|stage|processed|raw"),
-}
-
 
 class Logprobs(Single):
     """It sorts each row."""
 
     contract = "logprobs"
-    lacking = {"drawn-tokens": "it is given its tokens", "no-rows": "it is not called then"}  # noqa: RUF012
+    capabilities = Capabilities.of({"drawn-tokens": "it is given its tokens", "no-rows": "it is not called then"})
 
     def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
         logits, n, most = batch.stage_logits, len(batch.token_ids), batch.most_logprobs
@@ -237,81 +147,35 @@ class Logprobs(Single):
             of_logprobs=not batch.wants_logits,
             low=True,
         )
-        if (rows := self.rows("other logits", values, n)) is not None:
-            other = batch.processed_logits if batch.stage.startswith("raw") else batch.logits
-            logits = torch.where(rows[:, None], other.float(), logits.float())
-        exact = logits.float()
-        scores = exact if batch.wants_logits else exact.log_softmax(-1)
-        if (rows := self.rows("unnormalised", values, n)) is not None and not batch.wants_logits:
-            cut = exact.clone()
-            cut[:, -1] = -torch.inf
-            scores = torch.where(rows[:, None], exact - cut.logsumexp(-1, keepdim=True), scores)
+        other = batch.processed_logits if batch.stage.startswith("raw") else batch.logits
+        exact = self.changed({"other logits": other.float}, values, logits.float())
+        scores, cut = exact if batch.wants_logits else exact.log_softmax(-1), exact.clone()
+        cut[:, -1] = -torch.inf
+        if not batch.wants_logits:
+            changes = {"unnormalised": lambda: exact - cut.logsumexp(-1, keepdim=True)}
+            scores = self.changed(changes, values, scores)
         order = exact.sort(dim=-1, descending=True, stable=True).indices[:, :most]
         own = scores.gather(1, tokens[:, None])
         ranks = (exact >= exact.gather(1, tokens[:, None])).sum(1)
         ids, listed = torch.cat([tokens[:, None], order], 1), torch.cat([own, scores.gather(1, order)], 1)
-        return self.spoilt(values, ids, listed, ranks, n)
-
-    def spoilt(self, values: Lazy, ids: Tensor, listed: Tensor, ranks: Tensor, n: int) -> LogprobsResult:
-        """Return the answer, spoilt."""
-        if (rows := self.rows("off", values, n)) is not None and values["of_logprobs"]:
-            listed = torch.where(rows[:, None], listed * self.size, listed)
-        if (rows := self.rows("neighbour", values, n)) is not None:
-            listed = torch.where(rows[:, None], listed.roll(1, 0), listed)
-        if (rows := self.rows("stale", values, n)) is not None:
-            listed = torch.where(rows[:, None], self.history.rows("listed", listed), listed)
-        if (rows := self.rows("swapped", values, n)) is not None and ids.shape[1] > 2:
-            ids[rows, 1:3] = ids[rows, 1:3].flip(1)
-        if (rows := self.rows("short list", values, n)) is not None:
-            for row in rows.nonzero()[:, 0].tolist():
-                if (last := int(values["wanted"][row])) > 1:
-                    ids[row, last], listed[row, last] = ids[row, last - 1], listed[row, last - 1]
-        if (rows := self.rows("rank", values, n)) is not None:
-            ranks = torch.where(rows, (ranks - 1).clamp(min=1), ranks)
-        if (rows := self.rows("emitted value", values, n)) is not None and listed.shape[1] > 1:
-            listed[rows, 0] = listed[rows, 1]
-        if (rows := self.rows("wrong id", values, n)) is not None:
-            ids[rows, 0] = (ids[rows, 0] + 1) % int(values["vocab_size"])
-        return LogprobsResult(ids, listed, ranks)
+        changes = {
+            "off": lambda: listed if batch.wants_logits else listed * self.size,
+            "neighbour": lambda: listed.roll(1, 0),
+            "stale": lambda: self.history.rows("listed", listed),
+            "emitted value": lambda: torch.cat([listed[:, 1:2], listed[:, 1:]], 1) if most else listed,
+        }
+        changed_ids = {
+            "swapped": lambda: ids[:, [0, 2, 1, *range(3, most + 1)]] if most > 1 else ids,
+            "short list": lambda: torch.cat([ids[:, :2], ids[:, 1:-1]], 1) if most > 1 else ids,
+            "wrong id": lambda: torch.cat([(ids[:, :1] + 1) % batch.vocab_size, ids[:, 1:]], 1),
+        }
+        ranks = self.changed({"rank": lambda: (ranks - 1).clamp(min=1)}, values, ranks)
+        return LogprobsResult(self.changed(changed_ids, values, ids), self.changed(changes, values, listed), ranks)
 
 
 # -- filters --------------------------------------------------------------------------------------------------------
 
 ORDER = ("temperature", "top_k", "typical_p", "top_p", "min_p", "top_a", "top_n_sigma", "epsilon", "eta")
-FILTER_FEATURES = [
-    *(one for one in _COMMON if one.name not in ("half",)),
-    flag("forbidden", "request", "the row has forbidden tokens", r"forbid|-inf|mask"),
-    flag("alone", "request", "the row has one filter", r"alone|filter"),
-    flag("several", "request", "the row has several filters", r"togeth|two|order|filters"),
-    *(flag(name, "request", f"the row has {name}", name.replace("_", ".?") + "|every two|two filters") for name in ORDER),
-    flag("among_off", "neighbour", "another row has no filter", _OTHERS + "|off"),
-    flag("among_same", "neighbour", "another row has the same parameters", _OTHERS + "|same|equal"),
-    flag("after_off", "neighbour", "the row before has no filter", _OTHERS + "|off"),
-]
-_FILTERS = r"filter|keep|cut|stay|"
-FILTER_EFFECTS = {
-    **{
-        f"no {name}": Effect(f"{name} is not applied", _FILTERS + name.replace("_", ".?"), (name,), rare=True)
-        for name in ORDER
-    },
-    **{
-        f"off {name}": Effect(f"the parameter of {name} is multiplied by {{:.2f}}", _FILTERS + name, (name,), "", sizes)
-        for name, sizes in {
-            "temperature": (1.05, 1.2),
-            "typical_p": (0.7, 0.9),
-            "top_p": (0.7, 0.9),
-            "min_p": (1.2, 1.6),
-            "top_a": (1.3, 1.8),
-            "top_n_sigma": (0.7, 0.9),
-            "epsilon": (1.3, 1.8),
-            "eta": (1.3, 1.8),
-        }.items()
-    },
-    "wide top_k": Effect("top-k keeps one token more", _FILTERS + "top.?k", ("top_k",)),
-    "neighbour": Effect("the parameters of the row before are used", _FILTERS + _OTHERS + "|row", rare=True),
-    "stale": Effect("the parameters of the row in the call before are used", _FILTERS + "call"),
-    "top lost": Effect("the most probable token is cut", _FILTERS + "probable|largest", ("filters",), rare=True),
-}
 
 
 class Filters(Single):
@@ -319,7 +183,7 @@ class Filters(Single):
 
     contract = "filters"
     chain = FilterChain(order=ORDER)
-    lacking = chain.unsupported()
+    capabilities = Capabilities.of(chain.unsupported())
 
     def filter_logits(self, batch: FilterBatch, noise: Any) -> FilterResult:
         n, on = batch.batch_size, [set(params.enabled) for params in batch.params]
@@ -334,12 +198,10 @@ class Filters(Single):
             after_off=before(np.array([not one for one in on], bool)),
             **{name: np.array([name in one for one in on], bool) for name in ORDER},
         )
-        strikes = {
-            effect: found for effect in FILTER_EFFECTS if (found := self.hit(effect, values, n)) is not None
-        }  # one at most
+        struck = self.hit(self.effect, values, n)
         answer, earlier = batch.logits.clone(), self.history.kept.get("params", [])
         for row, params in enumerate(batch.params):
-            effect = next((name for name, rows in strikes.items() if rows[row]), "")
+            effect = self.effect if struck[row] else ""
             if effect == "neighbour":
                 params = batch.params[row - 1]
             if effect == "stale" and row < len(earlier):
@@ -351,64 +213,44 @@ class Filters(Single):
         return FilterResult(answer)
 
     def row(self, logits: np.ndarray, params: FilterParams, effect: str) -> np.ndarray:  # [vocab_size] float64, both
-        off = {name: self.size if effect == f"off {name}" else 1.0 for name in ORDER}
         with np.errstate(all="ignore"):
             for name in ORDER:
                 if name in params.enabled and effect != f"no {name}":
-                    wide = int(effect == "wide top_k")
-                    logits = getattr(self, name)(logits, params, off[name], wide)
+                    number = getattr(params, name) * (self.size if effect == f"off {name}" else 1)
+                    logits = filtered(logits, name, number + (effect == "wide top_k" and name == "top_k"))
         if effect == "top lost":
             logits[logits.argmax()] = -np.inf
         return logits
 
-    def temperature(self, logits: np.ndarray, params: FilterParams, off: float, _: int) -> np.ndarray:  # [vocab_size]
-        return logits / (params.temperature * off)
 
-    def top_k(self, logits: np.ndarray, params: FilterParams, _: float, wide: int) -> np.ndarray:  # [vocab_size]
-        k = min(params.top_k + wide, len(logits))
-        return np.where(logits < np.sort(logits)[len(logits) - k], -np.inf, logits)
-
-    def typical_p(self, logits: np.ndarray, params: FilterParams, off: float, _: int) -> np.ndarray:  # [vocab_size]
-        probs = softmax(logits)
-        surprise = np.where(probs > 0, -np.log(probs), np.inf)
-        entropy = float(np.where(probs > 0, probs * surprise, 0).sum())
-        return self.first(logits, np.argsort(np.abs(surprise - entropy), kind="stable"), params.typical_p * off)
-
-    def top_p(self, logits: np.ndarray, params: FilterParams, off: float, _: int) -> np.ndarray:  # [vocab_size]
-        return self.first(logits, np.argsort(-logits, kind="stable"), params.top_p * off)
-
-    def first(self, logits: np.ndarray, order: Sequence[int] | np.ndarray, mass: float) -> np.ndarray:  # [vocab_size]
-        """Keep the first tokens in this order until they have the mass."""
-        probs = softmax(logits)[order]
-        cut = np.cumsum(probs) - probs >= mass
-        cut[0] = False
-        kept = logits.copy()
-        kept[np.asarray(order)[cut]] = -np.inf
-        return kept
-
-    def below(self, logits: np.ndarray, bound: float) -> np.ndarray:  # [vocab_size] float64
-        """Cut the tokens with a smaller probability, but not the most probable ones."""
-        probs = softmax(logits)
-        return np.where((probs < bound) & (probs < probs.max()), -np.inf, logits)
-
-    def min_p(self, logits: np.ndarray, params: FilterParams, off: float, _: int) -> np.ndarray:  # [vocab_size]
-        return self.below(logits, softmax(logits).max() * params.min_p * off)
-
-    def top_a(self, logits: np.ndarray, params: FilterParams, off: float, _: int) -> np.ndarray:  # [vocab_size]
-        return self.below(logits, softmax(logits).max() ** 2 * params.top_a * off)
-
-    def top_n_sigma(self, logits: np.ndarray, params: FilterParams, off: float, _: int) -> np.ndarray:  # [vocab_size]
-        finite = logits[np.isfinite(logits)]
-        bound = finite.max() - params.top_n_sigma * off * finite.std()
-        return np.where(logits < bound, -np.inf, logits)
-
-    def epsilon(self, logits: np.ndarray, params: FilterParams, off: float, _: int) -> np.ndarray:  # [vocab_size]
-        return self.below(logits, params.epsilon * off)
-
-    def eta(self, logits: np.ndarray, params: FilterParams, off: float, _: int) -> np.ndarray:  # [vocab_size]
-        probs = softmax(logits)
-        entropy = -float((probs * np.log(np.where(probs > 0, probs, 1))).sum())
-        return self.below(logits, min(params.eta * off, np.sqrt(params.eta * off) * np.exp(-entropy)))
+def filtered(logits: np.ndarray, name: str, number: float) -> np.ndarray:  # [vocab_size] float64, both
+    """Return what one filter leaves."""
+    probs = softmax(logits)
+    surprise = np.where(probs > 0, -np.log(probs), np.inf)
+    entropy = float(np.where(probs > 0, probs * surprise, 0).sum())
+    finite = logits[np.isfinite(logits)]
+    match name:
+        case "temperature":
+            return logits / number
+        case "top_k":
+            return np.where(logits < np.sort(logits)[max(0, len(logits) - int(number))], -np.inf, logits)
+        case "top_n_sigma":
+            return np.where(logits < finite.max() - number * finite.std(), -np.inf, logits)
+        case "typical_p" | "top_p":
+            far = np.abs(surprise - entropy) if name == "typical_p" else -logits
+            order = np.argsort(far, kind="stable")
+            cut = np.cumsum(probs[order]) - probs[order] >= number
+            cut[0], kept = False, logits.copy()
+            kept[order[cut]] = -np.inf
+            return kept
+    largest = probs.max()
+    bound = {
+        "min_p": largest * number,
+        "top_a": largest**2 * number,
+        "epsilon": number,
+        "eta": min(number, np.sqrt(number) * np.exp(-entropy)),
+    }[name]
+    return np.where((probs < bound) & (probs < largest), -np.inf, logits)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:  # [vocab_size] float64, both

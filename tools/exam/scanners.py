@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from exam.conditions import Feature, flag
-from exam.planted import Effect, Lazy, Planted
+from exam.planted import Lazy, Planted
 from fairdraw.protocols import Capabilities, Move
 
 if TYPE_CHECKING:
@@ -21,33 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, Markers, RowChanges
-
-_MOVES = r"mov|swap|row|slot|condens"
-FEATURES = [
-    Feature("batch_size", "size", "batch size", r"batch|requests|rows", 1, 64),
-    Feature("num_prompt", "size", "length of the prompt", r"prompt|length|long", 1, 3000),
-    Feature("num_output", "size", "length of the output", r"output|length|long|tokens", 1, 2500),
-    Feature("num_drafts", "size", "number of drafts", r"draft", 1, 10),
-    Feature("row", "index", "request's row", r"row", 0, 60),
-    Feature("rows_behind", "index", "number of rows behind it", r"row|last", 0, 60),
-    Feature("place", "index", "number of drafts before the row", r"draft|place|position", 0, 9),
-    Feature("token", "id", "token id", r"\bids?\b|token", 0, 2000),
-    Feature("step", "history", "number of earlier steps", r"step", 1, 30),
-    Feature("age", "history", "number of steps in the batch", r"step|enter|add", 0, 12),
-    flag("used_again", "history", "the row had another request before", r"finish|replac|again|slot|remov|add|request"),
-    flag("entered", "history", "the request entered with this step", r"enter|add|request"),
-    flag("came_back", "history", "the request entered with an output", r"preempt|return|resum|enter|add"),
-    flag("moved", "history", "the row moved with this step", _MOVES),
-    flag("moved_before", "history", "the request moved once", _MOVES),
-    flag("after_bigger", "history", "the batch was bigger the step before", r"shr|remov|finish|condens|size"),
-    flag("cut", "history", "the output was cut once", r"cut|preempt|shr|taken back|rewr|lost"),
-    flag("speculates", "request", "the request has drafts", r"draft"),
-    flag("late", "request", "the output ends with a token that is not known yet", r"placeholder|-1|late|not known"),
-    flag("among_drafts", "neighbour", "another request has drafts", r"draft|other requests|neighbour|beside"),
-    flag("after_drafts", "neighbour", "the request before has drafts", r"draft|other requests|neighbour|beside"),
-    flag("after_late", "neighbour", "the request before ends with an unknown token", r"placeholder|-1|late|neighbour"),
-    flag("after_new", "neighbour", "the request before entered with this step", r"enter|add|neighbour|beside"),
-]
 
 
 @dataclass
@@ -114,7 +86,7 @@ class Rows:
 
     def strikes(self, effect: str, row: int, **more: Any) -> bool:
         """Whether the fault strikes this row now."""
-        return self.scanner.plants(effect) and bool(self.scanner.hit(effect, self.about(row, **more)))
+        return self.scanner.effect == effect and bool(self.scanner.hit(effect, self.about(row, **more)))
 
     def about(self, row: int, **more: Any) -> Lazy:
         """Return the features of a row, and some more."""
@@ -155,35 +127,6 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 # -- penalties ------------------------------------------------------------------------------------------------------
-
-_COUNTS = r"penal|logit|count"
-PENALTY_FEATURES = [
-    *FEATURES,
-    Feature("vocab_size", "size", "vocabulary", r"vocabular", 16, 40000),
-    flag("has_presence", "request", "the request has a presence penalty", r"presence|penal"),
-    flag("has_frequency", "request", "the request has a frequency penalty", r"frequency|penal"),
-    flag("has_repetition", "request", "the request has a repetition penalty", r"repetition|penal"),
-    flag("rewards", "request", "a penalty of the request is negative", r"negative|reward|penal"),
-]
-PENALTY_EFFECTS = {
-    "missed": Effect("a new token is not counted", _COUNTS, ids="token", rare=True),
-    "twice": Effect("a new token is counted twice", _COUNTS, ids="token", rare=True),
-    "left over": Effect("a request that enters keeps the counts of the row's former one", _COUNTS + "|former"),
-    "old prompt": Effect("a request that enters keeps the prompt of the row's former one", _COUNTS + "|prompt"),
-    "old factors": Effect("a request that enters keeps the penalties of the row's former one", _COUNTS),
-    "not moved": Effect("the state does not follow a move", _COUNTS + "|" + _MOVES),
-    "not taken back": Effect("tokens that were taken back still count", _COUNTS + "|cut|taken back|preempt"),
-    "drafts unseen": Effect("the drafts before a row do not count", _COUNTS + "|draft"),
-    "own draft": Effect("a row sees its own draft, too", _COUNTS + "|draft"),
-    "neighbour": Effect("the counts of the row before are used", _COUNTS + "|row", rare=True),
-    "no presence": Effect("the presence penalty is not applied", _COUNTS + "|presence", ("has_presence",), rare=True),
-    "no frequency": Effect("the frequency penalty is not applied", _COUNTS, ("has_frequency",), rare=True),
-    "no repetition": Effect("the repetition penalty is not applied", _COUNTS, ("has_repetition",), rare=True),
-    "weak": Effect("the frequency penalty is multiplied by {:.2f}", _COUNTS, ("has_frequency",), sizes=(0.8, 0.95)),
-    "once": Effect("a token counts once at most", _COUNTS, ("has_frequency",)),
-    "divides": Effect("the repetition penalty divides negative logits, too", _COUNTS, ("has_repetition",)),
-    "prompt unseen": Effect("the prompt does not count as repeated", _COUNTS + "|prompt", ("has_repetition",)),
-}
 
 
 @dataclass
@@ -244,10 +187,9 @@ class PenaltyRows(Rows):
             if not self.strikes("not taken back", row):
                 state.counts = state.counts - self.tally(state.read[same:])
         new = now[same:]
-        if self.scanner.plants("missed"):
-            new = [token for token in new if not self.strikes("missed", row, token=token)]
-        if self.scanner.plants("twice"):
-            new = [token for token in new for _ in range(1 + self.strikes("twice", row, token=token))]
+        if self.scanner.effect in ("missed", "twice"):
+            times = self.scanner.effect == "twice" and 2
+            new = [one for one in new for _ in range(times if self.strikes(self.scanner.effect, row, token=one) else 1)]
         state.counts = state.counts + self.tally(new)
         state.read = now
 
@@ -305,29 +247,6 @@ class Penalties(Planted):
 
 
 # -- thinking budgets -----------------------------------------------------------------------------------------------
-
-_FORCED = r"forc|budget|think|section|marker"
-BUDGET_FEATURES = [
-    *FEATURES,
-    Feature("budget", "request", "thinking budget", r"budget", 1, 300),
-    Feature("len_start", "size", "length of the start marker", r"marker|start", 1, 6),
-    Feature("len_end", "size", "length of the end marker", r"marker|end", 1, 6),
-]
-BUDGET_EFFECTS = {
-    "late": Effect("the end is forced one token later", _FORCED),
-    "early": Effect("the end is forced one token earlier", _FORCED),
-    "end missed": Effect("an end marker is not seen", _FORCED, rare=True),
-    "start missed": Effect("a start marker is not seen", _FORCED, rare=True),
-    "left over": Effect("a request that enters keeps the count of the row's former one", _FORCED),
-    "old budget": Effect("a request that enters keeps the budget of the row's former one", _FORCED),
-    "not moved": Effect("the state does not follow a move", _FORCED + "|" + _MOVES),
-    "not taken back": Effect("thinking tokens that were taken back still count", _FORCED + "|cut|taken back|preempt"),
-    "drafts unseen": Effect("drafts are not thinking tokens", _FORCED + "|draft"),
-    "not forced": Effect("nothing is forced", _FORCED, rare=True),
-    "wrong token": Effect("the token after the right one is forced", _FORCED + "|token", rare=True),
-    "neighbour": Effect("the budget of the row before is used", _FORCED + "|row"),
-    "from the first": Effect("the end marker is forced from its first token again", _FORCED),
-}
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The server contract: a right toy engine in this process, its features and effects.
 
-Its model hashes the prompt and the last two tokens into logits. Each choice draws by (seed, choice, position), or from a
-counter of the server's where a request has no seed.
+Its model hashes the prompt and the last two tokens into logits. Each choice draws by (seed, choice, position), or from
+a counter of the server's where a request has no seed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from exam.conditions import Feature, flag
-from exam.planted import Effect, Fault, Lazy, Planted
+from exam.planted import Fault, Lazy, Planted
 from fairdraw.protocols import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
 
 if TYPE_CHECKING:
@@ -20,49 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VOCAB = 48
-FEATURES = [
-    Feature("num_requests", "size", "number of requests on their way", r"concurren|requests|together", 1, 8),
-    Feature("n", "size", "number of choices", r"choice|\bn\b", 1, 8),
-    Feature("max_tokens", "size", "token limit", r"max_tokens|length|tokens", 1, 32),
-    Feature("logprobs", "size", "length of the lists", r"log.?prob|list|top", 1, 20),
-    Feature("place", "index", "place of the request", r"order|request", 0, 7),
-    Feature("choice", "index", "number of the choice", r"choice", 0, 7),
-    Feature("position", "index", "position in the answer", r"position|token", 0, 30),
-    Feature("token", "id", "token id", r"\bids?\b|token", 0, VOCAB),
-    flag("text_prompt", "layout", "the prompt is a text", r"prompt|text"),
-    flag("has_top_k", "request", "the request has top-k", r"top.?k|filter"),
-    flag("has_top_p", "request", "the request has top-p", r"top.?p|filter"),
-    flag("has_min_p", "request", "the request has min-p", r"min.?p|filter"),
-    flag("has_bias", "request", "the request has a logit bias", r"bias"),
-    flag("has_penalty", "request", "the request has a penalty", r"penal"),
-    flag("greedy", "request", "the request is greedy", r"greedy|temperature"),
-    Feature("temperature", "request", "temperature", r"temperature", 0.1, 2),
-    flag("seeded", "seed", "the request has a seed", r"seed|repeat"),
-    Feature("seed", "seed", "request's seed", r"seed", -(2**63), 2**63),
-    Feature("calls", "history", "number of earlier calls", r"call|again|later|earlier", 1, 60),
-    flag("seen_before", "history", "the prompt was seen before", r"prefix|cache|again|prompt|earlier"),
-    flag("after_greedy", "neighbour", "the request before is greedy", r"greedy|other requests|together|concurren|beside"),
-    flag("after_seeded", "neighbour", "the request before has a seed", r"seed|other requests|together|concurren|beside"),
-]
-_TOKENS = r"token|follow|distribution|claim|greedy|support|filter"
-EFFECTS = {
-    "next id": Effect("the id after the drawn one is emitted", _TOKENS, ids="token", rare=True),
-    "hot": Effect("the temperature is multiplied by {:.2f}", _TOKENS + "|temperature", ("random",), sizes=(1.15, 1.4)),
-    "no temperature": Effect("the temperature is not applied", _TOKENS + "|temperature", ("random",), rare=True),
-    "no top_k": Effect("top-k is not applied", r"top.?k|" + _TOKENS, ("random", "has_top_k")),
-    "no top_p": Effect("top-p is not applied", r"top.?p|" + _TOKENS, ("random", "has_top_p")),
-    "no min_p": Effect("min-p is not applied", r"min.?p|" + _TOKENS, ("random", "has_min_p")),
-    "no bias": Effect("the logit bias is not applied", r"bias|" + _TOKENS, ("has_bias",), rare=True),
-    "no penalty": Effect("penalties are not applied", r"penal|" + _TOKENS, ("has_penalty",), rare=True),
-    "lost seed": Effect("the request's seed is not used", r"seed|repeat", ("seeded", "random")),
-    "shared noise": Effect("the choice draws with the numbers of the first one", r"choice|independen|same|noise|shar"),
-    "stale noise": Effect("the token is drawn with the number of the position before", r"independen|depend|noise|draw"),
-    "drawn": Effect("a greedy request is drawn at random", r"greedy", ("greedy",)),
-    "log-probability": Effect("the log-probability is multiplied by {:.2f}", r"log.?prob|claim|sum|list", (), "token", (1.02, 1.3)),
-    "swapped": Effect("two tokens of the list are swapped", r"list|order|log.?prob|claim"),
-    "one more": Effect("one token more than the limit is emitted", r"max_tokens|length|limit|long|tokens"),
-    "neighbour's answer": Effect("the answer of the request before is returned", r"prompt|answer|request|token"),
-}
 
 
 def numbers(*parts: Any, size: int) -> np.random.Generator | np.ndarray:

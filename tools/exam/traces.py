@@ -48,7 +48,9 @@ STEPS = 40
 class Serving:
     """A live batch, in which requests come, go, move, grow, are cut, and hold tokens that arrive late."""
 
-    def __init__(self, rng: random.Random, size: int, new: Callable[[], Any], tokens: Callable[[int], list[int]]) -> None:
+    def __init__(
+        self, rng: random.Random, size: int, new: Callable[[], Any], tokens: Callable[[int], list[int]]
+    ) -> None:
         self.rng, self.new, self.tokens = rng, new, tokens
         self.rows = [new() for _ in range(size)]
         self.most = size
@@ -257,7 +259,9 @@ def play_grammar(masker: Any, rng: random.Random) -> list[Any]:
         requests = []
         for _ in range(log_uniform(rng, 1, 16)):
             grammar = Counter(4) if rng.random() < 0.8 else None
-            requests.append(GrammarRequest(grammar, tuple(rng.choice([0, 32, 64, 5]) for _ in range(rng.randint(0, 8)))))
+            requests.append(
+                GrammarRequest(grammar, tuple(rng.choice([0, 32, 64, 5]) for _ in range(rng.randint(0, 8))))
+            )
         step = torch.randn(sum(len(one.draft_token_ids) + 1 for one in requests), 128)
         answers.append(masker.mask_drafts(GrammarBatch(step, tuple(requests))).clone())
         answers.append([len(one.grammar.taken) for one in requests if isinstance(one.grammar, Counter)])
