@@ -6,10 +6,10 @@
     python tools/exam --rows --out statistical/records/exam.jsonl
 
 A fault is a random condition (see `exam.conditions`) times a random effect (the `EFFECTS` of each contract); `--seed`
-draws other ones. Each member is checked by the functions of the suite, in its order and in this process, until one
-fails. What its report says is recorded, and whether it names the cause by this rule: the title, the effect and the notes
-of the report match the pattern of words that stands beside one of the condition's features (`condition`), or beside the
-effect (`effect`). Rows are written at once, and those that are there already are not run again.
+draws other ones. Each member is checked by the functions of the suite, in its order, until one fails; each in a process
+of its own. What the report says is recorded, and whether it names the cause by this rule: its title, its effect and its
+notes match the pattern of words that stands in `faults.toml` beside a feature of the condition (`names_condition`), or
+beside the effect (`names_effect`). Rows are written at once, and those that are there already are not run again.
 """
 
 from __future__ import annotations
@@ -28,32 +28,27 @@ from _processes import results
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from exam.members import Member
+
 Row = dict[str, Any]  # Any: JSON
 Task = tuple[int, str, str, str, int]
 """Seed, profile, contract, class, number; the class `right` has no fault."""
 RIGHT = "right"
-_SUBJECT: Any = None
-"""Sampler, contract, profile and patterns, for a forked process to find."""
 
 
 def sat(task: Task) -> Row:
     """Return the row of a member that was examined, in a process of its own: a fault may write what checks share."""
-    from exam.members import member_of, right
+    from exam.members import member_of
     from fairdraw._run.loading import all_checks
 
-    seed, profile, contract, kind, number = task
+    seed, _, contract, kind, number = task
     assert all_checks(contract=contract)  # imported before the process is forked
-    if kind == RIGHT:
-        about, sampler = {"words": "nothing is wrong"}, right(contract, own_noise=number == 1)
-        patterns = "$^", "$^"
-    else:
-        member = member_of(seed, contract, kind, number)
-        about = {"words": member.words, "condition": member.condition.words, "effect": member.effect_words}
-        sampler, patterns = member.make(), member.patterns()
-    global _SUBJECT
-    _SUBJECT = sampler, contract, profile, patterns
+    member = None if kind == RIGHT else member_of(seed, contract, kind, number)
+    about = {"words": member.words if member else "nothing is wrong"}
+    if member:
+        about |= {"condition": member.condition.words, "effect": member.effect_words}
     with get_context("fork").Pool(1) as pool:
-        return {**key_of(task), **about, **pool.apply(judged)}
+        return {**key_of(task), **about, **pool.apply(judged, (task, member))}
 
 
 def key_of(task: Task) -> Row:
@@ -68,13 +63,16 @@ def key_of(task: Task) -> Row:
     }
 
 
-def judged() -> Row:
-    """Run the suite on the subject until a check fails."""
+def judged(task: Task, member: Member | None) -> Row:
+    """Run the suite on a member, or on a right sampler, until a check fails."""
+    from exam.members import right
     from fairdraw._core.checks import PROFILES
     from fairdraw._run.loading import all_checks
     from fairdraw._run.runner import Session, run_check
 
-    sampler, contract, profile, patterns = _SUBJECT
+    _, profile, contract, _, number = task
+    sampler = member.make() if member else right(contract, own_noise=number == 1)
+    patterns = member.patterns() if member else ("$^", "$^")
     session, started = Session(profile=PROFILES[profile], crash_folder=None), time.perf_counter()
     found, said, matched = None, "", (False, False)
     for check in all_checks(contract=contract):
@@ -135,11 +133,24 @@ def ran(arguments: argparse.Namespace) -> Iterator[Row]:
         head = {"commit": commit(), "machine": machine(), "seed": arguments.seed}
         arguments.out.write_text(json.dumps(head) + "\n", encoding="utf-8")
     with arguments.out.open("a", encoding="utf-8") as file:
-        for row in results(sat, todo, arguments.jobs, arguments.seconds):
+        rows: Iterator[Row] = results(sat, todo, arguments.jobs, arguments.seconds)
+        for row in rows:
             file.write(json.dumps(row) + "\n")
             file.flush()
             print(f"{row['seconds']:6.1f} s  {row['found'] or 'missed':8} {row['member']}: {row['words']}", flush=True)
             yield row
+
+
+HEAD = """\
+# Exam of generated faults
+
+Written by `tools/exam` from `statistical/records/exam.jsonl`. A member is a right sampler with one fault: a random
+condition (a batch size, a row, a token's bit, a dtype, a seed, what came before, a neighbour, some of these) times a
+random effect. The generator knows the protocols and nothing of the suite. The condition holds in ordinary serving, and
+the effect was seen there. Of {} members in {} contracts this record has {}, in an order that takes one of each class
+first. *First report names it*: the title, the effect or a note of the first failing check has a word of the condition
+or of the effect.
+"""
 
 
 # -- the page -------------------------------------------------------------------------------------------------------
@@ -171,18 +182,9 @@ def page(rows: list[Row]) -> str:
 
     faulty = [row for row in rows if row["class"] != RIGHT]
     right = [row for row in rows if row["class"] == RIGHT]
-    done = len({row["member"] for row in faulty})
     return "\n".join(
         [
-            "# Exam of generated faults",
-            "",
-            "Written by `tools/exam` from `statistical/records/exam.jsonl`. A member is a right sampler with one fault: a",
-            "random condition (a batch size, a row, a token's bit, a dtype, a seed, what came before, a neighbour, several",
-            "of these) times a random effect. The generator knows the protocols and nothing of the suite. The condition",
-            f"holds in ordinary serving, and the effect was seen there. Of {len(slots())} members in {len(CONTRACTS)}",
-            f"contracts this record has {done}, in the order that takes one of each class first. *First report names it*:",
-            "the first failing check's title, effect or notes have a word of the condition or the effect.",
-            "",
+            HEAD.format(len(slots()), len(CONTRACTS), len({row["member"] for row in faulty})),
             *table(faulty, "contract"),
             "",
             *table(faulty, "class"),
@@ -219,8 +221,9 @@ def main() -> int:
     if arguments.list:
         from exam.members import member_of
 
-        for seed, _, *slot in tasks(arguments):
-            print(f"{(member := member_of(seed, *slot)).id}: {member.words}", flush=True)
+        for seed, _, contract, kind, number in tasks(arguments):
+            member = member_of(seed, contract, kind, number)
+            print(f"{member.id}: {member.words}", flush=True)
         return 0
     if arguments.rows:
         print("\n".join(missed(read(arguments.out))))

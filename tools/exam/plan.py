@@ -45,7 +45,7 @@ class Plan(Rows):
             return params is not None and getattr(params, name) not in off
 
         others = [self.rows[one].params for one in self.rows if one != row]
-        greedy = has("temperature", ()) and params.temperature < 1e-5
+        greedy = params is not None and params.temperature < 1e-5
         return super().about(
             row,
             **more,
@@ -80,16 +80,17 @@ class Plan(Rows):
 
     def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
         if batch.change:
-            for rows in (self, self.penalties, self.budgets):
-                rows.sync(batch.change)
+            self.sync(batch.change)
+            self.penalties.sync(batch.change)
+            self.budgets.sync(batch.change)
         self.half = batch.logits.dtype != torch.float32
         self.begin(batch.requests)
         processed = batch.logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         logits, rows = processed.numpy(), batch.rows()
         answers = self.budgets.answers(batch.requests)
-        forced = {(row, place): token for row, answer in answers.items() for place, token in answer}
-        for row, live in enumerate(batch.requests):
-            self.penalties.follow(row, live.output_token_ids)
+        forced = {(request, place): token for request, answer in answers.items() for place, token in answer}
+        for request, live in enumerate(batch.requests):
+            self.penalties.follow(request, live.output_token_ids)
         for row in rows:
             self.before(logits[row.row], row, batch)
         self.custom(processed, rows, invariant=False)
@@ -99,9 +100,9 @@ class Plan(Rows):
         for row in rows:
             if not self.own(row, batch)[0].params.temperature < 1e-5:
                 self.filter(logits[row.row], row, batch)
-        for row in range(batch.batch_size):
-            if self.strikes("input written", row):
-                batch.logits[batch.first_rows[row]] *= 0.5
+        for request in range(batch.batch_size):
+            if self.strikes("input written", request):
+                batch.logits[batch.first_rows[request]] *= 0.5
         self.end()
         return processed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,11 @@ class Fault:
     coins: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
 
+def constants(values: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Return what makes these values, for `Lazy`."""
+    return {name: partial(values.__getitem__, name) for name in values}
+
+
 class Lazy(dict[str, Any]):  # Any: a number, or an array that broadcasts against the rows
     """Values of features, each computed when it is read first."""
 
@@ -68,7 +73,7 @@ class Lazy(dict[str, Any]):  # Any: a number, or an array that broadcasts agains
 
     def with_(self, **values: Any) -> Lazy:
         """Return the same features and some more."""
-        more = Lazy({**self.makers, **{name: lambda value=value: value for name, value in values.items()}})
+        more = Lazy({**self.makers, **constants(values)})
         more.update({name: value for name, value in self.items() if name not in values})
         return more
 
@@ -79,8 +84,9 @@ class Lazy(dict[str, Any]):  # Any: a number, or an array that broadcasts agains
             value = np.asarray(self[name])
             return value[:, None] if value.ndim else value
 
-        makers = {name: lambda name=name: column(name) for name in self.makers}
-        return Lazy({**makers, "token": lambda: np.arange(width)[None, :]})
+        return Lazy(
+            {**{name: partial(column, name) for name in self.makers}, "token": lambda: np.arange(width)[None, :]}
+        )
 
 
 class Planted:

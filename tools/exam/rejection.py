@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class Rejection(Planted):
             "draft": lambda: drafts,
             "random_place": lambda: ~of_owner("greedy") & (drafts >= 0),
         }
-        return Lazy({**{name: lambda name=name: of_owner(name) for name in values.makers}, **own})
+        return Lazy({**{name: partial(of_owner, name) for name in values.makers}, **own})
 
     # -- the steps
 

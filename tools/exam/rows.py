@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from exam.planted import Fault, Lazy, Planted
+from exam.planted import Fault, Lazy, Planted, constants
 from exam.sampling import History, among, before
 from fairdraw.protocols import Capabilities, FilterChain, FilterResult, LogprobsResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from fairdraw.protocols import BitmaskBatch, FilterBatch, FilterParams, GrammarBatch, LogprobsBatch
@@ -32,7 +30,7 @@ class Single(Planted):
         """Return the features of a call and its rows, and some more."""
         makers = self.history.values(logits, len(logits))
         self.history.note(*logits.shape)
-        return Lazy({**makers, **{name: lambda value=value: value for name, value in more.items()}})
+        return Lazy({**makers, **constants(more)})
 
 
 # -- grammar --------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def before(flags: np.ndarray) -> np.ndarray:  # [n], both
 
 def among(flags: np.ndarray) -> np.ndarray:  # [n], both
     """Return for each row whether another has the flag."""
-    return flags.sum() - flags > 0
+    return np.asarray(flags.sum() - flags > 0)
 
 
 def of_requests(noise: Any, greedy: np.ndarray) -> dict[str, Callable[[], Any]]:

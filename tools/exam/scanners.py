@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from exam.planted import Lazy, Planted
+from exam.planted import Lazy, Planted, constants
 from fairdraw.protocols import Capabilities, Move
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ class Rows:
             "after_new": lambda: row - 1 in self.rows and self.rows[row - 1].age == 0,
             "entered": lambda: state is not None and state.age == 0,
         }
-        for name in ("age", "used_again", "came_back", "moved", "moved_before", "cut"):
-            makers[name] = lambda name=name: 0 if state is None else getattr(state, name)
-        return Lazy({**makers, **{name: lambda value=value: value for name, value in more.items()}})
+        names = ("age", "used_again", "came_back", "moved", "moved_before", "cut")
+        kept = {name: 0 if state is None else getattr(state, name) for name in names}
+        return Lazy({**makers, **constants(kept | more)})
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
@@ -383,10 +383,7 @@ class Budgets(Planted):
 
     contract = "thinking_budget"
     capabilities = Capabilities.of(
-        {
-            "new-tokens-only": "it compares the whole list with what it has read",
-            "visible-state": "it cannot be asked",
-        }
+        {"new-tokens-only": "it compares the whole list with what it has read", "visible-state": "it cannot be asked"}
     )
 
     def open_thinking(self, markers: Markers) -> BudgetRows:

@@ -1,6 +1,6 @@
 """The server contract: a right toy engine in this process, its features and effects.
 
-Its model hashes the prompt and the last two tokens into logits. Each choice draws by (seed, choice, position), or from
+Its model hashes the last four tokens into logits. Each choice draws by (seed, choice, position), or from
 a counter of the server's where a request has no seed.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from exam.planted import Fault, Lazy, Planted
+from exam.planted import Fault, Lazy, Planted, constants
 from fairdraw.protocols import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
 
 if TYPE_CHECKING:
@@ -21,11 +21,19 @@ if TYPE_CHECKING:
 VOCAB = 48
 
 
-def numbers(*parts: Any, size: int) -> np.random.Generator | np.ndarray:
-    """Return uniforms, or normal numbers for a positive size, hashed from these parts."""
+def ids_of(prompt: str | tuple[int, ...]) -> list[int]:
+    """Return the ids of a prompt; a word that is no token's text has one of its own."""
+    if not isinstance(prompt, str):
+        return list(prompt)
+    words = prompt.split()
+    known = [word[1:] if word[:1] == "w" and word[1:].isdecimal() else "" for word in words]
+    return [int(one) if one else 100 + sum(map(ord, word)) for one, word in zip(known, words, strict=True)]
+
+
+def numbers(*parts: Any) -> np.random.Generator:
+    """Return a generator that is hashed from these parts."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    generator = np.random.default_rng(int.from_bytes(digest, "little"))
-    return generator.standard_normal(size) if size else generator.random(1)
+    return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
 class Engine(Planted):
@@ -82,7 +90,7 @@ class Engine(Planted):
             "after_greedy": ahead is not None and ahead.is_greedy,
             "after_seeded": ahead is not None and ahead.seed is not None,
         }
-        return Lazy({name: lambda value=value: value for name, value in values.items()})
+        return Lazy(constants(values))
 
     def choice(self, request: GenerationRequest, number: int, values: Lazy) -> Choice:
         """Return one text."""
@@ -93,7 +101,7 @@ class Engine(Planted):
         length = request.max_tokens + self.hit("one more", values.with_(position=0, token=0))
         for position in range(length):
             here = values.with_(position=position, token=-1)
-            logits = numbers(request.prompt, tokens[-2:], size=VOCAB) * 1.5
+            logits = numbers([*ids_of(request.prompt), *tokens][-4:]).standard_normal(VOCAB) * 1.5
             probs = self.probs(request, logits, tokens, here)
             key: tuple[Any, ...] = source if request.seed is None else ("seed", request.seed, number)
             if self.hit("lost seed", here):
@@ -101,7 +109,7 @@ class Engine(Planted):
             if self.hit("shared noise", here):
                 key = (*key[:-1], 0) if request.seed is not None else ("own", self.drawn - number)
             at = max(0, position - 1) if self.hit("stale noise", here) else position
-            uniform = float(numbers(key, at, size=0)[0])  # type: ignore[index]  # an array
+            uniform = numbers(key, at).random()
             drawn = int(np.searchsorted(probs.cumsum(), uniform * probs.sum(), side="right"))
             greedy = request.is_greedy and not self.hit("drawn", here)
             token = int(probs.argmax()) if greedy else min(drawn, int(probs.nonzero()[0][-1]))
@@ -158,7 +166,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:  # [VOCAB] float64, both
 def play(server: Engine, rng: random.Random) -> list[Any]:
     """Return the tokens and log-probabilities of some requests, as users make them."""
     found: list[Any] = []
-    for _ in range(25):
+    for _ in range(12):
         requests = []
         for _ in range(rng.choice([1, 2, 4, 8])):
             choices: dict[str, list[Any]] = {

@@ -137,7 +137,7 @@ def play_penalties(scanner: Any, rng: random.Random) -> list[Any]:
 
     def new() -> LiveRequest:
         factors: list[list[float]] = [[0, 0, 0.5, -0.5], [0, 0, 0.3, -0.3], [1, 1, 1.3, 0.7]]
-        params = RequestParams(*(rng.choice(one) for one in factors))
+        params = RequestParams(rng.choice(factors[0]), rng.choice(factors[1]), rng.choice(factors[2]))
         lengths = [rng.choice([0, 1, 3, 10, 40, 40, 700, 2600]), rng.choice([0, 0, 0, 5, 300])]
         return LiveRequest("x", params, tokens(lengths[0]), tokens(lengths[1]))
 
@@ -294,7 +294,7 @@ def play_logprobs(sampler: Any, rng: random.Random) -> list[Any]:
 
 def play_filters(filterer: Any, rng: random.Random) -> list[Any]:
     answers = []
-    draws: dict[str, Callable[[], float]] = {
+    draws: dict[str, Callable[[], Any]] = {
         "temperature": lambda: rng.uniform(0.2, 2),
         "top_k": lambda: log_uniform(rng, 1, 200),
         "typical_p": lambda: rng.uniform(0.2, 0.98),
