@@ -1,4 +1,4 @@
-"""The exam: right samplers with one fault each, made by a generator that knows nothing of the suite.
+"""The exam: correct samplers with one fault each, made by a generator that knows nothing of the suite.
 
     python tools/exam --profile smoke --contract sampling --contract rejection --out statistical/records/exam.jsonl
     python tools/exam --seed 40 --members 0:50 -j 2
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # Any: JSON
 Task = tuple[int, str, str, str, int]
-"""Seed, profile, contract, class, number; the class `right` has no fault."""
-RIGHT = "right"
+"""Seed, profile, contract, class, number; the class `correct` has no fault."""
+CORRECT = "correct"
 
 
 def sat(task: Task) -> Row:
@@ -43,7 +43,7 @@ def sat(task: Task) -> Row:
 
     seed, _, contract, kind, number = task
     assert all_checks(contract=contract)  # imported before the process is forked
-    member = None if kind == RIGHT else member_of(seed, contract, kind, number)
+    member = None if kind == CORRECT else member_of(seed, contract, kind, number)
     about = {"words": member.words if member else "nothing is wrong"}
     if member:
         about |= {"condition": member.condition.words, "effect": member.effect_words}
@@ -64,14 +64,14 @@ def key_of(task: Task) -> Row:
 
 
 def judged(task: Task, member: Member | None) -> Row:
-    """Run the suite on a member, or on a right sampler, until a check fails."""
-    from exam.members import right
+    """Run the suite on a member, or on a correct sampler, until a check fails."""
+    from exam.members import correct
     from fairdraw._core.checks import PROFILES
     from fairdraw._run.loading import all_checks
     from fairdraw._run.runner import Session, run_check
 
     _, profile, contract, _, number = task
-    sampler = member.make() if member else right(contract, own_noise=number == 1)
+    sampler = member.make() if member else correct(contract, own_noise=number == 1)
     patterns = member.patterns() if member else ("$^", "$^")
     session, started = Session(profile=PROFILES[profile], crash_folder=None), time.perf_counter()
     found, said, matched = None, "", (False, False)
@@ -102,8 +102,10 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
     from exam.members import CONTRACTS, slots
 
     chosen = arguments.contract or list(CONTRACTS)
-    if arguments.right:
-        twice = [(name, RIGHT, number) for name in chosen for number in range(1 + (name in ("sampling", "rejection")))]
+    if arguments.correct:
+        twice = [
+            (name, CORRECT, number) for name in chosen for number in range(1 + (name in ("sampling", "rejection")))
+        ]
         return [(arguments.seed, arguments.profile, *one) for one in twice]
     members = sorted((slot for name in chosen for slot in slots(name)), key=lambda slot: slot[2])
     first, _, last = arguments.members.partition(":")
@@ -144,7 +146,7 @@ def ran(arguments: argparse.Namespace) -> Iterator[Row]:
 HEAD = """\
 # Exam of generated faults
 
-Written by `tools/exam` from `statistical/records/exam.jsonl`. A member is a right sampler with one fault: a random
+Written by `tools/exam` from `statistical/records/exam.jsonl`. A member is a correct sampler with one fault: a random
 condition (a batch size, a row, a token's bit, a dtype, a seed, what came before, a neighbour, some of these) times a
 random effect. The generator knows the protocols and nothing of the suite. The condition holds in ordinary serving, and
 the effect was seen there. Of {} members in {} contracts this record has {}, in an order that takes one of each class
@@ -180,8 +182,8 @@ def page(rows: list[Row]) -> str:
     """Return docs/exam.md."""
     from exam.members import CONTRACTS, slots
 
-    faulty = [row for row in rows if row["class"] != RIGHT]
-    right = [row for row in rows if row["class"] == RIGHT]
+    faulty = [row for row in rows if row["class"] != CORRECT]
+    right = [row for row in rows if row["class"] == CORRECT]
     return "\n".join(
         [
             HEAD.format(len(slots()), len(CONTRACTS), len({row["member"] for row in faulty})),
@@ -189,7 +191,7 @@ def page(rows: list[Row]) -> str:
             "",
             *table(faulty, "class"),
             "",
-            f"Right samplers: {len(right)} runs, {sum(bool(row['found']) for row in right)} of them red.",
+            f"Correct samplers: {len(right)} runs, {sum(bool(row['found']) for row in right)} of them red.",
             "",
             "## Missed",
             "",
@@ -205,7 +207,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--contract", action="append", help="Examine this contract only; repeatable.")
     parser.add_argument("--profile", choices=("smoke", "ci"), default="smoke", help="Try as much as this profile does.")
     parser.add_argument("--members", default=":", metavar="A:B", help="Examine this part of the list only.")
-    parser.add_argument("--right", action="store_true", help="Examine the samplers without a fault.")
+    parser.add_argument("--correct", action="store_true", help="Examine the samplers without a fault.")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="Use so many processes.")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no member after so many seconds.")
     parser.add_argument("--out", type=Path, default=Path("exam.jsonl"), help="Write rows here, and go on from them.")

@@ -1,8 +1,8 @@
-"""Members: a right sampler with one fault, a random condition times a random effect, both drawn from a seed.
+"""Members: a correct sampler with one fault, a random condition times a random effect, both drawn from a seed.
 
 A member is rejected, and another drawn, if its condition holds in no row of 300 calls (or 40 steps of each of some
-traces) of a simulated engine, or if the answers of the faulty sampler do not differ there from those of the right one.
-A fault that strikes at random is compared as if it always struck.
+traces) of a simulated engine, or if the answers of the faulty sampler do not differ there from those of the correct
+one. A fault that strikes at random is compared as if it always struck.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 from exam import plan, rejection, rows, sampling, scanners, server, traces
 from exam.conditions import CLASSES, Condition, atom_of, condition_of, log_uniform
-from exam.planted import Fault, Lazy, catalogue
+from exam.examined import Fault, Lazy, catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exam.planted import Effect
+    from exam.examined import Effect
 
 SEED = 39
 CALLS = 300
@@ -90,7 +90,7 @@ class Member:
     def make(self, *, always: bool = False) -> Any:
         """Return the faulty sampler; with `always` its fault strikes wherever the condition holds."""
         fault = Fault(self.effect, self.condition, self.size, 1.0 if always else self.rate)
-        return right(self.contract, fault, own_noise=self.own_noise)
+        return correct(self.contract, fault, own_noise=self.own_noise)
 
     def patterns(self) -> tuple[str, str]:
         """Return what names the condition in a report, and what the effect."""
@@ -98,8 +98,8 @@ class Member:
         return named or r"rare|seldom|few|one in", catalogue(self.contract)[1][self.effect].pattern
 
 
-def right(contract: str, fault: Fault | None = None, *, own_noise: bool = False) -> Any:
-    """Return the sampler of this contract: a right one without a fault."""
+def correct(contract: str, fault: Fault | None = None, *, own_noise: bool = False) -> Any:
+    """Return the sampler of this contract: a correct one without a fault."""
     made = CONTRACTS[contract].make
     return made(fault, takes_noise=not own_noise) if contract in ("sampling", "rejection") else made(fault)
 
@@ -174,7 +174,7 @@ def is_real(member: Member, seed: int) -> bool:
             return False
         return shows(member, [index for index in range(CALLS) if shares[index]])
     for number in range(3):
-        faulty, sound = member.make(always=True), right(member.contract)
+        faulty, sound = member.make(always=True), correct(member.contract)
         one, other = (play(sampler, random.Random(f"{seed} {number}")) for sampler in (faulty, sound))
         if member.rate == 1 and faulty.struck > MOST * faulty.seen:
             return False
@@ -191,7 +191,7 @@ def module(contract: str) -> Any:
 @cache
 def observed(contract: str) -> list[tuple[Lazy, ...]]:
     """Return the features of each call of the engine: of its requests, and of its drafts."""
-    sampler, found = right(contract), []
+    sampler, found = correct(contract), []
     for index in range(CALLS):
         batch, noise = module(contract).call_of(f"call {index}", filled=False)
         values = module(contract).observe(sampler, batch, noise)
@@ -219,7 +219,7 @@ def share(member: Member, index: int) -> float:
 
 def shows(member: Member, indices: list[int], most: int = 2**21) -> bool:
     """Whether answers differ in some of these calls, the cheap ones first."""
-    engine, faulty, sound = module(member.contract), member.make(always=True), right(member.contract)
+    engine, faulty, sound = module(member.contract), member.make(always=True), correct(member.contract)
     sound.takes_noise = faulty.takes_noise
     costs = [engine.cost(groups[0]) for groups in observed(member.contract)]
     for index in sorted(indices, key=costs.__getitem__)[:8]:

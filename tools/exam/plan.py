@@ -1,4 +1,4 @@
-"""The logits-plan contract: a right planner, which keeps what a row is parametrised by from its first step on."""
+"""The logits-plan contract: a correct planner, which keeps what a row is parametrised by from its first step on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from exam.planted import Lazy, Planted
+from exam.examined import Examined, Lazy
 from exam.scanners import BudgetRows, PenaltyRows, Rows, State
 from fairdraw.protocols import Capabilities, Markers
 
@@ -31,9 +31,9 @@ class Compiled(State):
 class Plan(Rows):
     """A session."""
 
-    def __init__(self, scanner: Planted, setup: PlanSetup) -> None:
+    def __init__(self, scanner: Examined, setup: PlanSetup) -> None:
         super().__init__(scanner)
-        self.setup, right = setup, Planted()
+        self.setup, right = setup, Examined()
         self.penalties = PenaltyRows(right, setup.vocab_size)
         self.budgets = BudgetRows(right, Markers(setup.start_token_ids, setup.end_token_ids))
         self.half = False
@@ -178,7 +178,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:  # [vocab_size] float32, both
     return torch.from_numpy(logits).softmax(0).numpy()
 
 
-class Planner(Planted):
+class Planner(Examined):
     """The planner."""
 
     contract = "logits_plan"

@@ -1,4 +1,4 @@
-"""The rejection contract: a right sampler, its features, and an engine that calls it."""
+"""The rejection contract: a correct sampler, its features, and an engine that calls it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from exam.conditions import log_uniform
-from exam.planted import Fault, Lazy, Planted, catalogue
+from exam.examined import Examined, Fault, Lazy, catalogue
 from exam.sampling import (
     MOST_ENTRIES,
     VOCABULARIES,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Rejection(Planted):
+class Rejection(Examined):
     """It accepts token by token and races on the residual: numbers of the caller's, or of torch's generators."""
 
     contract = "rejection"

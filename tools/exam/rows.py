@@ -1,4 +1,4 @@
-"""Grammar, log-probabilities and filters: right functions of rows of logits, their features and effects."""
+"""Grammar, log-probabilities and filters: correct functions of rows of logits, their features and effects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from exam.planted import Fault, Lazy, Planted, constants
+from exam.examined import Examined, Fault, Lazy, constants
 from exam.sampling import History, among, before
 from fairdraw.protocols import Capabilities, FilterChain, FilterResult, LogprobsResult
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols import BitmaskBatch, FilterBatch, FilterParams, GrammarBatch, LogprobsBatch
 
 
-class Single(Planted):
+class Single(Examined):
     """The base of a function of single calls."""
 
     capabilities = Capabilities()

@@ -1,4 +1,4 @@
-"""The sampling contract: a right sampler, its features and effects, and an engine that calls it."""
+"""The sampling contract: a correct sampler, its features and effects, and an engine that calls it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from exam.conditions import log_uniform
-from exam.planted import Fault, Lazy, Planted
+from exam.examined import Examined, Fault, Lazy
 from fairdraw.protocols import Capabilities, RaceNoise, SamplingBatch, SeededNoise
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def antithetic(exponentials: Tensor) -> Tensor:  # same shape
     return -torch.log1p(-torch.exp(-exponentials.double()).clamp(1e-9, 1 - 1e-9)).float().clamp(min=1e-12)
 
 
-class Sampling(Planted):
+class Sampling(Examined):
     """It filters as vLLM does, and races on exponentials: the caller's, or those of torch's generators."""
 
     contract = "sampling"
@@ -192,7 +192,7 @@ class Sampling(Planted):
         return race
 
 
-def generators(sampler: Planted, noise: SeededNoise, values: Lazy, n: int) -> Iterator[tuple[int, torch.Generator]]:
+def generators(sampler: Examined, noise: SeededNoise, values: Lazy, n: int) -> Iterator[tuple[int, torch.Generator]]:
     """Yield the rows that have generators of their own, with these; spoilt."""
     effect = sampler.effect if sampler.effect in ("lost seed", "short seed", "skipped numbers") else ""
     struck = sampler.hit(effect, values, n) if effect else np.zeros(n, bool)

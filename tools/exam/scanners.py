@@ -1,6 +1,6 @@
-"""The contracts of a live batch: right penalties and thinking budgets, which keep what they read of each row.
+"""The contracts of a live batch: correct penalties and thinking budgets, which keep what they read of each row.
 
-A step compares the text that was read with the live list, forgets what is gone and reads what is new: right whatever
+A step compares the text that was read with the live list, forgets what is gone and reads what is new: correct whatever
 happened in between, and with state that a fault can spoil.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from exam.planted import Lazy, Planted, constants
+from exam.examined import Examined, Lazy, constants
 from fairdraw.protocols import Capabilities, Move
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class State:
 class Rows:
     """A session: what is kept per row, and how it follows the events of the batch."""
 
-    def __init__(self, scanner: Planted) -> None:
+    def __init__(self, scanner: Examined) -> None:
         self.scanner, self.rows, self.owned = scanner, dict[int, Any](), set[int]()
         self.step, self.size, self.size_before = -1, 0, 0
         self.requests: Sequence[Any] = ()
@@ -144,7 +144,7 @@ class Counted(State):
 class PenaltyRows(Rows):
     """A session."""
 
-    def __init__(self, scanner: Planted, vocab_size: int) -> None:
+    def __init__(self, scanner: Examined, vocab_size: int) -> None:
         super().__init__(scanner)
         self.vocab_size = vocab_size
 
@@ -236,7 +236,7 @@ class PenaltyRows(Rows):
         logits[used] -= frequency * counts[used].astype(np.float32) + presence
 
 
-class Penalties(Planted):
+class Penalties(Examined):
     """The scanner."""
 
     contract = "penalties"
@@ -265,7 +265,7 @@ class Thought(State):
 class BudgetRows(Rows):
     """A session."""
 
-    def __init__(self, scanner: Planted, markers: Markers) -> None:
+    def __init__(self, scanner: Examined, markers: Markers) -> None:
         super().__init__(scanner)
         self.start, self.finish = tuple(markers.start), tuple(markers.end)
 
@@ -378,7 +378,7 @@ class BudgetRows(Rows):
         return answer
 
 
-class Budgets(Planted):
+class Budgets(Examined):
     """The scanner."""
 
     contract = "thinking_budget"

@@ -1,4 +1,4 @@
-"""The server contract: a right toy engine in this process, its features and effects.
+"""The server contract: a correct toy engine in this process, its features and effects.
 
 Its model hashes the last four tokens into logits. Each choice draws by (seed, choice, position), or from
 a counter of the server's where a request has no seed.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from exam.planted import Fault, Lazy, Planted, constants
+from exam.examined import Examined, Fault, Lazy, constants
 from fairdraw.protocols import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def numbers(*parts: Any) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
-class Engine(Planted):
+class Engine(Examined):
     """The server."""
 
     contract, device = "server", "in this process"

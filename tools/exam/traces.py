@@ -1,6 +1,6 @@
 """What an engine does with the contracts beside sampling and rejection: calls and traces, played on a sampler.
 
-Each `play_*` returns the answers. Played with the same generator on a right sampler and on a faulty one, they show
+Each `play_*` returns the answers. Played with the same generator on a correct sampler and on a faulty one, they show
 whether the fault is real, and whether its condition holds in ordinary serving.
 """
 

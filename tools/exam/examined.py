@@ -1,4 +1,4 @@
-"""A sampler with at most one fault: right code with places in which a fault may strike."""
+"""A sampler with at most one fault: correct code with places in which a fault may strike."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def catalogue(contract: str) -> tuple[list[Feature], dict[str, Effect]]:
 
 @dataclass
 class Fault:
-    """One planted fault: under the condition, the effect.
+    """One fault: under the condition, the effect.
 
     Args:
         rate: Share of the rows that it strikes where the condition holds.
@@ -89,7 +89,7 @@ class Lazy(dict[str, Any]):  # Any: a number, or an array that broadcasts agains
         )
 
 
-class Planted:
+class Examined:
     """The base of the exam's samplers: `hit` says in which rows a fault strikes."""
 
     device = "cpu"
