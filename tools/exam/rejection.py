@@ -159,7 +159,8 @@ class Rejection(Examined):
         p = target.gather(1, ids)[:, 0]
         q = torch.ones_like(p) if batch.draft_probs is None else batch.draft_probs.gather(1, ids)[:, 0]
         ratio = (p / q).double()
-        scaled = dict.fromkeys(("lenient", "strict"), lambda: ratio.clamp(max=1) * self.size)
+        scaled: dict[str, Callable[[], Tensor]] = {}
+        scaled |= dict.fromkeys(("lenient", "strict"), lambda: ratio.clamp(max=1) * self.size)
         accepted = (p > 0) & (q > 0) & (self.changed(scaled, lines, ratio) >= uniforms)
         coins = torch.from_numpy(self.fault.coins.random(len(p)) < self.size) if self.fault else accepted
         changes = {"accepted": lambda: accepted | coins, "rejected": lambda: accepted & ~coins}

@@ -201,7 +201,8 @@ def generators(sampler: Examined, noise: SeededNoise, values: Lazy, n: int) -> I
             continue
         if struck[row] and effect == "short seed":
             seed = noise.request_seeds[row] % 2**16
-            generator = noise.kept.setdefault(f"exam {row}", torch.Generator().manual_seed(seed))  # type: ignore[assignment]
+            kept: dict[str, Any] = noise.kept
+            generator = kept.setdefault(f"exam {row}", torch.Generator().manual_seed(seed))
         yield row, generator
         if struck[row] and effect == "skipped numbers":
             torch.rand(3, generator=generator)
