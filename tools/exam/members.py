@@ -151,7 +151,7 @@ def drawn(rng: random.Random, contract: str, kind: str, number: int) -> Member |
 
 def hidden(contract: str, name: str, effect: Effect) -> set[str]:
     """Return the features that the place of an effect does not know."""
-    found = set() if effect.ids in ("token", "vocabulary") or name in ("end missed", "start missed") else {"token"}
+    found = set() if effect.ids in ("token", "vocabulary") else {"token"}
     if contract == "rejection":
         if effect.ids != "draft":
             found.add("draft")

@@ -198,10 +198,11 @@ def play_plan(planner: Any, rng: random.Random) -> list[Any]:
 
     serving, answers = Serving(rng, log_uniform(rng, 2, 16), new, tokens), []
     session = planner.open_plan(PlanSetup(vocab, *markers))
-    noise, dtype = np.random.default_rng(rng.getrandbits(30)), rng.choice([torch.float32, torch.bfloat16])
+    noise = np.random.default_rng(rng.getrandbits(30))
     for _ in range(STEPS // 2):
         rows = sum(len(one.draft_token_ids) + 1 for one in serving.rows)
-        logits = torch.from_numpy(noise.standard_normal((rows, vocab), np.float32) * 3).to(dtype)
+        logits = torch.from_numpy(noise.standard_normal((rows, vocab), np.float32) * 3)
+        logits = logits.to(rng.choice([torch.float32, torch.bfloat16]))
         answers += [session.process(LogitsBatch(logits, tuple(serving.rows), serving.change)).clone(), logits]
         serving.step()
     return answers
