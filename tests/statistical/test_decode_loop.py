@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._run.runner import one_torch_thread
 from fairdraw.protocols import rejection_sampler
 from fairdraw.statistical._decode import DecodeSetup, decode

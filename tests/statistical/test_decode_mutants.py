@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw._oracles.rejection import RejectionOracle, draw_noise

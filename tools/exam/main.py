@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _processes import results
+from records import results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +121,7 @@ def read(path: Path) -> list[Row]:
 
 def ran(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the row of each task, after writing it; those that are there already come first."""
-    from provenance import commit, machine
+    from records import commit, machine
 
     kept = {tuple(row[name] for name in ("member", "profile", "seed")): row for row in read(arguments.out)}
     todo = []
