@@ -19,6 +19,8 @@ FOUND = {
     "filters/size/0": "FIL103",
     "penalties/index/0": "PEN101",
     "thinking_budget/index/0": "THK101",
+    "logits_plan/size/0": "PLAN110",
+    "server/index/0": "DIST911",
 }
 """Members of the committed exam, and a check that finds them."""
 
