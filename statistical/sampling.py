@@ -11,6 +11,7 @@ from fairdraw.protocols import Capability
 from fairdraw.statistical._dependence_checks import SAMPLING_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._sampling_combinations import combinations_of_parameters
+from fairdraw.statistical._sampling_traces import SLICES
 from fairdraw.statistical._sampling_workloads import drafts, largest, production, small_distributions
 
 if TYPE_CHECKING:
@@ -325,6 +326,7 @@ _LISTED = (
         stage=Stage.DRAFTS,
     ),
     *SAMPLING_CHECKS,
+    SLICES,
 )
 
 CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
