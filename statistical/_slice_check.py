@@ -12,6 +12,7 @@ from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw.statistical._distribution_check import false_fail_rate
 from fairdraw.statistical._slices import Evidence, Slices
+from fairdraw.statistical._trace_draws import word
 from fairdraw.strategies._trace_plans import flat_traces, traces
 
 if TYPE_CHECKING:
@@ -30,14 +31,12 @@ class SliceCheck(DrawnQuestion):
     Args:
         trace: From the sampler and the first fields of a trace to the trace.
         collect: Plays a trace and adds its draws: `(sampler, trace, slices)`.
-        word: From a feature and a level to what a person says.
         crossed: Features that are looked at two at a time.
         share: Of the run's false-fail rate.
     """
 
     trace: Callable[..., Any]
     collect: Callable[..., Any]
-    word: Callable[[str, int], str]
     crossed: tuple[str, ...] = ()
     share: float = 1.0
 
@@ -104,7 +103,7 @@ class SliceCheck(DrawnQuestion):
         return CheckFailure(effect, evidence=shown, distance=distance)
 
     def _told(self, found: Found) -> str:
-        where = ", ".join(f"{name} {self.word(name, level)}" for name, level in found.slice_of.items())
+        where = ", ".join(f"{name} {word(name, level)}" for name, level in found.slice_of.items())
         return (
             f"{found.projection}: {found.num_hits} of {found.num_draws} draws, {found.expected:.1f} expected, "
             f"where {where}"

@@ -12,6 +12,7 @@ from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT,
 from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_checks import PAIR_CHECKS
+from fairdraw.statistical._rejection_traces import SLICES
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical._trimming import TRIM_CHECKS
 from fairdraw.statistical._workloads import (
@@ -652,6 +653,7 @@ _LISTED = (
     # 8xx: a drafter and its verifier
     *PAIR_CHECKS,
     *TRIM_CHECKS,
+    SLICES,
 )
 
 DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)

@@ -19,9 +19,17 @@ from fairdraw._oracles.supports import Parameters, Support, log_error, supports_
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SeededNoise, filter_policy
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _laid_out
-from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._recipe import Recipe
-from fairdraw.strategies._serving import ServedRows, Serving, edges, walk
+from fairdraw.strategies._serving import (
+    WALKS,
+    ServedRows,
+    Serving,
+    greedy_requests,
+    mixed_seeds,
+    of_request,
+    settings_of_calls,
+    sizes_of,
+)
 from fairdraw.strategies.rows import bulk_rng, target_row
 
 if TYPE_CHECKING:
@@ -32,9 +40,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import SamplingNoise
 
     Ints = NDArray[np.int64]
-
-WALKS = ("every", "edges", "few")
-"""Which batch sizes a trace walks through: every one, those at which kernels change, or some."""
 
 _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
@@ -141,10 +146,7 @@ class SamplingTrace(Recipe):
 
     def sizes(self) -> list[int]:
         """Return the batch sizes, call after call."""
-        if self.walk == "few":
-            return [self.most_rows, max(1, self.most_rows // 2), self.most_rows]
-        sizes = list(range(1, self.most_rows + 1)) if self.walk == "every" else edges(self.most_rows)
-        return walk(sizes, bulk_rng("sizes", self.seed))
+        return sizes_of(self.walk, self.most_rows, self.seed)
 
     def played(self, device: str = "cpu") -> Iterator[SamplingCall]:
         """Yield the calls; each is built when it is asked for."""
@@ -189,13 +191,13 @@ def _row(number: int, size: int, seed: int) -> NDArray[np.float32]:  # [vocab_si
     return np.asarray(masked if np.isfinite(masked).any() else row, dtype=np.float32)
 
 
-_NUM_ROWS = 24
+NUM_ROWS = 24
 
 
 @lru_cache(maxsize=4)
-def _rows(size: int, seed: int) -> dict[str, torch.Tensor]:
+def rows_of_dtypes(size: int, seed: int) -> dict[str, torch.Tensor]:
     """Return the rows of a trace as each dtype holds them, `[24, vocab_size]`."""
-    exact = torch.from_numpy(np.stack([_row(number, size, seed) for number in range(_NUM_ROWS)]))
+    exact = torch.from_numpy(np.stack([_row(number, size, seed) for number in range(NUM_ROWS)]))
     return {name: exact.to(getattr(torch, name)) for name in ("float32", "bfloat16", "float16")}
 
 
@@ -217,36 +219,6 @@ def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, N
     return drawn
 
 
-def _settings(without: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Return settings of calls in which every pair of features occurs."""
-
-    def is_possible(name: str, value: object) -> bool:
-        need = _NEEDS.get((name, value))
-        return need is None or str(need) not in without
-
-    values = {
-        name: [value for value in choice if is_possible(name, value)] or list(choice[:1])
-        for name, choice in _SETTINGS.items()
-    }
-    if str(Capability.SEEDED_NOISE) in without and str(Capability.EXPLICIT_NOISE) not in without:
-        values["noise"] = ["explicit"]
-    found = covering_settings(values, 2, seed % 8)
-    order = bulk_rng("order of settings", seed).permutation(len(found))
-    return [found[place] for place in order]
-
-
-def mixed_seeds(*parts: Ints) -> Ints:  # [n] int64
-    """Return seeds of 64 bits, hashed element by element (splitmix64) from numbers."""
-    state = np.zeros(len(parts[0]), dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        for part in parts:
-            state = (state ^ part.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
-            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            state ^= state >> np.uint64(31)
-    return state.astype(np.int64)
-
-
 # -- playing ----------------------------------------------------------------------------------------------------------
 
 
@@ -255,9 +227,9 @@ class _Player:
 
     def __init__(self, trace: SamplingTrace, device: str) -> None:
         self.trace, self.device = trace, device
-        self.rows = _rows(trace.vocab_size, trace.seed)
+        self.rows = rows_of_dtypes(trace.vocab_size, trace.seed)
         self.sets = _parameter_sets(trace.vocab_size, trace.seed, trace.without)
-        self.settings = _settings(trace.without, trace.seed)
+        self.settings = settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed)
         self.salt = np.int64(derive_seed("requests", trace.seed))
         self.table = _Supports(self)
 
@@ -273,18 +245,16 @@ class _Player:
                 return
 
     def _of(self, what: int, request: Ints, modulus: int) -> Ints:
-        """Return a number below `modulus` that belongs to each request."""
-        hashed = mixed_seeds(request, np.full_like(request, what), np.full_like(request, self.salt))
-        return (hashed & np.int64(2**62 - 1)) % modulus
+        return of_request(self.salt, what, request, modulus)
 
     def _call(self, number: int, rows: ServedRows) -> SamplingCall:
         setting, request = self.settings[number % len(self.settings)], rows.request
-        row, parameters = self._of(1, request, _NUM_ROWS), self._of(2, request, NUM_PARAMETERS)
+        row, parameters = self._of(1, request, NUM_ROWS), self._of(2, request, NUM_PARAMETERS)
         if self.trace.flat or setting["rows"] == "alike":
             row[:], parameters[:] = (0, 0) if self.trace.flat else (number % 3, number % 5)
         given = setting["filters"].split() if setting["filters"] != "all" else list(_FILTER_NEEDS)
         given = [name for name in given if name in _FILTER_NEEDS and str(_FILTER_NEEDS[name]) not in self.trace.without]
-        is_greedy = self._greedy(setting["greedy"], request)
+        is_greedy = greedy_requests(setting["greedy"], self._of(3, request, 4) == 0)
         is_nan = np.zeros(len(request), dtype=bool)
         is_nan[number % len(request)] = setting["nan"] and len(request) > 1
         kinds, support = self.table.of(setting["dtype"], row, parameters, given)
@@ -299,13 +269,6 @@ class _Player:
             row,
             parameters,
             is_nan,
-        )
-
-    def _greedy(self, how: str, request: Ints) -> NDArray[np.bool_]:  # [batch_size] bool
-        if how == "one":
-            return np.arange(len(request)) == len(request) // 2
-        return {"none": np.zeros, "all": np.ones}.get(how, np.zeros)(len(request), dtype=bool) | (
-            (how == "some") & (self._of(3, request, 4) == 0)
         )
 
     def _batch(
@@ -365,7 +328,7 @@ class _Supports:
         """Return the number of each row's kind, and the supports, in the order of the rows."""
         mask = sum(1 << place for place, name in enumerate(_FILTER_NEEDS) if name in given)
         half = ("float32", "bfloat16", "float16").index(dtype)
-        keys = ((half * 8 + mask) * _NUM_ROWS + row) * NUM_PARAMETERS + parameters
+        keys = ((half * 8 + mask) * NUM_ROWS + row) * NUM_PARAMETERS + parameters
         different, first, places = np.unique(keys, return_index=True, return_inverse=True)
         missing = [place for place, key in enumerate(different.tolist()) if key not in self._places]
         if missing:
@@ -422,12 +385,11 @@ def _selected(call: SamplingCall, rows: Sequence[int]) -> SamplingCall:
     else:
         own = call.noise.request_seeds
         noise = SeededNoise(call.noise.seed, {new: own[old] for new, old in enumerate(rows) if old in own})
-    served = ServedRows(*(getattr(call.rows, part)[index] for part in ("request", "age", "owner_before", "is_resumed")))
     return replace(
         call,
         batch=call.batch.select(rows),
         noise=noise,
-        rows=served,
+        rows=call.rows.taken(index),
         support=_rows_of(call.support, index),
         kinds=call.kinds[index],
         logit_rows=call.logit_rows[index],

@@ -7,11 +7,17 @@ after the other, so that all that matters is who stands in which row. A call of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairdraw.protocols import Capability
+from fairdraw.strategies._covering import covering_settings
+from fairdraw.strategies.rows import bulk_rng
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
@@ -45,6 +51,10 @@ class ServedRows:
     def has_moved(self) -> Ints:
         """1 where the request was in the batch before, in another row."""
         return ((self.age > 0) & (self.owner_before != self.request)).astype(np.int64)
+
+    def taken(self, rows: Ints) -> ServedRows:
+        """Return some of the rows."""
+        return ServedRows(self.request[rows], self.age[rows], self.owner_before[rows], self.is_resumed[rows])
 
 
 class Serving:
@@ -109,7 +119,16 @@ class Serving:
 
 # -- sizes are walked, not drawn --------------------------------------------------------------------------------------
 
-MOST_ROWS = 1100
+WALKS = ("every", "edges", "few")
+"""Which batch sizes a trace walks through: every one, those at which kernels change, or three."""
+
+
+def sizes_of(how: str, most: int, seed: int) -> list[int]:
+    """Return the sizes of a trace's batches up to `most`, in an order that jumps: small after large."""
+    if how == "few":
+        return [most, max(1, most // 2), most]
+    sizes = list(range(1, most + 1)) if how == "every" else edges(most)
+    return [int(size) for size in bulk_rng("sizes", seed).permutation(sizes)]
 
 
 def edges(most: int, multiples: tuple[int, ...] = (32, 128)) -> list[int]:
@@ -125,12 +144,61 @@ def edges(most: int, multiples: tuple[int, ...] = (32, 128)) -> list[int]:
     return sorted(size for size in near if 1 <= size <= most)
 
 
-def walk(sizes: list[int], rng: np.random.Generator) -> list[int]:
-    """Return all sizes in an order that jumps: small after large, and large after small."""
-    return [int(size) for size in rng.permutation(sizes)]
-
-
 def vocabulary_walk(most: int) -> list[int]:
     """Return vocabularies up to `most` at powers of two and at three times such powers, and by one beside them."""
     middles = [factor * 2**k for k in range(most.bit_length()) for factor in (1, 3)]
     return sorted({size for middle in middles for size in (middle - 1, middle, middle + 1) if 1 <= size <= most})
+
+
+# -- what belongs to a request or a call ------------------------------------------------------------------------------
+
+
+def mixed_seeds(*parts: Ints) -> Ints:  # [n] int64
+    """Return seeds of 64 bits, hashed element by element (splitmix64) from numbers."""
+    state = np.zeros(len(parts[0]), dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for part in parts:
+            state = (state ^ part.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state ^= state >> np.uint64(31)
+    return state.astype(np.int64)
+
+
+def of_request(salt: np.int64, what: int, request: Ints, modulus: int) -> Ints:  # [batch_size] int64
+    """Return a number below `modulus` that belongs to each request, another one for each `what`."""
+    hashed = mixed_seeds(request, np.full_like(request, what), np.full_like(request, salt))
+    return (hashed & np.int64(2**62 - 1)) % modulus
+
+
+def greedy_requests(how: str, is_one_of_some: NDArray[np.bool_]) -> NDArray[np.bool_]:  # [batch_size] bool
+    """Return which requests are greedy: `none`, `all`, `one` in the middle, or `some`."""
+    size = len(is_one_of_some)
+    one = np.arange(size) == size // 2
+    return {"none": np.zeros(size, bool), "all": np.ones(size, bool), "one": one, "some": is_one_of_some}[how]
+
+
+def settings_of_calls(
+    choices: Mapping[str, Sequence[Any]],  # Any: words and flags
+    needs: Mapping[tuple[str, Any], Capability],
+    without: Sequence[str],
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Return settings of calls in which every pair of features occurs that the sampler supports.
+
+    Args:
+        choices: Feature to its values, the first of which every sampler takes.
+        needs: Capability that a feature's value needs.
+        without: Words of capabilities that there are not.
+    """
+
+    def is_possible(name: str, value: Any) -> bool:  # Any: a word or a flag
+        need = needs.get((name, value))
+        return need is None or str(need) not in without
+
+    values = {name: [one for one in choice if is_possible(name, one)] for name, choice in choices.items()}
+    values = {name: found or list(choices[name][:1]) for name, found in values.items()}
+    if str(Capability.SEEDED_NOISE) in without and str(Capability.EXPLICIT_NOISE) not in without:
+        values["noise"] = ["explicit"]
+    found = covering_settings(values, 2, seed % 8)
+    return [found[place] for place in bulk_rng("order of settings", seed).permutation(len(found))]
