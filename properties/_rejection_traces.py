@@ -1,7 +1,7 @@
 """Serving traces of the rejection contract: whatever is determined is compared, in every request of every call.
 
-The judges are those of `_sampling_traces`. *Exact*: greedy requests, drafts that must or cannot be accepted, supports of
-recovered tokens, bonus tokens, the layout of the output, decisions of given noise. *Again*: requests with seeds.
+The judges are those of `_sampling_traces`. *Exact*: greedy requests, drafts that must or cannot be accepted, supports
+of recovered tokens, bonus tokens, the layout of the output, decisions of given noise. *Again*: requests with seeds.
 """
 
 from __future__ import annotations
@@ -251,17 +251,8 @@ def _is_near_tie(
 
 def _check(code: str, body: Any, *needs: Capability) -> TraceCheck:
     title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
-    return TraceCheck(
-        code,
-        title,
-        meaning,
-        "rejection",
-        "properties",
-        needs,
-        lambda can: st.nothing(),
-        body,
-        trace=rejection_trace_for,
-    )
+    cases, make = st.nothing, rejection_trace_for
+    return TraceCheck(code, title, meaning, "rejection", "properties", needs, lambda can: cases(), body, trace=make)
 
 
 TRACES = (

@@ -1,7 +1,7 @@
 """Decisions of serving traces as draws with features: what `_slices` weighs, for the rejection contract.
 
-Each verified draft is a draw (accepted or not, with a known chance), and so is each recovered token (with the residual as
-its distribution), given everything that the sampler was handed.
+Each verified draft is a draw (accepted or not, with a known chance), and so is each recovered token (with the residual
+as its distribution), given everything that the sampler was handed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _CROSSED = (
-    "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "rows", "a row of NaN", "placeholders", "seeded",
-    "new request", "moved request", "place", "number of drafts", "draft distribution", "row modulo 8",
+    "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "rows", "a row of NaN", "placeholders",
+    "seeded", "new request", "moved request", "place", "number of drafts", "draft distribution", "row modulo 8",
     "batch size modulo 8", "decision",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
@@ -182,8 +182,8 @@ SLICES = SliceCheck(
     inspect.cleandoc(
         """Every draft that hundreds of steps verify is accepted with a known chance, and every recovered token follows
         a known residual. Each is looked at in many ways: accepted or not, the token's rank, each bit of its id, whether
-        it is the best one, or goes with a neighbour's, an earlier call's, its own acceptance. Each is counted in slices:
-        by batch size, row, place, number of drafts, dtype, strides, seeds, what stood in the call before, and pairs.
+        it is the best one, or goes with a neighbour's, an earlier call's, its own acceptance. Each is counted in
+        slices: by batch size, row, place, number of drafts, dtype, strides, seeds, the call before, and pairs.
 
         The report names the slice and what is too frequent or too rare there. Look for what is different in just that
         slice: a row counted from another request's beginning, a tile, noise that two places share.
