@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core.harness import emit
 from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import TraceCheck, WrongRow
 from fairdraw.protocols import (
     Capability,
@@ -86,27 +87,34 @@ def _require_layout(call: RejectionCall, seen: Verified) -> None:
     is_id = (tokens >= 0) & (tokens < size)
     _wrong(call, (inside & ~is_id).any(axis=1), seen, f"an id is outside of [0, {size})")
     _wrong(call, seen.num_emitted == 0, seen, "a request emits at least one token")
-    _wrong(call, seen.num_emitted > lengths + 1, seen, "more tokens than its drafts and one")
+    _wrong(call, np.asarray(seen.num_emitted > lengths + 1), seen, "more tokens than its drafts and one")
     drafted = np.full(tokens.shape, -2)
     drafted[call.owner, call.place] = call.drafts
     before_last = places[None] < seen.num_accepted[:, None]
     _wrong(call, (before_last & (tokens != drafted)).any(axis=1), seen, "what precedes the last token is not drafted")
     is_bonus = seen.num_accepted == lengths
     bonus = call.batch.bonus_token_ids.flatten().cpu().numpy()
-    _wrong(call, is_bonus & (seen.last != bonus), seen, "all drafts were accepted, and the bonus token is another")
+    _wrong(
+        call,
+        np.asarray(is_bonus & (seen.last != bonus)),
+        seen,
+        "all drafts were accepted, and the bonus token is another",
+    )
 
 
 def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -> None:
     logits = call.batch.target_logits.float().cpu().numpy()
-    greedy = call.batch.is_greedy.cpu().numpy() & ~call.has_nan
+    greedy = call.batch.is_greedy.cpu().numpy()
     emitted = seen.tokens[call.owner, call.place].astype(np.int64)
     looked_at = seen.reached & greedy[call.owner]
     rows = np.arange(len(emitted))
-    best = np.argmax(logits, axis=1)
+    best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
+    no_row = seen.reached & np.isnan(logits.max(axis=1)) & ~greedy[call.owner]
+    _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, "a row with NaN rejects its draft, and gives token 0")
     known = np.clip(emitted, 0, logits.shape[1] - 1)
     is_right = emitted == best
     if any_largest:
-        is_right = logits[rows, known] == logits[rows, best]
+        is_right |= logits[rows, known] == logits[rows, best]
     _wrong(call, _any_token(call, looked_at & ~is_right), seen, "it is greedy, and another logit is the largest")
     missed = looked_at & ~seen.accepted & (call.drafts == best)
     _wrong(call, _any_token(call, missed), seen, "it is greedy, and a draft with the largest logit was rejected")
@@ -249,13 +257,73 @@ def _is_near_tie(
     return bool(seen[0, place] == first[place])
 
 
-def _check(code: str, body: Any, *needs: Capability) -> TraceCheck:
+# -- seeds ------------------------------------------------------------------------------------------------------------
+
+_FLAT_SIZE, _SLOW_SIZE, _BLOCKS = 8191, 1025, 4
+
+
+def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, trace: RejectionTrace) -> None:
+    """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart recover different tokens, and repeat them.
+
+    Each has a draft that cannot be accepted, in four flat rows over a quarter of 8191 tokens, in consecutive calls.
+    Seeds differ in their lower 32 bits, because torch's generator on a CPU takes no more.
+    """
+    size = _SLOW_SIZE if sampler.capabilities.slow else _FLAT_SIZE
+
+    def signatures(seeds: list[int], number: int) -> Ints:  # [num_seeds, 4] int64
+        noise = SeededNoise(derive_seed("families", trace.seed, number), dict(enumerate(seeds)))
+        return np.stack([_recovered(sampler, seeds, noise, size, block) for block in range(_BLOCKS)], axis=1)
+
+    families_are_apart(signatures, sampler.capabilities, trace.seed)
+
+
+def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, size: int, block: int) -> Ints:
+    """Return the token that each seed recovers when one quarter of the ids is possible, and draft 0 is not."""
+    rows, device = len(seeds), sampler.device
+    logits = torch.full((rows, size), -torch.inf, device=device)
+    logits[:, 1 + block * (size // _BLOCKS) : 1 + (block + 1) * (size // _BLOCKS)] = 0
+    whole = torch.ones(rows, dtype=torch.int32, device=device)
+    dense = Capability.ONE_HOT_DRAFTS not in sampler.capabilities
+    first = torch.zeros(rows, size, device=device)
+    first[:, 0] = 1
+    batch = SpecDecodeBatch(
+        draft_token_ids=whole * 0,
+        num_draft_tokens=[1] * rows,
+        cu_num_draft_tokens=whole.cumsum(0, dtype=torch.int32),
+        max_spec_len=1,
+        draft_probs=first if dense else None,
+        target_logits=logits,
+        bonus_token_ids=whole[:, None].clone(),
+        temperature=torch.ones(rows, device=device),
+    )
+    return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
+
+
+def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) -> TraceCheck:
     title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
     cases, make = st.nothing, rejection_trace_for
-    return TraceCheck(code, title, meaning, "rejection", "properties", needs, lambda can: cases(), body, trace=make)
+    return TraceCheck(
+        code,
+        title,
+        meaning,
+        "rejection",
+        "properties",
+        needs,
+        lambda can: cases(),
+        body,
+        trace=make,
+        is_single=is_single,
+    )
 
 
 TRACES = (
     _check("REJ701", steps_of_a_serving_trace_are_legal),
     _check("REJ702", seeded_requests_of_serving_steps_repeat, Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS),
+    _check(
+        "REJ703",
+        seeds_of_a_family_recover_tokens_of_their_own,
+        Capability.SEEDED_NOISE,
+        Capability.REQUEST_SEEDS,
+        is_single=True,
+    ),
 )

@@ -85,7 +85,8 @@ def slack_of(sampler: TokenSampler, request: Request) -> float:
     if Capability.REFERENCE_ROUNDING in sampler.capabilities:
         return 0.0
     logits = np.abs(request.logits[np.isfinite(request.logits)])
-    return log_error(float(logits.max(initial=0.0)) / min(1.0, float(request.temperature) or 1.0))
+    slack: float = log_error(float(logits.max(initial=0.0)) / min(1.0, float(request.temperature) or 1.0))
+    return slack
 
 
 def supports_of(sampler: TokenSampler, batch: SamplingBatch) -> list[Support | None]:

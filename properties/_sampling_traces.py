@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import TraceCheck, WrongRow
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
@@ -41,8 +42,12 @@ def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTr
     """
     for call in trace.played(sampler.device):
         given = call.batch.clone()
-        tokens = sample_tokens(sampler, call.batch, call.noise).tokens
+        drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
+        seen = (draft_tokens if drafts else sample_tokens)(sampler, call.batch, call.noise)
+        tokens = seen.tokens
         _require_legal(call, tokens)
+        if seen.draft_probs is not None:
+            _require_distributions(call, seen.draft_probs, tokens)
         _require_greedy(call, tokens, any_largest=Capability.LOWEST_ID_TIES not in sampler.capabilities)
         if isinstance(call.noise, RaceNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
             _require_winners(call, call.noise, tokens)
@@ -71,12 +76,25 @@ def _require_legal(call: SamplingCall, tokens: Ints) -> None:
 
 def _require_greedy(call: SamplingCall, tokens: Ints, *, any_largest: bool) -> None:
     logits = call.batch.logits.float().cpu().numpy()
-    rows = call.batch.is_greedy.cpu().numpy() & ~call.is_nan
-    best = np.argmax(logits, axis=1)
+    rows = call.batch.is_greedy.cpu().numpy()
+    best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
+    _wrong(call, call.is_nan & ~rows & (tokens != 0), tokens, "and not the documented token 0 of a row with NaN")
     is_right = tokens == best
     if any_largest:
-        is_right = logits[np.arange(len(tokens)), tokens] == logits[np.arange(len(tokens)), best]
+        is_right |= logits[np.arange(len(tokens)), tokens] == logits[np.arange(len(tokens)), best]
     _wrong(call, rows & ~is_right, tokens, "though another logit is the largest, and it is greedy")
+
+
+def _require_distributions(
+    call: SamplingCall,
+    said: NDArray[np.float32],  # [batch_size, vocab_size] float32
+    tokens: Ints,
+) -> None:
+    rows = call.is_random & call.support.is_settled
+    kept = np.where(call.support.allowed, call.support.probs, 0.0)
+    right = kept / np.maximum(kept.sum(axis=1, keepdims=True), 1e-300)
+    off = np.abs(said - right) > _MARGIN * right + 1e-6 + call.support.slack
+    _wrong(call, rows & off.any(axis=1), tokens, "and its draft distribution is not what its filters leave")
 
 
 def _require_winners(call: SamplingCall, noise: RaceNoise, tokens: Ints) -> None:
@@ -152,14 +170,56 @@ def _is_near_tie(sampler: TokenSampler, call: SamplingCall, row: int, first: int
     return int(seen.tokens[0]) == first
 
 
-def _check(code: str, body: Any, *needs: Capability) -> TraceCheck:
+# -- seeds ------------------------------------------------------------------------------------------------------------
+
+_FLAT_SIZE, _SLOW_SIZE, _DRAWS = 8191, 1025, 4
+
+
+def seeds_of_a_family_draw_tokens_of_their_own(sampler: TokenSampler, trace: SamplingTrace) -> None:
+    """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart draw different tokens, and repeat them.
+
+    Each draws four tokens from flat rows over 8191, in consecutive calls. Seeds of samplers with counters differ in any
+    of 64 bits, others in the lower 32, because torch's generator on a CPU takes no more. Suspect a seed kept as a float
+    or in fewer bits, a hash or a remainder, `if seed:`, and a position that does not enter.
+    """
+    size = _SLOW_SIZE if sampler.capabilities.slow else _FLAT_SIZE
+
+    def signatures(seeds: list[int], number: int) -> Ints:  # [num_seeds, 4] int64
+        noise = SeededNoise(derive_seed("families", trace.seed, number), dict(enumerate(seeds)))
+        rows, whole = len(seeds), torch.ones(len(seeds), dtype=torch.float32, device=sampler.device)
+        logits, places = whole.new_zeros(rows, size), torch.zeros(rows, dtype=torch.int64, device=sampler.device)
+        first = _DRAWS * (1 + number)
+        batches = [SamplingBatch(logits, whole, None, None, None, places + first + draw) for draw in range(_DRAWS)]
+        return np.stack([sample_tokens(sampler, batch, noise).tokens for batch in batches], axis=1)
+
+    num_bits = 64 if Capability.COUNTER_NOISE in sampler.capabilities else 32
+    families_are_apart(signatures, sampler.capabilities, trace.seed, num_bits)
+
+
+def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) -> TraceCheck:
     title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
     return TraceCheck(
-        code, title, meaning, "sampling", "properties", needs, lambda can: st.nothing(), body, trace=trace_for
+        code,
+        title,
+        meaning,
+        "sampling",
+        "properties",
+        needs,
+        lambda can: st.nothing(),
+        body,
+        trace=trace_for,
+        is_single=is_single,
     )
 
 
 TRACES = (
     _check("SAM201", tokens_of_a_serving_trace_are_legal),
     _check("SAM202", seeded_requests_of_a_serving_trace_repeat, Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS),
+    _check(
+        "SAM203",
+        seeds_of_a_family_draw_tokens_of_their_own,
+        Capability.SEEDED_NOISE,
+        Capability.REQUEST_SEEDS,
+        is_single=True,
+    ),
 )

@@ -7,6 +7,7 @@ row alone; if the call does not fail alone, it needs some of those before it, an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import BudgetEnded
@@ -15,7 +16,7 @@ from fairdraw._core.failures import CheckFailure, failed
 from fairdraw.strategies._trace_plans import traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 class WrongRow(CheckFailure):
@@ -32,9 +33,11 @@ class TraceCheck(Check):
 
     Args:
         trace: From the sampler and the first fields of a trace to the trace.
+        is_single: One short trace will do: the body makes calls of its own.
     """
 
     trace: Callable[..., Any] = lambda: None
+    is_single: bool = False
 
     def run(
         self,
@@ -53,7 +56,7 @@ class TraceCheck(Check):
         self.begin(sampler, reference, out_of_time)
         timed, tried = Timed(out_of_time), 0
         guarded = timed.guarded(sampler)
-        for trace in traces(self.trace, sampler, profile or PROFILES["ci"], seed):
+        for trace in self._traces(sampler, profile or PROFILES["ci"], seed):
             try:
                 timed.require_time()
                 self.on_case(guarded, trace)
@@ -64,6 +67,10 @@ class TraceCheck(Check):
                 raise self._smaller(guarded, trace, error, timed, tried + 1) from None
             tried += 1
         return tried
+
+    def _traces(self, sampler: Any, profile: Profile, seed: int) -> Iterable[Any]:
+        found = traces(self.trace, sampler, profile, seed)
+        return islice(found, 1) if self.is_single else found
 
     def _smaller(self, sampler: Any, trace: Any, error: BaseException, timed: Timed, tried: int) -> Exception:
         """Return the failure of the smallest trace found that fails alike."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairdraw.statistical._configurations import Configuration
+    from fairdraw.statistical._slice_check import SliceCheck
     from fairdraw.statistical._workloads import Supports
 
 __all__ = ["CHECKS", "DISTRIBUTION_CHECKS"]
@@ -90,7 +91,7 @@ def _distribution(
     )
 
 
-_LISTED = (
+_LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
     # 1xx: what is emitted, and how much is accepted
     _distribution(
         "DIST101",
@@ -659,5 +660,5 @@ _LISTED = (
 DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
 """Checks that draw; each has its share of the run's false-fail rate."""
 
-CHECKS: tuple[DistributionCheck | StratifiedCheck, ...] = (*DISTRIBUTION_CHECKS, *STRATIFIED_CHECKS)
+CHECKS: tuple[DistributionCheck | SliceCheck | StratifiedCheck, ...] = (*DISTRIBUTION_CHECKS, *STRATIFIED_CHECKS)
 """Every statistical check of the contract; those with stratified noise (6xx) are deterministic and have no share."""

@@ -15,6 +15,7 @@ from fairdraw.statistical._sampling_traces import SLICES
 from fairdraw.statistical._sampling_workloads import drafts, largest, production, small_distributions
 
 if TYPE_CHECKING:
+    from fairdraw.statistical._slice_check import SliceCheck
     from fairdraw.statistical._workloads import Workload
 
 __all__ = ["CHECKS"]
@@ -48,7 +49,7 @@ def _distribution(
     return DistributionCheck(code, title, text, "sampling", "statistical", needs, workload, tables, **fields)
 
 
-_LISTED = (
+_LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
     _distribution(
         "DIST701",
         "tokens follow the softmax of their logits",
@@ -329,4 +330,6 @@ _LISTED = (
     SLICES,
 )
 
-CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
+CHECKS: tuple[DistributionCheck | SliceCheck, ...] = tuple(
+    dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED
+)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "dtype": ("float32", "bfloat16", "float16", "float32"),
-    "layout": ("contiguous", "sliced", "contiguous", "transposed"),
+    "layout": ("contiguous", "sliced", "contiguous", "transposed", "huge-stride"),
     "noise": ("call", "some seeds", "all seeds", "explicit"),
     "drafts": ("dense", "one-hot"),
     "lengths": ("equal", "ragged", "ragged", "some none", "long"),
@@ -68,6 +68,7 @@ _NEEDS: dict[tuple[str, Any], Capability] = {
     ("dtype", "float16"): Capability.HALF_LOGITS,
     ("layout", "sliced"): Capability.STRIDED_INPUTS,
     ("layout", "transposed"): Capability.STRIDED_INPUTS,
+    ("layout", "huge-stride"): Capability.STRIDED_INPUTS,
     ("noise", "some seeds"): Capability.REQUEST_SEEDS,
     ("noise", "all seeds"): Capability.REQUEST_SEEDS,
     ("noise", "explicit"): Capability.EXPLICIT_NOISE,
@@ -201,7 +202,6 @@ class RejectionTrace(Recipe):
     calls: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
     flat: bool = False
-    by_position: bool = False
 
     def __post_init__(self) -> None:
         one_of("RejectionTrace", "walk", self.walk, WALKS)
@@ -228,8 +228,8 @@ class RejectionTrace(Recipe):
 
 
 def rejection_trace_for(sampler: Any, *fields: Any, flat: bool = False) -> RejectionTrace:  # Any: of the contract
-    """Return a trace for `sampler`, with seeds that stay if it draws by (seed, position)."""
-    return RejectionTrace(*fields, flat=flat, by_position=False)
+    """Return a trace for `sampler`."""
+    return replace(RejectionTrace(*fields), flat=flat)
 
 
 # -- rows of a trace --------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class _Player:
         if setting["nan"] and len(request) > 1:
             has_nan[owner[number % len(owner)]] = True
         batch = self._batch(setting, rows, lengths, row, kinds, draft_probs, drafts, owner, has_nan)
-        return RejectionCall(
+        call = RejectionCall(
             number,
             setting,
             batch,
@@ -327,6 +327,9 @@ class _Player:
             None if draft_probs is None else draft_probs.astype(np.float64),
             has_nan,
         )
+        if isinstance(call.noise, ExplicitNoise):
+            _aim(call, call.noise, bulk_rng("aim", trace.seed, number))
+        return call
 
     def _drafts(
         self,
@@ -399,6 +402,32 @@ class _Player:
             has_seed = (self._of(6, rows.request, 2) == 0) | (how == "all seeds")
             own = {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
         return SeededNoise(derive_seed("call", self.trace.seed, number), own)
+
+
+_AIMED = 2.0**-100
+"""An exponential with which a token wins its race, however small its probability is."""
+_BESIDE = 3e-4
+"""Relative: so near to a ratio, a uniform still decides clearly."""
+
+
+def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
+    """Move half of the uniforms beside the ratios that they decide on, and half of the races to residuals' edges."""
+    chance, how = call.acceptance(), rng.integers(8, size=len(call.owner))
+    beside = {0: chance * (1 - _BESIDE), 1: np.minimum(chance * (1 + _BESIDE), 1 - 2.0**-53), 2: 0 * chance}
+    uniforms = noise.uniforms.cpu().numpy().copy()
+    for which, values in beside.items():
+        uniforms[how == which] = values[how == which]
+    noise.uniforms.copy_(torch.from_numpy(uniforms))
+    firsts = np.flatnonzero(call.place == 0)
+    residuals = call.residuals(firsts)
+    least = np.argmin(np.where(residuals > 0, residuals, np.inf), axis=1)
+    drafted = np.maximum(call.drafts[firsts], 0)
+    any_token = rng.integers(residuals.shape[1], size=len(firsts))
+    aim = rng.integers(6, size=len(firsts))
+    for which, tokens in enumerate((least, drafted, any_token)):
+        rows = aim == which
+        owners, ids = torch.from_numpy(call.owner[firsts][rows]), torch.from_numpy(tokens[rows].astype(np.int64))
+        noise.exponentials[owners, ids] = _AIMED
 
 
 def _selected(call: RejectionCall, rows: Sequence[int]) -> RejectionCall:

@@ -45,9 +45,9 @@ _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
 """What is left of a row: all of it, one residue class of the ids, the ends, the lower or the upper half."""
 
-_TEMPERATURES = (1.0, 0.7, 1.3, 2.0, 0.2, 1e-4, 9.0, 1.0)
-_TOP_PS = (0.9, 0.5, 0.1, 0.99, 1e-6, 1 - 2.0**-24)
-_MIN_PS = (0.05, 0.5, 1.0, 1e-6, 0.2)
+_TEMPERATURES = (1.0, 0.7, 1.3, 2.0, 0.2, 9.0, 1.0, 2e-5, 1e-4, 0.999, 1.001, 100.0)
+_TOP_PS = (0.9, 0.5, 0.1, 0.99, 1e-6, 1e-4, 0.9999, 1 - 2.0**-24)
+_MIN_PS = (0.05, 0.5, 1.0, 1e-6, 0.2, 1e-4, 0.999)
 _STARTS = (0, 2**15, 2**16, 2**20, 2**24, 2**31, 2**32, 2**40)
 """Positions near which requests begin: numbers that fewer bits cannot count beyond."""
 
@@ -56,7 +56,7 @@ NUM_PARAMETERS = 24
 
 _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "dtype": ("float32", "bfloat16", "float16", "float32"),
-    "layout": ("contiguous", "sliced", "contiguous", "transposed"),
+    "layout": ("contiguous", "sliced", "contiguous", "transposed", "huge-stride"),
     "noise": ("call", "some seeds", "all seeds", "explicit"),
     "filters": ("all", "none", "top_k", "top_p", "min_p", "top_k top_p"),
     "greedy": ("some", "none", "all", "one"),
@@ -68,6 +68,7 @@ _NEEDS = {
     ("dtype", "float16"): Capability.HALF_LOGITS,
     ("layout", "sliced"): Capability.STRIDED_INPUTS,
     ("layout", "transposed"): Capability.STRIDED_INPUTS,
+    ("layout", "huge-stride"): Capability.STRIDED_INPUTS,
     ("noise", "some seeds"): Capability.REQUEST_SEEDS,
     ("noise", "all seeds"): Capability.REQUEST_SEEDS,
     ("noise", "explicit"): Capability.EXPLICIT_NOISE,
@@ -164,10 +165,10 @@ class SamplingTrace(Recipe):
         return SamplingTrace(**{**data, **tuples, "filters": policy})
 
 
-def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace:  # Any: a token sampler; a trace's own
+def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace:  # Any: a token sampler; a trace's
     """Return a trace for `sampler`: under its policy, with seeds that stay if it draws by (seed, position)."""
     by_position = Capability.COUNTER_NOISE in sampler.capabilities
-    return SamplingTrace(*fields, flat=flat, by_position=by_position, filters=filter_policy(sampler))
+    return replace(SamplingTrace(*fields), flat=flat, by_position=by_position, filters=filter_policy(sampler))
 
 
 # -- rows and parameters of a trace -----------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ class _Player:
             number,
             setting,
             self._batch(setting, rows, row, parameters, given, is_greedy, is_nan),
-            self._noise(setting["noise"], number, rows),
+            self._noise(setting["noise"], number, rows, support),
             rows,
             support,
             kinds,
@@ -300,11 +301,12 @@ class _Player:
         )
         return batch if self.device == "cpu" else batch.to(self.device)
 
-    def _noise(self, how: str, number: int, rows: ServedRows) -> SamplingNoise:
+    def _noise(self, how: str, number: int, rows: ServedRows, support: Support) -> SamplingNoise:
         if how == "explicit":
             rng = bulk_rng("exponentials", self.trace.seed, number)
             shape = (len(rows.request), self.trace.vocab_size)
             drawn = np.maximum(rng.standard_exponential(shape, dtype=np.float32), np.float32(2.0**-25))
+            _aim(drawn, support, rng)
             return RaceNoise(torch.from_numpy(drawn).to(self.device))
         own: dict[int, int] = {}
         if how != "call":
@@ -313,6 +315,25 @@ class _Player:
             has_seed = (self._of(6, rows.request, 2) == 0) | (how == "all seeds")
             own = {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
         return SeededNoise(derive_seed("call", self.trace.seed, number), own)
+
+
+_AIMED = np.float32(2.0**-100)
+"""An exponential with which a token wins its race, however small its probability is."""
+
+
+def _aim(
+    exponentials: NDArray[np.float32],  # [batch_size, vocab_size] float32, written
+    support: Support,
+    rng: np.random.Generator,
+) -> None:
+    """Aim half of the rows at the edges of their supports: the least token that is kept, the best that is not, any."""
+    least = np.argmin(np.where(support.required, support.probs, np.inf), axis=1)
+    best_outside = np.argmax(np.where(support.allowed, -1.0, support.probs), axis=1)
+    any_token = rng.integers(exponentials.shape[1], size=len(exponentials))
+    aim = rng.integers(6, size=len(exponentials))
+    for which, tokens in enumerate((least, best_outside, any_token)):
+        rows = np.flatnonzero(aim == which)
+        exponentials[rows, tokens[rows]] = _AIMED
 
 
 class _Supports:

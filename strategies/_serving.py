@@ -45,12 +45,12 @@ class ServedRows:
     @property
     def is_new(self) -> Ints:
         """1 where this is the request's first call."""
-        return (self.age == 0).astype(np.int64)
+        return np.asarray(self.age == 0, dtype=np.int64)
 
     @property
     def has_moved(self) -> Ints:
         """1 where the request was in the batch before, in another row."""
-        return ((self.age > 0) & (self.owner_before != self.request)).astype(np.int64)
+        return np.asarray((self.age > 0) & (self.owner_before != self.request), dtype=np.int64)
 
     def taken(self, rows: Ints) -> ServedRows:
         """Return some of the rows."""
@@ -174,8 +174,8 @@ def of_request(salt: np.int64, what: int, request: Ints, modulus: int) -> Ints: 
 def greedy_requests(how: str, is_one_of_some: NDArray[np.bool_]) -> NDArray[np.bool_]:  # [batch_size] bool
     """Return which requests are greedy: `none`, `all`, `one` in the middle, or `some`."""
     size = len(is_one_of_some)
-    one = np.arange(size) == size // 2
-    return {"none": np.zeros(size, bool), "all": np.ones(size, bool), "one": one, "some": is_one_of_some}[how]
+    chosen = {"none": False, "all": True, "one": np.arange(size) == size // 2, "some": is_one_of_some}[how]
+    return np.broadcast_to(np.asarray(chosen, dtype=bool), size)
 
 
 def settings_of_calls(

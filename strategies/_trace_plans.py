@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Capability
 from fairdraw.strategies._serving import vocabulary_walk
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) 
 
 def _vocabularies(can: Capabilities, number: int, seed: int) -> list[int]:
     """Return some vocabularies of the walk; another seed starts elsewhere."""
-    most = _MOST_VOCABULARY if "large-vocab" in can and not can.slow else 1025
+    most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can and not can.slow else 1025
     sizes = vocabulary_walk(most)
     if number >= len(sizes):
         return sizes
@@ -95,7 +96,7 @@ def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: 
     """Yield the traces of flat rows of a run: one draw in thousands that is another shows, and so does any lane."""
     can = sampler.capabilities
     plans = _SLOW_FLAT if can.slow else _FLAT.get(profile.name, _FLAT["ci"])
-    most = _MOST_VOCABULARY if "large-vocab" in can else 1025
+    most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can else 1025
     for number, plan in enumerate(plans):
         size, own = min(plan.vocab_size, most), derive_seed("flat", seed, number) % 2**20
         yield make(sampler, own, size, plan.most_rows, plan.walk, tuple(sorted(map(str, can.unsupported))), flat=True)

@@ -81,8 +81,8 @@ class Support:
     def row(self, number: int) -> Support:
         """Return one row of many."""
         slack = self.slack if np.ndim(self.slack) == 0 else float(self.slack[number, 0])
-        parts = (self.required, self.allowed, self.probs, self.is_distribution)
-        return Support(*(part[number] for part in parts), slack)
+        bounds = self.required[number], self.allowed[number]
+        return Support(*bounds, self.probs[number], self.is_distribution[number], slack)
 
     def distribution(self) -> Numbers:
         """Return the filtered distributions of settled rows.
@@ -170,8 +170,8 @@ def _filtered(whole: Support, parameters: Parameters, policy: FilterPolicy) -> S
 def _taken(support: Support, rows: NDArray[np.int64]) -> Support:
     """Return some rows of `support`."""
     slack = support.slack if np.ndim(support.slack) == 0 else support.slack[rows]
-    parts = (support.required, support.allowed, support.probs, support.is_distribution)
-    return Support(*(part[rows] for part in parts), slack)
+    bounds = support.required[rows], support.allowed[rows]
+    return Support(*bounds, support.probs[rows], support.is_distribution[rows], slack)
 
 
 def _put(support: Support, rows: NDArray[np.int64], part: Support) -> Support:
@@ -191,7 +191,7 @@ def _near(values: Numbers, to: Numbers, slack: Any) -> Flags:
 def _are_equal(probs: Numbers, to: Numbers, slack: Any) -> Flags:  # [num_rows, 1] bool
     """Whether what may be as large as `to` is as large as `to`, or clearly larger."""
     doubtful = _near(probs, to, slack) & (probs != to) & (probs <= to * (1 + 2 * slack))
-    return ~doubtful.any(axis=1, keepdims=True)
+    return np.asarray(~doubtful.any(axis=1, keepdims=True))
 
 
 def _min_p(found: Support, seen: Support, min_p: Numbers, policy: FilterPolicy) -> Support:
@@ -251,7 +251,7 @@ def _top_p(found: Support, seen: Support, top_p: Numbers, policy: FilterPolicy) 
 
 def _num_larger(ascending: Numbers, than: Numbers) -> NDArray[np.int64]:  # [num_rows, vocab_size] int64
     """Return how many numbers of a row are larger than each of `than`."""
-    return ascending.shape[1] - _search(ascending, than, right=True)
+    return np.asarray(ascending.shape[1] - _search(ascending, than, right=True))
 
 
 def _mass_not_smaller(ascending: Numbers, mass: Numbers, than: Numbers) -> Numbers:
