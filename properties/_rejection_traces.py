@@ -160,7 +160,7 @@ def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> NDArray[np.floa
 def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verified) -> None:
     random = ~call.batch.is_greedy.cpu().numpy() & ~call.has_nan
     uniforms, chance = noise.uniforms.cpu().numpy(), _ratio(call)
-    own = random[call.owner] & seen.reached
+    own = random[call.owner] & seen.reached & ((chance > _LEAST) | (chance <= 0))
     wrongly = own & seen.accepted & (chance * (1 + _MARGIN) < uniforms)
     _wrong(call, _any_token(call, wrongly), seen, "a draft was accepted beyond its uniform")
     missed = own & ~seen.accepted & (chance > uniforms * (1 + _MARGIN)) & (chance > 0)
@@ -176,6 +176,9 @@ def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verifi
         wrong[tokens[loses & call.has_residual(tokens)]] = True
         _wrong(call, _any_token(call, wrong), seen, "the recovered token does not win its race")
 
+
+_LEAST = 2.0**-100
+"""Smaller ratios may be those of denormal numbers."""
 
 _ROUNDED = 1e-2
 """Absolute, of scores: a difference of two float32 probabilities is off by 1e-7, and an exponential may be 1e-5."""

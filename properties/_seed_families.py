@@ -1,6 +1,6 @@
 """Seeds of a family: all of them draw different numbers, and each draws the same ones again.
 
-A seed's *signature* is what it draws from flat rows in some consecutive calls. Two seeds of one signature are drawn from
+A seed's *signature* is what it draws from flat rows in some consecutive calls. Two seeds of one signature are asked
 anew before they count as taken for each other.
 """
 

@@ -413,7 +413,7 @@ _BESIDE = 3e-4
 def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
     """Move half of the uniforms beside the ratios that they decide on, and half of the races to residuals' edges."""
     chance, how = call.acceptance(), rng.integers(8, size=len(call.owner))
-    beside = {0: chance * (1 - _BESIDE), 1: np.minimum(chance * (1 + _BESIDE), 1 - 2.0**-53), 2: 0 * chance}
+    beside = {0: chance * (1 - _BESIDE), 1: np.minimum(chance * (1 + _BESIDE), 1 - 2.0**-53), 2: 0 * chance + 2.0**-53}
     uniforms = noise.uniforms.cpu().numpy().copy()
     for which, values in beside.items():
         uniforms[how == which] = values[how == which]
