@@ -266,7 +266,7 @@ _FLAT_SIZE, _SLOW_SIZE, _BLOCKS = 8191, 1025, 4
 
 
 def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, trace: RejectionTrace) -> None:
-    """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart recover different tokens, and repeat them.
+    """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart recover different tokens, and repeat.
 
     Each has a draft that cannot be accepted, in four flat rows over a quarter of 8191 tokens, in consecutive calls.
     Seeds differ in their lower 32 bits, because torch's generator on a CPU takes no more.

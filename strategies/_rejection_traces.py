@@ -413,18 +413,23 @@ _BESIDE = 3e-4
 def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
     """Move half of the uniforms beside the ratios that they decide on, and half of the races to residuals' edges."""
     chance, how = call.acceptance(), rng.integers(8, size=len(call.owner))
-    beside = {0: chance * (1 - _BESIDE), 1: np.minimum(chance * (1 + _BESIDE), 1 - 2.0**-53), 2: 0 * chance + 2.0**-53}
+    least, most = 2.0**-53, 1 - 2.0**-53
+    beside = {
+        0: np.maximum(chance * (1 - _BESIDE), least),
+        1: np.clip(chance * (1 + _BESIDE), least, most),
+        2: np.full(len(chance), least),
+    }
     uniforms = noise.uniforms.cpu().numpy().copy()
     for which, values in beside.items():
         uniforms[how == which] = values[how == which]
     noise.uniforms.copy_(torch.from_numpy(uniforms))
     firsts = np.flatnonzero(call.place == 0)
     residuals = call.residuals(firsts)
-    least = np.argmin(np.where(residuals > 0, residuals, np.inf), axis=1)
+    rarest = np.argmin(np.where(residuals > 0, residuals, np.inf), axis=1)
     drafted = np.maximum(call.drafts[firsts], 0)
     any_token = rng.integers(residuals.shape[1], size=len(firsts))
     aim = rng.integers(6, size=len(firsts))
-    for which, tokens in enumerate((least, drafted, any_token)):
+    for which, tokens in enumerate((rarest, drafted, any_token)):
         rows = aim == which
         owners, ids = torch.from_numpy(call.owner[firsts][rows]), torch.from_numpy(tokens[rows].astype(np.int64))
         noise.exponentials[owners, ids] = _AIMED
