@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
+from fairdraw._oracles.supports import log_error
 from fairdraw.protocols import Capability
 
 if TYPE_CHECKING:
@@ -33,16 +34,6 @@ _ANY = 2.0**1000
 
 # A probability below this may underflow in float32, or be kept by a sampler that works with logarithms.
 _UNDERFLOW = 2.0**-120
-
-
-def log_error(*magnitudes: float) -> float:
-    """How far formulas of a sampler's own may move a score, relative: `1e-5 + 2**-21 * (sum of magnitudes)`.
-
-    A logit, a log-probability or the logarithm of a random number of magnitude m is rounded by up to `2**-24 * m` in
-    float32. A division by the temperature, a product with its reciprocal and a difference of logarithms are a few such
-    roundings; eight are granted. Both of two compared scores may move.
-    """
-    return _SHIFT + 2.0**-21 * sum(magnitudes)
 
 
 def settled_requests(batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[int]:

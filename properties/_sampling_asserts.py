@@ -11,11 +11,10 @@ import torch
 from fairdraw._core import checks
 from fairdraw._core.sampling_harness import Sampled, draft_tokens, sample_tokens
 from fairdraw._oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
-from fairdraw._oracles.supports import Support, support_of
+from fairdraw._oracles.supports import Support, log_error, support_of
 from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._rejection_asserts import pick as pick
-from fairdraw.properties._rejection_settled import log_error
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
 from fairdraw.strategies.sampling import sampling_cases
 
@@ -86,7 +85,8 @@ def slack_of(sampler: TokenSampler, request: Request) -> float:
     if Capability.REFERENCE_ROUNDING in sampler.capabilities:
         return 0.0
     logits = np.abs(request.logits[np.isfinite(request.logits)])
-    return log_error(float(logits.max(initial=0.0)) / min(1.0, float(request.temperature) or 1.0))
+    slack: float = log_error(float(logits.max(initial=0.0)) / min(1.0, float(request.temperature) or 1.0))
+    return slack
 
 
 def supports_of(sampler: TokenSampler, batch: SamplingBatch) -> list[Support | None]:

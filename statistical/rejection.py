@@ -12,6 +12,7 @@ from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT,
 from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_checks import PAIR_CHECKS
+from fairdraw.statistical._rejection_traces import SLICES
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical._trimming import TRIM_CHECKS
 from fairdraw.statistical._workloads import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairdraw.statistical._configurations import Configuration
+    from fairdraw.statistical._slice_check import SliceCheck
     from fairdraw.statistical._workloads import Supports
 
 __all__ = ["CHECKS", "DISTRIBUTION_CHECKS"]
@@ -89,7 +91,7 @@ def _distribution(
     )
 
 
-_LISTED = (
+_LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
     # 1xx: what is emitted, and how much is accepted
     _distribution(
         "DIST101",
@@ -652,10 +654,11 @@ _LISTED = (
     # 8xx: a drafter and its verifier
     *PAIR_CHECKS,
     *TRIM_CHECKS,
+    SLICES,
 )
 
 DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
 """Checks that draw; each has its share of the run's false-fail rate."""
 
-CHECKS: tuple[DistributionCheck | StratifiedCheck, ...] = (*DISTRIBUTION_CHECKS, *STRATIFIED_CHECKS)
+CHECKS: tuple[DistributionCheck | SliceCheck | StratifiedCheck, ...] = (*DISTRIBUTION_CHECKS, *STRATIFIED_CHECKS)
 """Every statistical check of the contract; those with stratified noise (6xx) are deterministic and have no share."""

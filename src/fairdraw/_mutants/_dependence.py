@@ -36,7 +36,7 @@ _TINY = 2.0**-60
 
 def right_numbers(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:  # [num_rows, width] float64
     """What every member would draw without its fault."""
-    return np.random.default_rng(seed).random((num_rows, width))
+    return np.random.default_rng(seed % 2**64).random((num_rows, width))
 
 
 class _Verifying(DistributionSampler):
@@ -69,7 +69,7 @@ class _StratifiedDrafts(_Verifying):
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         drawn = super().draw(batch, seed)
-        strata = np.random.default_rng([seed, 2]).permutation(drawn.uniforms.size)
+        strata = np.random.default_rng([seed % 2**64, 2]).permutation(drawn.uniforms.size)
         return replace(drawn, uniforms=((strata + drawn.uniforms) / max(1, strata.size)).astype(np.float32))
 
 
@@ -101,7 +101,7 @@ def _races(uniforms: Uniforms) -> NDArray[Any]:
 def _with_own_rows(drawn: Uniforms, own: dict[int, int], made: Any) -> Uniforms:
     """Rows of requests with seeds are drawn from these, as `made.request_seed` reads them."""
     for request, seed in own.items():
-        drawn[request] = np.random.default_rng(made.request_seed(request, seed)).random(drawn.shape[1])
+        drawn[request] = np.random.default_rng(made.request_seed(request, seed) % 2**64).random(drawn.shape[1])
     return drawn
 
 
@@ -198,7 +198,7 @@ def lagged_fibonacci(near: int, far: int, _: Memory, seed: int, num_rows: int, w
 
 def strata(block: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Stratified over blocks of rows, in random order: variance reduction where none is wanted."""
-    rng, size = np.random.default_rng(seed), block or num_rows
+    rng, size = np.random.default_rng(seed % 2**64), block or num_rows
     blocks = -(-num_rows // size)
     ranks = np.argsort(rng.random((blocks, size, width)), axis=1).reshape(blocks * size, width)[:num_rows]
     return np.asarray((ranks + rng.random((num_rows, width))) / size)
@@ -206,13 +206,13 @@ def strata(block: int, _: Memory, seed: int, num_rows: int, width: int) -> Unifo
 
 def low_discrepancy(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Multiples of the golden ratio, shifted at random: a quasi-random sequence over the rows."""
-    shift = np.random.default_rng(seed).random((1, width))
+    shift = np.random.default_rng(seed % 2**64).random((1, width))
     return np.asarray((shift + np.arange(num_rows)[:, None] * 0.6180339887498949) % 1)
 
 
 def groups_of_rows(num_groups: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Rows take numbers from a small pool, at random: any two share them now and then."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed % 2**64)
     return rng.random((num_groups, width))[rng.integers(0, num_groups, num_rows)]
 
 
@@ -242,13 +242,13 @@ def counter_wraps(period: int, memory: Memory, seed: int, num_rows: int, width: 
     """Row `n` of a session has the numbers of row `n - period`: a counter of rows that wraps."""
     first = memory.get("rows", 0)
     memory["rows"] = first + num_rows
-    stream = memory.setdefault(width, np.random.default_rng(seed).random((period, width)))
+    stream = memory.setdefault(width, np.random.default_rng(seed % 2**64).random((period, width)))
     return np.asarray(stream[(first + np.arange(num_rows)) % period])
 
 
 def seed_plus_row(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Row `r` is drawn from `seed + r`: the next row of the call before, if seeds follow each other."""
-    return np.stack([np.random.default_rng(seed + row).random(width) for row in range(num_rows)])
+    return np.stack([np.random.default_rng((seed + row) % 2**64).random(width) for row in range(num_rows)])
 
 
 def read_seed(read: Callable[[int], int], _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
@@ -646,7 +646,7 @@ def _philox(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
 
 def _other_order(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """PCG64 in another order: columns first, the rows of a call from the last to the first."""
-    return np.ascontiguousarray(np.random.default_rng([seed, 1]).random((width, num_rows)).T[::-1])
+    return np.ascontiguousarray(np.random.default_rng([seed % 2**64, 1]).random((width, num_rows)).T[::-1])
 
 
 def _torch_floats(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:

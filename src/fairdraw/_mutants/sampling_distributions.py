@@ -24,6 +24,10 @@ Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
 
+_STRIDE = 0x9E3779B97F4A7C15
+"""Between the seeds of a request's positions."""
+
+
 class DistributionTokenSampler:
     """Correct: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
 
@@ -46,14 +50,14 @@ class DistributionTokenSampler:
 
     def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
         """Exponentials of the call; those of requests with seeds from their seeds."""
-        drawn = np.random.default_rng(noise.seed).standard_exponential((batch.batch_size, batch.vocab_size))
+        drawn = np.random.default_rng(noise.seed % 2**64).standard_exponential((batch.batch_size, batch.vocab_size))
         for request, seed in noise.request_seeds.items():
-            drawn[request] = self.own_row(seed, batch.vocab_size)
+            drawn[request] = self.own_row(seed + int(batch.positions[request]) * _STRIDE, batch.vocab_size)
         return drawn
 
     def own_row(self, seed: int, size: int) -> Floats:
         """The exponentials of a request with a seed."""
-        return np.random.default_rng(seed).standard_exponential(size)
+        return np.random.default_rng(seed % 2**64).standard_exponential(size)
 
     def distribution(self, batch: SamplingBatch) -> Floats:
         """The distribution of each row after temperature and filters."""
@@ -75,7 +79,9 @@ class DistributionTokenSampler:
         greedy = batch.is_greedy.numpy()
         divisor = np.where(greedy[:, None], 1.0, self.temperature(_column(batch.temperature)))
         probs = np.asarray(softmax(batch.logits.double().numpy() / divisor, axis=1))
-        probs[greedy] = np.eye(batch.vocab_size)[probs[greedy].argmax(axis=1)] if greedy.any() else 0
+        best = probs[greedy].argmax(axis=1)
+        probs[greedy] = 0
+        probs[np.flatnonzero(greedy), best] = 1
         return probs
 
     def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
@@ -122,7 +128,12 @@ def right_distribution(
     sampler: type[DistributionTokenSampler] = DistributionTokenSampler, filters: FilterPolicy | None = None
 ) -> FunctionTokenSampler:
     """A class as a sampler and drafter, under its name."""
-    made, unsupported = sampler(), {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
+    made = sampler()
+    unsupported = {
+        Capability.EXPLICIT_NOISE.value: "draws its own numbers",
+        Capability.NAN_LOGITS.value: "NaN is caught before",
+        Capability.REFERENCE_ROUNDING.value: "computes in float64",
+    }
     return token_sampler(
         made.sample, drafting=made.draft, name=in_words(sampler), unsupported=unsupported, filters=filters
     )
@@ -311,7 +322,7 @@ class SeededRequestsTakeUniforms(DistributionTokenSampler):
     """Requests with seeds race with uniforms instead of exponentials: nearly right for probable tokens alone."""
 
     def own_row(self, seed: int, size: int) -> Floats:
-        return np.random.default_rng(seed).random(size)
+        return np.random.default_rng(seed % 2**64).random(size)
 
 
 @_as_mutant("DIST713", min_draws=50_000)
@@ -483,7 +494,7 @@ class UnseededRequestsTakeUniformsBesideSeededOnes(DistributionTokenSampler):
         drawn = super().draw(batch, noise)
         others = np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds))
         if noise.request_seeds:
-            drawn[others] = np.random.default_rng(noise.seed).random((others.size, batch.vocab_size))
+            drawn[others] = np.random.default_rng(noise.seed % 2**64).random((others.size, batch.vocab_size))
         return drawn
 
 

@@ -1,17 +1,19 @@
-"""Which tokens a correct sampler must keep, and which it may: supports, with tokens that depend on rounding left open.
+"""Which tokens a correct sampler must keep, and which it may: supports of many rows at once, as arrays.
 
 A token whose cumulative mass lies within rounding of `top_p` is kept by one correct sampler and removed by another; of
-tokens tied at an edge some samplers keep all and some a few. `Support.required` is what every correct sampler keeps,
-`Support.allowed` what one of them does. If both agree, the row is *settled*: its distribution is known.
+tokens tied at an edge some samplers keep all and some a few. `required` is what every correct sampler keeps, `allowed`
+what one of them does. If both agree, the row is *settled*: its distribution is known.
 
 A sampler that does not support `reference-rounding` computes by formulas of its own; `slack` says how far they may move
 each probability. Tokens that are nearer to each other than that are in no order.
+
+Every function here takes whole batches; `support_of` is a batch of one row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,145 +23,262 @@ if TYPE_CHECKING:
     from fairdraw._oracles.sampling import Request
     from fairdraw.protocols import FilterPolicy
 
+    Flags = NDArray[np.bool_]
+    Numbers = NDArray[np.float64]
+
 _DENORMAL = 2.0**-149
 """Float32's least number: by so much a probability and a threshold may be rounded, however small they are."""
 _ROUNDING = 1e-5
 """Relative, for ratios of probabilities; absolute, for sums of them. A float32 softmax and sum over 151936 tokens stay
 within 2e-6 of the exact values, a sum in float32 from the smallest up within 1e-5."""
 
+# Summing 151936 float32 numbers in another order moves the sum by less than 1e-6 relative; ten times that is clear.
+_SHIFT = 1e-5
+
+
+def log_error(*magnitudes: Any) -> Any:  # a float, or an array of the magnitudes' shape
+    """Return how far formulas of a sampler's own may move a score, relative: `1e-5 + 2**-21 * (sum of magnitudes)`.
+
+    A logit, a log-probability or the logarithm of a random number of magnitude m is rounded by up to `2**-24 * m` in
+    float32. A division by the temperature, a product with its reciprocal and a difference of logarithms are a few such
+    roundings; eight are granted. Both of two compared scores may move.
+    """
+    return _SHIFT + 2.0**-21 * sum(magnitudes)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the requests of a batch ask of their rows; a filter that is off has the value that keeps every token."""
+
+    temperature: NDArray[np.float32]  # [num_rows] float32, above 0
+    top_k: NDArray[np.int64]  # [num_rows] int64, `vocab_size` if off
+    top_p: Numbers  # [num_rows] float64, 1 if off
+    min_p: Numbers  # [num_rows] float64, 0 if off
+
 
 @dataclass(frozen=True)
 class Support:
-    """Lower and upper bound of a row's support, and the distribution that is filtered."""
+    """Lower and upper bounds of rows' supports, and the distributions that are filtered.
 
-    required: NDArray[np.bool_]  # [vocab_size] bool
-    allowed: NDArray[np.bool_]  # [vocab_size] bool
-    probs: NDArray[np.float64]  # [vocab_size] float64
-    slack: float = 0.0
+    Arrays have a row per request, or none of that dimension if they are of one row (`row`).
+
+    Args:
+        is_distribution: Whether the row's logits have a distribution at all; NaN and +inf have none.
+        slack: Relative; how far a probability may be from its value, beyond what float32 sums do.
+    """
+
+    required: Flags  # [num_rows, vocab_size] bool
+    allowed: Flags  # [num_rows, vocab_size] bool
+    probs: Numbers  # [num_rows, vocab_size] float64
+    is_distribution: Flags  # [num_rows] bool
+    slack: Any = 0.0  # a float, or [num_rows, 1] float64
 
     @property
-    def is_settled(self) -> bool:
-        return bool((self.required == self.allowed).all())
+    def is_settled(self) -> Any:  # bool of one row, else [num_rows] bool
+        """Whether each row has one right distribution."""
+        return (self.required == self.allowed).all(axis=-1)
 
-    def distribution(self) -> NDArray[np.float64]:  # [vocab_size] float64
-        """The filtered distribution of a settled row.
+    def row(self, number: int) -> Support:
+        """Return one row of many."""
+        slack = self.slack if np.ndim(self.slack) == 0 else float(self.slack[number, 0])
+        bounds = self.required[number], self.allowed[number]
+        return Support(*bounds, self.probs[number], self.is_distribution[number], slack)
+
+    def distribution(self) -> Numbers:
+        """Return the filtered distributions of settled rows.
 
         Raises:
-            ValueError: If the row is not settled: it has several right distributions.
+            ValueError: If a row is not settled: it has several right distributions.
         """
-        if not self.is_settled:
+        if not np.all(self.is_settled):
             raise ValueError(
                 "distribution: required != allowed, but the support must be settled. Ask is_settled first."
             )
         kept = np.where(self.allowed, self.probs, 0.0)
-        return np.asarray(kept / kept.sum())
+        return np.asarray(kept / kept.sum(axis=-1, keepdims=True))
 
-    def narrowed(self, required: NDArray[np.bool_], allowed: NDArray[np.bool_]) -> Support:
+    def narrowed(self, required: Flags, allowed: Flags) -> Support:
+        """Return what both this and another filter keep."""
         return replace(self, required=self.required & required, allowed=self.allowed & allowed)
 
-    def under(self, probs: NDArray[np.float64]) -> Support:  # [vocab_size] float64
-        """The same tokens under another distribution, as far as it gives them probability."""
-        return replace(_whole(probs), slack=self.slack).narrowed(self.required, self.allowed)
+    def under(self, probs: Numbers) -> Support:
+        """Return the same tokens under another distribution, as far as it gives them probability."""
+        return replace(self, probs=probs).narrowed(*_bounds(probs))
 
 
 def support_of(request: Request, policy: FilterPolicy, slack: float = 0.0) -> Support | None:
-    """The support of one random request under `policy`; `None` if its logits have no distribution.
+    """Return the support of one random request under `policy`; `None` if its logits have no distribution."""
+    size = request.logits.size
+    parameters = Parameters(
+        np.array([request.temperature], dtype=np.float32),
+        np.array([size if request.top_k is None else request.top_k]),
+        np.array([1.0 if request.top_p is None else request.top_p]),
+        np.array([0.0 if request.min_p is None else request.min_p]),
+    )
+    found = supports_of_rows(request.logits[None], parameters, policy, slack).row(0)
+    return found if found.is_distribution else None
 
-    Args:
-        slack: Relative; how far a probability may be from its value, beyond what float32 sums do.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
+
+def supports_of_rows(
+    logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
+    parameters: Parameters,
+    policy: FilterPolicy,
+    slack: Any = 0.0,  # a float, or [num_rows, 1] float64
+) -> Support:
+    """Return the supports of random requests under `policy`."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         # The float32 quotient: two logits may be tied after the division that were not before.
-        scaled = (request.logits / request.temperature).astype(np.float64)
-    if not np.isfinite(scaled.max()):
-        return None
-    at_temperature = _softmax(scaled)
+        scaled = (logits / parameters.temperature[:, None]).astype(np.float64)
+    is_distribution = np.isfinite(scaled.max(axis=1))
+    safe = np.where(is_distribution[:, None], scaled, 0.0)
+    at_temperature = softmax_of_rows(safe)
     if policy.temperature == "first":
-        return _filtered(replace(_whole(at_temperature), slack=slack), request, policy)
-    as_given = _softmax(request.logits.astype(np.float64))
+        whole = Support(*_bounds(at_temperature), at_temperature, is_distribution, slack)
+        return _filtered(whole, parameters, policy)
+    as_given = softmax_of_rows(np.where(is_distribution[:, None], logits.astype(np.float64), 0.0))
     # A token that is too rare to be seen by a filter may be frequent enough at the temperature.
-    whole = replace(_whole(as_given), allowed=np.ones(as_given.size, dtype=bool), slack=slack)
-    return _filtered(whole, request, policy).under(at_temperature)
+    required, _ = _bounds(as_given)
+    whole = Support(required, np.ones_like(required), as_given, is_distribution, slack)
+    return _filtered(whole, parameters, policy).under(at_temperature)
 
 
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:  # [vocab_size] float64
+def softmax_of_rows(logits: Numbers) -> Numbers:  # [num_rows, vocab_size] float64
+    """Return the softmax of each row."""
     with np.errstate(under="ignore"):
-        weights = np.exp(logits - logits.max())
-    return np.asarray(weights / weights.sum())
+        weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
-def _whole(probs: NDArray[np.float64]) -> Support:  # [vocab_size] float64
-    """A probability that underflows in float32 may be 0 in one sampler and denormal in another."""
-    return Support(probs >= 2.0**-120, probs >= 2.0**-151, probs)
+def _bounds(probs: Numbers) -> tuple[Flags, Flags]:
+    """Return what surely and what perhaps has probability: what underflows may be 0 in one sampler only."""
+    return probs >= 2.0**-120, probs >= 2.0**-151
 
 
-def _filtered(whole: Support, request: Request, policy: FilterPolicy) -> Support:
+def _filtered(whole: Support, parameters: Parameters, policy: FilterPolicy) -> Support:
     found = whole
     for name in policy.order:
-        seen = whole if policy.joint else found
-        found = _FILTERS[name](found, seen, request, policy)
+        is_on, apply = _FILTERS[name]
+        rows = np.flatnonzero(is_on(parameters, whole.probs.shape[1]))
+        if rows.size:
+            part = _taken(found, rows)
+            seen = _taken(whole, rows) if policy.joint else part
+            values = getattr(parameters, name)[rows, None]
+            found = _put(found, rows, apply(part, seen, values, policy))
     return found
 
 
-def _near(values: NDArray[np.float64], to: float, slack: float) -> NDArray[np.bool_]:
-    """Which of these may be as large as `to`, or larger, once both have moved by `slack`."""
+def _taken(support: Support, rows: NDArray[np.int64]) -> Support:
+    """Return some rows of `support`."""
+    slack = support.slack if np.ndim(support.slack) == 0 else support.slack[rows]
+    bounds = support.required[rows], support.allowed[rows]
+    return Support(*bounds, support.probs[rows], support.is_distribution[rows], slack)
+
+
+def _put(support: Support, rows: NDArray[np.int64], part: Support) -> Support:
+    """Return `support` with `part` in these rows."""
+    if rows.size == len(support.probs):
+        return replace(part, slack=support.slack)
+    required, allowed = support.required.copy(), support.allowed.copy()
+    required[rows], allowed[rows] = part.required, part.allowed
+    return replace(support, required=required, allowed=allowed)
+
+
+def _near(values: Numbers, to: Numbers, slack: Any) -> Flags:
+    """Whether each value may be as large as `to`, or larger, once both have moved by `slack`."""
     return np.asarray(values >= to * (1 - 2 * slack))
 
 
-def _min_p(found: Support, seen: Support, request: Request, policy: FilterPolicy) -> Support:
-    if request.min_p is None:
-        return found
-    largest, rounding = found.probs.max(), _ROUNDING + 2 * found.slack
+def _are_equal(probs: Numbers, to: Numbers, slack: Any) -> Flags:  # [num_rows, 1] bool
+    """Whether what may be as large as `to` is as large as `to`, or clearly larger."""
+    doubtful = _near(probs, to, slack) & (probs != to) & (probs <= to * (1 + 2 * slack))
+    return np.asarray(~doubtful.any(axis=1, keepdims=True))
+
+
+def _min_p(found: Support, seen: Support, min_p: Numbers, policy: FilterPolicy) -> Support:
+    largest, rounding = found.probs.max(axis=1, keepdims=True), _ROUNDING + 2 * found.slack
     # One of those that may be the largest stays; the others only if all of them are equal.
     is_mode = (found.probs == largest) & _are_equal(found.probs, largest, found.slack)
-    least = request.min_p * largest
+    least = min_p * largest
     required = (found.probs >= least * (1 + rounding) + _DENORMAL) | is_mode
     return found.narrowed(required, found.probs >= least * (1 - rounding) - _DENORMAL)
 
 
-def _are_equal(probs: NDArray[np.float64], to: float, slack: float) -> bool:
-    """Whether what may be as large as `to` is as large as `to`, or clearly larger."""
-    return not bool((_near(probs, to, slack) & (probs != to) & (probs <= to * (1 + 2 * slack))).any())
-
-
-def _top_k(found: Support, seen: Support, request: Request, policy: FilterPolicy) -> Support:
-    """The k-th largest of more tokens is larger: bounds of the support give bounds of the threshold."""
-    if request.top_k is None:
-        return found
-    least = _kth_largest(seen.probs[seen.required], request.top_k)
-    most = _kth_largest(seen.probs[seen.allowed], request.top_k)
-    candidates, slack = seen.probs[seen.allowed], found.slack
-    keeps_all = int(_near(candidates, most, slack).sum()) <= request.top_k
-    if keeps_all or (policy.top_k_ties == "all" and _are_equal(candidates, most, slack)):
-        required = _near(found.probs, most, slack)
-    else:
-        required = found.probs > most * (1 + 2 * slack)
+def _top_k(found: Support, seen: Support, top_k: NDArray[np.int64], policy: FilterPolicy) -> Support:
+    """Return what top-k leaves. The k-th largest of more tokens is larger: bounds of one bound the other."""
+    slack = found.slack
+    least = _kth_largest(np.where(seen.required, seen.probs, 0.0), top_k)
+    most = _kth_largest(np.where(seen.allowed, seen.probs, 0.0), top_k)
+    candidates = np.where(seen.allowed, seen.probs, -1.0)
+    keeps_all = _near(candidates, most, slack).sum(axis=1, keepdims=True) <= top_k
+    if policy.top_k_ties == "all":
+        keeps_all |= _are_equal(candidates, most, slack)
+    required = np.where(keeps_all, _near(found.probs, most, slack), found.probs > most * (1 + 2 * slack))
     return found.narrowed(required, _near(found.probs, least, slack))
 
 
-def _kth_largest(probs: NDArray[np.float64], top_k: int) -> float:
-    return float(np.sort(probs)[-top_k]) if top_k <= probs.size else 0.0
+def _kth_largest(probs: Numbers, top_k: NDArray[np.int64]) -> Numbers:  # [num_rows, 1] float64
+    """Return the k-th largest probability of each row; 0 if it has fewer."""
+    place = np.clip(probs.shape[1] - top_k, 0, probs.shape[1] - 1)
+    return np.take_along_axis(np.sort(probs, axis=1), place, axis=1)
 
 
-def _top_p(found: Support, seen: Support, request: Request, policy: FilterPolicy) -> Support:
-    """A token stays if what is more probable has less than `top_p` of the mass."""
-    if request.top_p is None:
-        return found
+def _top_p(found: Support, seen: Support, top_p: Numbers, policy: FilterPolicy) -> Support:
+    """Return what top-p leaves: a token stays if what is more probable has less than `top_p` of the mass."""
     slack, rounding = found.slack, _ROUNDING + found.slack
     # Ties may leave nothing that is required.
-    least_mass, most_mass = (max(seen.probs[kept].sum(), 2.0**-1000) for kept in (seen.required, seen.allowed))
-    descending = np.sort(seen.probs)[::-1]
-    mass = np.append(0.0, np.cumsum(descending))
-    above = mass[np.searchsorted(-descending, -seen.probs * (1 + 2 * slack), side="left")]
-    tied = mass[np.searchsorted(-descending, -seen.probs * (1 - 2 * slack), side="right")] - above
+    least_mass, most_mass = (
+        np.maximum(np.where(kept, seen.probs, 0.0).sum(axis=1, keepdims=True), 2.0**-1000)
+        for kept in (seen.required, seen.allowed)
+    )
+    ascending = np.sort(seen.probs, axis=1)
+    descending = ascending[:, ::-1]
+    mass = np.concatenate([np.zeros((len(descending), 1)), np.cumsum(descending, axis=1)], axis=1)
+
+    def mass_of_larger(than: Numbers) -> Numbers:
+        return np.take_along_axis(mass, _num_larger(ascending, than), axis=1)
+
+    above = mass_of_larger(seen.probs * (1 + 2 * slack))
+    tied = _mass_not_smaller(ascending, mass, seen.probs * (1 - 2 * slack)) - above
     stay_together = policy.top_p_ties == "all"
-    others = 0.0 if stay_together and not slack else tied - seen.probs
-    is_mode = seen.probs == descending[0]
-    if not (_near(seen.probs, descending[0], slack).sum() == 1 or stay_together):
-        is_mode = np.zeros_like(is_mode)
-    is_mode &= _are_equal(seen.probs, descending[0], slack)
-    required = ((above + others) / least_mass < request.top_p - rounding) | is_mode
-    return found.narrowed(required, above / most_mass < request.top_p + rounding)
+    others = np.where(np.asarray(stay_together and slack == 0), 0.0, tied - seen.probs)
+    largest = descending[:, :1]
+    is_mode = (seen.probs == largest) & _are_equal(seen.probs, largest, slack)
+    if not stay_together:
+        is_mode &= _near(seen.probs, largest, slack).sum(axis=1, keepdims=True) == 1
+    required = ((above + others) / least_mass < top_p - rounding) | is_mode
+    return found.narrowed(required, above / most_mass < top_p + rounding)
 
 
-_FILTERS = {"min_p": _min_p, "top_k": _top_k, "top_p": _top_p}
+def _num_larger(ascending: Numbers, than: Numbers) -> NDArray[np.int64]:  # [num_rows, vocab_size] int64
+    """Return how many numbers of a row are larger than each of `than`."""
+    return np.asarray(ascending.shape[1] - _search(ascending, than, right=True))
+
+
+def _mass_not_smaller(ascending: Numbers, mass: Numbers, than: Numbers) -> Numbers:
+    """Return the mass of what is not smaller than each of `than`."""
+    return np.take_along_axis(mass, ascending.shape[1] - _search(ascending, than, right=False), axis=1)
+
+
+def _search(ascending: Numbers, values: Numbers, *, right: bool) -> NDArray[np.int64]:
+    """Return where each value would be inserted into its row: `np.searchsorted` for many rows.
+
+    Row by row if rows are wide, else by halving for all rows at once.
+    """
+    if ascending.shape[1] > 512:
+        side: Any = "right" if right else "left"  # Any: a literal
+        return np.stack([np.searchsorted(row, own, side=side) for row, own in zip(ascending, values, strict=True)])
+    low = np.zeros(values.shape, dtype=np.int64)
+    high = np.full(values.shape, ascending.shape[1], dtype=np.int64)
+    for _ in range(int(ascending.shape[1]).bit_length()):
+        middle = (low + high) // 2
+        found = np.take_along_axis(ascending, np.minimum(middle, ascending.shape[1] - 1), axis=1)
+        is_below = (found <= values if right else found < values) & (middle < high)
+        low, high = np.where(is_below, middle + 1, low), np.where(is_below, high, middle)
+    return low
+
+
+_FILTERS: dict[str, tuple[Any, Any]] = {  # Any: two functions, whether a filter is on and what it leaves
+    "min_p": (lambda given, size: given.min_p > 0, _min_p),
+    "top_k": (lambda given, size: given.top_k < size, _top_k),
+    "top_p": (lambda given, size: given.top_p < 1, _top_p),
+}

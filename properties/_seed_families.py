@@ -1,0 +1,63 @@
+"""Seeds of a family: all of them draw different numbers, and each draws the same ones again.
+
+A seed's *signature* is what it draws from flat rows in some consecutive calls. Two seeds of one signature are asked
+anew before they count as taken for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw._core.failures import CheckFailure
+from fairdraw._core.seeds import derive_seed
+from fairdraw.strategies._seed_families import seed_family
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import Capabilities
+
+    Ints = NDArray[np.int64]
+
+Signatures = Callable[[list[int], int], "Ints"]
+"""From seeds and a number to `[num_seeds, num_draws] int64`: what each draws; another number, other draws."""
+
+
+def families_are_apart(signatures: Signatures, can: Capabilities, seed: int, num_bits: int = 32) -> None:
+    """Raise unless all seeds of some families have signatures of their own, which repeat.
+
+    Args:
+        num_bits: In the lower of which seeds differ: torch's generator on a CPU takes no more than 32.
+
+    Error rates:
+        Two seeds count as one if two signatures of some 50 bits are equal: below 1e-20 for a right sampler.
+    """
+    bases = (derive_seed("base", seed) | 1, -(derive_seed("base", seed, 1) >> 1), 40 + seed % 10)
+    for number, base in enumerate(bases[:1] if can.slow else bases):
+        family = seed_family(base, num_bits=num_bits)
+        seeds = list(family)
+        first = signatures(seeds, 2 * number)
+        again = signatures(seeds[::-1], 2 * number)[::-1]
+        changed = np.flatnonzero((first != again).any(axis=1))
+        if changed.size:
+            words = family[seeds[changed[0]]]
+            raise CheckFailure(
+                f"seed {seeds[changed[0]]} ({words}, s = {base}) drew other tokens when it was asked again"
+            )
+        _are_distinct(signatures, first, family, base, 2 * number + 1)
+
+
+def _are_distinct(signatures: Signatures, found: Ints, family: dict[int, str], base: int, number: int) -> None:
+    seeds = list(family)
+    places: dict[bytes, int] = {}
+    for place, row in enumerate(found):
+        other = places.setdefault(row.tobytes(), place)
+        if other != place:
+            pair = [seeds[other], seeds[place]]
+            anew = signatures(pair, number)
+            if (anew[0] == anew[1]).all():
+                words = [f"{one} ({family[one]})" for one in pair]
+                raise CheckFailure(f"seeds {words[0]} and {words[1]} draw the same tokens, with s = {base}")
