@@ -25,7 +25,7 @@ from fairdraw.protocols import (
     SpecDecodeBatch,
 )
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import _laid_out
+from fairdraw.strategies._cases import strided_like
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._sampling_traces import NUM_ROWS, rows_of_dtypes
 from fairdraw.strategies._serving import (
@@ -382,7 +382,7 @@ class _Player:
             cu_num_draft_tokens=torch.from_numpy(np.cumsum(lengths).astype(np.int32)),
             max_spec_len=min(MAX_SPEC_LEN, max(counts) + setting["slack"]),
             draft_probs=None if draft_probs is None else torch.from_numpy(draft_probs[kinds]),
-            target_logits=_laid_out(logits, setting["layout"]),
+            target_logits=strided_like(logits, setting["layout"]),
             bonus_token_ids=torch.from_numpy(bonus)[:, None],
             temperature=torch.from_numpy(temperature),
         )

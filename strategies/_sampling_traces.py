@@ -18,7 +18,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SeededNoise, filter_policy
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import _laid_out
+from fairdraw.strategies._cases import strided_like
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving import (
     WALKS,
@@ -294,7 +294,7 @@ class _Player:
             for name, dtype in types.items()
         }
         batch = SamplingBatch(
-            logits=_laid_out(logits, setting["layout"]),
+            logits=strided_like(logits, setting["layout"]),
             temperature=torch.from_numpy(temperature),
             positions=torch.from_numpy(positions),
             **filters,  # type: ignore[arg-type]  # three tensors or None

@@ -64,7 +64,7 @@ UNJUDGED = {
 """Contract and capability to the reason why no distribution can be tested without it."""
 
 LEAST = {
-    "rejection": ("DIST301", "DIST302", "DIST401", "DIST402", "DIST504"),
+    "rejection": ("DIST301", "DIST302", "DIST401", "DIST402"),
     "sampling": ("DIST701", "DIST702", "DIST711"),
 }
 """Checks of distributions that are run whatever a sampler lacks."""

@@ -53,7 +53,7 @@ def test_stage_and_dependencies_are_fields_of_every_check() -> None:
 
 
 def test_acceptance_leads_before_recovery_and_recovery_before_nets() -> None:
-    distributions = [record(code) for code in ("DIST101", "DIST102", "DIST203", "DIST213", "DIST404", "DIST501")]
+    distributions = [record(code) for code in ("DIST101", "DIST102", "DIST203", "DIST213", "DIST404")]
     assert reported_codes(*distributions)[0] == "DIST203"
     assert reported_codes(*distributions, record("DIST104"))[:2] == ["DIST104", "DIST203"]
 
@@ -95,7 +95,7 @@ def test_supports_of_filters_wait_if_the_temperature_is_wrong() -> None:
 
 
 def test_checks_that_need_a_missing_capability_are_reported_once_and_last() -> None:
-    greedy = [record(code, needs=("greedy",)) for code in ("REJ201", "REJ202", "DIST502")]
+    greedy = [record(code, needs=("greedy",)) for code in ("REJ201", "REJ202", "REJ204")]
     kept = [record("REJ203", "passed", needs=("greedy",)), record("REJ101", "passed"), record("DIST101", "passed")]
     nan = record("REJ116", needs=("nan-logits",))
     causes = find_causes([*greedy, *kept, nan])
