@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from fairdraw._core.budget import BudgetEnded
-from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
+from fairdraw._core.checks import PROFILES, Check, Enough, OutOfTime, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability, penalty_policy
-from fairdraw.strategies.lifecycle import LifecycleMachine, Playing, Replace
+from fairdraw.strategies.lifecycle import LifecycleMachine, PlannedTraces, Playing, Replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,8 +73,11 @@ class LifecycleCheck(Check):
             The event traces follow from (seed, code) alone.
         """
         self.begin(sampler, reference, out_of_time)
-        tried, timed = 0, Timed(out_of_time)
+        tried, traces, timed = 0, 0, Timed(out_of_time)
+        last: Playing | None = None
         failing: list[BaseException] = []
+        chosen, is_planned = profile or PROFILES["ci"], issubclass(self.machine, PlannedTraces)
+        part, whole = (each.examples_for(sampler.capabilities, self.weight) for each in (chosen, chosen.whole))
 
         def seen(trace: EventTrace) -> None:
             nonlocal tried
@@ -83,6 +86,10 @@ class LifecycleCheck(Check):
                 timed.failed(trace, failing.pop())
 
         def on_event(playing: Playing, event: Event) -> None:
+            nonlocal traces, last
+            if playing is not last and not is_planned:
+                last, traces = playing, traces + 1
+                timed.begin_case(traces - 1, part, whole)
             timed.require_time()
             try:
                 self.body(playing, event)
@@ -90,21 +97,22 @@ class LifecycleCheck(Check):
                 failing[:] = [error]
                 raise
 
-        examples = (profile or PROFILES["ci"]).examples_for(sampler.capabilities, self.weight)
         shown = (sampler, reference) if self.differential else (sampler,)
         one_token = any(Capability.SEVERAL_TOKENS not in scanner.capabilities for scanner in shown)
         try:
             found = self.machine.search(
                 timed.guarded(sampler),
                 reference=timed.guarded(reference) if self.differential else None,
-                examples=examples,
+                examples=part if is_planned else whole,
                 seed=derive_seed("lives", seed, self.code),
                 seen=seen,
                 on_event=staticmethod(on_event),
                 trace=self.machine.trace.replace(one_token=one_token),
             )
+        except Enough:
+            return tried - 1  # the event of a trace that was not begun
         except BudgetEnded:
-            raise timed.ended(tried, f"the events of {examples} event traces") from None
+            raise timed.ended(tried, f"the events of {part} event traces") from None
         if found is not None:
             raise failed(found.error, found.lifecycle, tried, found.remarks)
         return tried

@@ -286,7 +286,7 @@ class Penalties:
         num_rows, kept = len(rows.request), is_plain(logits) and logits.dtype in FLOATS
         if not kept or logits.shape != (num_rows, self.vocab_size) or logits.device.type != self.device.type:
             raise ValueError(
-                f"{function}: logits are {list(logits.shape)} {logits.dtype} on {logits.device}, but they must be "
+                f"{function}: logits are {list(logits.shape)} on {logits.device}, {logits.dtype}, but they must be "
                 f"{[num_rows, self.vocab_size]} floats on {self.device}. Check the penalties' length, draft_token_ids, "
                 f"and the vocab_size and device that Penalties was made with."
             )

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
+from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded, is_cut, is_enough
 from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
@@ -63,8 +63,22 @@ class DistributionCheck(DrawnQuestion):
         return super().why_not(sampler, reference)
 
     def sampling_plan(self, sampler: RejectionSampler, profile: Profile) -> SamplingPlan:
-        """The workload, prepared for what `sampler` can draw under `profile`."""
-        return self.workload.sampling_plan(sampler, self.num_draws(sampler, profile))
+        """The workload, prepared for what `sampler` can draw under the whole of `profile`."""
+        return self.workload.sampling_plan(sampler, self.num_draws(sampler, profile.whole))
+
+    def planned(self, sampler: RejectionSampler, profile: Profile, seed: int) -> tuple[int, Plans]:
+        """How many checkpoints are drawn, and the plan of each table; both follow from the arguments alone.
+
+        The first ones, if `profile` is a part of another; all of them, if that part would show nothing.
+        """
+        sampling_plan, rate = self.sampling_plan(sampler, profile), self.share * false_fail_rate(seed)
+        own = {name: table for name, table in sampling_plan.tables.items() if name.startswith(self.tables)}
+        most = sampling_plan.num_checkpoints
+        part = min(most, math.ceil(most * profile.scale))
+        plans = plan_tables(own, part, rate)
+        if part == most or all(isinstance(plan, SamplePlan) for plan in plans.values()):
+            return part, plans
+        return most, plan_tables(own, most, rate)
 
     def num_draws(self, sampler: RejectionSampler, profile: Profile) -> int:
         """How many draws `profile` has for it, on the sampler's device."""
@@ -72,10 +86,8 @@ class DistributionCheck(DrawnQuestion):
         return super().num_draws(sampler, profile) * factor
 
     def plans(self, sampler: RejectionSampler, profile: Profile, seed: int) -> Plans:
-        """The plan of each table, which follows from the arguments alone."""
-        sampling_plan = self.sampling_plan(sampler, profile)
-        own = {name: table for name, table in sampling_plan.tables.items() if name.startswith(self.tables)}
-        return plan_tables(own, sampling_plan.num_checkpoints, self.share * false_fail_rate(seed))
+        """The plan of each table, as in `planned`."""
+        return self.planned(sampler, profile, seed)[1]
 
     def decide(
         self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
@@ -87,10 +99,11 @@ class DistributionCheck(DrawnQuestion):
         """
         sampling_plan, guarded_sampler = self.sampling_plan(sampler, profile), guarded(sampler, out_of_time)
         workload_seed = derive_seed("statistical", seed, self.workload.name)
+        num_checkpoints, plans = self.planned(sampler, profile, seed)
 
         def checkpoints() -> Iterator[Counts]:
-            for checkpoint in range(sampling_plan.num_checkpoints):
-                if out_of_time():
+            for checkpoint in range(num_checkpoints):
+                if out_of_time() or is_enough(out_of_time, checkpoint / sampling_plan.num_checkpoints):
                     return
                 try:
                     counts = shared_counts(guarded_sampler, sampling_plan, workload_seed, checkpoint)
@@ -98,7 +111,6 @@ class DistributionCheck(DrawnQuestion):
                     return
                 yield counts
 
-        plans = self.plans(sampler, profile, seed)
         return decide(sampling_plan.tables, plans, checkpoints(), self.share * false_fail_rate(seed))
 
     def run(
@@ -142,7 +154,7 @@ class DistributionCheck(DrawnQuestion):
             return num_draws
         if decision.verdict is Verdict.FAIL:
             error: Ended = decision_failure(decision)
-        elif decision.num_checkpoints < sampling_plan.num_checkpoints and out_of_time():
+        elif decision.num_checkpoints < sampling_plan.num_checkpoints and (chosen.scale < 1 or is_cut(out_of_time)):
             error = cut_short(decision.reason, num_draws) if num_draws else before_it_began()
         else:
             error = Inconclusive(f"the budget of draws shows too little: {decision.reason}")

@@ -55,9 +55,9 @@ def judged_tables(
     for check in checks:
         if not isinstance(check, DistributionCheck) or check.why_not(sampler) is not None:
             continue
-        sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, seed)
+        sampling_plan, (planned, plans) = check.sampling_plan(sampler, profile), check.planned(sampler, profile, seed)
         decision = check.decide(sampler, profile, seed, out_of_time)
-        was_cut = decision.verdict is Verdict.INCONCLUSIVE and decision.num_checkpoints < sampling_plan.num_checkpoints
+        was_cut = decision.verdict is Verdict.INCONCLUSIVE and decision.num_checkpoints < planned
         if was_cut and out_of_time():
             raise BudgetEnded
         for name, counts in decision.counts.items():

@@ -14,6 +14,7 @@ what a right suite finds: 0.22.0 draws recovered tokens with its drafter's noise
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -69,7 +70,9 @@ def rows_of(name: str, folder: Path | None, num_rows: int) -> list[Json]:
     checks = [check for check in all_checks(contract="rejection") if check.code in CODES]
     profile = PROFILES["ci"]
     share = checks[0].workload.share
-    profile = profile.scaled(num_rows / (share * checks[0].num_draws(sampler, profile)))
+    factor = num_rows / (share * checks[0].num_draws(sampler, profile))
+    draws, slow_draws = (round(factor * most) for most in (profile.draws, profile.slow_draws))
+    profile = dataclasses.replace(profile, draws=draws, slow_draws=slow_draws)
     session, rows = Session(profile=profile, seed=DEFAULT_SEED, crash_folder=None), []
     for check in checks:
         begin = time.monotonic()

@@ -161,7 +161,11 @@ def check_values(function: str, step: CounterStep) -> None:
     for name, rows, least in (("draft_probs", step.draft_probs, 0.0), ("draft_logits", step.draft_logits, -torch.inf)):
         if rows is not None:
             check_all(
-                function, name, rows, (rows >= least) & (rows < torch.inf), f"at least {least} and below infinity."
+                function,
+                name,
+                rows,
+                (rows >= least) & (rows < torch.inf),
+                f"at least {least} and below infinity. Correct the drafter.",
             )
     if step.draft_logsumexp is not None:
         rule = "finite. Use (draft_logits.float() / temperature).logsumexp(-1)."

@@ -96,7 +96,7 @@ def check_written(
     """
     reach = 1
     for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
-        if size > 1 and stride < reach:
+        if size > 1 and stride < reach and value.numel() > 0:
             raise ValueError(
                 f"{function}: {name}.stride()={list(value.stride())} with shape={list(value.shape)}, but entries that "
                 f"are written must not share memory. Use {name}.contiguous()."

@@ -20,9 +20,10 @@ from click.testing import CliRunner
 
 import fairdraw
 from fairdraw._cli import workers
-from fairdraw._cli.job import Job, Pace
+from fairdraw._cli.job import Job
 from fairdraw._cli.main import main
 from fairdraw._run.loading import load_sampler
+from fairdraw._run.pace import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -322,8 +323,8 @@ def test_output_that_cannot_be_written_is_no_success() -> None:
 def test_first_check_of_a_fresh_worker_waits_for_the_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading has another limit, ten minutes."""
     monkeypatch.setattr(workers, "_GRACE_SECONDS", 0.5)
-    worker = workers._Worker(Job("endings:stuck_at_once", profile="smoke"), Pace(), 0.5)
-    worker.order("run", "SAM101")
+    worker = workers._Worker(Job("endings:stuck_at_once", profile="smoke"), 0.5)
+    worker.order("run", Turn("SAM101"))
 
     def watch() -> None:
         for _ in range(600):
@@ -336,7 +337,7 @@ def test_first_check_of_a_fresh_worker_waits_for_the_call_alone(monkeypatch: pyt
 
 def test_answer_of_another_process_is_refused() -> None:
     """A child that a sampler forked has its parent's pipe."""
-    worker = workers._Worker(Job("sampling", profile="smoke"), Pace(), 60.0)
+    worker = workers._Worker(Job("sampling", profile="smoke"), 60.0)
     worker.order("load")
     worker.pipe.close()
     worker.pipe, theirs = Pipe()

@@ -12,7 +12,6 @@ from fairdraw._cli.main import main
 from fairdraw._core import pulse
 from fairdraw._core.checks import PROFILES
 from fairdraw._report.coverage import coverage_of
-from fairdraw._run import speed
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.protocols import rejection_sampler
@@ -97,11 +96,3 @@ def make(): return rejection_sampler(verify)
     assert "(not called again with as much as in a call of " in found.output
     assert "passed       REJ101" in found.output
     assert "INCOMPLETE: 2 of 3 checks did not finish: REJ612, REJ613; nothing else failed" in found.output
-
-
-def test_sampler_that_needs_long_for_wide_calls_is_not_timed_for_long() -> None:
-    """0.2 seconds are four probes of 0.05; a first call that takes ten of these is not made again."""
-    sampler, wide = wide_calls(lambda: time.sleep(0.5))
-    found = speed.measure(sampler, CHECKS, seconds=0.2)
-    assert len(wide) == 1
-    assert found.num_calls > 0

@@ -26,6 +26,7 @@ import sys
 import fairdraw
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
+from hypothesis.errors import UnsatisfiedAssumption  # the suite drops a case for its own
 
 class Aborted(Exception):
     """Says no to attributes, and has a `case` of its own."""
@@ -37,6 +38,7 @@ class Aborted(Exception):
 ERRORS = {
     "ValueError": ValueError, "Aborted": Aborted, "SystemExit": SystemExit,
     "CapabilityUnsupported": CapabilityUnsupported, "Inconclusive": Inconclusive, "CheckFailure": CheckFailure,
+    "UnsatisfiedAssumption": UnsatisfiedAssumption,
     "Group": lambda text: ExceptionGroup(text, [OSError()]),
 }
 
@@ -154,7 +156,10 @@ def test_exception_of_a_property_is_the_sampler_s(theirs: str, contract: str, at
     require_theirs(record_of(CODES[contract], raising_in(theirs, contract, attribute)), theirs)
 
 
-@pytest.mark.parametrize("kind", ["Aborted", "SystemExit", "CapabilityUnsupported", "Inconclusive", "CheckFailure"])
+@pytest.mark.parametrize(
+    "kind",
+    ["Aborted", "SystemExit", "CapabilityUnsupported", "Inconclusive", "CheckFailure", "UnsatisfiedAssumption"],
+)
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_no_kind_of_exception_is_mistaken_for_a_word_of_the_suite(theirs: str, contract: str, kind: str) -> None:
     record = record_of(CODES[contract], raising_in(theirs, contract, METHODS[contract][0], kind))

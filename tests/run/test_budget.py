@@ -11,6 +11,7 @@ from fairdraw import _adapters as adapters
 from fairdraw._cli.main import main
 from fairdraw._core.budget import (
     ENDED,
+    SHRINKING_LEAST,
     SHRINKING_SECONDS,
     SHRINKING_SHARE,
     BudgetEnded,
@@ -156,7 +157,7 @@ def test_failure_is_reported_though_shrinking_was_cut() -> None:
     needed = clock.calls
     clock = Clock()
     with pytest.raises(CheckFailure) as cut:
-        asked(CHECKS["REJ116"], Greedy(clock), clock, needed * CALL_SECONDS)
+        asked(CHECKS["REJ116"], Greedy(clock), clock, (needed - 1) * CALL_SECONDS)
     assert clock.calls < needed
     assert "shrinking was cut" in cut.value.remarks[0]
     assert not whole.value.remarks
@@ -190,6 +191,9 @@ def test_shrinking_has_a_share_of_the_time_that_is_left() -> None:
     assert Deadline(None, clock).part(SHRINKING_SHARE).ends_at is None
     assert isinstance(soon := until_shrunk(Deadline(None, clock)), Deadline)
     assert soon.ends_at == clock() + SHRINKING_SECONDS
+    for end, expected in ((1000, 90 + SHRINKING_SECONDS), (130, 90 + SHRINKING_LEAST), (92, 92)):
+        assert isinstance(soon := until_shrunk(Deadline(end, clock)), Deadline)
+        assert soon.ends_at == expected
 
 
 class Forgetful:
@@ -222,7 +226,7 @@ def test_event_trace_that_fails_is_reported_though_shrinking_was_cut() -> None:
     needed = clock.calls
     clock = Clock()
     with pytest.raises(CheckFailure) as cut:
-        asked(CHECKS["PEN101"], Forgetful(clock), clock, needed * CALL_SECONDS)
+        asked(CHECKS["PEN101"], Forgetful(clock), clock, (needed - 1) * CALL_SECONDS)
     assert clock.calls < needed
     assert cut.value.remarks
     assert not whole.value.remarks

@@ -55,11 +55,25 @@ STEP: dict[str, Sequence[Any]] = {  # Any: as above
     "draft_dtype": FLOATS[:2],
     "logsumexp": (False, True),
     "draft_temperature": (False, True),
-    "kinds": (("normal", "half"), ("ties", "flat", "one"), ("mostly-excluded", "wide"), ("excluded", "nan", "inf")),
+    "kinds": (("normal", "half"), ("normal", "ties", "one"), ("normal", "mostly-excluded"), ("normal", "nan", "inf")),
 }
+SMALL = (
+    STEP
+    | {  # cheap ones, in which any three features meet: a rejected draft that a filter keeps needs three
+        "vocab_size": (8, 32),
+        "counts": ([3, 1, 2, 3, 0, 2],),
+        "most": (launch.MOST,),
+        "dtype": FLOATS[:1],
+        "draft_dtype": FLOATS[:1],
+        "logsumexp": (False,),
+        "draft_temperature": (False,),
+        "young": (False,),
+        "kinds": (("normal", "half"), ("normal", "ties", "flat", "excluded")),
+    }
+)
 
 
-@pytest.mark.parametrize("chosen", covering(STEP), ids=lambda chosen: "-".join(map(str, chosen["groups"])) or "plain")
+@pytest.mark.parametrize("chosen", covering(STEP) + covering(SMALL, 3), ids=lambda chosen: str(chosen["vocab_size"]))
 def test_kernels_of_the_step_do_what_the_twin_does(chosen: Chosen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens of two steps of one plan, their log-probabilities, and the processed rows."""
     options = {**chosen}

@@ -366,8 +366,11 @@ def test_invalid_row_rejects_and_gives_token_0(bad: float, draft: str) -> None:
 def test_unknown_draft_distribution_accepts_nothing() -> None:
     call = make_call([1, 1], 33, seed=11)
     assert call.draft_probs is not None
-    rows = replace(call, draft_probs=torch.full_like(call.draft_probs, float("nan"))).both()
-    assert [row[1] for row in rows] == [-1, -1]
+    unknown = replace(call, draft_probs=torch.full_like(call.draft_probs, float("nan")))
+    for backend in ("torch", "triton"):
+        assert [row[1] for row in unknown.sample(backend, validate=False)] == [-1, -1]
+        with pytest.raises(ValueError, match=r"draft_probs\[0, 0\]=nan, but it must be at least 0"):
+            unknown.sample(backend)
 
 
 @pytest.mark.parametrize("token_id", [-1, 4, 99], ids=["placeholder", "just outside", "far outside"])

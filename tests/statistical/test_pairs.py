@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairdraw import _adapters as adapters
-from fairdraw._core.checks import PROFILES, Stage
+from fairdraw._core.checks import PROFILES, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._pairs import ODD_PAIRS, PAIR_MUTANTS, Pair, as_pair
@@ -130,7 +130,7 @@ def answering(change: Callable[[Drafted], object]) -> FunctionSampler:
     ids=["no Drafted", "too few", "outside", "sums to 2"],
 )
 def test_answer_that_is_no_draft_is_an_error_of_the_adapter(change: Callable[[Drafted], object], words: str) -> None:
-    session = Session(profile=PROFILES["smoke"].scaled(0.02), crash_folder=None)
+    session = Session(profile=Profile("few", 2, 2, 1000, 1000), crash_folder=None)
     record = run_check(OWN["DIST801"], answering(change), session)
     assert record.status == "error"
     assert record.failure_report is not None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fairdraw._cli.job import Job
+from fairdraw._cli.job import Job, Plan
 from fairdraw._cli.parts import EXIT_CODES, Display, Number, Refused, colour_option, or_refuse
 from fairdraw._cli.server import finish_journal, named, server_options, settings_of
 from fairdraw._cli.workers import open_crew, wait_for
@@ -36,7 +36,6 @@ from fairdraw._run.runner import parse_seed
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from fairdraw._cli.job import Plan
     from fairdraw._cli.workers import Crew, Steps
     from fairdraw._report.html import Shown
     from fairdraw._run.controls import Control
@@ -269,7 +268,8 @@ def _conduct(runs: Sequence[_Run], num_workers: int, display: Display) -> None:
                 _work_through(waiting, active, num_workers)
         except KeyboardInterrupt as interrupt:
             with Interrupts.held():
-                for steps in active.values():
+                for run, steps in active.items():
+                    run.records += run.crew.begun() if run.crew is not None else []
                     steps.close()
                 for run in [run for run in active or runs[:1] if run.verdict is None]:
                     run.signal = str(interrupt) or "SIGINT"
@@ -351,13 +351,18 @@ class _Run:
         if self.is_alone:
             self.display.say("\n".join(self._header().lines()))
         self.options.files.start(self._header(), len(plan.pieces))
-        for record in crew.records(plan):
-            if record is not None:
-                self.records.append(record)
-                self.options.files.add(record)
-                self._say_record(record)
+        for found in crew.records(plan):
+            if isinstance(found, Plan):
+                news = found.header.new_since(plan.header)
+                if news and self.is_alone:
+                    self.display.say("\n".join(news))
+                self.plan = plan = found
+            elif found is not None:
+                self.records.append(found)
+                self.options.files.add(found)
+                self._say_record(found)
             self._show("checks", len(self.records), len(plan.pieces), plan.titles)
-            yield record is not None
+            yield found is not None
         for control in crew.controls(plan):
             if control is not None:
                 self.controls.append(control)
@@ -366,7 +371,7 @@ class _Run:
             self._show("mutation controls", len(self.controls), len(plan.controls), names)
             yield control is not None
         if self.options.pictures is not None:
-            written = yield from _each(crew.draw_pictures(self.options.pictures))
+            written = yield from _each(crew.draw_pictures(self.options.pictures, plan))
             self.display.say(f"{self._label}{len(written)} pictures in {self.options.pictures}")
             self.shown = shown_from(written)
 
@@ -418,8 +423,8 @@ class _Run:
     def _scope(self) -> Scope:
         planned, totals = (len(self.plan.pieces), self.plan.totals) if self.plan else (0, {})
         not_run, old = planned - len(self.records), self._header().old_answers
-        narrowed = self.options.job.narrowed
-        return Scope(not_run, narrowed, self.signal, self.left, totals=totals, old_answers=old)
+        narrowed, scale = self.options.job.narrowed, self.plan.scale if self.plan else 1.0
+        return Scope(not_run, narrowed, self.signal, self.left, totals=totals, scale=scale, old_answers=old)
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""

@@ -11,35 +11,31 @@ import dataclasses
 import math
 import time
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fairdraw._core.budget import Deadline
+from fairdraw._core.budget import Deadline, FirstPart, undecided_by_budget
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, contract_of
 from fairdraw._core.failures import Inconclusive
-from fairdraw._core.pulse import SamplerHangs
 from fairdraw._report.summary import Header, count_checks, worded_fairness
 from fairdraw._run import expected
 from fairdraw._run.controls import Untried, controls_for, run_control
 from fairdraw._run.loading import CannotStart, all_checks, last_line, load_reference, load_sampler
-from fairdraw._run.runner import CheckRecord, Session, one_torch_thread, run_check
-from fairdraw._run.speed import estimate, in_order, measure, measuring_seconds, workload_key
+from fairdraw._run.pace import Begun, Limit, workload_key
+from fairdraw._run.runner import Session, one_torch_thread, run_check
 from fairdraw.protocols import NoAnswer
 from fairdraw.protocols._server import SilentServer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from fairdraw._run.controls import Control, Planned
+    from fairdraw._run.pace import Turn
     from fairdraw.protocols import ServerSettings
 
 LEDGER = "the ledger"
 """The one piece of a job that is not the code of a check."""
-
-_WORTH_TIMING = 9
-"""A run of at least so many checks is timed first. Fewer checks are done about as soon as the timing would be."""
 
 
 @dataclass(frozen=True)
@@ -86,23 +82,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How fast the sampler is, and what follows for the run. Measured once, so that all processes plan the same.
-
-    Args:
-        scale: Of the profile: below 1 if only a part of it fits into the time budget.
-        words: For the header.
-        order: Codes of the checks, as `in_order` has them; empty if nothing was timed.
-        seconds: Expected for the whole run; 0 if nothing was timed.
-    """
-
-    scale: float = 1.0
-    words: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
 class Plan:
     """The pieces of a job, which are known once its sampler is loaded.
 
@@ -113,7 +92,10 @@ class Plan:
         is_silent: It is a server that does not answer.
         groups: Code to the workload whose draws the check shares with others.
         titles: Piece to its code and title.
-        seconds: Expected for the whole run; 0 if unknown.
+        seconds: Expected for the whole run, or its limit; 0 if unknown.
+        scale: The part of the profile that is tried; below 1 if the time was short.
+        limit: When the parts of the run have to end.
+        is_timed: Its checks have first turns.
         totals: As `Scope` has them.
     """
 
@@ -126,7 +108,15 @@ class Plan:
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    scale: float = 1.0
     totals: dict[str, int] = dataclasses.field(default_factory=dict)
+    limit: Limit = dataclasses.field(default_factory=Limit)
+    is_timed: bool = False
+
+    def announced(self, words: str, seconds: float) -> Plan:
+        """The plan whose header says how long the run takes."""
+        header = dataclasses.replace(self.header, duration=words)
+        return dataclasses.replace(self, header=header, seconds=seconds)
 
 
 class Bench:
@@ -136,12 +126,11 @@ class Bench:
         CannotStart: If the sampler, the reference or a file of the job cannot be used.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, clock: Callable[[], float] = time.time) -> None:
+        self.job, self._clock = job, clock
         self.sampler = load_sampler(job.spec, job.settings)
         self.contract = CONTRACTS[getattr(contract_of(self.sampler), "name", "")]
         self.checks = [check for check in all_checks(job.only, self.contract.name) if job.matches(check)]
-        self.pace = Pace()
         self.profile: Profile = PROFILES[job.profile]
         reference, self.about_reference = load_reference(job.reference, self.checks, job.settings)
         self.session = Session(
@@ -150,63 +139,27 @@ class Bench:
             job.seed,
             reference,
             job.reference or (self.contract.reference if reference else None),
-            ends_at=job.ends_at,
             expected=expected.read_expected(job.xfails, job.baseline, job.spec, nothing_declared=job.no_known),
         )
+        self._planned: dict[float, list[Planned]] = {}
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
 
     def load(self) -> None:
         """Nothing more: the bench exists."""
 
-    def time_sampler(self, num_workers: int) -> Pace:
-        """Time the sampler for at most some seconds, and fit the run into what is left of the budget.
+    def plan(self, given: tuple[float, frozenset[str]] = (1.0, frozenset())) -> Plan:
+        """The pieces of the job, and the header of a run.
 
         Args:
-            num_workers: Processes that share the checks.
+            given: The part of the profile that is tried, and the codes of checks that the time left undecided: what
+                they would have seen is not claimed.
         """
-        if isinstance(self.sampler, SilentServer):
-            return Pace()
-        if self.contract.name == "server":
-            return self._pace_of_server()
-        if len(self.checks) < _WORTH_TIMING and self.job.ends_at is None:
-            return Pace()  # the checks themselves end sooner
-        try:
-            speed = measure(self.sampler, self.checks, seconds=measuring_seconds(self._left()))
-        except SamplerHangs as hangs:
-            return Pace(words=(f"the sampler could not be timed: {hangs}",))
-        left = self._left()
-        reference = self.session.reference
-        found = estimate(
-            self.checks, self.sampler, self.profile, speed, budget=left, reference=reference, workers=num_workers
-        )
-        is_shared = num_workers > 1 and left is None
-        ordered = in_order(self.checks, self.sampler, found.profile, speed, reference=reference, is_shared=is_shared)
-        return Pace(found.profile.scale, tuple(found.lines()), tuple(check.code for check in ordered), found.seconds)
-
-    def _left(self) -> float | None:
-        """Seconds of the time budget; `None` without one."""
-        return None if self.job.ends_at is None else max(0.0, self.job.ends_at - time.time())
-
-    def _pace_of_server(self) -> Pace:
-        """A server is timed by requests that its checks need anyhow; a slow one is judged by fewer tokens."""
-        from fairdraw._run.server_pace import timed
-
-        left = math.inf if self.job.ends_at is None else self._left() or 0.0
-        try:
-            words, seconds, scale = timed(self.sampler, self.checks, self.profile, self.job.seed, left)
-        except (NoAnswer, Inconclusive) as error:
-            return Pace(words=(f"the server could not be timed: {error}",))
-        return Pace(scale, words, seconds=seconds)
-
-    def adopt(self, pace: Pace) -> None:
-        """Use this pace from now on."""
-        self.pace, self.profile = pace, self.profile.scaled(pace.scale)
-        self.session = dataclasses.replace(self.session, profile=self.profile)
-
-    def plan(self) -> Plan:
-        """The pieces of the job, and the header of the run."""
+        scale, undecided = given
+        judging = [check for check in self.checks if check.code not in undecided]
         name = self.job.spec if self.sampler.name == self.job.spec else f"{self.job.spec} ({self.sampler.name})"
-        fairness = worded_fairness(self.checks, self.sampler, self.profile, self.job.seed)
+        is_server = self.contract.name == "server"
+        words, seconds, scale = self._pace_of_server() if is_server else ((), 0.0, scale)
+        profile = self.profile.scaled(scale)
         about = getattr(self.sampler, "about", tuple)
         header = Header(
             name,
@@ -215,43 +168,70 @@ class Bench:
             self.job.seed,
             self.about_reference,
             count_checks(self.checks),
-            fairness,
-            duration="; ".join(self.pace.words),
+            worded_fairness(judging, self.sampler, profile, self.job.seed),
+            duration="; ".join(words),
             about=tuple(about()),
             old_answers=getattr(self.sampler, "old_answers", ""),
         )
         silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))
         by_suite = sorted(self.checks, key=lambda check: (check.suite == "statistical", check.code))
-        codes = self.pace.order or tuple(check.code for check in by_suite)
-        pieces = (*codes, *([LEDGER] if self._ledger else []))
+        pieces = (*(check.code for check in by_suite), *([LEDGER] if self._ledger else []))
         return Plan(
             self.sampler.name,
             header,
             pieces,
-            tuple(one.control(untried=Untried.LOST) for one in self._mutants),
+            tuple(one.control(untried=Untried.LOST) for one in self._mutants(scale)),
             nothing,
             is_silent=bool(silent),
             groups={check.code: key for check in self.checks if (key := workload_key(check))},
             titles={check.code: check.id for check in self.checks},
-            seconds=self.pace.seconds,
+            seconds=seconds,
+            scale=scale,
+            is_timed=not is_server,
             totals={self.contract.name: len(all_checks(contract=self.contract.name)) + bool(self._ledger)},
         )
 
-    def run(self, piece: str) -> CheckRecord:
-        """Run one check, or enter the run into the ledger."""
-        return run_check(self._check(piece), self.sampler, self.session)
+    def _pace_of_server(self) -> tuple[tuple[str, ...], float, float]:
+        """A server is timed by requests that its checks need anyhow; a slow one is judged by fewer tokens."""
+        from fairdraw._run.server_pace import timed
 
-    def control(self, number: int) -> Control:
-        """Try one mutant."""
-        planned = self._mutants[number]
+        if isinstance(self.sampler, SilentServer):
+            return (), 0.0, 1.0
+        left = math.inf if self.job.ends_at is None else max(0.0, self.job.ends_at - self._clock())
         try:
-            return run_control(planned, self.sampler, self.session)
+            return timed(self.sampler, self.checks, self.profile, self.job.seed, left)
+        except (NoAnswer, Inconclusive) as error:
+            return (f"the server could not be timed: {error}",), 0.0, 1.0
+
+    def run(self, turn: Turn) -> Begun:
+        """Give a check its turn, or enter the run into the ledger."""
+        first = FirstPart(self._clock, seconds=turn.quick) if turn.quick else None
+        session = dataclasses.replace(self._session(turn), first=first)
+        record = run_check(self._check(str(turn.what)), self.sampler, session)
+        is_open = undecided_by_budget(record)
+        if first is None:
+            return Begun(record, is_open=is_open)
+        # One verdict for each set of draws: a part of them is planned, and judged, as a part.
+        is_judged_again = turn.ends_at is not None and record.suite == "statistical" and record.status == "failed"
+        is_open = is_open or is_judged_again or (first.was_stopped and record.status == "passed")
+        return Begun(record, first.part if is_open else 1.0, first.whole, is_open)
+
+    def _session(self, turn: Turn) -> Session:
+        return dataclasses.replace(
+            self.session, profile=self.profile.scaled(turn.scale), ends_at=turn.ends_at, clock=self._clock
+        )
+
+    def control(self, turn: Turn) -> Control:
+        """Try one mutant."""
+        planned = self._mutants(turn.scale)[int(turn.what)]
+        try:
+            return run_control(planned, self.sampler, self._session(turn))
         except Exception as error:  # the sampler's own attributes are read for it
             return planned.control(untried=Untried.LOST, detail=last_line(error))
 
-    def draw_pictures(self, folder: Path) -> list[Path]:
-        """A picture per table. What was drawn in this process is not drawn again.
+    def draw_pictures(self, given: tuple[Path, float]) -> list[Path]:
+        """Draw a picture per table. What was drawn in this process is not drawn again.
 
         Raises:
             CannotStart: If Matplotlib is not installed.
@@ -260,14 +240,18 @@ class Bench:
 
         try:
             with one_torch_thread():
-                deadline = Deadline(self.job.ends_at)
-                return draw_pictures(folder, self.checks, self.sampler, self.profile, self.job.seed, deadline)
+                folder, scale = given
+                profile, deadline = self.profile.scaled(scale), Deadline(self.job.ends_at)
+                return draw_pictures(folder, self.checks, self.sampler, profile, self.job.seed, deadline)
         except ImportError as error:
             raise CannotStart(str(error)) from None
 
-    @cached_property
-    def _mutants(self) -> list[Planned]:
-        return controls_for(self.checks, self.sampler, self.session)
+    def _mutants(self, scale: float) -> list[Planned]:
+        """The mutants, as far as this part of the profile can show them."""
+        if scale not in self._planned:
+            session = dataclasses.replace(self.session, profile=self.profile.scaled(scale))
+            self._planned[scale] = controls_for(self.checks, self.sampler, session)
+        return self._planned[scale]
 
     def _check(self, piece: str) -> AnyCheck:
         if piece == LEDGER and self._ledger is not None:

@@ -19,7 +19,7 @@ from fairdraw import __version__
 from fairdraw._core.foreign import one_line, printable
 from fairdraw._report.summary import wrapped
 from fairdraw._run.loading import CannotStart, all_checks, all_questions
-from fairdraw._run.speed import worded_seconds
+from fairdraw._run.pace import worded_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -12,29 +12,49 @@ With no workers at all (`-n 0`) everything is done in this process: for debugger
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import operator
 import os
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator
 from multiprocessing import connection, get_context, parent_process
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fairdraw._cli.job import LEDGER, Bench, Job, Pace, Plan
+from fairdraw._cli.job import LEDGER, Bench, Job, Plan
 from fairdraw._core import pulse
+from fairdraw._core.budget import undecided_by_budget
+from fairdraw._core.checks import PROFILES
 from fairdraw._core.last_words import Streams, leave_fork
+from fairdraw._run.controls import Untried
 from fairdraw._run.loading import CannotStart, all_checks
+from fairdraw._run.pace import (
+    TENTH,
+    Limit,
+    Turn,
+    by_turns,
+    closed,
+    scale_for,
+    second_turns,
+    seconds_left,
+    with_guesses,
+    worded_forecast,
+    worded_limit,
+    worded_scale,
+)
 from fairdraw._run.runner import unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
     from pathlib import Path
 
     from fairdraw._run.controls import Control
+    from fairdraw._run.pace import Begun
     from fairdraw._run.runner import CheckRecord
 
 T = TypeVar("T")
@@ -51,43 +71,209 @@ _STARTING_SECONDS = 600.0
 """How long a worker may take to load the sampler. Compilers and model weights are slow."""
 
 
-class Here:
-    """Runs the job in this process. Nothing protects it from the sampler. Its methods are those of `Workers`."""
+class Crew(ABC):
+    """What runs a job, and in which order: a first turn of every check, the forecast, and what is left.
 
-    def __init__(self, job: Job, call_timeout: float) -> None:
-        pulse.limit_calls(call_timeout)
-        self._job, self.number = job, 1
-        self._running: dict[Any, float] = {}
-        self._streams = Streams()
+    Args:
+        clock: `time.time`, which processes share.
+    """
+
+    def __init__(self, job: Job, number: int, clock: Callable[[], float] = time.time) -> None:
+        self._job, self.number, self._clock = job, number, clock
+        self._began = clock()
+        self._done: dict[int, Control] = {}
+        self._undecided: set[str] = set()
+        self._begun: dict[str, Begun] = {}
+
+    @abstractmethod
+    def _spread(
+        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
+    ) -> Iterator[tuple[Any, Any] | None]:  # Any: the argument of a bench's method, and what the method returns
+        """Arguments and their answers, as they come; `None` if there is none; `_Lost` for an answer that never comes.
+
+        Args:
+            group_of: Arguments of one group share work, so one worker takes all of them where possible.
+        """
+
+    def _ask(self, what: str, argument: Any = None) -> Steps[Any]:  # Any: as `_spread`
+        """One order, and its answer; raises `_Lost` or `CannotStart`."""
+        answer = None
+        for found in self._spread(what, [argument]):
+            if found is None:
+                yield
+            else:
+                _, answer = found
+        if isinstance(answer, _Lost):
+            raise answer
+        return answer
 
     def plan(self) -> Steps[Plan]:
-        yield
-        try:
-            self._bench = Bench(self._job)
-            self._bench.adopt(self._bench.time_sampler(1))
-            return self._bench.plan()
-        finally:
-            self._streams.restore()
+        """Load the sampler and list what is to be done. A profile's own limit begins then.
 
-    def records(self, plan: Plan) -> Iterator[CheckRecord | None]:
-        return self._one_by_one(self._bench.run, plan.pieces)
+        Raises:
+            CannotStart: If the job cannot be done, or its process dies.
+        """
+        try:
+            yield from self._ask("load")
+            found: Plan = yield from self._ask("plan", (1.0, frozenset()))
+        except _Lost as lost:
+            raise CannotStart(f"sampler {self._job.spec!r} could not be loaded: {lost}.") from None
+        now, own = self._clock(), PROFILES[self._job.profile].seconds
+        ends_at = self._job.ends_at
+        if ends_at is None and own is not None and found.is_timed:
+            ends_at = now + own
+        limited = dataclasses.replace(found, limit=Limit.of(now, ends_at))
+        if ends_at is None or not found.is_timed:
+            return limited
+        seconds = ends_at - self._began
+        return limited.announced(worded_limit(seconds, self._job.profile), seconds)
+
+    def records(self, plan: Plan) -> Iterator[CheckRecord | Plan | None]:
+        """Records, spread over the workers, and the plan once more when it is known what the checks take.
+
+        The ledger needs the draws of all of them and comes last.
+        """
+        checks, limit = [piece for piece in plan.pieces if piece != LEDGER], plan.limit
+        if plan.is_timed and (limit.run is not None or len(checks) >= _WORTH_TIMING):
+            yield from self._tenth_of_controls(plan)
+            codes = by_turns(checks, plan.groups, has_limit=limit.run is not None)
+            quick = limit.quick(self._clock(), len(codes))
+            turns = [Turn(code, ends_at=limit.first, quick=quick) for code in codes]
+            yield from self._take_turns(plan, turns)
+            begun = with_guesses(list(self._begun.values()))
+            plan = yield from self._forecast(plan, begun)
+            yield plan
+            longest_first = limit.run is None and self.number > 1
+            again = second_turns(begun, plan.groups, plan.scale, longest_first=longest_first)
+            checks = [one.record.code for one in again]
+            yield from (self._closed(one.record) for one in begun if one.record.code not in checks)
+        yield from self._take_turns(plan, [Turn(code, plan.scale, limit.checks) for code in checks])
+        if LEDGER in plan.pieces:
+            yield from self._take_turns(plan, [Turn(LEDGER, plan.scale, limit.checks)])
+        if self._undecided and plan.is_timed:
+            yield (yield from self._again(plan, plan.scale, plan.header.duration))
+
+    def _again(self, plan: Plan, scale: float, words: str) -> Iterator[Any]:
+        """The plan with a header that claims what is judged, and no more. Any: as `_forecast`."""
+        found: Plan = yield from self._ask("plan", (scale, frozenset(self._undecided)))
+        return dataclasses.replace(found, limit=plan.limit).announced(words, plan.seconds)
+
+    def begun(self) -> list[CheckRecord]:
+        """What failed in a first turn, if an interrupt takes the second one. What passed in part is not done."""
+        return [one.record for one in self._begun.values() if one.record.status == "failed"]
+
+    def _take_turns(self, plan: Plan, turns: Sequence[Turn]) -> Iterator[CheckRecord | None]:
+        """The records of checks that are done. A property that is cut in its second turn keeps its first one."""
+        for found in self._spread("run", turns, lambda turn: plan.groups.get(turn.what, turn.what)):
+            if found is None:
+                yield None
+                continue
+            turn, answer = found
+            if isinstance(answer, _Lost):
+                self._begun.pop(turn.what, None)
+                yield _unfinished(turn.what, plan, str(answer))
+            elif answer.is_open and turn.quick:
+                self._begun[turn.what] = answer
+                yield None
+            else:
+                before = self._begun.get(turn.what, answer).record
+                yield self._closed(before if answer.is_open and before.status == "passed" else answer.record)
+
+    def _closed(self, record: CheckRecord) -> CheckRecord:
+        self._begun.pop(record.code, None)
+        if undecided_by_budget(record):
+            self._undecided.add(record.code)
+        return closed(record, is_own_limit=self._job.ends_at is None)
+
+    def _forecast(self, plan: Plan, begun: Sequence[Begun]) -> Iterator[Any]:
+        """The plan with what the first turns showed. Any: yields as `Steps`, returns a plan."""
+        profile, now, limit = self._job.profile, self._clock(), plan.limit
+        workers = max(1, self.number)
+        if limit.checks is not None:
+            scale = scale_for(begun, plan.groups, limit.checks - now, workers)
+            if scale == 1:
+                return plan
+            words = f"{plan.header.duration}; {worded_scale(scale, profile)}"
+            return (yield from self._again(plan, scale, words))
+        seconds = now - self._began + sum(seconds_left(begun, plan.groups).values()) / workers
+        if self._done:
+            seconds += sum(one.seconds for one in self._done.values()) * (TENTH - 1) / workers
+        return plan.announced(worded_forecast(seconds, profile), seconds)
+
+    def _tenth_of_controls(self, plan: Plan) -> Iterator[None]:
+        if plan.limit.run is None:
+            for _ in self._controls(plan, range(0, len(plan.controls), TENTH)):
+                yield None
 
     def controls(self, plan: Plan) -> Iterator[Control | None]:
-        return self._one_by_one(self._bench.control, range(len(plan.controls)))
+        """The result of each mutation control. Those of checks that the time left undecided say nothing of this run."""
+        yield from self._done.values()
+        for number, control in enumerate(plan.controls):
+            if number not in self._done and control.code in self._undecided:
+                self._done[number] = dataclasses.replace(control, untried=Untried.OUT_OF_TIME)
+                yield self._done[number]
+        yield from self._controls(plan, [number for number in range(len(plan.controls)) if number not in self._done])
 
-    def _one_by_one(self, run: Callable[[Any], T], arguments: Iterable[Any]) -> Iterator[T | None]:
+    def _controls(self, plan: Plan, numbers: Iterable[int]) -> Iterator[Control | None]:
+        for found in self._spread("control", [Turn(number, plan.scale, plan.limit.run) for number in numbers]):
+            if found is None:
+                yield None
+                continue
+            turn, control = found
+            self._done[turn.what] = plan.controls[turn.what] if isinstance(control, _Lost) else control
+            yield self._done[turn.what]
+
+    def draw_pictures(self, folder: Path, plan: Plan) -> Steps[list[Path]]:
+        try:
+            written: list[Path] = yield from self._ask("draw_pictures", (folder, plan.scale))
+        except _Lost as lost:
+            raise CannotStart(f"pictures could not be drawn: {lost}.") from None
+        return written
+
+    @abstractmethod
+    def running(self) -> dict[Any, float]:  # Any: a piece, or the number of a mutation control
+        """What runs now, and since when, by `time.monotonic`."""
+
+    @abstractmethod
+    def signs(self) -> list[Any]:  # Any: what `connection.wait` takes
+        """One of these is ready as soon as there is something new."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every process at once."""
+
+
+_WORTH_TIMING = 9
+"""Fewer checks have no first turns, unless there is a limit: they are done about as soon as the forecast would be."""
+
+
+def _named(argument: Any) -> Any:  # Any: as `Crew._spread`
+    return argument.what if isinstance(argument, Turn) else argument
+
+
+class Here(Crew):
+    """Runs the job in this process. Nothing protects it from the sampler."""
+
+    def __init__(self, job: Job, call_timeout: float, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(job, 1, clock)
+        pulse.limit_calls(call_timeout)
+        self._bench: Bench | None = None
+        self._streams = Streams()
+        self._running: dict[Any, float] = {}
+
+    def _spread(
+        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
+    ) -> Iterator[tuple[Any, Any] | None]:  # Any: as `Crew._spread`
         for argument in arguments:
-            self._running = {argument: time.monotonic()}
+            self._running = {_named(argument): time.monotonic()}
             yield None  # the display shows what runs now
             try:
-                found = run(argument)
+                self._bench = self._bench or Bench(self._job, self._clock)
+                method = getattr(self._bench, what)
+                found = method() if argument is None else method(argument)
             finally:
                 self._streams.restore()
-            yield found
-
-    def draw_pictures(self, folder: Path) -> Steps[list[Path]]:
-        yield
-        return self._bench.draw_pictures(folder)
+            yield argument, found
 
     def running(self) -> dict[Any, float]:
         return self._running
@@ -109,7 +295,6 @@ _Answer = tuple[int, int, bool, Any]  # Any: process, number, whether it went we
 def _work(
     pipe: Connection,
     job: Job,
-    pace: Pace | None,
     shared: tuple[Any, Any],  # Any: of ctypes; when the current call began, and its sizes
     call_timeout: float,
     fatal: tuple[pulse.Sizes, ...],
@@ -132,8 +317,6 @@ def _work(
         try:
             if bench is None:
                 bench = Bench(job)
-                if pace is not None:
-                    bench.adopt(pace)
                 gc.freeze()  # torch and the checks stay: the collector need not go through them again and again
                 beat.value = 0.0
                 pulse.on_beat(lambda began: setattr(beat, "value", began))
@@ -184,13 +367,13 @@ class _Worker:
         fatal: Sizes of calls that ended a process.
     """
 
-    def __init__(self, job: Job, pace: Pace | None, call_timeout: float, fatal: Sequence[pulse.Sizes] = ()) -> None:
+    def __init__(self, job: Job, call_timeout: float, fatal: Sequence[pulse.Sizes] = ()) -> None:
         context = get_context("spawn")  # forking would copy the threads of whatever is loaded here
         self._call_timeout, self._number = call_timeout, 0
         self._beat = context.Value("d", -time.time(), lock=False)  # below zero: since then the sampler is loaded
         self._sizes = context.Array("q", 3, lock=False)
         self.pipe, theirs = context.Pipe()
-        given = (theirs, job, pace, (self._beat, self._sizes), call_timeout, tuple(fatal))
+        given = (theirs, job, (self._beat, self._sizes), call_timeout, tuple(fatal))
         self._process = context.Process(target=_work, args=given, daemon=True)
         self._process.start()
         theirs.close()
@@ -263,7 +446,7 @@ def _cause_of_death(exit_code: int | None) -> str:
     return f"its process ended with exit code {exit_code}"
 
 
-class Workers:
+class Workers(Crew):
     """Runs the job in processes, each with the sampler loaded. Results do not depend on how many there are.
 
     A piece whose process is lost becomes an `incomplete` record.
@@ -273,116 +456,40 @@ class Workers:
     """
 
     def __init__(self, job: Job, number: int, call_timeout: float) -> None:
-        self.number = number
-        self._job, self._call_timeout = job, call_timeout
+        super().__init__(job, number)
+        self._call_timeout = call_timeout
         self._idle: list[_Worker] = []
         self._busy: dict[_Worker, Any] = {}  # Any: the argument of the order
-        self._last_group: dict[_Worker, Any] = {}  # Any: as `_spread`
+        self._homes: dict[Any, _Worker] = {}  # Any: as `_spread`
         self._num_lost = 0
-        self._pace: Pace | None = None
         self._fatal: list[pulse.Sizes] = []
 
-    def _hired(self) -> _Worker:
-        return _Worker(self._job, self._pace, self._call_timeout, self._fatal)
-
-    def plan(self) -> Steps[Plan]:
-        """Load the sampler and list what is to be done.
-
-        Raises:
-            CannotStart: If the job cannot be done, or its process dies.
-        """
-        try:
-            yield from self._ask("load")
-            pace = yield from self._timed()
-            yield from self._ask("adopt", pace)
-            found: Plan = yield from self._ask("plan")
-            self._pace = pace
-            return found
-        except _Lost as lost:
-            raise CannotStart(f"sampler {self._job.spec!r} could not be loaded: {lost}.") from None
-
-    def _timed(self) -> Steps[Pace]:
-        """The pace of the sampler. One that does not survive being timed is run all the same, check by check."""
-        try:
-            pace: Pace = yield from self._ask("time_sampler", self.number)
-        except _Lost as lost:
-            self._num_lost = 0
-            return Pace(words=(f"the sampler could not be timed: {lost}",))
-        return pace
-
-    def records(self, plan: Plan) -> Iterator[CheckRecord | None]:
-        """Checks first, spread over the workers. The ledger needs the draws of all of them and comes last."""
-        checks = [piece for piece in plan.pieces if piece != LEDGER]
-        for own in (checks, [LEDGER] if LEDGER in plan.pieces else []):
-            for found in self._spread("run", own, lambda piece: plan.groups.get(piece, piece)):
-                if found is None:
-                    yield None
-                    continue
-                piece, record = found
-                yield _unfinished(piece, plan, str(record)) if isinstance(record, _Lost) else record
-
     def controls(self, plan: Plan) -> Iterator[Control | None]:
-        """The result of each mutation control."""
         self._num_lost = 0  # the sampler is not called any more
-        for found in self._spread("control", range(len(plan.controls))):
-            if found is None:
-                yield None
-                continue
-            number, control = found
-            yield plan.controls[number] if isinstance(control, _Lost) else control
+        return super().controls(plan)
 
-    def draw_pictures(self, folder: Path) -> Steps[list[Path]]:
-        try:
-            written: list[Path] = yield from self._ask("draw_pictures", folder)
-        except _Lost as lost:
-            raise CannotStart(f"pictures could not be drawn: {lost}.") from None
-        return written
+    def running(self) -> dict[Any, float]:
+        return {_named(argument): worker.since for worker, argument in self._busy.items()}
 
-    def running(self) -> dict[Any, float]:  # Any: a piece, or the number of a mutation control
-        """What runs now, and since when, by `time.monotonic`."""
-        return {argument: worker.since for worker, argument in self._busy.items()}
-
-    def signs(self) -> list[Any]:  # Any: what `connection.wait` takes
-        """One of these is ready as soon as there is something new."""
+    def signs(self) -> list[Any]:
         return [sign for worker in self._busy for sign in worker.signs]
 
     def close(self) -> None:
-        """End every process at once."""
         for worker in [*self._idle, *self._busy]:
             worker.end()
         self._idle.clear()
         self._busy.clear()
 
-    def _ask(self, what: str, argument: Any = None) -> Steps[Any]:  # Any: as `_Worker.order`, as `_Worker.answer`
-        """One order, and its answer; raises `_Lost` or `CannotStart`."""
-        answer = None
-        for found in self._spread(what, [argument]):
-            if found is None:
-                yield
-            else:
-                _, answer = found
-        if isinstance(answer, _Lost):
-            raise answer
-        return answer
-
     def _spread(
-        self,
-        what: str,
-        arguments: Iterable[Any],
-        group_of: Callable[[Any], Any] = lambda argument: argument,
-    ) -> Iterator[tuple[Any, Any] | None]:  # Any: as `_Worker.order`
-        """Arguments and their answers, as they come; `None` if there is none; `_Lost` for an answer that never comes.
-
-        Args:
-            group_of: Arguments of one group share work, so one worker takes all of them where possible.
-        """
+        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
+    ) -> Iterator[tuple[Any, Any] | None]:  # Any: as `Crew._spread`
         waiting = deque(arguments)
         while waiting or self._busy:
             while waiting and len(self._busy) < self.number and self._num_lost < _MOST_LOST:
-                worker = self._idle.pop() if self._idle else self._hired()
-                busy_groups = {group_of(argument) for argument in self._busy.values()}
-                argument = _take(waiting, group_of, self._last_group.get(worker), busy_groups)
-                self._busy[worker], self._last_group[worker] = argument, group_of(argument)
+                worker = self._idle.pop() if self._idle else _Worker(self._job, self._call_timeout, self._fatal)
+                argument = _take(waiting, group_of, self._homes, worker)
+                self._homes[group_of(argument)] = worker
+                self._busy[worker] = argument
                 worker.order(what, argument)
             if not self._busy:
                 yield (
@@ -419,11 +526,15 @@ class Workers:
             yield self._busy.pop(worker), answer
 
 
-def _take(waiting: deque[T], group_of: Callable[[T], Any], own: Any, busy: set[Any]) -> T:  # Any: as `_spread`
-    """Remove the next argument: of the worker's own group, else of one that no worker has, else the first."""
-    groups = [group_of(argument) for argument in waiting]
-    free = (index for index, group in enumerate(groups) if group not in busy)
-    index = groups.index(own) if own in groups else next(free, 0)
+def _take(
+    waiting: deque[T],
+    group_of: Callable[[T], Any],  # Any: as `Crew._spread`
+    homes: Mapping[Any, _Worker],
+    worker: _Worker,
+) -> T:
+    """Remove the next argument: of a group that this worker has begun, else of one that nobody has, else the first."""
+    owners = [homes.get(group_of(argument)) for argument in waiting]
+    index = owners.index(worker) if worker in owners else owners.index(None) if None in owners else 0
     argument = waiting[index]
     del waiting[index]
     return argument
@@ -435,9 +546,6 @@ def _unfinished(piece: str, plan: Plan, reason: str) -> CheckRecord:
         raise CannotStart(f"{LEDGER} was not entered: {reason}.")
     check = next(check for check in all_checks() if check.code == piece)
     return unfinished(check, plan.sampler_name, reason)
-
-
-Crew = Here | Workers
 
 
 def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairdraw._core.failures import Inconclusive
@@ -25,9 +25,15 @@ OutOfTime = Callable[[], bool]
 ENDED = "the time budget ended"
 """How the reason of every check that the budget left undecided begins."""
 
+LEFT_OUT = "left out, as the time of this profile ended"
+"""The reason of every check that a profile's own limit leaves out; a limit of the user leaves it undecided."""
+
 SHRINKING_SHARE = 0.05
 """Of the time that is left when a check fails, for making its example small: forty failing checks spend 87 % of it."""
 
+
+SHRINKING_LEAST = 5.0
+"""But so many seconds, if they are left: most cases are small after one, and a small one is worth another check."""
 
 SHRINKING_SECONDS = 20.0
 """And at most so many, with or without a budget: a case of a thousand requests takes minutes to become small."""
@@ -55,6 +61,49 @@ def cut_short(detail: str, tried: int = 0) -> Inconclusive:
     return error
 
 
+@dataclass
+class FirstPart:
+    """A check's first turn: it tries a tenth, and all of it if that is quick; then it makes room for the others.
+
+    The clock is read between cases, or between checkpoints. What comes before the end of the first is not counted:
+    there the suite prepares what it draws from, and the sampler compiles.
+
+    Args:
+        share: Of the cases or draws, at least.
+        seconds: At least, after the first case or checkpoint.
+        part: How far it came.
+        was_stopped: Whether it made room.
+    """
+
+    clock: Callable[[], float] = time.time
+    share: float = 0.1
+    seconds: float = 0.1
+    part: float = 0.0
+    was_stopped: bool = False
+    _began: float = field(default_factory=time.time)
+    _first: tuple[float, float] = (0.0, 0.0)
+    _last: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._began = self._last = self.clock()
+
+    def enough(self, part: float) -> bool:
+        """Whether to stop now, when `part` of the cases or draws has been tried."""
+        self.part, self._last = part, self.clock()
+        if not self._first[0]:
+            self._first = (part, self._last)
+        self.was_stopped = part >= self.share and self._last - self._first[1] >= self.seconds
+        return self.was_stopped
+
+    @property
+    def whole(self) -> float:
+        """Seconds that all of it takes at the pace of the part behind the first case, which may compile."""
+        first, at = self._first
+        if self.part > first:
+            return (self._last - at) / (self.part - first)
+        return (self._last - self._began) / self.part if self.part else 0.0
+
+
 @dataclass(frozen=True)
 class Deadline:
     """Whether the time budget has ended; call it.
@@ -62,10 +111,12 @@ class Deadline:
     Args:
         ends_at: By `clock`; `None` for no budget.
         clock: `time.time` by default, which processes share.
+        first: Of a check that may stop before.
     """
 
     ends_at: float | None
     clock: Callable[[], float] = time.time
+    first: FirstPart | None = None
 
     def __call__(self) -> bool:
         return self.ends_at is not None and self.clock() >= self.ends_at
@@ -85,8 +136,23 @@ def until_shrunk(out_of_time: OutOfTime) -> OutOfTime:
     """
     if not isinstance(out_of_time, Deadline):
         return out_of_time
-    latest, part = out_of_time.clock() + SHRINKING_SECONDS, out_of_time.part(SHRINKING_SHARE).ends_at
-    return Deadline(latest if part is None else min(latest, part), out_of_time.clock)
+    now, part, ends_at = out_of_time.clock(), out_of_time.part(SHRINKING_SHARE).ends_at, out_of_time.ends_at
+    latest = now + SHRINKING_SECONDS
+    if part is not None and ends_at is not None:
+        latest = min(latest, ends_at, max(part, now + SHRINKING_LEAST))
+    return Deadline(latest, out_of_time.clock)
+
+
+def is_enough(out_of_time: OutOfTime, part: float) -> bool:
+    """Whether a check that has tried `part` of its cases or draws makes room for the others now."""
+    first = out_of_time.first if isinstance(out_of_time, Deadline) else None
+    return first is not None and first.enough(part)
+
+
+def is_cut(out_of_time: OutOfTime) -> bool:
+    """Whether a check ended before its plan: time is out, or it made room for the others."""
+    first = out_of_time.first if isinstance(out_of_time, Deadline) else None
+    return out_of_time() or (first is not None and first.was_stopped)
 
 
 def is_endless(out_of_time: OutOfTime) -> bool:

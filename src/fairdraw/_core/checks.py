@@ -25,6 +25,7 @@ from fairdraw._core.budget import (
     cut_short,
     guarded,
     is_endless,
+    is_enough,
     until_shrunk,
 )
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
@@ -51,7 +52,9 @@ class Profile:
         slow_examples: The same for a sampler that declares itself slow (an interpreter).
         draws: Rows drawn from each distribution by the statistical suite; 100 times as many on a CUDA device.
         slow_draws: The same for a slow sampler.
-        scale: The part of the profile of this name that this is; below 1 if a time budget asked for less.
+        scale: The part that is tried of it; below 1 if time asked for less. It is the first part of the same cases and
+            of the same draws.
+        seconds: Time limit of a run once its sampler is loaded, unless the user sets one; `None` for none.
     """
 
     name: str
@@ -60,35 +63,41 @@ class Profile:
     draws: int = 500_000
     slow_draws: int = 4_000
     scale: float = 1.0
+    seconds: float | None = None
 
     def scaled(self, scale: float) -> Profile:
-        """This profile with a part of its examples and draws; at least 2 and 1000, as fewer show nothing.
+        """Return the first part of this profile's examples and draws; at least 2 and 1000, as fewer show nothing.
 
         Example:
-            >>> Profile("ci", 100, 25).scaled(0.1)
-            Profile(name='ci', examples=10, slow_examples=2, draws=50000, slow_draws=1000, scale=0.1)
+            >>> Profile("ci", 100, 25).scaled(0.1).draws_for(Capabilities())
+            50000
         """
-        if scale == 1:
-            return self
-        examples, slow_examples = (max(2, round(scale * most)) for most in (self.examples, self.slow_examples))
-        draws, slow_draws = (max(_FEWEST_DRAWS, round(scale * most)) for most in (self.draws, self.slow_draws))
-        return Profile(self.name, examples, slow_examples, draws, slow_draws, scale * self.scale)
+        return replace(self, scale=scale * self.scale)
+
+    @property
+    def whole(self) -> Profile:
+        """The profile of which this is a part."""
+        return replace(self, scale=1.0)
 
     def examples_for(self, capabilities: Capabilities, weight: float) -> int:
         """Examples of one check; at least 2, so that something is compared."""
-        return max(2, round((self.slow_examples if capabilities.slow else self.examples) * weight))
+        return max(2, round((self.slow_examples if capabilities.slow else self.examples) * weight * self.scale))
 
     def draws_for(self, capabilities: Capabilities) -> int:
         """Draws from each distribution."""
-        return self.slow_draws if capabilities.slow else self.draws
+        most = self.slow_draws if capabilities.slow else self.draws
+        return most if self.scale == 1 else max(_FEWEST_DRAWS, round(self.scale * most))
 
 
 _FEWEST_DRAWS = 1000
 
+_SMOKE_SECONDS = 40.0
+"""With Python's start and the sampler's, 45 seconds on two quiet cores."""
+
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("smoke", 20, 5, 50_000, 2_000),
+        Profile("smoke", 20, 5, 50_000, 2_000, seconds=_SMOKE_SECONDS),
         Profile("ci", 100, 25),
         Profile("nightly", 3000, 400, 10_000_000, 50_000),
     )
@@ -339,13 +348,14 @@ class Check(AnyCheck):
         Shrinking has a share of the time that is left then; when that is over, the smallest case so far is reported.
 
         Randomness:
-            Cases follow from (seed, code) alone: the same call tries the same cases.
+            Cases follow from (seed, code) alone: the same call tries the same cases. A part of a profile tries the
+            first of them.
         """
         self.begin(sampler, reference, out_of_time)
         trial = _Trial(self, sampler, reference, out_of_time)
         chosen = profile or PROFILES["ci"]
-        examples = chosen.examples_for(sampler.capabilities, self.weight)
-        trial.search(self.cases(self._common(sampler, reference)), examples, derive_seed("cases", seed, self.code))
+        part, whole = (each.examples_for(sampler.capabilities, self.weight) for each in (chosen, chosen.whole))
+        trial.search(self.cases(self._common(sampler, reference)), part, whole, derive_seed("cases", seed, self.code))
         return trial.tried
 
     def _common(self, sampler: AnySampler, reference: AnySampler | None) -> Capabilities:
@@ -370,6 +380,10 @@ class _EnoughShrinking(BaseException):
     """Leaves Hypothesis with the smallest case so far."""
 
 
+class Enough(BaseException):
+    """The end of a search that tried its part of the cases, and found nothing."""
+
+
 class Timed:
     """What a search remembers for the case that the time budget ends it."""
 
@@ -390,6 +404,19 @@ class Timed:
         """Raise `BudgetEnded` if time is out."""
         if self.out_of_time():
             raise BudgetEnded
+
+    def begin_case(self, tried: int, part: int, whole: int) -> None:
+        """Raise before a case that is not to be tried: `Enough` after this run's part, `BudgetEnded` if time is out.
+
+        Args:
+            tried: Cases that were tried.
+            part: Cases of this run.
+            whole: Cases of the whole profile.
+        """
+        is_part = tried >= part < whole  # the whole ends by itself
+        if self.smallest is None and (is_part or is_enough(self._out_of_time, tried / whole)):
+            raise Enough
+        self.require_time()
 
     def failed(self, case: Any, error: BaseException) -> None:
         """Remember a failing case; the first one starts the time for shrinking."""
@@ -438,14 +465,14 @@ class _Trial:
     def __init__(self, owner: Check, sampler: AnySampler, reference: AnySampler | None, out_of_time: OutOfTime) -> None:
         self.owner, self.timed = owner, Timed(out_of_time)
         self.sampler, self.reference = self.timed.guarded(sampler), self.timed.guarded(reference)
-        self.tried = 0
+        self.tried = self.part = self.whole = 0
         self.failing: Any = None  # the case
         self.tries_on_wide = _TRIES_ON_WIDE
 
     def one(self, case: Any) -> None:
         from hypothesis.errors import UnsatisfiedAssumption
 
-        self.timed.require_time()
+        self.timed.begin_case(self.tried, self.part, self.whole)
         if self.timed.smallest is not None and self.tries_on_wide and len(getattr(case, "requests", ())) > _WIDE:
             self.tries_on_wide -= 1
             if not self.tries_on_wide:
@@ -461,15 +488,18 @@ class _Trial:
             raise
         self.tried += 1
 
-    def search(self, cases: st.SearchStrategy[Any], examples: int, seed: int) -> None:
+    def search(self, cases: st.SearchStrategy[Any], part: int, whole: int, seed: int) -> None:
+        """Try the first `part` of `whole` cases. Which these are does not depend on `part`."""
         import hypothesis
         from hypothesis import HealthCheck, Phase, settings
+
+        self.part, self.whole = part, whole
 
         def inner(case: Any) -> None:
             self.one(case)
 
         limits = settings(
-            max_examples=examples,
+            max_examples=whole,
             deadline=None,
             database=None,
             phases=(Phase.generate, Phase.shrink),
@@ -486,8 +516,10 @@ class _Trial:
             with no_constants_of_modules(), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Generating overly large repr")  # of a wide case; it is made smaller
                 return searching()
+        except Enough:
+            return None
         except BudgetEnded:
-            ended = self.timed.ended(self.tried, f"{examples} cases")
+            ended = self.timed.ended(self.tried, f"{part} cases")
         except _EnoughShrinking:
             assert self.timed.smallest is not None, "it failed before it was shrunk"
             self.failing, error = self.timed.smallest

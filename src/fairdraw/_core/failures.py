@@ -58,7 +58,18 @@ class calling:  # reads as a word: `with calling(sampler):`
         call_ends()
         leave_state(self.subject, self.before)
         if error is not None:
-            vars(error)[_CALLED] = self.subject  # not setattr: a class of the user's may forbid it
+            foreign = _without_meaning_to_hypothesis(error)
+            vars(foreign)[_CALLED] = self.subject  # not setattr: a class of the user's may forbid it
+            if foreign is not error:
+                raise foreign from None
+
+
+def _without_meaning_to_hypothesis(error: BaseException) -> BaseException:
+    """Return `error`, or its like if Hypothesis would drop the case for it (`hypothesis.reject()`)."""
+    if type(error).__module__.partition(".")[0] != "hypothesis":
+        return error
+    like: type[RuntimeError] = type(type(error).__name__, (RuntimeError,), {"__module__": __name__})
+    return like(*error.args).with_traceback(error.__traceback__)
 
 
 def raised_by(error: BaseException) -> object | None:

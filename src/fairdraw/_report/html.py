@@ -18,7 +18,7 @@ from fairdraw._core.foreign import printable
 from fairdraw._report.summary import advice
 from fairdraw._report.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED
 from fairdraw._run.controls import controls_lines
-from fairdraw._run.speed import worded_seconds
+from fairdraw._run.pace import worded_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -105,6 +105,10 @@ class Header:
             *([f"  {self.duration}"] if self.duration else []),
         ]
 
+    def new_since(self, before: Header) -> list[str]:
+        """The lines that are other ones than those of `before`."""
+        return [line for line in self.lines() if line not in before.lines()]
+
 
 def count_checks(checks: Iterable[AnyCheck]) -> dict[str, int]:
     """Suite to the number of its checks."""

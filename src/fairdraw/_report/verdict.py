@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from fairdraw._core.budget import undecided_by_budget
+from fairdraw._core.budget import LEFT_OUT, undecided_by_budget
 from fairdraw._core.contracts import CONTRACTS
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Scope:
         outside: Why the run is not green, whatever its checks say (`pytest ended with TESTS_FAILED`).
         totals: Contract to the number of its checks, whether they were selected or not; empty if unknown.
         num_lost: Mutation controls whose process was lost.
+        scale: The part of the profile that was tried of checks that take long; below 1 if the time was short.
         is_begun: The run has just begun. A file that still says so belongs to a run that was killed.
         nothing: Why there was nothing to do; empty if there was something.
         is_silent: The reason is that a server does not answer.
@@ -59,6 +60,7 @@ class Scope:
     outside: str = ""
     totals: Mapping[str, int] = field(default_factory=dict)
     num_lost: int = 0
+    scale: float = 1.0
     is_begun: bool = False
     nothing: str = ""
     is_silent: bool = False
@@ -103,7 +105,8 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
     if unfinished:
         return Verdict(INCOMPLETE, _incomplete(_unfinished(unfinished, records, ended), records))
     if red:
-        not_run = {"checks not run": ended.not_run}
+        left_out = sum(record.reason == LEFT_OUT for record in records)
+        not_run = {"checks not run": ended.not_run, "checks left out for want of time": left_out}
         return Verdict(RED, "RED: " + "; ".join(f"{what}: {n}" for what, n in (red | not_run).items() if n))
     if ended.not_run:
         return Verdict(INCOMPLETE, _incomplete(f"the run ended after {_done(records, ended)}", records))
@@ -247,7 +250,14 @@ def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
     ]
     exit_code = NOT_JUDGED if any(gap.is_missing for _, gap in gaps) else GREEN
     passed = _passed(records) + _left_out(records, groups, ended, is_said=any(g.why == ended.narrowed for _, g in gaps))
-    return Verdict(exit_code, _green_text(gaps, len(groups), passed))
+    return Verdict(exit_code, _green_text(gaps, len(groups), passed) + _short(records, ended.scale))
+
+
+def _short(records: Sequence[CheckRecord], scale: float) -> str:
+    """What was left out, or tried in part, because the time was short."""
+    part = f"; long ones tried up to {scale:.0%} of the profile, as time was short" if scale < 1 else ""
+    left_out = [record for record in records if record.reason == LEFT_OUT]
+    return part + (f"; left out for want of time: {_codes(left_out)}" if left_out else "")
 
 
 def _left_out(records: Sequence[CheckRecord], groups: Iterable[tuple[str, str]], ended: Scope, *, is_said: bool) -> str:
@@ -290,7 +300,14 @@ def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap
 def _passed(records: Sequence[CheckRecord]) -> str:
     """`110 property checks and 34 distribution checks passed; known failures: 2`."""
     counts = {word: _count((r for r in records if r.suite == suite), "passed") for suite, (_, word) in _SUITES.items()}
-    counted = [f"{count} {word} check{'s' if count > 1 else ''}" for word, count in counts.items() if count]
+    out = {
+        word: sum(r.suite == suite and r.reason == LEFT_OUT for r in records) for suite, (_, word) in _SUITES.items()
+    }
+    counted = [
+        f"{count} {f'of {count + out[word]} ' if out[word] else ''}{word} check{'s' if count + out[word] > 1 else ''}"
+        for word, count in counts.items()
+        if count
+    ]
     known = _count(records, "xfailed")
     passed = [f"{' and '.join(counted)} passed"] if counted else []
     return "; ".join([*passed, *([f"known failures: {known}"] if known else [])])

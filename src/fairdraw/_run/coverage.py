@@ -131,8 +131,11 @@ class Watch:
             return pulse.NotCalled(self._why_not)
         from hypothesis.errors import UnsatisfiedAssumption
 
+        class SmallerCase(UnsatisfiedAssumption):
+            """Ours, unlike one that the sampler raises (`fairdraw._core.failures.calling`)."""
+
         self._calls = 0
-        return UnsatisfiedAssumption()
+        return SmallerCase()
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Look:  # Any: of the sampler's method
         from fairdraw._run.drawn_features import look
@@ -227,7 +230,7 @@ class Recorder:
             watch = Watch(check.contract, check.suite, case_by_case=True)
             return Watched(_case_by_case(check, watch), watch.wrap(sampler), watch)
         by = getattr(getattr(check, "workload", None), "name", check.code)
-        watch = self._workloads.setdefault((by, profile, seed), Watch(check.contract, by, case_by_case=False))
+        watch = self._workloads.setdefault((by, profile.whole, seed), Watch(check.contract, by, case_by_case=False))
         return Watched(check, watch.wrap(sampler), watch)
 
 

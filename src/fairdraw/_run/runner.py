@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairdraw._core.budget import Deadline
+from fairdraw._core.budget import Deadline, FirstPart
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, Profile, Stage
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.failures import (
@@ -63,7 +63,9 @@ class Session:
         reference_spec: What `--fairdraw-reference` was given.
         crash_folder: Where crash files go; `None` writes none.
         command: The command that repeats the search; made from `spec` if empty.
-        ends_at: When the time budget ends, by `time.time()`, which processes share; `None` for no budget.
+        ends_at: When the time budget ends, by `clock`; `None` for no budget.
+        clock: `time.time`, which processes share.
+        first: Of a check that makes room for the others once a part is tried; `None` for one that does not.
         expected: Failures that the user knows about.
         stored: Exception to its crash file; an exception that ends many checks is stored once.
         under_pytest: Commands that reproduce a failure are pytest's.
@@ -77,13 +79,16 @@ class Session:
     crash_folder: Path | None = CRASH_FOLDER
     command: str = ""
     ends_at: float | None = None
+    clock: Callable[[], float] = time.time
+    first: FirstPart | None = None
     under_pytest: bool = False
     expected: Expected = field(default_factory=Expected)
     stored: dict[str, str] = field(default_factory=dict)
 
-    def out_of_time(self) -> bool:
-        """Whether the time budget has ended."""
-        return self.ends_at is not None and time.time() >= self.ends_at
+    @property
+    def out_of_time(self) -> Deadline:
+        """Whether the time budget has ended; call it."""
+        return Deadline(self.ends_at, self.clock, self.first)
 
 
 @dataclass(frozen=True)
@@ -218,7 +223,7 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
                 profile=session.profile,
                 seed=session.seed,
                 reference=session.reference,
-                out_of_time=Deadline(session.ends_at),
+                out_of_time=session.out_of_time,
             )
         except Exception:
             if watched.watch.why_nothing:

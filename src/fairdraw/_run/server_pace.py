@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw._run.speed import worded_seconds
+from fairdraw._run.pace import worded_seconds
 from fairdraw.protocols import Capability
 from fairdraw.statistical._design import NoPower
 from fairdraw.statistical._server_check import ServerDistributionCheck
