@@ -273,8 +273,9 @@ def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, tra
     """
     size = _SLOW_SIZE if sampler.capabilities.slow else _FLAT_SIZE
 
-    def signatures(seeds: list[int], number: int) -> Ints:  # [num_seeds, 4] int64
-        noise = SeededNoise(derive_seed("families", trace.seed, number), dict(enumerate(seeds)))
+    def signatures(seeds: list[int], _: int) -> Ints:  # [num_seeds, 4] int64
+        # In another order seeds are asked under another seed of the call, which must not enter.
+        noise = SeededNoise(derive_seed("families", trace.seed, seeds[0]), dict(enumerate(seeds)))
         return np.stack([_recovered(sampler, seeds, noise, size, block) for block in range(_BLOCKS)], axis=1)
 
     families_are_apart(signatures, sampler.capabilities, trace.seed)

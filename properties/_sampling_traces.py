@@ -185,7 +185,8 @@ def seeds_of_a_family_draw_tokens_of_their_own(sampler: TokenSampler, trace: Sam
     size = _SLOW_SIZE if sampler.capabilities.slow else _FLAT_SIZE
 
     def signatures(seeds: list[int], number: int) -> Ints:  # [num_seeds, 4] int64
-        noise = SeededNoise(derive_seed("families", trace.seed, number), dict(enumerate(seeds)))
+        # In another order seeds are asked under another seed of the call, which must not enter.
+        noise = SeededNoise(derive_seed("families", trace.seed, seeds[0]), dict(enumerate(seeds)))
         rows, whole = len(seeds), torch.ones(len(seeds), dtype=torch.float32, device=sampler.device)
         logits, places = whole.new_zeros(rows, size), torch.zeros(rows, dtype=torch.int64, device=sampler.device)
         first = _DRAWS * (1 + number)
@@ -193,7 +194,7 @@ def seeds_of_a_family_draw_tokens_of_their_own(sampler: TokenSampler, trace: Sam
         return np.stack([sample_tokens(sampler, batch, noise).tokens for batch in batches], axis=1)
 
     num_bits = 64 if Capability.COUNTER_NOISE in sampler.capabilities else 32
-    families_are_apart(signatures, sampler.capabilities, trace.seed, num_bits)
+    families_are_apart(signatures, sampler.capabilities, trace.seed, num_bits=num_bits)
 
 
 def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) -> TraceCheck:

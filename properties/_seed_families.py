@@ -26,18 +26,23 @@ Signatures = Callable[[list[int], int], "Ints"]
 """From seeds and a number to `[num_seeds, num_draws] int64`: what each draws; another number, other draws."""
 
 
-def families_are_apart(signatures: Signatures, can: Capabilities, seed: int, num_bits: int = 32) -> None:
+def families_are_apart(
+    signatures: Signatures, can: Capabilities, seed: int, *, num_bits: int = 32, of_calls: bool = False
+) -> None:
     """Raise unless all seeds of some families have signatures of their own, which repeat.
 
     Args:
         num_bits: In the lower of which seeds differ: torch's generator on a CPU takes no more than 32.
+        of_calls: Each seed takes a call of its own. There is one family then, and a slow sampler is asked for a fifth.
 
     Error rates:
         Two seeds count as one if two signatures of some 50 bits are equal: below 1e-20 for a right sampler.
     """
     bases = (derive_seed("base", seed) | 1, -(derive_seed("base", seed, 1) >> 1), 40 + seed % 10)
-    for number, base in enumerate(bases[:1] if can.slow else bases):
+    for number, base in enumerate(bases[:1] if can.slow or of_calls else bases):
         family = seed_family(base, num_bits=num_bits)
+        if can.slow and of_calls:
+            family = dict(list(family.items())[seed % 5 :: 5])
         seeds = list(family)
         first = signatures(seeds, 2 * number)
         again = signatures(seeds[::-1], 2 * number)[::-1]

@@ -135,7 +135,7 @@ def requests_share_their_noise(right: SamplingOracle, batch: SamplingBatch, nois
     return drawn[:1].expand_as(drawn)
 
 
-@patched(SamplingOracle, "draw", "SAM164")
+@patched(SamplingOracle, "draw", "SAM203")
 def rounds_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a hash with few bits: neighbours get the same numbers."""
     rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
@@ -260,28 +260,28 @@ def drafts_another_token(right: SamplingOracle, batch: SamplingBatch, noise: Sam
 # Time, and sizes of production.
 
 
-@patched(SamplingOracle, "draw", "SAM182")
+@patched(SamplingOracle, "draw", "SAM203")
 def keeps_request_seeds_as_floats(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a float64 column of a table: the lowest bits of large ones are lost."""
     rounded = {i: int(float(seed)) % 2**63 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
-@patched(SamplingOracle, "draw", "SAM182")
+@patched(SamplingOracle, "draw", "SAM203")
 def folds_the_halves_of_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """The upper 32 bits are added to the lower ones, for a generator that takes 32."""
     folded = {i: ((seed >> 32) + seed) % 2**32 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=folded))
 
 
-@patched(SamplingOracle, "draw", "SAM182")
+@patched(SamplingOracle, "draw", "SAM203")
 def takes_request_seeds_modulo_a_prime(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A generator whose state is a number below 2**31 - 1."""
     rest = {i: seed % (2**31 - 1) for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rest))
 
 
-@patched(SamplingOracle, "draw", "SAM183")
+@patched(SamplingOracle, "draw", "SAM203")
 def takes_seed_zero_for_no_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """`if seed:` where `if seed is not None:` is meant."""
     given = {i: seed for i, seed in noise.request_seeds.items() if seed}

@@ -168,7 +168,7 @@ def seeds_of_requests_with_five_drafts_are_forgotten(
     return right.draw_noise(batch, SeededNoise(noise.seed, kept))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ343")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def a_per_request_seed_loses_a_bit(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A flag is kept in bit 17 of the seed: two seeds that differ there are one."""
     seeds = {i: seed & ~(1 << 17) for i, seed in noise.request_seeds.items()}
@@ -184,7 +184,7 @@ def the_seed_of_a_call_loses_its_sign_bit(
     return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ343", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
+@as_mutant("REJ703", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
 class PassesSeedsThroughAFloat(RejectionOracle):
     """NumPy's generators heed every bit; the seed of a request was read from JSON as a float64."""
 
@@ -199,14 +199,14 @@ class PassesSeedsThroughAFloat(RejectionOracle):
         return ExplicitNoise(torch.from_numpy(uniforms), torch.from_numpy(exponentials))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ345")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def negative_seeds_lose_their_sign(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """`abs(seed)`, because some generator refused -1."""
     seeds = {i: abs(seed) for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ345")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def seeds_are_hashed_by_python(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """`hash(seed)`: a number modulo 2**61 - 1."""
     seeds = {i: hash(seed) for i, seed in noise.request_seeds.items()}
