@@ -75,24 +75,6 @@ def requests_with_every_pair_of_parameters_are_verified_side_by_side(
     _is_right(sampler, case)
 
 
-def _seeded_pairs(can: Capabilities) -> Cases:
-    return lively(can, explicit=False, widths=("covering",), dtypes=DTYPES)
-
-
-@check("REJ342", _seeded_pairs, needs=_SEEDED, weight=0.2)
-def seeded_requests_with_every_pair_of_parameters_are_verified_side_by_side(
-    sampler: RejectionSampler, case: RejectionCase
-) -> None:
-    """The same with seeds: requests with and without, seeds 0, equal, counted up, near 2**32 and near 2**63.
-
-    A second call gives the same tokens, so that a pair of parameters that reads foreign numbers shows.
-    """
-    _is_right(sampler, case)
-    _, _, first = emit_case(sampler, case)
-    _, _, second = emit_case(sampler, case)
-    same_rows(first.tokens, second.tokens, "a second call with the same seeds")
-
-
 # -- seeds ------------------------------------------------------------------------------------------------------------
 
 _VOCAB_SIZE = 4096
@@ -134,15 +116,6 @@ def _beside(can: Capabilities) -> Cases:
     return ordinary(can, explicit=True, widths=("few", "few", "covering") if can.slow else ("few", "covering"))
 
 
-@check("REJ346", _beside, needs=(*_EXPLICIT, Capability.NAN_LOGITS), weight=0.1)
-def rows_with_nan_anywhere_do_not_disturb_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Requests whose target rows hold NaN, anywhere in a batch with all pairs of parameters, change no other request.
-
-    Suspect what is computed over several rows: a maximum, a sum, a test whether any row is valid.
-    """
-    _beside_others(sampler, case, "nan")
-
-
 @check("REJ347", _beside, needs=(*_EXPLICIT, Capability.EMPTY_ROWS), weight=0.1)
 def rows_without_any_token_do_not_disturb_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Requests whose target rows are all -inf, anywhere in the batch, change no other request.
@@ -156,7 +129,6 @@ def rows_without_any_token_do_not_disturb_other_requests(sampler: RejectionSampl
 
 _RANGE, _GROUPS = (1e-30, 1e-2), 7
 _FEW_TOKENS, _MORE_TOKENS = 8, 16
-_LEAST_RESIDUAL = 1e-4
 
 
 def _one_draft(vocab_size: int) -> Callable[[Capabilities], Cases]:
@@ -226,32 +198,3 @@ def improbable_drafts_are_accepted_as_often_as_probable_ones(sampler: RejectionS
         seen, draws = int(accepted[:, mine].sum()), calls * int(mine.sum())
         if draws and is_improbable(seen, draws, 0.5):
             broken(f"of drafts of probability below {most:.0e}, twice the target's, {seen} of {draws} were accepted")
-
-
-@check("REJ349", _one_draft(_MORE_TOKENS), needs=_DENSE, needs_one_of=_ANY_NOISE, weight=0.03)
-def a_residual_of_little_mass_is_recovered_from(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If target and draft differ by 0.5 to 0.0001 in all, recovered tokens are those that the draft has too little of.
-
-    The draft is impossible under the target, two tokens are missing from the drafter's distribution, all others have a
-    little too much there. The two are counted. False failures: below 1e-10. Suspect a residual that is clamped, or
-    replaced by the target, where it is small.
-    """
-    count, rng = 12 if sampler.capabilities.slow else 300, bulk_rng("residual", case.seed)
-    rows, mass = np.arange(count), np.exp(rng.uniform(np.log(_LEAST_RESIDUAL), np.log(0.5), size=count))
-    ids = rng.permuted(np.tile(np.arange(_MORE_TOKENS), (count, 1)), axis=1)
-    target = np.tile(((1 - mass) / (_MORE_TOKENS - 3))[:, None], (1, _MORE_TOKENS))
-    draft = target * (1 + mass / 2)[:, None]
-    for place, (wanted, given) in enumerate(((0 * mass, mass * (1 + mass) / 2), (mass / 3, 0), (mass * 2 / 3, 0))):
-        target[rows, ids[:, place]], draft[rows, ids[:, place]] = wanted, given
-    tokens = _drawn(sampler, case, _given(sampler, case, target, draft, ids[:, 0]))
-    first, again = tokens[:, 0].reshape(-1, count), np.tile(np.arange(count), len(tokens) // count)
-    wrong = np.flatnonzero(((first != ids[:, 1]) & (first != ids[:, 2])).ravel())
-    if wrong.size:
-        one = again[wrong[0]]
-        broken(
-            f"request {one} got token {first.ravel()[wrong[0]]}: its residual of {mass[one]:.2g} is on "
-            f"{ids[one, 1:3].tolist()} alone"
-        )
-    seen = int((first == ids[:, 2]).sum())
-    if is_improbable(seen, first.size, 2 / 3):
-        broken(f"{seen} of {first.size} recovered tokens are those with two thirds of a small residual")

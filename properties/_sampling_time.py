@@ -18,7 +18,6 @@ from fairdraw.properties._sampling_asserts import (
     broken,
     call,
     check,
-    equals_the_oracle,
     ordinary,
     same_tokens,
     supports_of,
@@ -103,30 +102,6 @@ def _are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> N
         if support is not None and not support.allowed[token]:
             kept = int(support.allowed.sum())
             broken(f"request {request} got token {token}, which its filters remove; they keep {kept} tokens")
-
-
-_ROWS, _SLOW_ROWS = (1009, 1100, 641, 515), (37,)
-
-
-def _wide(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
-    """Five to seven requests in turn: no power of two is a multiple of the period."""
-    explicit = True if Capability.EXPLICIT_NOISE in can else None
-    sizes = {"min_vocab_size": 5, "max_vocab_size": 33, "min_requests": 5, "max_requests": 7, "max_rows": 0}
-    cases = ordinary(can, explicit=explicit, logits=("normal", "zipf", "half"), **sizes)
-    rows = _SLOW_ROWS if can.slow else _ROWS
-    return cases.map(lambda case: case.replace(num_rows=rows[case.seed % len(rows)]))
-
-
-@check("SAM185", _wide, weight=0.08)
-def requests_keep_their_parameters_in_wide_batches(sampler: TokenSampler, case: SamplingCase) -> None:
-    """In batches of 515 to 1100 requests each has the token of its own parameters: the oracle's, or one of its support.
-
-    Suspect a grid or a block of 256 or 512 rows, whose end reads the parameters of its beginning.
-    """
-    if sampler.capabilities.why_unsupported(RACE) is None:
-        equals_the_oracle(sampler, case)
-    batch, _, seen = call(sampler, case)
-    _are_allowed(supports_of(sampler, batch), seen.tokens)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------

@@ -256,7 +256,6 @@ NARROWED = (
     ("REJ408", Capability.RAGGED),
     ("REJ408", Capability.PLACEHOLDER_DRAFTS),
     ("REJ622", Capability.RAGGED),
-    ("REJ623", Capability.RAGGED),
     ("SAM122", Capability.EXPLICIT_NOISE),
     ("SAM134", Capability.TOP_K),
     ("SAM134", Capability.TOP_P),

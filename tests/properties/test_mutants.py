@@ -84,7 +84,7 @@ def test_output_of_another_type_is_caught() -> None:
         ("recovers from the target", "REJ109"),
         ("keeps the rejected draft in the race", "REJ401"),
         ("forgets the bonus token", "REJ103"),
-        ("never recovers the last token", "REJ621"),
+        ("never recovers the last token", "REJ701"),
         ("greedy takes the highest id on ties", "REJ202"),
         ("accepts placeholders", "REJ110"),
         ("answers zero without residual", "REJ403"),

@@ -16,7 +16,7 @@ from fairdraw._run.runner import PROFILES, Session, run_check
 if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
 
-EDGES = ("REJ109", "REJ202", "REJ309", "REJ401", "REJ404", "REJ621")
+EDGES = ("REJ109", "REJ202", "REJ309", "REJ401", "REJ404")
 CHECKS = [check for check in all_checks("properties", "rejection") if check.code in EDGES]
 
 

@@ -142,6 +142,15 @@ def rounds_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: See
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
+@patched(SamplingOracle, "draw", "SAM202", "SAM169")
+def adds_rows_beyond_the_fortieth_to_their_seeds(
+    right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise
+) -> Tensor:
+    """A kernel of 40 rows at a time adds the row's number where it should add its place in the block."""
+    shifted = {i: seed + i // 40 for i, seed in noise.request_seeds.items()}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=shifted))
+
+
 @patched(SamplingOracle, "draw", "SAM165")
 def ignores_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
@@ -349,14 +358,14 @@ def takes_a_small_top_p_for_greedy(right: SamplingOracle, logits: Row, top_p: fl
     return right.top_p_support(logits, 1e-9 if top_p < 2e-3 else top_p)
 
 
-@patched(SamplingOracle, "scaled", "SAM187")
+@patched(SamplingOracle, "scaled", "SAM201")
 def takes_temperatures_near_one_for_one(right: SamplingOracle, request: Request) -> Row:
     """`abs(temperature - 1) < 1e-3`: no division is needed, it seems."""
     request.temperature = np.float32(1) if abs(request.temperature - 1) < 1e-3 else request.temperature
     return right.scaled(request)
 
 
-@patched(SamplingOracle, "scaled", "SAM187")
+@patched(SamplingOracle, "scaled", "SAM201")
 def clamps_temperatures_at_four(right: SamplingOracle, request: Request) -> Row:
     """A limit of the service in the sampler, and nobody reported it to the user."""
     request.temperature = min(request.temperature, np.float32(4))

@@ -20,7 +20,7 @@ Steps = list[DraftStep]
 Row = NDArray[np.float32]
 
 
-@patched(RejectionOracle, "verify", "REJ623")
+@patched(RejectionOracle, "verify", "REJ701")
 def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """One program per request, in one block of 1,024 threads."""
     output = right.verify(batch, noise)
@@ -28,7 +28,7 @@ def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: SpecDeco
     return output
 
 
-@patched(RejectionOracle, "steps", "REJ641", "REJ623")
+@patched(RejectionOracle, "steps", "REJ701")
 def large_batches_read_the_next_requests_exponentials(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
 ) -> Steps:
@@ -38,7 +38,7 @@ def large_batches_read_the_next_requests_exponentials(
     return right.steps(batch, noise)
 
 
-@patched(RejectionOracle, "verify", "REJ641", "REJ623")
+@patched(RejectionOracle, "verify", "REJ701")
 def the_remainder_of_a_block_gets_the_bonus_token(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:
@@ -78,7 +78,7 @@ def _by_offsets_of_32_bits(rows: Tensor) -> Tensor:  # [num_tokens, vocab_size] 
     return torch.stack([rows.as_strided((vocab_size,), (1,), rows.storage_offset() + offset) for offset in offsets])
 
 
-@patched(RejectionOracle, "verify", "REJ632")
+@patched(RejectionOracle, "verify", "REJ701")
 def offsets_of_logits_have_32_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """`row * stride` wraps round in a kernel whose integers have 32 bits."""
     return right.verify(batch.replace(target_logits=_by_offsets_of_32_bits(batch.target_logits)), noise)
@@ -159,7 +159,7 @@ def warm_requests_with_many_drafts_race_backwards(
     ]
 
 
-@patched(RejectionOracle, "draw_noise", "REJ342")
+@patched(RejectionOracle, "draw_noise", "REJ702")
 def seeds_of_requests_with_five_drafts_are_forgotten(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -235,7 +235,7 @@ def an_empty_row_poisons_the_next(right: RejectionOracle, batch: SpecDecodeBatch
     return _without_distribution(steps, [False, *(bool((step.target_logits == -np.inf).all()) for step in steps)])
 
 
-@patched(RejectionOracle, "steps", "REJ346")
+@patched(RejectionOracle, "steps", "REJ701")
 def nan_reaches_two_rows_on(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """A running maximum is not reset after NaN."""
     steps = right.steps(batch, noise)

@@ -370,7 +370,7 @@ class AnyTokenAlike(DistributionSampler):
         return np.ones_like(target)
 
 
-@mutant_distribution("DIST104", "DIST691")
+@mutant_distribution("DIST691", "DIST104")
 class AcceptsEveryDraft(DistributionSampler):
     """Returns the drafts."""
 

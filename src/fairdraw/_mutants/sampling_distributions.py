@@ -158,6 +158,14 @@ class TemperatureTenPercentOff(DistributionTokenSampler):
         return given * 1.1
 
 
+@_as_mutant("DIST791")
+class RowsBeyondTheFortiethAreWarmer(DistributionTokenSampler):
+    """The second block of rows reads another temperature."""
+
+    def temperature(self, given: Floats) -> Floats:
+        return np.where(np.arange(len(given))[:, None] < 40, given, given * 1.5)
+
+
 @_as_mutant("DIST702", min_draws=50_000)
 class AppliesTheTemperatureAgain(DistributionTokenSampler):
     """The logits were divided before they came here."""
