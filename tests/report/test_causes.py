@@ -140,7 +140,7 @@ def test_capability_that_mostly_works_is_not_missing() -> None:
 
 
 def test_check_at_several_sizes_is_reported_once() -> None:
-    sizes = [dataclasses.replace(record(f"REJ60{i}"), title=f"a vocabulary of {2**i} is handled") for i in (1, 2, 3)]
+    sizes = [dataclasses.replace(record(f"REJ61{i}"), title=f"a vocabulary of {2**i} is handled") for i in (2, 3, 4)]
     distributions = [record(code) for code in ("DIST401", "DIST402", "DIST404")]
     causes = find_causes([*distributions, *sizes])
     assert [len(cause.records) for cause in causes] == [3, 1, 1, 1]

@@ -76,7 +76,9 @@ class SamplingOracle:
         """The distribution that a drafter returns."""
         distribution = self.distribution(request)
         if request.is_greedy or np.isnan(distribution).any():
-            return np.asarray(np.eye(distribution.size, dtype=np.float32)[token])
+            certain = np.zeros_like(distribution)
+            certain[token] = 1
+            return certain
         return distribution
 
     def filtered(self, request: Request) -> NDArray[np.float32]:  # [vocab_size] float32
