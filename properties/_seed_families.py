@@ -36,7 +36,7 @@ def families_are_apart(
         of_calls: Each seed takes a call of its own. There is one family then, and a slow sampler is asked for a fifth.
 
     Error rates:
-        Two seeds count as one if two signatures of some 50 bits are equal: below 1e-20 for a right sampler.
+        Two seeds count as one if two signatures of some 50 bits are equal: below 1e-20 for a correct sampler.
     """
     bases = (derive_seed("base", seed) | 1, -(derive_seed("base", seed, 1) >> 1), 40 + seed % 10)
     for number, base in enumerate(bases[:1] if can.slow or of_calls else bases):

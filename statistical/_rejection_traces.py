@@ -142,7 +142,7 @@ def _events_of_tokens(
 def _side_by_side(
     drafts: dict[str, Event], tokens: dict[str, Event], num_drafts: int, num_tokens: int
 ) -> dict[str, Event]:
-    """Return one set of projections for both; what is not asked of a draw has chance 0 there."""
+    """Return one set of projections for both; what a draw does not decide has chance 0 there."""
 
     def joined(one: Event | None, other: Event | None) -> Event:
         left = one or Event(np.zeros(num_drafts, dtype=bool), np.zeros(num_drafts))

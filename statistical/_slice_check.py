@@ -48,12 +48,12 @@ class SliceCheck(DrawnQuestion):
         Raises:
             BudgetEnded: If time is out.
         """
-        slices, subject = Slices(self.crossed), guarded(sampler, out_of_time)
+        slices, judged = Slices(self.crossed), guarded(sampler, out_of_time)
         for make in (traces, flat_traces):
             for trace in make(self.trace, sampler, profile, seed):
                 if out_of_time():
                     raise BudgetEnded
-                self.collect(subject, trace, slices)
+                self.collect(judged, trace, slices)
         return (slices.evidence() if slices.num_draws else None), slices.num_draws
 
     def run(
@@ -71,7 +71,7 @@ class SliceCheck(DrawnQuestion):
             CapabilityUnsupported, CheckFailure, Inconclusive: As `DistributionCheck.run`.
 
         Error rates:
-            A right sampler fails with probability at most `share * false_fail_rate(seed)`.
+            A correct sampler fails with probability at most `share * false_fail_rate(seed)`.
         """
         reason = self.why_not(sampler, reference)
         if reason is not None:
@@ -94,7 +94,7 @@ class SliceCheck(DrawnQuestion):
 
     def _failure(self, evidence: Evidence, threshold: float) -> CheckFailure:
         first = evidence.found[0]
-        effect = "; ".join(self._told(found) for found in evidence.found[:_SHOWN])
+        effect = "; ".join(self._words_of(found) for found in evidence.found[:_SHOWN])
         shown = (
             f"E = 10^{evidence.log_e_value / math.log(10):.1f} >= threshold 10^{threshold / math.log(10):.1f}, over "
             f"{evidence.num_slices} slices and {evidence.num_projections} projections"
@@ -102,7 +102,7 @@ class SliceCheck(DrawnQuestion):
         distance = abs(first.num_hits - first.expected) / max(first.num_draws, 1)
         return CheckFailure(effect, evidence=shown, distance=distance)
 
-    def _told(self, found: Found) -> str:
+    def _words_of(self, found: Found) -> str:
         where = ", ".join(f"{name} {word(name, level)}" for name, level in found.slice_of.items())
         return (
             f"{found.projection}: {found.num_hits} of {found.num_draws} draws, {found.expected:.1f} expected, "

@@ -7,7 +7,7 @@ features together. A fault that nobody thought of shows in some projection of so
 
 Each projection in each slice is a bet against the sampler: a likelihood ratio of odds multiplied by some factors
 (`_TILTS`). A bet is an e-value: its mean is at most 1 if the sampler is right, so is the weighted mean of all bets, and
-by Markov's inequality a right sampler reaches `1 / rate` with probability at most `rate`, however many slices there are
+by Markov's inequality a correct sampler reaches `1 / rate` with probability at most `rate`, however many there are
 and however much they overlap [Vovk & Wang 2021, "E-values: Calibration, combination and applications", Annals of
 Statistics 49(3)]. A thousand slices cost ln(1000) = 7 nats of evidence, and no power beside it.
 
@@ -120,7 +120,7 @@ class Slices:
         """
         slices = list(self._slices())
         columns = {name: _joined(parts) for name, parts in self._events.items()}
-        names, (excess, variance) = list(columns), _moments(columns.values(), self.num_draws)
+        names, (excess, variance) = list(columns), _mean_and_variance(columns.values(), self.num_draws)
         levels = np.concatenate([of_slice.levels + of_slice.first for of_slice in slices])
         draws = np.tile(np.arange(self.num_draws), len(slices))
         size = slices[-1].first + slices[-1].num_levels
@@ -161,7 +161,7 @@ def _joined(parts: list[Event]) -> Event:
     return Event(np.concatenate([one.hit for one in parts]), np.concatenate([one.chance for one in parts]))
 
 
-def _moments(
+def _mean_and_variance(
     columns: Iterable[Event], num_draws: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # [num_draws, num_projections] float32 each
     """Return what happened beyond its chance, and its variance."""

@@ -192,7 +192,7 @@ def read(call: RejectionCall, tokens: NDArray[np.int32]) -> Verified:
 
 @dataclass(frozen=True, repr=False)
 class RejectionTrace(Recipe):
-    """The life of one rejection sampler, as data; `played` makes its calls. Fields are those of `SamplingTrace`."""
+    """Calls of one rejection sampler, as data; `played` makes its calls. Fields are those of `SamplingTrace`."""
 
     seed: int
     vocab_size: int

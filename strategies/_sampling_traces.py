@@ -114,7 +114,7 @@ class SamplingCall:
 
 @dataclass(frozen=True, repr=False)
 class SamplingTrace(Recipe):
-    """The life of one token sampler, as data; `played` makes its calls.
+    """Calls of one token sampler, as data; `played` makes its calls.
 
     Args:
         walk: Which batch sizes (`WALKS`), up to `most_rows`.

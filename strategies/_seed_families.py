@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 _BITS = 64
 _SHIFTS = (1, 2, 4, 8, 16, 24, 31, 32, 33, 48)
 _SUMS = (1, 2, 3, 7, 31, 127, 1000, 2**16 + 1, 2**24 - 1, 2**31 - 1, 2**32 - 1, 2**53 - 1, 2**61 - 1)
-_BORDERS = (0, 1, -1, -2, 2**31 - 1, 2**32 - 1, 2**53, 2**63 - 1, -(2**63))
+_LIMITS = (0, 1, -1, -2, 2**31 - 1, 2**32 - 1, 2**53, 2**63 - 1, -(2**63))
 
 
 def _signed(number: int) -> int:
     """Return the lower 64 bits as a signed number, which is what users write and torch takes."""
-    kept = number % 2**_BITS
-    return kept - 2**_BITS if kept >= 2 ** (_BITS - 1) else kept
+    kept = number % (1 << _BITS)
+    return kept - (1 << _BITS) if kept >= 1 << _BITS - 1 else kept
 
 
 def _related(base: int) -> Iterator[tuple[str, int]]:
@@ -42,7 +42,7 @@ def seed_family(base: int, *, num_bits: int = 64) -> dict[int, str]:
     """Return seeds to what each is to `base`; all differ in their lower `num_bits` bits.
 
     Args:
-        num_bits: That a right sampler may do with: torch's generator on a CPU takes 32.
+        num_bits: That a correct sampler may do with: torch's generator on a CPU takes 32.
 
     Example:
         >>> seed_family(5)[-5]
@@ -50,8 +50,8 @@ def seed_family(base: int, *, num_bits: int = 64) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     kept: set[int] = set()
-    borders = ((f"{border}", border) for border in _BORDERS)
-    for words, number in (*_related(base), *borders):
+    limits = ((f"{limit}", limit) for limit in _LIMITS)
+    for words, number in (*_related(base), *limits):
         seed = _signed(number)
         if seed % 2**num_bits not in kept:
             kept.add(seed % 2**num_bits)

@@ -1,6 +1,6 @@
-"""The life of one sampler in an engine, as arrays: requests come, move, wait and go, call after call.
+"""Calls of one sampler in an engine, as arrays: requests come, move, wait and go, call after call.
 
-`ServingBatch` plays the same for contracts that are told of every event. Here nobody is told: a sampler sees one batch
+`ServingBatch` plays the same for contracts that receive every event. Here nobody does: a sampler sees one batch
 after the other, so that all that matters is who stands in which row. A call of a thousand rows takes microseconds.
 """
 
