@@ -19,10 +19,10 @@ from fairdraw.statistical import _stratified_check as stratified_check
 from fairdraw.statistical import _workloads as subjects
 from fairdraw.statistical import sampling
 from fairdraw.statistical._design import E_PROCESS_FACTOR
+from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._evidence import CONCENTRATIONS
 from fairdraw.statistical._pooling import MIN_EXPECTED, TILE_SIZE
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS
-from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
