@@ -69,6 +69,7 @@ def apply_bitmask(
         TypeError: If an argument is not a tensor.
         ValueError: If a dtype or a number of dimensions is wrong, there are fewer bitmasks than rows, or the logits
             cannot be written.
+        IndexError: If an index is outside of the rows. On a card it is PyTorch's assertion, which ends the process.
     """
     _check(logits, bitmask, indices)
     words = bitmask[: len(logits)] if indices is None else bitmask[indices]

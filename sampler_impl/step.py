@@ -123,11 +123,13 @@ class StepPlan:
         self._known = Known.nothing()
         self._busy = Lock()
         self._index: int | None = None  # of the device that kernels are launched on
-        self._stream: torch.cuda.Stream | None = None  # of the last step
+        self._stream: int | None = None  # of the last step
         self._run: Launches | PyTorchStep
         if choose_backend("StepPlan", backend, self.device, tensor="device") == "triton":
+            from ._shared.compiled import stream_of
             from ._step.launch import Launches
 
+            self._stream_of = stream_of
             if self.device.type == "cuda":
                 self._index = torch.cuda.current_device() if self.device.index is None else self.device.index
                 self.device = torch.device("cuda", self._index)
@@ -223,10 +225,11 @@ class StepPlan:
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("StepPlan: another step of this plan has not returned. Build a plan for each thread.")
         if self._index is not None:
-            stream = torch.cuda.current_stream(self._index)
-            if stream != self._stream and not torch.cuda.is_current_stream_capturing():
+            stream = self._stream_of(self._index)
+            if stream != self._stream and (self._stream is None or not torch.cuda.is_current_stream_capturing()):
                 if self._stream is not None:
-                    stream.wait_stream(self._stream)
+                    before = torch.cuda.ExternalStream(self._stream, device=self.device)  # type: ignore[no-untyped-call]
+                    torch.cuda.current_stream(self._index).wait_stream(before)
                 self._stream = stream
 
     def _is_elsewhere(self) -> bool:

@@ -47,7 +47,9 @@ def apply_top_k_top_p(
         return logits
     ascending, token_ids = logits.sort(dim=-1)
     if top_k is not None:
-        edge = ascending.gather(1, (logits.shape[1] - top_k.long()).unsqueeze(1))
+        # A place outside of the row would end the process on a card; a wrong `top_k` keeps one token or all.
+        places = (logits.shape[1] - top_k.long()).clamp(0, logits.shape[1] - 1)
+        edge = ascending.gather(1, places.unsqueeze(1))
         if top_p is None:
             return logits.masked_fill_(logits < edge, DROPPED)
         ascending.masked_fill_(ascending < edge, DROPPED)

@@ -96,7 +96,7 @@ def _token_of_text(
 ):
     """Return the token of a request's text at `position + draft`: a draft from 0 on, before it one of its text.
 
-    Takes `draft`: at most the row's; known from the draft's number, because a sum with any int64 may wrap round."""
+    Takes `draft`: at most the row's; known by the draft's number, because a sum with any int64 may wrap round."""
     at = position + draft
     token = tl.load(slot_text_ptr + at, mask=(draft < 0) & (at >= 0) & (at < length), other=-1)
     if drafts_ptr is not None:

@@ -80,15 +80,12 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "sampler = fairdraw.rejection_sampler(lambda batch, noise: None, name='third_party')\n"
         "def make(): return sampler\n"
         "def needy(argument): return sampler\n"
-        "def broken(): raise OSError('no\\nkernel')\n"
-        "def wrong(): return 7\n"
         "class Kernels:\n"
         "    name, device, capabilities = 'third_party', 'cpu', fairdraw.Capabilities()\n"
         "    def verify(self, batch, noise): return None\n"
         "class Unsure(Kernels):\n"
         "    capabilities = {}\n"
     )
-    (tmp_path / "raising.py").write_text("raise RuntimeError('boom')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
     monkeypatch.delitem(sys.modules, "third_party", raising=False)
@@ -101,23 +98,12 @@ def test_path_names_a_factory_a_sampler_or_a_class(third_party: str, attribute: 
 
 
 REFUSALS = {
-    "unknown name": ("blowfish", r"must be one of rejection/counter, .*, or a path pkg\.module:factory\. Give"),
     "misspelt name": ("tritn", r"Did you mean rejection/triton or sampling/triton or logprobs/triton\?$"),
     "no factory": ("third_party:", r"a path must be pkg\.module:factory"),
-    "no module": (
-        "nowhere:make",
-        r"importing nowhere raised ModuleNotFoundError: No module named 'nowhere'\. Make python -c",
-    ),
-    "module raises": ("raising:make", r"importing raising raised RuntimeError: boom\."),
     "misspelt factory": ("third_party:mke", r"third_party has no attribute mke\. Did you mean make\?$"),
-    "factory raises": ("third_party:broken", r"calling it raised OSError: no kernel\."),
     "factory wants arguments": (
         "third_party:needy",
         r"calling it raised TypeError: .*'argument'\. It is called without arguments\.",
-    ),
-    "not a sampler": (
-        "third_party:wrong",
-        r"it gave int, which has no name, device, capabilities, verify or .*\. Return fairdraw\.",
     ),
     "no capabilities": ("third_party:Unsure", r"its capabilities are dict, not Capabilities\."),
 }
@@ -135,15 +121,6 @@ def test_impossible_sampler_is_refused_in_one_sentence(third_party: str, spec: s
 def test_sampler_on_another_device_is_refused(third_party: str) -> None:
     with pytest.raises(SamplerNotFound, match=r"it runs on device='cpu' and not on 'cuda'\. Omit the device"):
         load(f"{third_party}:make", device="cuda")
-
-
-def test_missing_package_of_a_built_in_sampler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "triton", None)
-
-    with pytest.raises(
-        SamplerNotFound, match=r"it needs the package triton, which is not installed\. Run pip install triton\."
-    ):
-        load("rejection/triton")
 
 
 def test_failing_built_in_sampler_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

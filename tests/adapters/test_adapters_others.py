@@ -321,8 +321,10 @@ def test_multinomial_without_a_distribution_raises_as_torch_does() -> None:
 @pytest.mark.parametrize(
     ("name", "package", "command"),
     [
+        ("rejection/triton", "triton", "pip install triton"),
         ("rejection/transformers", "transformers", "pip install transformers"),
         ("rejection/mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
+        ("rejection/vllm", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
         ("rejection/vllm-v2", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
     ],
 )

@@ -107,19 +107,6 @@ def test_upstream_is_imported_without_a_word(sampler: VllmSampler) -> None:
     assert (finished.stdout, finished.stderr) == (f"{sampler.name}\n", "")
 
 
-def test_missing_vllm_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "vllm", None)
-
-    with pytest.raises(
-        SamplerNotFound,
-        match=r"needs the package vllm, .*Run pip install vllm, or, without a GPU, python tools/install_vllm\.py in a "
-        r"clone of fairdraw\.$",
-    ):
-        load("rejection/vllm")
-
-
 # Other releases, by their signatures
 
 

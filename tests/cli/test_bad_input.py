@@ -59,12 +59,14 @@ FILES = {
     "xfails is text": ("xfails", "misses.py", r"xfails file misses\.py is not TOML"),
     "xfails with negative cases": ("xfails", "negative.toml", r"may say only cases, a whole number"),
     "xfails with cases alone": ("xfails", "cases.toml", r"gives no reason for REJ101"),
+    "xfails are deep": ("xfails", "deep.toml", r"deep\.toml"),
     "xfails of no check": ("xfails", "no-check.toml", r"names REJ999, which is no check"),
     "baseline absent": ("baseline", "absent", r"baseline absent cannot be read: No such file"),
     "baseline is a folder": ("baseline", "folder", r"baseline folder cannot be read: Is a directory"),
     "baseline is binary": ("baseline", "binary", r"baseline binary is not text"),
     "baseline is a crash file": ("baseline", "crash.json", r"crash\.json is no baseline of fairdraw"),
     "baseline is no JSON": ("baseline", "misses.py", r"baseline misses\.py is not JSON"),
+    "baseline is deep": ("baseline", "deep.json", r"deep\.json"),
     "baseline of no check": ("baseline", "unknown.json", r"names REJ999, which is no check"),
     "baseline is a list": ("baseline", "list.json", r"list\.json is no baseline of fairdraw"),
     "lines in no folder": ("json", "absent/run.jsonl", r"absent/run\.jsonl cannot be written: no such folder"),
@@ -98,7 +100,8 @@ def options_of(option: str, path: str, prefix: str) -> list[str]:
 
 
 NUMBERS = [(option, one) for option in ("time-budget", "call-timeout") for one in ("nan", "inf", "-1", "1e300")]
-"""Options that both ways in have, and numbers that are none for them."""
+NUMBERS += [("call-timeout", "0"), ("seed", "new"), ("profile", "huge"), ("only", "speed")]
+"""Options that both ways in have, and numbers and words that are none for them."""
 
 COMMANDS = {
     "rate is no number": (["check", "rejection/oracle", "--rate", "nan"], r"'--rate': 'nan' is not a number"),
@@ -141,6 +144,9 @@ COMMANDS = {
     "crash file absent": (["replay", "absent"], r"absent cannot be replayed: it cannot be read: No such file"),
     "crash file is a folder": (["replay", "folder"], r"folder cannot be replayed: it cannot be read: Is a directory"),
     "crash file is binary": (["replay", "binary"], r"binary cannot be replayed: it is not JSON"),
+    "crash file is deep": (["replay", "deep.json"], r"deep\.json cannot be replayed"),
+    "ledger is deep": (["check", "sampling/oracle", "--seed", "5", "--ledger", "deep.json"], r"--ledger: .*deep"),
+    "journal is deep": (["check", "http://127.0.0.1:9/v1", "--journal", "deep.json", "-n", "0"], r"deep\.json"),
     "crash file is a baseline": (["replay", "baseline.json"], r"baseline\.json cannot be replayed: it is not a crash"),
     "crash file is newer": (["replay", "newer.json"], r"newer\.json cannot be replayed: its format is 99, newer"),
     "crash file of a gone check": (["replay", "crash.json"], r"'REJ999' is no check of fairdraw"),
@@ -157,6 +163,9 @@ COMMANDS = {
         r"num_draws='many', but it must be an integer",
     ),
     "no such check": (["explain", "REJ999"], r"'REJ999' is no check of fairdraw"),
+    "no such reference": (["check", "rejection/oracle", "--reference", "oracel"], "Did you mean rejection/oracle"),
+    "no such option": (["check", "rejection/oracle", "--unknown"], "No such option"),
+    "no sampler": (["check"], "Missing argument"),
     "skeleton of nothing": (["init", "absent:verify"], r"absent:verify cannot be imported: ModuleNotFoundError"),
     "skeleton under a file": (
         ["init", "third_party:beyond", "--contract", "rejection", "--folder", "binary/x"],
@@ -196,6 +205,8 @@ def here(third_party: Path) -> Path:
         "many.json": json.dumps({**crash, "check": DISTRIBUTION, "case": {"profile": "ci", "num_draws": "many"}}),
         "newer.json": json.dumps({**crash, "check": "REJ101", "format_version": 99}),
         "list.json": "[1, 2]",
+        "deep.json": "[" * 100_000,
+        "deep.toml": "a = " + "[" * 100_000,
     }
     for name, text in texts.items():
         (third_party / name).write_text(text)
@@ -238,13 +249,13 @@ def test_file_is_refused(option: str, path: str, sentence: str, here: Path) -> N
     require_refused(["check", "rejection/oracle", "-k", "REJ101", *options_of(option, path, "--")], sentence, here)
 
 
-@pytest.mark.parametrize(("option", "number"), [*NUMBERS, ("call-timeout", "0")])
+@pytest.mark.parametrize(("option", "number"), NUMBERS)
 def test_number_is_refused(option: str, number: str, here: Path) -> None:
     require_refused(["check", "rejection/oracle", f"--{option}={number}"], f"'--{option}': ", here)
 
 
 @pytest.mark.usefixtures("beside")
-@pytest.mark.parametrize(("option", "number"), [*NUMBERS, ("call-timeout", "0")])
+@pytest.mark.parametrize(("option", "number"), NUMBERS)
 def test_number_is_refused_by_pytest(option: str, number: str, pytester: pytest.Pytester) -> None:
     result = ask(pytester, f"--fairdraw-{option}={number}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from click.testing import CliRunner, Result
 
 from fairdraw._cli.main import main
 from fairdraw._cli.replay import NOT_REPRODUCED, tries_needed
-from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.crash import read_crash, write_crash
 from fairdraw._run.loading import all_checks
 
@@ -42,33 +40,6 @@ def check(factory: str, *options: str) -> Result:
 
 
 class TestCheck:
-    def test_correct_sampler_is_green(self) -> None:
-        result = check("make_right")
-        assert result.exit_code == 0
-        green = f"GREEN, distributions not judged: -k REJ101 (1 property check passed; {ONE})"
-        assert result.output.splitlines()[-1] == green
-        assert "fairdraw 0.1.0: sampler third_party:make_right (right) on cpu" in result.output
-        assert f"checks: properties 1; profile smoke; seed {DEFAULT_SEED}" in result.output
-        assert "passed       REJ101 token ids lie in the vocabulary (20 cases" in result.output
-
-    def test_failure_is_reported_in_order(self) -> None:
-        result = check("make_beyond")
-        assert result.exit_code == 1
-        order = [
-            "\nREJ101",
-            "\nmeaning:",
-            "\neffect:",
-            "\nevidence:",
-            "\nsmallest example:",
-            "\nreproduce:",
-            "\ncrash file:",
-        ]
-        places = [result.output.index(word) for word in order]
-        assert places == sorted(places)
-        assert "Traceback" not in result.output
-        assert "hypothesis.seed" not in result.output
-        assert result.output.splitlines()[-1] == "RED: checks failed: 1"
-
     def test_fourth_failure_is_named_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         shown = check("make_beyond", "-k", "REJ105", "-k", "REJ106").output
         assert shown.count("\nmeaning:") == 3
@@ -78,29 +49,10 @@ class TestCheck:
         assert shown.count("\nmeaning:") == 2
         assert re.search(r"\nalso failed .*:\n  REJ10\d [a-z ]+\n", shown)
 
-    @pytest.mark.parametrize(
-        ("factory", "exit_code", "last"),
-        [
-            ("make_raising", 1, "RED: checks that ended in an exception: 1"),
-            (
-                "make_known",
-                0,
-                f"GREEN, distributions not judged: -k REJ101 (known failures: 1; {ONE})",
-            ),
-        ],
-    )
-    def test_exit_code_follows_the_verdict(self, factory: str, exit_code: int, last: str) -> None:
-        result = check(factory)
-        assert (result.exit_code, result.output.splitlines()[-1]) == (exit_code, last)
-
     def test_no_matching_check_is_not_green(self) -> None:
         result = fairdraw("check", "rejection/oracle", "-k", "zzz", "-k", "yyy")
         assert result.exit_code == 3
         assert result.output == "NOTHING MEASURED: no check has 'zzz' or 'yyy' in its code or title\n"
-
-    def test_report_says_where_to_start(self) -> None:
-        lines = check("make_beyond", "-k", "REJ103").output.splitlines()
-        assert lines[-2] == "start with REJ101 token ids lie in the vocabulary: fairdraw explain REJ101"
 
     def test_fresh_seed_is_printed(self) -> None:
         seeds = [re.findall(r"seed (\d+)", check("make_right", "--seed", "fresh").output)[0] for _ in range(2)]
@@ -132,12 +84,6 @@ class TestSeveral:
             "GREEN: 1 of 2 samplers (third_party:make_right)"
         )
 
-    def test_two_share_two_workers(self) -> None:
-        result = fairdraw("check", "third_party:make_right", "third_party:make_beyond", "-n", "2", "-q", *self.OPTIONS)
-        assert result.exit_code == 1
-        assert "third_party:make_right: GREEN, distributions not judged" in result.output
-        assert "third_party:make_beyond: RED: checks failed: 1" in result.output
-
     def test_one_that_cannot_start_does_not_stop_the_others(self) -> None:
         result = fairdraw("check", "oracel", "third_party:make_right", *self.OPTIONS)
         assert result.exit_code == 2
@@ -157,30 +103,6 @@ class TestSeveral:
 
 
 class TestMistakes:
-    @pytest.mark.parametrize(
-        ("arguments", "sentence"),
-        [
-            (["check", "oracel"], "Did you mean rejection/oracle"),
-            (["check", "third_party:make_boom"], r"RuntimeError: no device.*third_party\.py:\d+ in make_boom"),
-            (["check", "rejection/oracle", "--profile", "huge"], "'huge' is not one of 'smoke', 'ci', 'nightly'"),
-            (["check", "rejection/oracle", "--only", "speed"], "'speed' is not"),
-            (["check", "rejection/oracle", "--seed", "new"], "'new' is no seed. Use an integer, or the word fresh"),
-            (["check", "rejection/oracle", "--reference", "oracel", "-k", "upstream"], "Did you mean rejection/oracle"),
-            (["check", "rejection/oracle", "--json", "none/run.json"], "none/run.json cannot be written"),
-            (["check", "rejection/oracle", "--unknown"], "No such option"),
-            (["check"], "Missing argument"),
-            (["explain", "REJ999"], "REJ999.*fairdraw list"),
-            (["replay", "none.json"], "none.json cannot be replayed: it cannot be read: No such file"),
-            (["replay", "third_party.py"], "third_party.py cannot be replayed: it is not JSON"),
-        ],
-        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-    )
-    def test_mistake_is_one_sentence_and_exit_code_2(self, arguments: list[str], sentence: str) -> None:
-        result = fairdraw(*arguments)
-        assert result.exit_code == 2
-        assert re.search(sentence, result.output)
-        assert "Traceback" not in result.output
-
     def test_exit_codes_are_documented(self) -> None:
         shown = fairdraw("check", "--help").output
         for code in (
@@ -244,12 +166,6 @@ class TestReplay:
         assert result.exit_code == 0
         assert result.stdout.startswith("FIXED: REJ101")
 
-    def test_another_sampler_passes(self, third_party: Path) -> None:
-        result = fairdraw("replay", self.crash_file(third_party), "--sampler", "third_party:make_right")
-        assert result.exit_code == 0
-        assert result.stdout.startswith("PASSED: REJ101")
-        assert "The failure of third_party:make_beyond was: " in result.output
-
     def test_sampler_of_another_contract_is_refused(self, third_party: Path) -> None:
         result = fairdraw("replay", self.crash_file(third_party), "--sampler", "fairdraw._mutants.sampling:right")
         assert result.exit_code == 2
@@ -310,21 +226,6 @@ class TestReplay:
         fairdraw("replay", path)
         assert sorted(third_party.rglob("*.json")) == before
 
-    def test_file_without_sampler_asks_for_one(self, third_party: Path) -> None:
-        path = self.crash_file(third_party)
-        content = json.loads((third_party / path).read_text())
-        (third_party / "object.json").write_text(json.dumps({**content, "sampler": None}))
-        result = fairdraw("replay", "object.json")
-        assert result.exit_code == 2
-        assert "Add --sampler SPEC" in result.output
-
-    def test_check_that_is_gone_is_refused(self, third_party: Path) -> None:
-        content = json.loads((third_party / self.crash_file(third_party)).read_text())
-        (third_party / "old.json").write_text(json.dumps({**content, "check": "REJ999"}))
-        result = fairdraw("replay", "old.json", "--sampler", "third_party:make_beyond")
-        assert result.exit_code == 2
-        assert "'REJ999' is no check" in result.output
-
     def test_unsupported_capability_is_not_run(self, third_party: Path) -> None:
         needs_noise = next(c for c in CHECKS if c.suite == "properties" and "explicit-noise" in c.needs)
         content = json.loads((third_party / self.crash_file(third_party)).read_text())
@@ -332,10 +233,3 @@ class TestReplay:
         result = fairdraw("replay", "noise.json", "--sampler", "third_party:make_unsupported")
         assert result.exit_code == 3
         assert result.stdout.startswith("NOT RUN:")
-
-
-def test_module_runs_as_a_program() -> None:
-    command = [sys.executable, "-m", "fairdraw", "explain", "REJ101"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("REJ101")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from fairdraw._adapters import BUILT_IN
 from fairdraw._cli.main import main
 from fairdraw._core import signature as _signature
 from fairdraw._run.crash import Crash, read_crash, write_crash
@@ -133,11 +132,6 @@ def test_person_may_name_a_sampler(evil: Path) -> None:
     assert result.stderr == "sampler: third_party:make_right\n"
     assert "of mypkg.evil:make" in result.stdout
     assert not Path("HARM").exists()
-
-
-def test_built_in_sampler_may_run(evil: Path) -> None:
-    assert "rejection/torch" in BUILT_IN
-    assert replay(foreign(evil, sampler="rejection/torch")).exit_code == 0
 
 
 def test_own_file_runs_and_shows_the_name_first(evil: Path) -> None:

@@ -154,19 +154,6 @@ def test_wrong_model() -> None:
     assert re.fullmatch(rf"INCOMPLETE: {ADDRESS} has no model 'other'; it has toy \(--model\)", output.strip())
 
 
-def test_a_key_is_wanted_used_and_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("STUB_KEY", raising=False)
-    options = ["--key-variable", "STUB_KEY", "--json", "run.jsonl", "--html", "run.html"]
-    with served("wants a key") as address:
-        assert checked(address, *options[:2])[0] == 11
-        monkeypatch.setenv("STUB_KEY", KEY)
-        code, output = checked(address, *options)
-    assert code == 0
-    assert [path for path in (Path("run.jsonl"), Path("run.html")) if KEY in path.read_text()] == []
-    assert KEY not in output
-
-
 @pytest.mark.parametrize("keeps", [False, True])
 def test_files_of_a_failure_hold_no_key_and_prompts_only_on_request(
     keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -177,6 +164,7 @@ def test_files_of_a_failure_hold_no_key_and_prompts_only_on_request(
     prompts.write_text("my own secret\nanother secret of mine\n")
     app = make_app(FAULTS["silent greedy"].engine(DEFAULT_SEED), Settings())
     options = ["--prompts", str(prompts), "--json", "run.jsonl", "--html", "run.html", *["--keep-prompts"] * keeps]
+    options += ["--journal", "answers"]
     with serving(TROUBLES["wants a key"].around(app)) as address:
         code, output = checked(f"{address}/v1", "--key-variable", "STUB_KEY", "-k", "SRV123", *options)
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path != prompts]

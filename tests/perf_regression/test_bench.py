@@ -109,8 +109,6 @@ def test_other_contracts_are_compared_with_their_vllm(contract: str, monkeypatch
     ("words", "code", "message"),
     [
         (["sampling/counter", "--against", "thinking_budget"], 2, "contract='thinking_budget', but sampling/counter"),
-        (["no_such_sampler"], 2, "no_such_sampler"),
-        (["bench_user:none"], 2, "bench_user"),
         (["rejection/triton", "--against", "bench_user:make_right", "--strict"], 3, "runs in an interpreter"),
         ([*FASTER, "--roofline-min", "0.5", "--strict"], 3, "no GPU"),
         (["filters/oracle"], 2, "contract='filters', but only rejection, sampling, logits_plan, penalties, thinking_"),
@@ -122,8 +120,6 @@ def test_other_contracts_are_compared_with_their_vllm(contract: str, monkeypatch
     ],
     ids=[
         "two contracts",
-        "unknown name",
-        "unknown attribute",
         "interpreter",
         "roofline without a GPU",
         "contract that is not measured",

@@ -27,14 +27,6 @@ CHECKS = {check.code: check for check in all_checks(contract="filters")}
 ONE = FilterCase(3, (FilterRow(),))
 
 
-def test_case_prints_as_code_and_survives_json() -> None:
-    row = FilterRow("zipf", FilterParams(top_k=2, dry_multiplier=1.0, dry_breakers=(1,)), "echo", 9, 4)
-    case = FilterCase(7, (row, FilterRow(copy_of=0)), seed=3)
-    assert eval(repr(case)) == case
-    assert FilterCase.from_json(case.to_json()) == case
-    assert case.batch().logits[0].equal(case.batch().logits[1])
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

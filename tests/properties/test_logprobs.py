@@ -29,13 +29,6 @@ FEW = PROFILES["smoke"].scaled(0.4)
 ONE = LogprobsRequest(num_logprobs=2)
 
 
-def test_case_prints_as_code_and_survives_json() -> None:
-    requests = (LogprobsRequest("near-ties", -1, "masked", "any", 3, 2), LogprobsRequest(num_logprobs=None))
-    case = LogprobsCase(7, requests, stage="processed_logits", ids="int32")
-    assert eval(repr(case)) == case
-    assert LogprobsCase.from_json(case.to_json()) == case
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

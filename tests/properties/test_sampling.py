@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 BY_CODE = {check.code: check for check in CHECKS}
 
 
-def test_case_prints_as_code_and_survives_json() -> None:
-    case = SamplingCase(7, (SampledRequest("tied", 0.5, top_k=2), SampledRequest(request_seed=True)), explicit=False)
-    assert eval(repr(case)) == case
-    assert SamplingCase.from_json(case.to_json()) == case
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -139,24 +139,6 @@ def test_run_knows_its_date_and_commit(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.fullmatch(r"[0-9a-f]{12}", start_of_run()[1])
 
 
-def test_exception_that_ends_many_checks_is_reported_once() -> None:
-    failure_report = FailureReport("REJ100", "sampler raised an exception", "meaning", "IndexError: lane out of range")
-    records = [
-        dataclasses.replace(record("error", code=code), failure_report=failure_report)
-        for code in ("REJ101", "REJ102", "REJ103")
-    ]
-    (text,) = broken_texts(find_causes(records))
-    assert text.endswith("note: 2 more checks fail in the same way: REJ102, REJ103")
-
-
-def test_failures_are_reported_one_by_one() -> None:
-    failure_report = FailureReport("REJ101", "ids lie in the vocabulary", "meaning", "emitted 7")
-    records = [
-        dataclasses.replace(record("failed", code=code), failure_report=failure_report) for code in ("REJ101", "REJ102")
-    ]
-    assert len(broken_texts(find_causes([*records, record("passed")]))) == 2
-
-
 def test_known_failure_that_is_gone_is_reported_with_its_remedy() -> None:
     text = failure_text(dataclasses.replace(record("xpassed", "https://example.org/1"), source="xfails.toml"))
     assert "a known failure did not occur in 10 cases" in text
@@ -186,19 +168,6 @@ def test_summary_says_what_each_unsupported_capability_costs() -> None:
     lines = Summary([skipped, other, record("passed")]).lines()
     assert lines[1] == "2 of 3 checks skipped as unsupported (explicit-noise: 2, ragged: 1)"
     assert lines[2:4] == [f"  1 skipped: {unsupported}", "  1 skipped: ragged is unsupported: never"]
-
-
-def test_missing_capability_comes_with_the_line_that_declares_it() -> None:
-    failure_report = FailureReport("REJ201", "greedy requests equal argmax decoding", "meaning", "emitted 7")
-    greedy = [
-        dataclasses.replace(record("failed", code=code), failure_report=failure_report, needs=("greedy",))
-        for code in ("REJ201", "REJ202")
-    ]
-    summary = Summary([*greedy, record("passed")])
-    assert "Possibly unsupported. To skip these checks, declare:" in summary.lines()
-    assert '    "greedy": "say why",  # failed: REJ201, REJ202; checks that this skips: 2' in summary.lines()
-    (text,) = broken_texts(summary.causes)
-    assert "note: needs greedy, which the sampler possibly does not support; also failed: REJ202" in text
 
 
 def test_lone_property_beside_many_distributions_is_named_separately() -> None:

@@ -164,7 +164,7 @@ def test_scale_is_the_largest_that_fits_and_one_check_cannot_be_shared() -> None
 
 def test_check_that_came_nowhere_is_expected_to_take_what_the_others_do() -> None:
     guessed = with_guesses([begun("REJ1", whole=4.0), begun("REJ2", whole=8.0), begun("REJ3", 0.0, 0.0)])
-    assert guessed[2].whole == 6.0
+    assert guessed[2].whole == 6.0  # the median
     assert with_guesses([begun("REJ3", 0.0, 0.0)])[0].whole == 0.0
 
 

@@ -109,15 +109,6 @@ class TestRecord:
         assert record.failure_report.crash_file == ""
         assert not (third_party / ".fairdraw").exists()
 
-    def test_known_defect_that_is_gone_is_broken(self) -> None:
-        record = run_on("make_mended", profile=PROFILES["ci"])
-        assert (record.status, record.is_broken) == ("xpassed", True)
-
-    def test_known_defect_that_a_small_run_does_not_see_is_not_called_gone(self) -> None:
-        record = run_on("make_mended")
-        assert (record.status, record.is_broken) == ("passed", False)
-        assert record.reason.startswith("known failure not seen in 20 cases; too few to call it gone (it takes 100): ")
-
     def test_known_defect_is_gone_where_its_stored_case_passes(self) -> None:
         case = eval(
             run_on("make_beyond").failure_report.example,

@@ -117,6 +117,7 @@ REJECTION: dict[str, Sequence[Any]] = {  # Any: as above
     "ids": (torch.int32, torch.int64),
     "dtype": FLOATS,
     "row": ("normal", "ties", "masked", "zero draft", "heavy draft"),  # the last one leaves no residual
+    "least": (0.0, 2.0),  # of exponentials: most of them are then equal
 }
 
 
@@ -158,7 +159,7 @@ def test_kernels_of_verification_do_what_the_twin_does(chosen: Chosen, seed: int
         "bonus_token_ids": torch.randint(size, (len(counts), 1), generator=noise).int(),
         "synthetic_conditional_rates": uniform(most) if chosen["synthetic"] else None,
         "uniforms": None if is_greedy and not chosen["synthetic"] else uniform(num_tokens).double(),
-        "exponentials": None if is_greedy else -uniform(len(counts), size).log(),
+        "exponentials": None if is_greedy else -uniform(len(counts), size).log().clamp(max=-chosen["least"]),
     }
     given: Any = {name: value if value is None else value.to(DEVICE) for name, value in arguments.items()}  # Any: both
     given |= {"num_draft_tokens": counts, "max_spec_len": most, "synthetic_mode": chosen["synthetic"]}
@@ -173,7 +174,7 @@ SAMPLING: dict[str, Sequence[Any]] = {  # Any: as above
     "filters": ((), ("min_p",), ("top_k", "top_p"), ("top_k", "top_p", "min_p")),
     "greedy": (0, 3, 12),
     "dtype": FLOATS,
-    "row": ("normal", "masked", "invalid", "sloped"),  # the last one has tiles of different maxima
+    "row": ("normal", "ties", "masked", "invalid", "sloped"),  # the last one has tiles of different maxima
 }
 
 
@@ -181,6 +182,7 @@ SAMPLING: dict[str, Sequence[Any]] = {  # Any: as above
 def test_kernels_of_sampling_do_what_the_twin_does(chosen: Chosen) -> None:
     size, noise = chosen["vocab_size"], torch.Generator().manual_seed(chosen["vocab_size"])
     logits = torch.randn(12, size, generator=noise) * 3
+    logits = logits.clamp(max=3).round() if chosen["row"] == "ties" else logits  # the largest in every tile
     if chosen["row"] == "masked":
         logits = logits.masked_fill(torch.rand(12, size, generator=noise) < 0.7, -torch.inf)
     if chosen["row"] == "invalid":

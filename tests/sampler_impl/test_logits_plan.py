@@ -215,17 +215,6 @@ def test_marker_outside_the_vocabulary_is_refused_when_it_is_forced() -> None:
         plan.apply(logits_of(1), [output])
 
 
-@pytest.mark.parametrize(
-    "logits",
-    [torch.zeros(2, VOCAB_SIZE), torch.zeros(1, 3), torch.zeros(VOCAB_SIZE), torch.zeros(1, VOCAB_SIZE).long()],
-    ids=["another row", "another vocabulary", "one dimension", "integers"],
-)
-def test_logits_that_do_not_fit_are_refused(logits: Tensor) -> None:
-    plan, outputs = plan_of(LogitsParams())
-    with pytest.raises(ValueError, match=r"LogitsPlan\.apply: logits are .*, but they must be \[1, 16\]"):
-        plan.apply(logits, outputs)
-
-
 def test_missing_and_foreign_drafts_are_refused() -> None:
     plan, outputs = plan_of(LogitsParams(), LogitsParams())
     with pytest.raises(ValueError, match=r"len\(draft_token_ids\)=1, but it must be at least 2"):

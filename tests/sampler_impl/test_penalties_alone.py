@@ -128,15 +128,6 @@ def test_audit_notices_any_id_that_was_changed_behind_our_back() -> None:
     assert_counts_as_recounted(ours, output)
 
 
-def test_placeholder_between_tokens_is_repaired_whenever_it_happens() -> None:
-    output, ours = [1, -1, 2, -1], Penalties(5)
-    add(ours, output)
-    for position, token_id in ((0, 1), (1, 3), (3, 4)):
-        output[position] = token_id
-        ours.update([output])
-        assert_counts_as_recounted(ours, output)
-
-
 @quick
 @given(steps=st.lists(st.tuples(st.lists(st.integers(-1, 4), max_size=2), st.integers(0, 2)), min_size=2))
 def test_placeholder_is_repaired_while_tokens_arrive(steps: list[tuple[list[int], int]]) -> None:
@@ -207,15 +198,6 @@ def test_memory_is_four_bytes_per_token_id_of_penalised_requests() -> None:
         assert ours.nbytes == 4 * 1000 * (row + 1)
     ours.sync_batch(SimpleNamespace(removed=[0, 1, 2], added=[], moved=[]))
     assert ours.nbytes == 0
-
-
-def test_strided_logits_are_penalised_in_place() -> None:
-    output, ours, wide = [2], Penalties(4), torch.ones(1, 8)
-    add(ours, output)
-    ours.update([output])
-    ours.apply(wide[:, ::2], *columns(ours, 1))
-    assert torch.equal(wide[:, ::2], ours.apply(torch.ones(1, 4), *columns(ours, 1)))
-    assert torch.equal(wide[:, 1::2], torch.ones(1, 4))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])

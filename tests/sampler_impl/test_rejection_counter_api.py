@@ -59,26 +59,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "sum alone": ({"draft_logsumexp": torch.zeros(3)}, r"draft_logsumexp is given, but it must come with draft_logits"),
     "no bonus": ({"bonus_token_ids": None}, r"logits\.shape=\[3, 9\], but it must be \[5, 9\]"),
     "float64": ({"logits": torch.zeros(3, 9, dtype=torch.float64)}, r"logits\.dtype=torch\.float64, but"),
-    "seeds": ({"seeds": torch.zeros(2)}, r"seeds\.dtype=torch\.float32, but it must be torch\.int64"),
     "no vocabulary": ({"logits": torch.zeros(3, 0)}, r"vocab_size=0, but it must be in \[1, 524288\]"),
     "too long": ({"max_spec_len": 129}, r"max_spec_len=129, but it must be in \[0, 128\]"),
     "not a tensor": ({"temperature": 1.0}, r"temperature=1\.0, but it must be a tensor"),
-    "flat logits": ({"logits": torch.zeros(27)}, r"logits=\[27\], but it must be a tensor of 2 dimensions"),
     "backend": ({"backend": "cuda"}, r"backend='cuda', but it must be 'triton' or 'torch'"),
     "decreasing": ({"cu_num_draft_tokens": torch.tensor([3, 1])}, r"cu_num_draft_tokens\[0\]=3, but .*cumsum"),
     "negative temperature": ({"temperature": torch.tensor([1.0, -1.0])}, r"temperature\[1\]=-1, but .* 0"),
     "small workspace": (
         {"workspace": torch.zeros(97, dtype=torch.int64)},
         r"workspace\.shape=\[97\], but it must be \[336\]",
-    ),
-    "workspace of rows": (
-        {"workspace": torch.zeros(336, 1, dtype=torch.int64)},
-        r"workspace\.shape=\[336, 1\], but it must be \[336\]",
-    ),
-    "workspace of int32": ({"workspace": torch.zeros(336, dtype=torch.int32)}, r"workspace\.dtype=torch\.int32, but"),
-    "strided workspace": (
-        {"workspace": torch.zeros(672, dtype=torch.int64, device=DEVICE)[::2]},
-        r"workspace\.stride\(\)=\[2\], but it must be contiguous\. Use make_workspace",
     ),
     "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids\[1\]=9, but .*placeholder"),
 }

@@ -81,15 +81,6 @@ def test_kept_sets_of_every_filter_equal_the_reference(kind: str) -> None:
     assert_rows_equal(replace(case, inputs=replace(case.inputs, parameters=parameters, seeds=seeds, slots=None)))
 
 
-def test_ties_at_a_threshold_are_kept_whole() -> None:
-    logits = torch.tensor([[3.0, 2, 2, 2, 1, 1, 0, -0.0, 0]])
-    expected = {(2, 1.0): 4, (5, 1.0): 6, (7, 1.0): 9, (-1, 0.5): 4, (3, 0.5): 4, (3, 0.9999): 4, (1, 1e-6): 1}
-    for (top_k, top_p), kept in expected.items():
-        plan = StepPlan(Capacity(1, 0, 9, torch.float32, Drafts.NONE), DEVICE, backend="torch")
-        rows = plan.processed_logits(_plain(logits, top_k, top_p))
-        assert int((rows > -torch.inf).sum()) == kept, (top_k, top_p)
-
-
 def _plain(
     logits: Tensor,  # [batch_size, vocab_size] float32
     top_k: int,
@@ -202,15 +193,6 @@ def test_tokens_are_those_of_the_rows(drafts: Drafts) -> None:
     assert lengths == {1, 2, 3, 4}
 
 
-def test_plain_sampling_without_drafts() -> None:
-    case = make_case(3, [0] * 40, 12)
-    output = plan_of(case)(case.on(DEVICE))
-    expected = [expected_tokens(case, request) for request in range(40)]
-    assert output.token_ids.shape == (40, 1)
-    found = zip(output.token_ids.tolist(), expected, strict=True)
-    assert all(tokens == wanted[0] for tokens, wanted in found if wanted is not None)
-
-
 def test_an_empty_batch_gives_nothing() -> None:
     case = make_case(0, COUNTS, 12).select([])
     output = plan_of(case)(case.on(DEVICE))
@@ -285,23 +267,6 @@ def test_a_row_behind_a_wrong_draft_is_not_read(edits: bool) -> None:
     assert not plan._run.memory.arrivals.any()  # type: ignore[union-attr]  # as the next step needs them
 
 
-@pytest.mark.parametrize("shape", [launch.SHORT_STRIPS, launch.LONG_STRIPS, launch.ROWS_APART])
-@pytest.mark.parametrize("edits", [False, True])
-def test_every_shape_of_the_scan_draws_the_same_tokens(edits: bool, shape: launch.Shape) -> None:
-    """Whatever lies in the rows that nobody has read; on a GPU with so many requests that programs of one run at
-    different times."""
-    num_requests, vocab_size = (512, 5100) if DEVICE.type == "cuda" else (12, 1100)
-    case = make_case(6, [3] * num_requests, vocab_size, edits=edits)
-    # The backends may differ where a uniform lies near an edge: in 512 requests one may.
-    other = plan_of(case) if DEVICE.type == "cpu" else shaped(plan_of(case, "triton"), launch.ROWS_APART)
-    plan, expected = shaped(plan_of(case, "triton"), shape), other(case.on(DEVICE))
-    words_of(plan)
-    for _ in range(2):
-        found = plan(case.on(DEVICE))
-        assert torch.equal(found.token_ids, expected.token_ids)
-        torch.testing.assert_close(found.logprobs, expected.logprobs, rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
 def test_a_plan_of_many_requests_draws_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second side of a grid is too short for the requests of a large plan; they are then on the first."""
     from fairdraw.sampler_impl._shared.compiled import Compiled
@@ -320,29 +285,6 @@ def test_a_plan_of_many_requests_draws_the_same_tokens(monkeypatch: pytest.Monke
     monkeypatch.setattr(launch, "LONGEST_SIDE", 2)
     assert torch.equal(plan_of(case, "triton")(case.on(DEVICE)).token_ids, ours)
     assert grids == [(3, 2, 1)]
-
-
-@pytest.mark.parametrize("most", [16, 8192])
-@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS, Drafts.LOGITS])
-def test_rows_of_many_candidates_are_filtered_and_drawn_alike(
-    drafts: Drafts, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lists of more than one block; and rows whose candidates do not fit a list, which are bisected where they lie."""
-    from fairdraw.sampler_impl._step import launch
-
-    monkeypatch.setattr(launch, "MOST", most)
-    case = make_case(7, [1, 1], 700, drafts=drafts, kinds=("normal",))
-    slots = case.inputs.seeds.shape[0]
-    wide = Parameters(
-        torch.full((slots,), 3.0),
-        torch.tensor([400, -1]).repeat(slots)[:slots].int(),
-        torch.tensor([0.9, 0.8]).repeat(slots)[:slots],
-        torch.zeros(slots),
-    )
-    case = replace(case, inputs=replace(case.inputs, parameters=wide))
-    assert_rows_equal(case, "triton")
-    ours, theirs = plan_of(case)(case.on(DEVICE)), plan_of(case, "triton")(case.on(DEVICE))
-    assert torch.equal(theirs.token_ids, ours.token_ids)
 
 
 @pytest.mark.parametrize("count", [-3, 99])
@@ -407,18 +349,6 @@ def test_probabilities_of_listed_tokens_are_those_of_rounded_quotients() -> None
     assert set(ours.token_ids.flatten().tolist()) == {1, 2}
     assert torch.equal(theirs.token_ids, ours.token_ids)
     torch.testing.assert_close(theirs.logprobs, ours.logprobs, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("sums", [[0, 3, 2, 6], [0, 9, 9, 9], [5, 5, 5, 5], [-3, 99, -1, 2], [0, 3, 1, 4]])
-def test_kernels_survive_a_lying_cumulative_sum(sums: list[int]) -> None:
-    """Requests without rows are given slots that do not exist."""
-    case = make_case(10, [2, 0, 1], 40, drafts=Drafts.PROBS)
-    assert case.inputs.slots is not None
-    sums_of = torch.tensor(sums).int()
-    slots = torch.where(sums_of.clamp(0, 8).diff() > 0, case.inputs.slots, 10**9)
-    case = replace(case, inputs=replace(case.inputs, cu_num_rows=sums_of, slots=slots))
-    tokens = plan_of(case, "triton")(case.on(DEVICE)).token_ids
-    assert ((tokens >= -1) & (tokens < 40)).all()
 
 
 def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -727,25 +727,6 @@ def test_switches(plugin: str, step: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert methods() == UPSTREAM
 
 
-def test_changed_source_is_refused(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(
-        _validated, "source_hash", lambda package, target: "0" if target.endswith("_bias_kernel") else HASHES[target]
-    )
-    with pytest.raises(v2_steps.NotInstalledError), v2_steps.plugin():
-        pass
-    assert methods() == UPSTREAM
-    assert any("step stays off" in message and "_bias_kernel has hash 0" in message for message in logged.messages)
-
-
-def test_replaced_function_is_left_alone(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
-    sampler = v2_server.vllm_module("worker.gpu.sample.sampler").Sampler
-    monkeypatch.setattr(sampler, "sample", lambda self: None)
-    with pytest.raises(v2_steps.NotInstalledError), v2_steps.plugin():
-        pass
-    assert methods()[0] is UPSTREAM[0]
-    assert any("Sampler.sample was replaced by somebody else before" in message for message in logged.messages)
-
-
 def test_failing_installation_does_not_stop_the_runner(
     monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:

@@ -23,7 +23,6 @@ from fairdraw.protocols import GenerationRequest, NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 BASE = "http://server.test/v1"
 URL = f"{BASE}/completions"
@@ -197,15 +196,6 @@ def found(handler: Any = right, model: str = "", **settings: Any) -> HttpServer:
     return HttpServer.found(BASE, given, httpx2.MockTransport(handler))
 
 
-def test_own_prompts_are_not_shown() -> None:
-    request = GenerationRequest("my secret", max_tokens=1)
-    (hidden,) = found(prompts=("another", "my secret")).generate([request])
-    (shown,) = found(prompts=("my secret",), keep_prompts=True).generate([request])
-    assert "PROMPT 2" in hidden.curl
-    assert "my secret" not in hidden.curl
-    assert "my secret" in shown.curl
-
-
 @pytest.mark.parametrize("status", [400, 500])
 def test_message_that_repeats_a_prompt_is_not_shown(status: int) -> None:
     echo = {"error": {"message": 'input: {"prompt": "my own secret"}'}}
@@ -223,23 +213,6 @@ def test_message_that_repeats_a_prompt_is_not_shown(status: int) -> None:
         said = str(error)
     assert f"HTTP {status} (its message repeats the prompt" in said
     assert "secret" not in said
-
-
-def test_journal_holds_no_prompt_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", "sk-secret-of-mine")
-    said = json.loads(json.dumps(ANSWER).replace('"text": "a"', '"text": "it is sk-secret-of-mine"'))
-    repeats = [False]
-
-    def handler(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, json=said) if repeats[0] and request.method == "POST" else right(request)
-
-    server = found(handler, key_variable="MY_KEY", journal=tmp_path / "answers")
-    repeats[0] = True
-    server.generate([GenerationRequest("a")])
-    repeats[0] = False
-    server.generate([GenerationRequest("my prompt")])
-    kept = (tmp_path / "answers").read_text()
-    assert (len(kept.splitlines()), "sk-secret" in kept, "my prompt" in kept) == (2, False, False)
 
 
 def test_chat_that_names_tokens_by_id_has_no_texts_of_them() -> None:

@@ -197,22 +197,20 @@ def make(): return right_distribution(AppliesTheTemperatureAgain)
 """
 
 
-def test_stratified_distribution_that_failed_is_caught_again_and_fixed(mutant: Path) -> None:
-    mutant.write_text(STRATIFIED, encoding="utf-8")
-    assert record_of("mutant:make", "DIST601").status == "failed"
-    assert fairdraw("replay", "DIST601").exit_code == 1
-    mutant.write_text(STRATIFIED.replace("* 0.9", "* 1.0"), encoding="utf-8")
-    result = fairdraw("replay", "DIST601")
-    assert (result.exit_code, result.stdout[:14]) == (0, "FIXED: DIST601")
-
-
-def test_distribution_of_single_tokens_that_failed_is_caught_again_and_fixed(mutant: Path) -> None:
-    """The sampling contract has distributions, too, and their cases are the same."""
-    mutant.write_text(TOKENS, encoding="utf-8")
-    assert record_of("mutant:make", "DIST702").status == "failed"
-    assert fairdraw("replay", "DIST702").exit_code == 1
-    mutant.write_text(
-        TOKENS.replace("right_distribution(AppliesTheTemperatureAgain)", "right_distribution()"), encoding="utf-8"
-    )
-    result = fairdraw("replay", "DIST702")
-    assert (result.exit_code, result.stdout[:14]) == (0, "FIXED: DIST702")
+@pytest.mark.parametrize(
+    ("code", "source", "fault", "right"),
+    [
+        ("DIST601", STRATIFIED, "* 0.9", "* 1.0"),
+        ("DIST702", TOKENS, "right_distribution(AppliesTheTemperatureAgain)", "right_distribution()"),
+    ],
+    ids=["strata", "single tokens"],
+)
+def test_other_distribution_that_failed_is_caught_again_and_fixed(
+    mutant: Path, code: str, source: str, fault: str, right: str
+) -> None:
+    mutant.write_text(source, encoding="utf-8")
+    assert record_of("mutant:make", code).status == "failed"
+    assert fairdraw("replay", code).exit_code == 1
+    mutant.write_text(source.replace(fault, right), encoding="utf-8")
+    result = fairdraw("replay", code)
+    assert (result.exit_code, result.stdout[:14]) == (0, f"FIXED: {code}")

@@ -96,13 +96,6 @@ def test_nightly_run_with_the_seed_of_the_release_is_refused(tmp_path: Path) -> 
     assert f"seed={DEFAULT_SEED} is the release's, but nightly runs must differ. Add --seed fresh." in result.output
 
 
-def test_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("buy milk")
-    result = fairdraw("-k", "DIST204", "--seed", "5", "--ledger", str(tmp_path / "notes.txt"))
-    assert result.exit_code == 2
-    assert "it must be a ledger" in result.output
-
-
 def test_same_nightly_run_twice_is_refused(tmp_path: Path) -> None:
     nightly = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 7)
     assert nightly.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7) == 1

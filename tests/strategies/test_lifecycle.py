@@ -12,7 +12,7 @@ import pytest
 from fairdraw._adapters import load
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.checks import Profile
-from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.failures import CapabilityUnsupported, CaseRaised, CheckFailure
 from fairdraw._mutants.penalties import MUTANTS, ODD_BUT_RIGHT, right
 from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
@@ -220,3 +220,9 @@ def test_scanner_that_counts_a_token_a_step_passes_if_it_says_so_and_fails_if_no
     assert check.run(odd, profile=SMALL) > 100
     with pytest.raises(CheckFailure):
         check.run(dataclasses.replace(odd, capabilities=Capabilities()), profile=SMALL)
+
+
+def test_buffer_that_is_not_repaired_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairdraw.sampler_impl._scanners.padded_outputs._repair", lambda row, output_token_ids: None)
+    with pytest.raises((CheckFailure, CaseRaised)):
+        next(check for check in PENALTIES if check.code == "PEN101").run(PADDED, profile=Profile("mutant", 400, 400))

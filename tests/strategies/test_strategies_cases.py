@@ -20,7 +20,9 @@ from hypothesis import Phase, given, settings
 
 import fairdraw
 from fairdraw import strategies as fst
+from fairdraw._core.checks import Check
 from fairdraw._core.validation import check_batch, check_noise
+from fairdraw._run.loading import all_checks
 from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 
@@ -53,7 +55,11 @@ def whole(message: str) -> str:
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.contiguous().flatten().view(torch.uint8).tolist()) if tensor.numel() else b""
+    return (
+        bytes(tensor.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8).tolist())
+        if tensor.numel()
+        else b""
+    )
 
 
 def digest(batch: SpecDecodeBatch, noise: Noise) -> str:
@@ -196,6 +202,15 @@ class TestRecipes:
             RejectionCase.from_json(data)
 
 
+@pytest.mark.parametrize("contract", ["sampling", "logits_plan", "logprobs", "grammar", "filters"])
+def test_cases_of_other_contracts_print_as_code_and_survive_json(contract: str) -> None:
+    for check in all_checks("properties", contract):
+        assert isinstance(check, Check)
+        for case in drawn(check.cases(Capabilities()), 3):
+            assert eval(repr(case), dict(vars(sys.modules[type(case).__module__]))) == case
+            assert type(case).from_json(json.loads(json.dumps(case.to_json()))) == case
+
+
 _DIGESTS = """
 import sys
 sys.path[:0] = {path!r}
@@ -271,43 +286,29 @@ class TestCapabilities:
         assert all(not case.explicit and all(r.request_seed for r in case.requests) for case in cases)
 
     @pytest.mark.parametrize(
-        ("unsupported", "options", "message"),
+        ("unsupported", "options", "remedy"),
         [
-            (
-                "dense-drafts",
-                {"dense": True},
-                f"dense=True, but {{}}. {ASK}",
-            ),
-            ("one-hot-drafts", {"dense": False}, f"dense=False, but {{}}. {ASK}"),
-            ("greedy", {"greedy": True}, f"greedy=True, but {{}}. {ASK}"),
-            ("explicit-noise", {"explicit": True}, f"explicit=True, but {{}}. {ASK}"),
-            ("seeded-noise", {"explicit": False}, f"explicit=False, but {{}}. {ASK}"),
-            ("request-seeds", {"request_seed": True}, f"request_seed=True, but {{}}. {ASK}"),
-            ("synthetic-rates", {"synthetic": True}, f"synthetic=True, but {{}}. {ASK}"),
-            (
-                "placeholder-drafts",
-                {"tokens": ("placeholder",)},
-                "tokens=('placeholder',), but {}. Name a kind that is open.",
-            ),
-            ("nan-logits", {"targets": ("nan",)}, "targets=('nan',), but {}. Name a kind that is open."),
-            ("half-logits", {"dtypes": ("float16",)}, "dtypes=('float16',), but {}. Name a kind that is open."),
-            ("strided-inputs", {"layouts": ("sliced",)}, "layouts=('sliced',), but {}. Name a kind that is open."),
-            (
-                "large-vocab",
-                {"min_vocab_size": 2000, "max_vocab_size": 2001},
-                "min_vocab_size=2000, but {}. Use at most 1025.",
-            ),
-            ("long-drafts", {"min_drafts": 9, "max_drafts": 9}, "min_drafts=9, but {}. Use at most 8."),
-            ("ragged", {"max_drafts": 0}, "max_drafts=0, but {}. Use at least 1."),
+            ("dense-drafts", {"dense": True}, ASK),
+            ("one-hot-drafts", {"dense": False}, ASK),
+            ("greedy", {"greedy": True}, ASK),
+            ("explicit-noise", {"explicit": True}, ASK),
+            ("seeded-noise", {"explicit": False}, ASK),
+            ("request-seeds", {"request_seed": True}, ASK),
+            ("synthetic-rates", {"synthetic": True}, ASK),
+            ("placeholder-drafts", {"tokens": ("placeholder",)}, "Name a kind that is open."),
+            ("nan-logits", {"targets": ("nan",)}, "Name a kind that is open."),
+            ("half-logits", {"dtypes": ("float16",)}, "Name a kind that is open."),
+            ("strided-inputs", {"layouts": ("sliced",)}, "Name a kind that is open."),
+            ("large-vocab", {"min_vocab_size": 2000, "max_vocab_size": 2001}, "Use at most 1025."),
+            ("long-drafts", {"min_drafts": 9, "max_drafts": 9}, "Use at most 8."),
+            ("ragged", {"max_drafts": 0}, "Use at least 1."),
         ],
     )
     def test_unsupported_option_is_refused_with_the_reason(
-        self,
-        unsupported: str,
-        options: dict[str, Any],
-        message: str,  # Any: arguments of rejection_cases
-    ) -> None:
-        expected = "rejection_cases: " + message.format(f"{unsupported} is unsupported: not ours")
+        self, unsupported: str, options: dict[str, Any], remedy: str  # Any: arguments of rejection_cases
+    ) -> None:  # fmt: skip
+        name, value = next(iter(options.items()))
+        expected = f"rejection_cases: {name}={value!r}, but {unsupported} is unsupported: not ours. {remedy}"
         with pytest.raises(ValueError, match=whole(expected)):
             drawn(rejection_cases(closing(Capability(unsupported)), **options), 1)
 

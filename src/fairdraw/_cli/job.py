@@ -206,7 +206,8 @@ class Bench:
 
     def run(self, turn: Turn) -> Begun:
         """Give a check its turn, or enter the run into the ledger."""
-        first = FirstPart(self._clock, seconds=turn.quick) if turn.quick else None
+        share = 0.1 if turn.ends_at is None else 0.0  # under a limit no more than it takes to time it
+        first = FirstPart(self._clock, share, turn.quick) if turn.quick else None
         session = dataclasses.replace(self._session(turn), first=first)
         record = run_check(self._check(str(turn.what)), self.sampler, session)
         is_open = undecided_by_budget(record)

@@ -153,8 +153,8 @@ class Crew(ABC):
         if self._undecided and plan.is_timed:
             yield (yield from self._again(plan, plan.scale, plan.header.duration))
 
-    def _again(self, plan: Plan, scale: float, words: str) -> Iterator[Any]:
-        """The plan with a header that claims what is judged, and no more. Any: as `_forecast`."""
+    def _again(self, plan: Plan, scale: float, words: str) -> Steps[Plan]:
+        """The plan with a header that claims what is judged, and no more."""
         found: Plan = yield from self._ask("plan", (scale, frozenset(self._undecided)))
         return dataclasses.replace(found, limit=plan.limit).announced(words, plan.seconds)
 
@@ -176,7 +176,7 @@ class Crew(ABC):
                 self._begun[turn.what] = answer
                 yield None
             else:
-                before = self._begun.get(turn.what, answer).record
+                before = (self._begun.get(turn.what) or answer).record
                 yield self._closed(before if answer.is_open and before.status == "passed" else answer.record)
 
     def _closed(self, record: CheckRecord) -> CheckRecord:
@@ -185,8 +185,8 @@ class Crew(ABC):
             self._undecided.add(record.code)
         return closed(record, is_own_limit=self._job.ends_at is None)
 
-    def _forecast(self, plan: Plan, begun: Sequence[Begun]) -> Iterator[Any]:
-        """The plan with what the first turns showed. Any: yields as `Steps`, returns a plan."""
+    def _forecast(self, plan: Plan, begun: Sequence[Begun]) -> Steps[Plan]:
+        """The plan with what the first turns showed."""
         profile, now, limit = self._job.profile, self._clock(), plan.limit
         workers = max(1, self.number)
         if limit.checks is not None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.checks import AnyCheck, Check, Profile
+from fairdraw._core.checks import AnyCheck, Check, OutOfTime, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure, Inconclusive, raised_by
 from fairdraw._core.isolation import suite_state
@@ -197,7 +197,7 @@ def sees(
         CapabilityUnsupported: If the check cannot be run here.
         Inconclusive: If time is out.
     """
-    out_of_time = session.out_of_time if session is not None else lambda: False
+    out_of_time: OutOfTime = session.out_of_time if session is not None else lambda: False
     stopping = dataclasses.replace(check, body=_raising_caught(check)) if isinstance(check, Check) else check
     try:
         with suite_state(wrong), one_torch_thread():

@@ -1,9 +1,9 @@
 """How a run spends its time: first turns of every check, a forecast, and a limit that is kept by asking less.
 
-In its first turn a check tries a tenth of its cases or draws, and all of them if that is quick (`FirstPart`). Most
-checks are done then. What the others still take follows from how far they came. Without a limit they are run as a
-whole, and the forecast is announced. With a limit they are run in part: the first cases and the first draws of the
-same profile, so that time changes how much is tried and never what.
+In its first turn a check tries a tenth of its cases or draws, under a limit as much as it takes to time it, and all of
+them if that is quick (`FirstPart`). Most checks are done then. What the others still take follows from how far they
+came. Without a limit they are run as a whole, and the forecast is announced. With a limit they are run in part: the
+first cases and the first draws of the same profile, so that time changes how much is tried and never what.
 
 A quarter of a limit is kept for the mutation controls, and of the rest first turns have seven tenths.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import median
 from typing import TYPE_CHECKING
 
 from fairdraw._core.budget import LEFT_OUT, undecided_by_budget
@@ -113,7 +113,7 @@ def by_turns(codes: Sequence[str], groups: Mapping[str, str], *, has_limit: bool
 def with_guesses(begun: Sequence[Begun]) -> list[Begun]:
     """Return them with a guess for checks that did not come far enough to be timed: they take what the others do."""
     known = [one.whole for one in begun if one.whole]
-    return [one if one.whole else replace(one, whole=fmean(known) if known else 0.0) for one in begun]
+    return [one if one.whole else replace(one, whole=median(known) if known else 0.0) for one in begun]
 
 
 def seconds_left(begun: Sequence[Begun], groups: Mapping[str, str], scale: float = 1.0) -> dict[str, float]:
