@@ -7,7 +7,7 @@ again, alone and among others in another order, dtype and memory, and must get t
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fairdraw.protocols import TokenDrafter
     from fairdraw.strategies._sampling_traces import SamplingCall
 
     Ints = NDArray[np.int64]
@@ -43,7 +44,10 @@ def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTr
     for call in trace.played(sampler.device):
         given = call.batch.clone()
         drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
-        seen = (draft_tokens if drafts else sample_tokens)(sampler, call.batch, call.noise)
+        if drafts:  # the capability says that it has `draft`
+            seen = draft_tokens(cast("TokenDrafter", sampler), call.batch, call.noise)
+        else:
+            seen = sample_tokens(sampler, call.batch, call.noise)
         tokens = seen.tokens
         _require_legal(call, tokens)
         if seen.draft_probs is not None:

@@ -21,7 +21,7 @@ from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import Capability, SeededNoise, rejection_sampler
 from fairdraw.statistical._configurations import RequestDistributions
-from fairdraw.statistical._distribution_check import fairness, false_fail_rate
+from fairdraw.statistical._distribution_check import DistributionCheck, fairness, false_fail_rate
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 
 if TYPE_CHECKING:
