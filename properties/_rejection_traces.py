@@ -85,7 +85,7 @@ def _require_layout(call: RejectionCall, seen: Verified) -> None:
     tokens, places = seen.tokens, np.arange(seen.tokens.shape[1])
     inside = places[None] < seen.num_emitted[:, None]
     is_id = (tokens >= 0) & (tokens < size)
-    _wrong(call, (inside & ~is_id).any(axis=1), seen, f"an id is outside of [0, {size})")
+    _wrong(call, np.asarray((inside & ~is_id).any(axis=1)), seen, f"an id is outside of [0, {size})")
     _wrong(call, np.asarray(seen.num_emitted == 0), seen, "a request emits at least one token")
     _wrong(call, np.asarray(seen.num_emitted > lengths + 1), seen, "more tokens than its drafts and one")
     drafted = np.full(tokens.shape, -2)
