@@ -235,9 +235,17 @@ def rejection_trace_for(sampler: Any, *fields: Any, flat: bool = False) -> Rejec
 # -- rows of a trace --------------------------------------------------------------------------------------------------
 
 
+_BLENDED = 0.01
+"""Mass that a draft distribution has at least where the target has less; none at a vocabulary of one."""
+
+
 @lru_cache(maxsize=4)
 def _draft_rows(size: int, seed: int) -> NDArray[np.float32]:  # [24 * 4, vocab_size] float32, rows sum to 1
-    """Return the draft distributions: near the target, flat, of another row, and the target itself."""
+    """Return the draft distributions: near the target, flat, of another row, and nearly the target itself.
+
+    A rejection must leave something to recover, so a distribution that equals the target gives a hundredth of itself to
+    the least probable token.
+    """
     rng = bulk_rng("draft rows", size, seed)
     targets = rows_of_dtypes(size, seed)["float32"].double().numpy()
     found = []
@@ -246,7 +254,11 @@ def _draft_rows(size: int, seed: int) -> NDArray[np.float32]:  # [24 * 4, vocab_
         flat = np.where(np.isfinite(logits), 0.0, -2.0)
         other = targets[(number + 5) % NUM_ROWS]
         found += [near, flat, other, logits]
-    return np.asarray(softmax_of_rows(np.stack(found)), dtype=np.float32)
+    probs, wanted = softmax_of_rows(np.stack(found)), np.repeat(softmax_of_rows(targets), NUM_VARIANTS, axis=0)
+    alike = np.flatnonzero(np.maximum(wanted - probs, 0).sum(axis=1) < _BLENDED)
+    probs[alike] *= 1 - _BLENDED
+    probs[alike, np.argmin(wanted[alike], axis=1)] += _BLENDED
+    return np.asarray(probs, dtype=np.float32)
 
 
 @lru_cache(maxsize=16)
@@ -352,7 +364,7 @@ class _Player:
             odd = rng.random(len(kinds)) < 0.3
             ends = np.array([0, size - 1, size // 2, *(rng.integers(size, size=5))])
             found = np.where(odd, rng.choice(ends, len(kinds)), found)
-        if setting["placeholders"]:
+        if setting["placeholders"] and size > 1:  # a rejection would leave nothing of the only token
             found = np.where(rng.random(len(kinds)) < 0.1, PLACEHOLDER_TOKEN_ID, found)
         return found
 
