@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fairdraw._mutants import sampling_distributions as sampling
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn
 from fairdraw._mutants._mutant import Mutant
-from fairdraw.protocols import Capability, RaceNoise, rejection_sampler, token_sampler
+from fairdraw.protocols import RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +44,7 @@ class _Verifying(DistributionSampler):
 
     numbers: Numbers
     memory: Memory
+    request_seed: Callable[[int, int], int]
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Any:
         self.own: dict[int, int] = dict(getattr(noise, "request_seeds", {}))
@@ -54,7 +55,9 @@ class _Verifying(DistributionSampler):
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         width = batch.max_spec_len + batch.vocab_size
-        drawn = _with_own_rows(self.numbers(self.memory, seed, batch.batch_size, width), self.own, self)
+        drawn = self.numbers(self.memory, seed, batch.batch_size, width)
+        for request, own in self.own.items():  # races come first, so that the batch's longest request does not matter
+            drawn[request] = np.roll(_own_row(self.request_seed(request, own), width), batch.max_spec_len)
         counts = np.array(batch.num_draft_tokens)
         owners = np.repeat(np.arange(batch.batch_size), counts)
         positions = np.arange(batch.num_tokens) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -78,6 +81,7 @@ class _Sampling(sampling.DistributionTokenSampler):
 
     numbers: Numbers
     memory: Memory
+    request_seed: Callable[[int, int], int]
     inverts: bool
 
     def race(self, probs: Any, exponentials: Any) -> Any:
@@ -89,8 +93,10 @@ class _Sampling(sampling.DistributionTokenSampler):
     def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Uniforms:
         assert not isinstance(noise, RaceNoise)
         drawn = self.numbers(self.memory, noise.seed, batch.batch_size, batch.vocab_size)
-        own = _with_own_rows(drawn, dict(noise.request_seeds), self)
-        return own if self.inverts else _races(own)
+        positions = batch.positions.tolist()
+        for request, own in noise.request_seeds.items():
+            drawn[request] = _own_row(self.request_seed(request, own), batch.vocab_size, positions[request])
+        return drawn if self.inverts else _races(drawn)
 
 
 def _races(uniforms: Uniforms) -> NDArray[Any]:
@@ -98,11 +104,9 @@ def _races(uniforms: Uniforms) -> NDArray[Any]:
     return np.maximum(-np.log(np.maximum(uniforms, _TINY)), np.finfo(np.float32).tiny).astype(np.float32)
 
 
-def _with_own_rows(drawn: Uniforms, own: dict[int, int], made: Any) -> Uniforms:
-    """Rows of requests with seeds are drawn from these, as `made.request_seed` reads them."""
-    for request, seed in own.items():
-        drawn[request] = np.random.default_rng(made.request_seed(request, seed) % 2**64).random(drawn.shape[1])
-    return drawn
+def _own_row(seed: int, width: int, position: int = 0) -> NDArray[np.float64]:  # [width] float64
+    """Return the numbers of a request with this seed, read as its member reads it."""
+    return np.random.default_rng((seed % 2**64, position)).random(width)
 
 
 @dataclass(frozen=True)
@@ -135,8 +139,7 @@ class Member:
         made = _Sampling()
         made.inverts = self.inverts
         made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed  # type: ignore[attr-defined]
-        unsupported = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
-        return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=unsupported)
+        return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=sampling.UNSUPPORTED)
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
@@ -276,7 +279,7 @@ def race_of_the_next_row(_: Memory, seed: int, num_rows: int, width: int) -> Uni
 _ROWS, _CALLS = (("DIST321",), ("DIST761",)), (("DIST322",), ("DIST762",))
 _SUMS = (), ("DIST763",)
 _THREE, _EVEN = (("DIST323",), ("DIST763",)), (("DIST324",), ("DIST764",))
-_SEEDS, _PLACES = (("DIST325",), ("DIST765",)), (("DIST326",), ())
+_SEEDS, _PLACES = (("REJ703",), ("SAM203",)), (("DIST326",), ())
 
 
 def _members() -> tuple[Member, ...]:

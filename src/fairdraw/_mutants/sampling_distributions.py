@@ -124,18 +124,21 @@ def _kept(probs: Floats, support: NDArray[np.bool_]) -> Floats:
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
 
 
+UNSUPPORTED = {
+    Capability.EXPLICIT_NOISE.value: "draws its own numbers",
+    Capability.NAN_LOGITS.value: "NaN is caught before",
+    Capability.REFERENCE_ROUNDING.value: "computes in float64",
+}
+"""Capabilities that these samplers lack, and why."""
+
+
 def right_distribution(
     sampler: type[DistributionTokenSampler] = DistributionTokenSampler, filters: FilterPolicy | None = None
 ) -> FunctionTokenSampler:
     """A class as a sampler and drafter, under its name."""
     made = sampler()
-    unsupported = {
-        Capability.EXPLICIT_NOISE.value: "draws its own numbers",
-        Capability.NAN_LOGITS.value: "NaN is caught before",
-        Capability.REFERENCE_ROUNDING.value: "computes in float64",
-    }
     return token_sampler(
-        made.sample, drafting=made.draft, name=in_words(sampler), unsupported=unsupported, filters=filters
+        made.sample, drafting=made.draft, name=in_words(sampler), unsupported=UNSUPPORTED, filters=filters
     )
 
 
