@@ -131,14 +131,14 @@ class Member:
     def rejection(self) -> Any:  # Any: a rejection sampler
         """The fault in a rejection sampler."""
         made = _Verifying()
-        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed  # type: ignore[attr-defined]
+        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed
         return rejection_sampler(made.verify, name=self.name, unsupported=made.unsupported)
 
     def sampling(self) -> Any:  # Any: a token sampler
         """The fault in a token sampler."""
         made = _Sampling()
         made.inverts = self.inverts
-        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed  # type: ignore[attr-defined]
+        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed
         return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=sampling.UNSUPPORTED)
 
 

@@ -125,7 +125,7 @@ def masks_with_zero_in_log_space(right: RejectionOracle, weights: Row, exponenti
     return int(np.argmax(scores))
 
 
-@patched(RejectionOracle, "race", "REJ307")
+@patched(RejectionOracle, "race", "REJ701")
 def clamps_the_residual_above_zero(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """A guard against log(0): every token keeps a little weight, masked ones and padding too."""
     return right.race(np.maximum(weights, np.float32(1e-6)), exponentials)
@@ -137,7 +137,7 @@ def clamps_the_exponentials(right: RejectionOracle, weights: Row, exponentials: 
     return right.race(weights, np.maximum(exponentials, np.float32(1e-7)))
 
 
-@patched(RejectionOracle, "race", "REJ308", "REJ411")
+@patched(RejectionOracle, "race", "REJ701", "REJ411")
 def prefers_low_ids(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """A bias towards low ids, as from a running sum that is rounded: every probability is slightly off."""
     bias = np.float32(1) / np.arange(1, weights.size + 1, dtype=np.float32)

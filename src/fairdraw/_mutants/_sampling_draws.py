@@ -76,7 +76,7 @@ def the_row_number_enters(right: SamplingOracle, batch: SamplingBatch, noise: Sa
     return torch.stack([row.roll(number) for number, row in enumerate(given)])
 
 
-@patched(SamplingOracle, "race", "SAM135", "SAM136")
+@patched(SamplingOracle, "race", "SAM201")
 def never_draws_the_last_token(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """`range(vocab_size - 1)`: the loss is not noticed, as the last token is often a special one."""
     kept = probs.copy()
@@ -84,7 +84,7 @@ def never_draws_the_last_token(right: SamplingOracle, probs: Row, exponentials: 
     return right.race(kept, exponentials)
 
 
-@patched(SamplingOracle, "race", "SAM136", "SAM146")
+@patched(SamplingOracle, "race", "SAM201", "SAM146")
 def prefers_low_ids(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """Scores in eight bits: whatever is nearly tied goes to the lower id."""
     with np.errstate(divide="ignore"):
