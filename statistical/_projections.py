@@ -147,7 +147,7 @@ class PitDistributions:
             cells = one.cells(ids)[None] if is_beaten is None else is_beaten.astype(np.int64)
             own = masses[one.name] if is_beaten is None else _of_beaten(probs, is_beaten)
             found[one.name] = cls(probs, possible, own, np.cumsum(own, axis=1) - own, cells.astype(np.uint8))
-        return found
+        return found  # pyright: ignore[reportReturnType]  # made by `cls`
 
     def transform(
         self,

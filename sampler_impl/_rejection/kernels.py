@@ -225,7 +225,7 @@ def _accept_kernel(
     if temperature_ptr is not None:
         # By way of integers: Triton's interpreter makes a float of a comparison of floats once it is spread.
         is_greedy = (tl.load(temperature_ptr + req_idx) == GREEDY_TEMPERATURE).to(tl.int32) != 0
-    start, end = _drafts_of(cu_num_draft_tokens_ptr, req_idx, num_tokens)
+    start, end = _drafts_of(cu_num_draft_tokens_ptr, req_idx, num_tokens)  # pyright: ignore[reportGeneralTypeIssues]
     num_draft_tokens = tl.minimum(end - start, max_spec_len)
     pos = tl.arange(0, POSITIONS)
     drafted = pos < num_draft_tokens
@@ -341,7 +341,7 @@ def _expand_kernel(
     LANES: tl.constexpr,
 ):
     req_idx = tl.program_id(0)
-    start, end = _drafts_of(cu_num_draft_tokens_ptr, req_idx, num_tokens)
+    start, end = _drafts_of(cu_num_draft_tokens_ptr, req_idx, num_tokens)  # pyright: ignore[reportGeneralTypeIssues]
     end = tl.where(req_idx == tl.num_programs(0) - 1, num_tokens, end)
     value = tl.load(x_ptr + req_idx)
     value = tl.where(value == replace_from, replace_to, value)

@@ -39,6 +39,7 @@ class Attack:
         prepare: Called in the process before it starts; what it returns stands in the words for ADDRESS.
         may_die: It may also end by a signal, as the attack kills it.
         prints: The sampler prints what it likes.
+        known: Why a broken rule is a documented limit (docs/what-a-pass-means.md); empty if it is none.
         seconds: A bound for hangs, on a busy machine.
     """
 
@@ -57,6 +58,7 @@ class Attack:
     program: Callable[[], object] | None = None
     may_die: bool = False
     prints: bool = False
+    known: str = ""
     seconds: float = 240.0
 
     def __str__(self) -> str:
@@ -86,7 +88,8 @@ def broken_rules(attack: Attack, end: Outcome) -> list[str]:
         return [f"it did not end within {attack.seconds:g} s"]
     if end.megabytes > MOST_MEGABYTES:
         found.append(f"it took {end.megabytes} MB of memory")
-    if "Traceback (most recent call last)" in text:
+    ours = re.sub(r"PytestUnhandledThread.*?(?=\n\n|\Z)", "", text, flags=re.S)  # pytest shows a thread of the sampler
+    if "Traceback (most recent call last)" in ours:
         found.append("a traceback: " + text.strip().splitlines()[-1][:200])
     if attack.secret:
         texts = [text, *_written(attack, end.folder)]
@@ -112,6 +115,8 @@ def _of_verdict(attack: Attack, end: Outcome) -> list[str]:
         return [] if len(said) == 1 else [f"refused by {len(said)} sentences: {end.err.strip()[-300:]}"]
     if end.code is not None and end.code < 0 and attack.may_die:
         return []
+    if is_pytest and end.code == 2 and "Interrupt" in end.out + end.err:
+        return []  # before there was a sampler: pytest says so itself
     verdicts = [match[1] for match in _VERDICT.finditer(end.out)]
     if not verdicts or (len(verdicts) > 1 and not attack.prints):
         found.append(f"{len(verdicts)} verdicts and exit code {end.code}: {(end.out + end.err).strip()[-300:]}")
@@ -133,7 +138,9 @@ def _of_green(attack: Attack, end: Outcome, verdict: str) -> list[str]:
     if not attack.may_be_green:
         return [f"FALSE GREEN: {verdict}"]
     counted = _RUN.search(end.out)
-    left_out = attack.green_says and re.search(attack.green_says, verdict)
+    says_fewer = re.search(r"\b(\d+) of (\d+) checks", verdict)
+    is_said = says_fewer is not None and int(says_fewer[1]) < attack.checks
+    left_out = is_said or (attack.green_says and re.search(attack.green_says, verdict))
     if not left_out and (counted is None or {int(counted[1]), int(counted[2])} != {attack.checks}):
         return [f"FALSE GREEN of {counted and counted[0]}, not {attack.checks} checks: {verdict}"]
     return []

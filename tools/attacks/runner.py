@@ -143,6 +143,9 @@ def main() -> int:
             if end is not None:
                 running.remove(one)
                 problems = broken_rules(one.attack, end)
+                if problems and one.attack.known:
+                    print(f"{one.attack}: known limit: {one.attack.known}", flush=True)
+                    problems = []
                 broken[one.attack.group] += bool(problems)
                 say(one.attack, end, problems, verbose=bool(options.name))
                 shutil.rmtree(one.folder, ignore_errors=True)

@@ -219,6 +219,7 @@ def serve(damage: Damage, after: int, at_models: bool) -> str:
         fields = {"damage": staticmethod(damage), "upstream": upstream.removeprefix("http://"), "after": after}
         handler = type("Handler", (Proxy,), {**fields, "at_models": at_models})
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        server.handle_error = lambda *_: None  # a client that hangs up is no trouble of ours
         os.write(writing, f"http://127.0.0.1:{server.server_port}/v1".encode())
         server.serve_forever()
     raise SystemExit

@@ -67,7 +67,9 @@ def attacks() -> Iterator[Attack]:
         limit = "--call-timeout=3"
         yield Attack("verdicts", f"no attack, {way}", words(way), victim(), may_be_green=True, must_be_green=True)
         for name, act in LETHAL.items():
-            yield Attack("verdicts", f"{name}, {way}", words(way, limit), victim(act), may_die=way != "-n 1")
+            known = "nothing in the process outlives it; -n 1 does" if "_exit(0) of C" in name and way != "-n 1" else ""
+            given = words(way, limit), victim(act)
+            yield Attack("verdicts", f"{name}, {way}", *given, may_die=way != "-n 1", known=known)
         for name, act in HARMLESS.items():
             yield _harmless(f"{name}, {way}", words(way), victim(act), prints=True)
         for name, text in TEXTS.items():
@@ -89,7 +91,6 @@ def attacks() -> Iterator[Attack]:
         ["--sw"],
         ["--lf"],
         ["--ff"],
-        ["--co"],
         ["--setup-only"],
     ):
         yield _narrowed(" ".join(options), options, {})

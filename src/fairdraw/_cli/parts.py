@@ -139,7 +139,7 @@ class Display:
 
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.trouble = "" if sys.stdout is not None else "there is none"
-        self.is_terminal = not self.trouble and sys.stdout.isatty()
+        self.is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._quiet, self._clock = quiet, clock
         self._last_line = clock()
         self._beats: dict[str, float] = {}

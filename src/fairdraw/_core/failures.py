@@ -55,8 +55,10 @@ class calling:  # reads as a word: `with calling(sampler):`
         call_begins()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        call_ends()
-        leave_state(self.subject, self.before)
+        try:
+            call_ends()
+        finally:
+            leave_state(self.subject, self.before)
         if error is not None:
             foreign = _without_meaning_to_hypothesis(error)
             vars(foreign)[_CALLED] = self.subject  # not setattr: a class of the user's may forbid it

@@ -46,6 +46,7 @@ class _Pulse:
 
     limit: float | None = None
     depth: int = 0
+    late: str = ""
     pid: int = 0
     beat: Callable[[float], None] | None = None
     sizes: Sizes = (0, 0, 0)
@@ -133,12 +134,16 @@ def call_ends() -> None:
 
     Raises:
         Interrupted: If a signal interrupted the run, and the sampler swallowed that.
+        SamplerHangs: If the call was too long, and the sampler swallowed that.
     """
     leave_fork(_Pulse.pid)
     _Pulse.depth -= 1
     if _Pulse.depth == 0:
         _set(0.0, 0.0 if _Pulse.limit is not None else None)
         Interrupts.require_none()
+        if late := _Pulse.late:
+            _Pulse.late = ""
+            raise SamplerHangs(late)
 
 
 def _set(beat: float, alarm: float | None) -> None:
@@ -151,4 +156,5 @@ def _set(beat: float, alarm: float | None) -> None:
 def _hangs(number: int, frame: FrameType | None) -> NoReturn:
     during = worded_sizes(_Pulse.sizes)
     shun(_Pulse.sizes)
-    raise SamplerHangs(f"the sampler did not answer within {_Pulse.limit:g} s{during} (--call-timeout)")
+    _Pulse.late = f"the sampler did not answer within {_Pulse.limit:g} s{during} (--call-timeout)"
+    raise SamplerHangs(_Pulse.late)

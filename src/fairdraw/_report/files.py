@@ -86,10 +86,13 @@ def require_apart(files: Iterable[tuple[str, Path | None]]) -> None:
     """
     first: dict[tuple[int, int] | str, str] = {}
     for option, path in files:
-        if path is None or path.is_char_device():  # nothing is kept in /dev/null
-            continue
-        place = os.path.realpath(path)
-        file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else place
+        try:
+            if path is None or path.is_char_device():  # nothing is kept in /dev/null
+                continue
+            place = os.path.realpath(path)
+            file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else place
+        except OSError as error:  # a name that is too long
+            raise CannotStart(f"{option}: {error.strerror}. Name another file.") from None
         if first.setdefault(file, option) != option:
             raise CannotStart(f"{option}={path}, but that is the file of {first[file]}, too. Name another.")
 

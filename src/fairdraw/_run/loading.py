@@ -92,7 +92,9 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
         sampler = adapters.load(spec)
     except adapters.SamplerNotFound as error:
         raise CannotStart(f"{error}{_where(error.__cause__)}") from error
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # `pytest.skip` raises one, too
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
     finally:
         leave_fork(own)
