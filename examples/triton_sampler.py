@@ -98,11 +98,11 @@ def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_
     target_probs = batch.target_probs()
     verify_kernel[(batch.batch_size,)](
         output,
-        batch.cu_num_draft_tokens,
-        batch.draft_token_ids,
+        batch.cu_num_draft_tokens.contiguous(),
+        batch.draft_token_ids.contiguous(),
         target_probs if batch.draft_probs is None else batch.draft_probs.contiguous(),
         target_probs,
-        batch.bonus_token_ids,
+        batch.bonus_token_ids.contiguous(),
         uniforms,
         exponentials,
         batch.vocab_size,

@@ -6,7 +6,9 @@ are inside functions, because valgrind runs the rest of this module and would ta
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.sampler_impl._scanners.history import History
@@ -85,18 +87,28 @@ def rejection_kernels() -> tuple[ModuleType, Callable[..., Any]]:  # Any: a chec
 
 
 def whole_step(
-    batch_size: int, max_spec_len: int, vocab_size: int, *, filters: bool, penalties: bool
+    batch_size: int, max_spec_len: int, vocab_size: int, *, filters: bool, penalties: bool, apart: bool
 ) -> Callable[[], StepOutput]:
-    """A step by a plan that was used before, in Triton: bfloat16 rows as of a model, and no draft is accepted."""
+    """Return a step by a plan that was used before, in Triton: bfloat16 rows as of a model, and no draft is accepted.
+
+    Rows that are `apart` have programs of their own, as in small batches; otherwise a program reads a request's rows,
+    as in large ones. The size does not decide it here: large batches take minutes in the interpreter.
+    """
     from fairdraw._core.interpreter import prepare_triton
 
     prepare_triton("cpu")
+    from fairdraw.sampler_impl._step import launch
     from fairdraw.sampler_impl.step import Capacity, StepPlan
 
     capacity = Capacity(batch_size, max_spec_len, vocab_size, filters=filters, penalties=penalties)
     plan, inputs = StepPlan(capacity, "cpu", backend="triton"), _step_inputs(capacity)
-    plan(inputs)
-    return lambda: plan(inputs)
+
+    def step() -> StepOutput:
+        with mock.patch.object(launch, "MOST_APART", sys.maxsize if apart else 0):
+            return plan(inputs)
+
+    step()
+    return step
 
 
 def _step_inputs(capacity: Any) -> StepInputs:  # Any: Capacity

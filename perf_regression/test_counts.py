@@ -63,17 +63,19 @@ def test_step_moves_no_more_than_its_limits(name: str, sizes: Sizes, verdicts: C
     verdicts(compare_counts(row, read_limits().cases[f"rejection.{name}"], **sizes.as_formula()))
 
 
-STEPS = {"plain": (False, False), "filters": (True, False), "penalties": (True, True)}
-"""Of a whole step: filters, penalties."""
+STEPS = {
+    "plain": {"filters": False, "penalties": False, "apart": True},
+    "filters": {"filters": True, "penalties": False, "apart": True},
+    "penalties": {"filters": True, "penalties": True, "apart": False},
+    "penalties.apart": {"filters": True, "penalties": True, "apart": True},
+}
 
 
 @pytest.mark.parametrize(
     ("name", "sizes"), [*((name, Sizes(2, 3, 5001)) for name in STEPS), ("plain", Sizes(4, 1, 12000))], ids=str
 )
 def test_whole_step_moves_no_more_than_its_limits(name: str, sizes: Sizes, verdicts: Callable[..., None]) -> None:
-    filters, penalties = STEPS[name]
-    shape = sizes.batch_size, sizes.max_spec_len, sizes.vocab_size
-    step = _internals.whole_step(*shape, filters=filters, penalties=penalties)
+    step = _internals.whole_step(sizes.batch_size, sizes.max_spec_len, sizes.vocab_size, **STEPS[name])
     with counted() as counts:
         step()
     verdicts(compare_counts(counts.as_row(), read_limits().cases[f"step.{name}"], **sizes.as_formula()))

@@ -48,14 +48,13 @@ def apply_top_k_top_p(
     ascending, token_ids = logits.sort(dim=-1)
     if top_k is not None:
         # A place outside of the row would end the process on a card; a wrong `top_k` keeps one token or all.
-        places = (logits.shape[1] - top_k.long()).clamp(0, logits.shape[1] - 1)
+        places = (logits.shape[1] - top_k.long()).clamp_(0, logits.shape[1] - 1)
         edge = ascending.gather(1, places.unsqueeze(1))
         if top_p is None:
             return logits.masked_fill_(logits < edge, DROPPED)
         ascending.masked_fill_(ascending < edge, DROPPED)
     if top_p is not None:
         cumulative = torch.cumsum(ascending.softmax(dim=-1), dim=-1)
-        tail = cumulative <= (1 - top_p).unsqueeze(1)
-        tail[:, -1] = False
-        ascending.masked_fill_(tail, DROPPED)
+        is_tail = cumulative[:, :-1] <= (1 - top_p).unsqueeze(1)  # the greatest stays, whatever its probability
+        ascending[:, :-1].masked_fill_(is_tail, DROPPED)
     return logits.scatter_(dim=-1, index=token_ids, src=ascending)

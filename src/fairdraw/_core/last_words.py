@@ -8,7 +8,6 @@ system call and cannot be seen here; in a worker process it costs one check, as 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import sys
 import traceback
@@ -124,6 +123,8 @@ def _announced(name: str) -> Callable[..., None]:
 
 def _watch_c_library() -> Callable[[], None]:
     """Be called by C's `exit`. The result undoes that, and must be called before the interpreter is gone."""
+    import ctypes  # every pytest imports this module; few watch
+
     library = ctypes.CDLL(None)
     owner = ctypes.create_string_buffer(1)  # its address is the key under which the callback is removed again
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: _leave("a C library's exit()"))
