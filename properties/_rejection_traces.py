@@ -109,8 +109,9 @@ def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -
     looked_at = seen.reached & greedy[call.owner]
     rows = np.arange(len(emitted))
     best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
-    no_row = seen.reached & np.isnan(logits.max(axis=1)) & ~greedy[call.owner]
-    _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, "a row with NaN rejects its draft, and gives token 0")
+    no_row = seen.reached & ~np.isfinite(logits.max(axis=1)) & ~greedy[call.owner]
+    documented = "a row without distribution rejects its draft, and gives token 0"
+    _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, documented)
     known = np.clip(emitted, 0, logits.shape[1] - 1)
     is_right = emitted == best
     if any_largest:
@@ -122,7 +123,7 @@ def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -
 
 def _require_decisions(call: RejectionCall, seen: Verified) -> None:
     """Require that certain drafts are accepted, impossible ones are not, and recovered tokens have residual mass."""
-    random = ~call.batch.is_greedy.cpu().numpy() & ~call.has_nan
+    random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
     chance, own = call.acceptance(), random[call.owner]
     impossible = own & seen.accepted & (chance <= 0)
     _wrong(call, _any_token(call, impossible), seen, "a draft without target probability was accepted")
@@ -134,7 +135,7 @@ def _require_decisions(call: RejectionCall, seen: Verified) -> None:
         residuals = call.residuals(tokens)
         last = np.clip(seen.last[call.owner[tokens]], 0, residuals.shape[1] - 1)
         nothing = residuals[np.arange(len(tokens)), last] <= 0
-        surely = nothing & call.has_residual(tokens) & (_shortfall(call, tokens, last) > _MARGIN * 1e-3)
+        surely = nothing & call.has_residual(tokens) & (_shortfall(call, tokens, last) > _ROUNDING)
         wrong = np.zeros(len(chance), dtype=bool)
         wrong[tokens[surely]] = True
         _wrong(call, _any_token(call, wrong), seen, "the recovered token has no residual probability")
@@ -158,7 +159,7 @@ def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> NDArray[np.floa
 
 
 def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verified) -> None:
-    random = ~call.batch.is_greedy.cpu().numpy() & ~call.has_nan
+    random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
     uniforms, chance = noise.uniforms.cpu().numpy(), _ratio(call)
     own = random[call.owner] & seen.reached & ((chance > _LEAST) | (chance <= 0))
     wrongly = own & seen.accepted & (chance * (1 + _MARGIN) < uniforms)
@@ -179,6 +180,9 @@ def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verifi
 
 _LEAST = 2.0**-100
 """Smaller ratios may be those of denormal numbers."""
+
+_ROUNDING = 1e-5
+"""Relative, of probabilities: as far as formulas of a sampler's own may move them."""
 
 _ROUNDED = 1e-2
 """Absolute, of scores: a difference of two float32 probabilities is off by 1e-7, and an exponential may be 1e-5."""
@@ -208,7 +212,7 @@ def seeded_requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Re
             continue
         seen = emit(sampler, call.batch, call.noise).tokens
         seeded = np.array(sorted(call.noise.request_seeds))
-        random = ~call.batch.is_greedy.cpu().numpy() & ~call.has_nan
+        random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
         lengths = np.array(call.batch.num_draft_tokens)
         seeded = seeded[(random & (lengths > 0))[seeded]]
         if len(seeded):

@@ -82,7 +82,12 @@ def _require_greedy(call: SamplingCall, tokens: Ints, *, any_largest: bool) -> N
     logits = call.batch.logits.float().cpu().numpy()
     rows = call.batch.is_greedy.cpu().numpy()
     best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
-    _wrong(call, call.is_nan & ~rows & (tokens != 0), tokens, "and not the documented token 0 of a row with NaN")
+    _wrong(
+        call,
+        call.is_odd & ~rows & (tokens != 0),
+        tokens,
+        "and not the documented token 0 of a row without distribution",
+    )
     is_right = tokens == best
     if any_largest:
         is_right |= logits[np.arange(len(tokens)), tokens] == logits[np.arange(len(tokens)), best]

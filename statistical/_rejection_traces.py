@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _CROSSED = (
-    "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "rows", "a row of NaN", "placeholders",
-    "seeded", "new request", "moved request", "place", "number of drafts", "draft distribution", "row modulo 8",
-    "batch size modulo 8", "decision",
+    "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "alike", "a row without distribution",
+    "placeholders", "seeded", "new request", "moved request", "place", "number of drafts", "draft distribution",
+    "row modulo 8", "batch size modulo 8", "decision",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
 
@@ -49,7 +49,7 @@ def _drawn(
     call: RejectionCall, seen: Verified, past: Past, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Event]]:
     """Return features and projections of all drafts that were verified, and then of all recovered tokens."""
-    random = (~call.batch.is_greedy.cpu().numpy() & ~call.has_nan)[call.owner]
+    random = (~call.batch.is_greedy.cpu().numpy() & ~call.is_odd)[call.owner]
     chance, size = call.acceptance(), call.batch.batch_size
     verified = random & seen.reached & (call.drafts >= 0)
     spread = rng.random(len(chance))
@@ -156,7 +156,7 @@ def _side_by_side(
 def _features(call: RejectionCall, past: Past) -> dict[str, Ints]:
     """Return the level of every feature of each draft token, `[num_tokens]`."""
     lengths = np.array(call.batch.num_draft_tokens)
-    of_rows = features_of_rows(call, past, has_nan=call.has_nan)
+    of_rows = features_of_rows(call, past, is_odd=call.is_odd)
     of_rows |= {"no drafts above": above(lengths == 0, 1, 0), "no drafts below": above(lengths == 0, -1, 0)}
     found = {name: levels[call.owner] for name, levels in of_rows.items()}
     tokens = np.arange(len(call.owner))

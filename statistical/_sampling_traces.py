@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _CROSSED = (
-    "dtype", "layout", "noise", "filters", "greedy requests", "rows", "a row of NaN", "seeded", "new request",
-    "moved request", "parameters", "logits", "row modulo 8", "batch size modulo 8", "first position",
+    "dtype", "layout", "noise", "filters", "greedy requests", "alike", "a row without distribution", "seeded",
+    "new request", "moved request", "parameters", "logits", "row modulo 8", "batch size modulo 8", "first position",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
 
@@ -76,7 +76,7 @@ def _drawn(
 
 def _features(call: SamplingCall, past: Past) -> dict[str, Ints]:
     positions = call.batch.positions.cpu().numpy()
-    return features_of_rows(call, past, has_nan=call.is_nan) | {
+    return features_of_rows(call, past, is_odd=call.is_odd) | {
         "parameters": call.parameters,
         "logits": call.logit_rows,
         "first position": np.array([int(one).bit_length() for one in positions.tolist()]),
