@@ -216,7 +216,7 @@ class RejectionTrace(Recipe):
 
     def sizes(self) -> list[int]:
         """Return the batch sizes, call after call."""
-        return sizes_of(self.walk, self.most_rows, self.seed)
+        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
 
     def played(self, device: str = "cpu") -> Iterator[RejectionCall]:
         """Yield the calls; each is built when it is asked for."""

@@ -146,7 +146,7 @@ class SamplingTrace(Recipe):
 
     def sizes(self) -> list[int]:
         """Return the batch sizes, call after call."""
-        return sizes_of(self.walk, self.most_rows, self.seed)
+        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
 
     def played(self, device: str = "cpu") -> Iterator[SamplingCall]:
         """Yield the calls; each is built when it is asked for."""

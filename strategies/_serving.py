@@ -122,12 +122,20 @@ class Serving:
 WALKS = ("every", "edges", "few")
 """Which batch sizes a trace walks through: every one, those at which kernels change, or three."""
 
+_OFTEN, _TIMES = 64, 3
+"""Sizes up to this come so many times more: a small batch has few rows in which a fault of its size could show."""
 
-def sizes_of(how: str, most: int, seed: int) -> list[int]:
-    """Return the sizes of a trace's batches up to `most`, in an order that jumps: small after large."""
+
+def sizes_of(how: str, most: int, seed: int, times: int = _TIMES) -> list[int]:
+    """Return the sizes of a trace's batches up to `most`, in an order that jumps: small after large.
+
+    Args:
+        times: Small sizes come so many times more.
+    """
     if how == "few":
         return [most, max(1, most // 2), most]
     sizes = list(range(1, most + 1)) if how == "every" else edges(most)
+    sizes += [size for size in range(1, min(most, _OFTEN) + 1) for _ in range(times)]
     return [int(size) for size in bulk_rng("sizes", seed).permutation(sizes)]
 
 
