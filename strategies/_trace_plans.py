@@ -85,7 +85,7 @@ class FlatPlan:
 
 
 _FLAT = {
-    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(33_000, 40, "edges")),
+    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(16_411, 128, "edges"), FlatPlan(33_000, 40, "edges")),
     "ci": (FlatPlan(8191, 100, "every"), FlatPlan(33_000, 60, "every"), FlatPlan(131_073, 40, "edges")),
     "nightly": (FlatPlan(8191, 300, "every"), FlatPlan(33_000, 200, "every"), FlatPlan(131_073, 100, "every")),
 }
