@@ -30,6 +30,7 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fairdraw.protocols import Noise
     from fairdraw.strategies._rejection_traces import RejectionCall
 
     Ints = NDArray[np.int64]
@@ -200,23 +201,20 @@ _AT_ONCE = 48
 _TILT = 1e-4
 
 
-def seeded_requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: RejectionTrace) -> None:
-    """A request with a seed, verified again with the same rows and drafts, emits the same tokens.
+def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: RejectionTrace) -> None:
+    """A request with a seed, or with given noise, emits the same tokens when the same is asked again.
 
     It is asked in another order, among others, in float32 and in memory of its own, and one request of each call alone.
     Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call.
     """
     rng = bulk_rng("again", trace.seed)
     for call in trace.played(sampler.device):
-        if not isinstance(call.noise, SeededNoise) or not call.noise.request_seeds:
-            continue
-        seen = emit(sampler, call.batch, call.noise).tokens
-        seeded = np.array(sorted(call.noise.request_seeds))
-        random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
-        lengths = np.array(call.batch.num_draft_tokens)
-        seeded = seeded[(random & (lengths > 0))[seeded]]
-        if len(seeded):
-            order = rng.permutation(seeded)[:_AT_ONCE]
+        own = np.zeros(call.batch.batch_size, dtype=bool)
+        own[slice(None) if isinstance(call.noise, ExplicitNoise) else list(call.noise.request_seeds)] = True
+        own &= ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd & (np.array(call.batch.num_draft_tokens) > 0)
+        if own.any():
+            seen = emit(sampler, call.batch, call.noise).tokens
+            order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
             for rows in (order, order[:1]):
                 _require_same(sampler, call, seen, rows)
 
@@ -230,18 +228,18 @@ def _require_same(sampler: RejectionSampler, call: RejectionCall, seen: NDArray[
             differs = np.zeros(call.batch.batch_size, dtype=bool)
             differs[row] = True
             how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
-            what = f"asked again {how} with its seed, it emits {other[other >= 0].tolist()}"
+            what = f"when the same is asked again {how}, it emits {other[other >= 0].tolist()}"
             _wrong(call, differs, read(call, seen), what)
 
 
-def _asked_again(call: RejectionCall, rows: Ints) -> tuple[SpecDecodeBatch, SeededNoise]:
-    assert isinstance(call.noise, SeededNoise)
+def _asked_again(call: RejectionCall, rows: Ints) -> tuple[SpecDecodeBatch, Noise]:
     batch = call.batch.select(rows.tolist())
+    logits, longest = batch.target_logits.float().contiguous(), max(batch.num_draft_tokens)
+    batch = batch.replace(target_logits=logits, max_spec_len=longest)
+    if isinstance(call.noise, ExplicitNoise):
+        return batch, call.noise.select(call.batch, rows.tolist())
     seeds = {new: call.noise.request_seeds[old] for new, old in enumerate(rows.tolist())}
-    counts = batch.num_draft_tokens
-    return batch.replace(target_logits=batch.target_logits.float().contiguous(), max_spec_len=max(counts)), SeededNoise(
-        derive_seed("again", call.noise.seed), seeds
-    )
+    return batch, SeededNoise(derive_seed("again", call.noise.seed), seeds)
 
 
 def _is_near_tie(
@@ -260,7 +258,7 @@ def _is_near_tie(
     for token, by in ((again[place], -_TILT), (first[place], _TILT)):
         if token >= 0:
             tilted[place, int(token)] += by
-    seen = emit(sampler, batch.replace(target_logits=tilted), SeededNoise(noise.seed, noise.request_seeds)).tokens
+    seen = emit(sampler, batch.replace(target_logits=tilted), noise).tokens
     return bool(seen[0, place] == first[place])
 
 
@@ -307,7 +305,9 @@ def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, 
     return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
 
 
-def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) -> TraceCheck:
+def _check(
+    code: str, body: Any, *needs: Capability, one_of: tuple[Capability, ...] = (), is_single: bool = False
+) -> TraceCheck:
     title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
     cases, make = st.nothing, rejection_trace_for
     return TraceCheck(
@@ -319,6 +319,7 @@ def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) ->
         needs,
         lambda can: cases(),
         body,
+        needs_one_of=(one_of,) if one_of else (),
         trace=make,
         is_single=is_single,
     )
@@ -326,7 +327,11 @@ def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) ->
 
 TRACES = (
     _check("REJ701", steps_of_a_serving_trace_are_legal),
-    _check("REJ702", seeded_requests_of_serving_steps_repeat, Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS),
+    _check(
+        "REJ702",
+        requests_of_serving_steps_repeat,
+        one_of=(Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE),
+    ),
     _check(
         "REJ703",
         seeds_of_a_family_recover_tokens_of_their_own,
