@@ -44,7 +44,7 @@ tests: $(READY)
 perf: $(READY)
 	$(BIN)/python -m pytest perf_regression
 
-# Exact counts, instruction counts, and times against vLLM. Not in parallel with anything: see perf_regression/.
+# Exact counts, and times against vLLM. Not in parallel with anything: see perf_regression/.
 bench: $(READY)
 	$(BIN)/python -m pytest perf_regression -m "counts or timing"
 
@@ -81,7 +81,7 @@ engine: $(READY)
 	$(BIN)/python tools/engine
 
 others: $(READY)
-	$(BIN)/python tools/install_others.py $(if $(ALL),--all)
+	$(BIN)/python tools/install.py others $(if $(ALL),--all)
 
 # Starts it with a tiny random model, without and with speculation, checks it by its address, and stops it.
 server: $(READY)
@@ -92,8 +92,8 @@ vllm: $(READY)
 # The plugin's piece for vLLM's model runner V2, with the mutants of its wiring: a minute or two.
 V2_RELEASE := .cache/vllm/0.33.0
 plugin-v2: $(READY)
-	$(BIN)/python tools/install_vllm.py 0.33.0 --target $(V2_RELEASE)
-	PYTHONPATH=$(V2_RELEASE):src $(BIN)/python -m pytest tests/sampler_impl/test_vllm_plugin_v2.py
+	$(BIN)/python tools/install.py vllm 0.33.0 --target $(V2_RELEASE)
+	PYTHONPATH=$(V2_RELEASE):src:engines/src $(BIN)/python -m pytest tests/sampler_impl/test_vllm_plugin_v2.py
 
 clean:
 	rm -rf $(VENV) .cache build dist
@@ -102,15 +102,15 @@ clean:
 $(READY): export PIP_COMPILE := 0
 
 # torch comes first and pinned: unpinned, another package's requirement would pull a CUDA build of several gigabytes.
-$(READY): pyproject.toml constraints.txt tools/install_vllm.py tools/install_others.py
+$(READY): pyproject.toml engines/pyproject.toml constraints.txt tools/install.py
 	@echo "[1/5] virtual environment in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
 	@echo "[2/5] torch (the CPU wheel where one is at hand)"
 	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt torch
-	@echo "[3/5] fairdraw and its tools"
-	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@echo "[3/5] fairdraw, its tools and the adapters of engines"
+	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e ".[dev]" -e ./engines
 	@echo "[4/5] the real vLLM, without CUDA"
-	$(BIN)/python tools/install_vllm.py
+	$(BIN)/python tools/install.py vllm
 	@echo "[5/5] samplers of other people"
-	$(BIN)/python tools/install_others.py
+	$(BIN)/python tools/install.py others
 	@touch $@

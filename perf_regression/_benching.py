@@ -83,7 +83,7 @@ def measured(rounds: Rounds, gate: Gate, benchmark: Any = None) -> Decision:  # 
 
 
 def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-benchmark's fixture
-    """Why a time taken here and now would mean nothing; empty if it would mean something."""
+    """Say why a time taken here and now would mean nothing; empty if it would mean something."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return "tests run in parallel (xdist): workers disturb each other. Run without -n"
     if benchmark.disabled:
@@ -91,26 +91,14 @@ def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-ben
     return limits.reference_problem()
 
 
-def judge_ratio(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above
-    """The ratio of a case's two arms against its limit.
+def judge_ratio(benchmark: Any, name: str, timed: Timed, *, workspace: bool = False) -> Finding:  # Any: as above
+    """Judge the ratio of a case's two arms; with `workspace` of our step on a GPU with a workspace, and without.
 
     The verdict, its interval and its evidence go to `extra_info` of pytest-benchmark.
     """
     limits = read_limits()
-    gate = limits.gate(limits.cases[name], "cpu")
-    return _judged_ratio(benchmark, limits.cases[name], gate, timed, "time of ours / reference")
-
-
-def judge_workspace(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above
-    """As `judge_ratio`, on a GPU: our step with a workspace, against the same without."""
-    limits = read_limits()
-    gate = limits.gate(limits.cases[name], "gpu", "workspace_ratio_max")
-    return _judged_ratio(benchmark, limits.cases[name], gate, timed, "time with / without workspace")
-
-
-def _judged_ratio(benchmark: Any, case: CaseLimits, gate: Gate, timed: Timed, what: str) -> Finding:  # Any: as above
-    def measure(rounds: Rounds) -> Decision:
-        return measured(rounds, gate, benchmark)
+    case, device, limit = limits.cases[name], "gpu" if workspace else "cpu", "workspace_ratio_max"
+    gate = limits.gate(case, device, limit if workspace else "ratio_max")
 
     def make() -> Rounds:
         problem = why_not_timed(benchmark, case)
@@ -119,43 +107,40 @@ def _judged_ratio(benchmark: Any, case: CaseLimits, gate: Gate, timed: Timed, wh
             raise NoVerdictError(problem)
         return timed.rounds()
 
-    num_processes = read_limits().confirm_processes
-    finding, rounds = decided(case.name, what, timed, gate.limit, measure, num_processes=num_processes, make=make)
+    what = "time with / without workspace" if workspace else "time of ours / reference"
+    finding, rounds = decided(
+        case.name,
+        what,
+        timed,
+        gate.limit,
+        lambda rounds: measured(rounds, gate, benchmark),
+        num_processes=limits.confirm_processes,
+        make=make,
+    )
     counts = {"num_rounds": len(rounds.found), "num_dropped": rounds.num_dropped} if rounds else {}
     benchmark.extra_info["pair"] = {**asdict(finding), "verdict": finding.verdict.value, **counts}
     return finding
 
 
 def judge_growth(name: str, axis: str, timed: Timed) -> Finding:
-    """Exponents of the rounds' sizes against the case's limit for this axis."""
+    """Judge the exponents of the rounds' sizes; without an axis the part of the time that is the same for all sizes."""
     limits = read_limits()
-    limit = limits.cases[name].time_exponent_max[axis]
-    return _judged_sizes(name, f"time exponent in {axis}", timed, limit, decide_exponent)
-
-
-def judge_fixed_share(name: str, timed: Timed) -> Finding:
-    """The part of the time that is the same for every vocabulary."""
-    limit = read_limits().cases[name].fixed_share_max
+    case = limits.cases[name]
+    limit = case.time_exponent_max[axis] if axis else case.fixed_share_max
     if limit is None:
-        raise LimitsError(f"judge_fixed_share: case={name!r} has no fixed_share_max. Add it to the limits.")
-    return _judged_sizes(name, "fixed share", timed, limit, decide_fixed_share)
-
-
-def _judged_sizes(
-    name: str, what: str, timed: Timed, limit: float, decide: Callable[[Rounds, float, float], Decision]
-) -> Finding:
-    limits = read_limits()
+        raise LimitsError(f"judge_growth: case={name!r} has no fixed_share_max. Add it to the limits.")
 
     def measure(rounds: Rounds) -> Decision:
         rounds.warm_up()
         rounds.run(NUM_ROUNDS)
-        return decide(rounds, limit, limits.alpha)
+        return (decide_exponent if axis else decide_fixed_share)(rounds, limit, limits.alpha)
 
+    what = f"time exponent in {axis}" if axis else "fixed share"
     return decided(name, what, timed, limit, measure, num_processes=limits.confirm_processes)[0]
 
 
 def judge_roofline(case: str, timed: Timed, limit: float, alpha: float, num_processes: int) -> Finding:
-    """The part of the copy bandwidth that a step reaches, with a cold L2."""
+    """Judge the part of the copy bandwidth that a step reaches, with a cold L2."""
     from fairdraw.perf_regression._device_time import decide_roofline, require_cold_clock
 
     def make() -> Rounds:

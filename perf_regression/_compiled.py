@@ -61,7 +61,7 @@ def compile_launches(launches: Iterable[Launch], *, timeout: float = 300) -> lis
 
 
 def compile_groups(groups: Mapping[str, Iterable[Launch]], *, timeout: float = 300) -> dict[str, list[CompiledKernel]]:
-    """As `compile_launches`, for several groups of launches in one fresh process.
+    """Compile several groups of launches, as `compile_launches` does, in one fresh process.
 
     The process is a fresh one because a Triton that interprets (as on every machine without a GPU) cannot compile.
     """
@@ -109,7 +109,7 @@ def _compile_all(groups: Mapping[str, list[Json]]) -> dict[str, list[Json]]:
 
 
 def _specialised(launch: Json, target: Any) -> tuple[str, Any, Json]:  # Any: Triton's
-    """What Triton's own launcher would compile for these arguments, and the key under which it would cache it."""
+    """Return what Triton's own launcher would compile for these arguments, and its key in Triton's cache."""
     from triton.backends.nvidia.compiler import CUDABackend
     from triton.compiler import ASTSource
     from triton.runtime.jit import create_function_from_signature
@@ -125,7 +125,7 @@ def _specialised(launch: Json, target: Any) -> tuple[str, Any, Json]:  # Any: Tr
 
 
 def _value(given: list[Any]) -> Any:  # Any: JSON, a kernel's argument
-    """From `["tensor", "float32", true]` and `["value", 3]` back to arguments."""
+    """Turn `["tensor", "float32", true]` and `["value", 3]` back to arguments."""
     if given[0] == "value":
         return given[1]
     memory = torch.empty(32, dtype=getattr(torch, given[1]))

@@ -41,12 +41,12 @@ class Timed:
     statistic: str = RATIO
 
     def rounds(self) -> Rounds:
-        """Rounds to measure in this process."""
+        """Return rounds to measure in this process."""
         rounds: Rounds = load(self.factory)(**self.arguments)
         return rounds
 
     def in_fresh_process(self) -> float:
-        """The statistic of rounds that a fresh process measures.
+        """Return the statistic of rounds that a fresh process measures.
 
         Raises:
             NoVerdictError: If the process fails, or does not answer within five minutes.
@@ -70,7 +70,7 @@ def _measure(num_rounds: int, **timed: Any) -> float:  # Any: the fields of `Tim
 
 
 def median_ratio(rounds: Rounds) -> float:
-    """Of the first arm to the second.
+    """Return the median ratio of the first arm to the second.
 
     Raises:
         NoVerdictError: If no round counts.
@@ -84,7 +84,7 @@ def median_ratio(rounds: Rounds) -> float:
 def confirmed(
     decision: Decision, limit: float, again: Callable[[], float], num_processes: int, *, at_least: bool = False
 ) -> Decision:
-    """`decision`, unless it is a FAIL that a fresh process does not repeat: INCONCLUSIVE then.
+    """Return `decision`, unless it is a FAIL that a fresh process does not repeat: INCONCLUSIVE then.
 
     Args:
         again: Measures, in a fresh process, the number that the limit is about.

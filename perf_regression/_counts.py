@@ -59,13 +59,15 @@ class Counts:
     operators: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     allocations: int = 0
+    tokens_read: int = 0
+    """From outputs whose lists count them."""
 
     @property
     def copies(self) -> int:
         return sum(count for name, count in self.operators.items() if name in COPIES)
 
     def as_row(self) -> dict[str, int]:
-        """The totals, under the names of the limits."""
+        """Return the totals, under the names of the limits."""
         return {
             "bytes": self.bytes_read.total() + self.bytes_written.total(),
             "launches": len(self.launches),
@@ -73,6 +75,7 @@ class Counts:
             "copies": self.copies,
             "allocations": self.allocations,
             "syncs": self.waits.total(),
+            "tokens_read": self.tokens_read,
         }
 
 
@@ -145,7 +148,7 @@ class _Operators(DispatchMode):
         self.counts.allocations += sum(tensor.untyped_storage().data_ptr() not in known for tensor in given)
 
     def _charge(self, func: Any, taken: list[Tensor], given: list[Tensor]) -> None:  # Any: torch's
-        """A result that is also an argument was written in place; a fill does not read it."""
+        """Charge reads and writes: a result that is also an argument was written in place; a fill does not read it."""
         only_writes = func._schema.name in ("aten::fill_", "aten::zero_", "aten::copy_")
         for tensor in taken[1:] if only_writes else taken:
             self.counts.bytes_read[self.names.of(tensor.data_ptr())] += _nbytes(tensor)
@@ -154,7 +157,7 @@ class _Operators(DispatchMode):
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Bytes of the elements in memory: an expanded dimension repeats the same ones."""
+    """Count the bytes of the elements in memory: an expanded dimension repeats the same ones."""
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= size if stride else min(size, 1)
@@ -189,7 +192,7 @@ def _launches(counts: Counts, run_kernels: bool) -> Iterator[None]:
 def _compile_key(
     kernel: Any, arguments: dict[str, Any], options: dict[str, Any]
 ) -> tuple[object, ...]:  # Any: Triton's
-    """What Triton specialises a kernel for: constants, types, and whether an integer is 1 or a multiple of 16."""
+    """Return what Triton specialises for: constants, types, and whether an integer is 1 or a multiple of 16."""
     hints = {name: str(found.annotation) for name, found in inspect.signature(kernel.fn).parameters.items()}
     free = getattr(kernel, "do_not_specialize", None) or getattr(kernel, "kwargs", {}).get("do_not_specialize") or ()
 

@@ -78,7 +78,7 @@ class Decision:
 
 
 def rank(num_rounds: int, alpha: float) -> int:
-    """The greatest `j` for which the j-th smallest round bounds the median at `alpha`; 0 if there is none.
+    """Return the greatest `j` for which the j-th smallest round bounds the median at `alpha`; 0 if there is none.
 
     Example:
         >>> [rank(n, 0.01 / 40 / 3) for n in (15, 20, 40, 80)]
@@ -94,7 +94,7 @@ def rank(num_rounds: int, alpha: float) -> int:
 
 
 def interval(values: Sequence[float], alpha: float) -> Interval | None:
-    """Median with sign-test bounds at one-sided `alpha`; `None` if there are too few values for any bound."""
+    """Return the median with sign-test bounds at one-sided `alpha`; `None` if there are too few values for one."""
     j = rank(len(values), alpha)
     if j == 0:
         return None

@@ -85,7 +85,7 @@ def _capturable(step: Callable[[], object]) -> tuple[bool, str, int | None]:
 
 
 def _count_nodes(raw_graph: int) -> int:
-    """Nodes of a captured graph, as the driver counts them; a nested graph is one node."""
+    """Count the nodes of a captured graph, as the driver does; a nested graph is one node."""
     num_nodes = ctypes.c_size_t()
     error = ctypes.CDLL("libcuda.so.1").cuGraphGetNodes(ctypes.c_void_p(raw_graph), None, ctypes.byref(num_nodes))
     if error:
@@ -99,7 +99,7 @@ def _segments() -> int:
 
 @contextmanager
 def _waits() -> Iterator[list[str]]:
-    """Warnings of torch's sync debug mode."""
+    """Yield the warnings of torch's sync debug mode."""
     found: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
@@ -115,7 +115,7 @@ def _waits() -> Iterator[list[str]]:
 
 @contextmanager
 def _compilations() -> Iterator[list[object]]:
-    """Kernels that Triton compiles inside."""
+    """Yield the kernels that Triton compiles inside."""
     from triton import knobs
 
     found: list[object] = []

@@ -47,7 +47,7 @@ _flush_memory: list[torch.Tensor] = []
 
 
 def event_clock(step: Callable[[], object], inner: int) -> float:
-    """Seconds of device time per call, with a cold L2: events around each call, the flush before them.
+    """Return seconds of device time per call, with a cold L2: events around each call, the flush before them.
 
     Calls are queued behind a kernel that spins, so that the host's launch cost is hidden, as it is in a server.
     """
@@ -55,7 +55,7 @@ def event_clock(step: Callable[[], object], inner: int) -> float:
 
 
 def warm_clock(step: Callable[[], object], inner: int) -> float:
-    """As `event_clock`, but the L2 keeps what the previous call left there."""
+    """Time as `event_clock` does, but with an L2 that keeps what the previous call left there."""
     return _queued(step, inner, lambda: None)
 
 
@@ -90,7 +90,7 @@ class GpuState(NamedTuple):
 
 
 def gpu_watches() -> list[Watch]:
-    """A watch on the current GPU's clock; none where nvidia-smi does not report it."""
+    """Return a watch on the current GPU's clock; none where nvidia-smi does not report it."""
     try:
         read_gpu()
     except (OSError, ValueError, subprocess.SubprocessError):
@@ -118,7 +118,7 @@ def _moved(before: GpuState, after: GpuState) -> str:
 
 
 def read_gpu() -> GpuState:
-    """What nvidia-smi reports about the current GPU.
+    """Return what nvidia-smi reports about the current GPU.
 
     Raises:
         OSError, SubprocessError: If nvidia-smi cannot be run.
@@ -134,14 +134,14 @@ def read_gpu() -> GpuState:
 
 
 def copy_of(num_bytes: int) -> Callable[[], object]:
-    """A device-to-device copy that reads and writes `num_bytes` together."""
+    """Return a device-to-device copy that reads and writes `num_bytes` together."""
     source = torch.empty(num_bytes // 2, dtype=torch.int8, device="cuda")
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
 def roofline_rounds(step: Callable[[], object], num_bytes: int, clock: Clock = event_clock) -> Rounds:
-    """The arms `copy` and `step`, not yet measured; their ratio is the fraction of the copy bandwidth.
+    """Return the arms `copy` and `step`, not yet measured; their ratio is the fraction of the copy bandwidth.
 
     Args:
         num_bytes: What the step must read and write.
@@ -177,7 +177,7 @@ def decide_roofline(rounds: Rounds, limit: float, alpha: float) -> Decision:
 
 
 def require_cold_clock(clock: Clock = event_clock, warm: Clock = warm_clock, num_bytes: int = SMALL_COPY) -> None:
-    """A copy that fits in the L2 is timed with both clocks: the cold one must be clearly slower.
+    """Time a copy that fits in the L2 with both clocks: the cold one must be clearly slower.
 
     Raises:
         NoVerdictError: Without a GPU, or if `clock` does not time with a cold L2.

@@ -49,27 +49,31 @@ def from_decision(case: str, decision: Decision, limit: float, what: str = "time
 
 
 def compare_counts(row: Mapping[str, float], limits: CaseLimits, **sizes: int) -> list[Finding]:
-    """Exact counts against every limit that the case has on them. Counts have no error rate."""
+    """Compare exact counts with every limit that the case has on them. Counts have no error rate."""
     found = []
     for what, value in row.items():
         limit = getattr(limits, f"{what}_max")
         if limit is None:
             continue
         most = evaluate(limit, **sizes) if isinstance(limit, str) else limit
-        verdict = Verdict.PASS if value <= most else Verdict.FAIL
-        found.append(Finding(limits.name, what, verdict, value, most, "counted"))
+        found.append(counted_finding(limits.name, what, value, most, "counted"))
     return found
 
 
+def counted_finding(case: str, what: str, value: float, limit: float, reason: str) -> Finding:
+    """Return a count beside its limit."""
+    return Finding(case, what, Verdict.PASS if value <= limit else Verdict.FAIL, value, limit, reason)
+
+
 def table(findings: Sequence[Finding]) -> list[str]:
-    """Aligned lines, below a line with the names of the columns."""
+    """Return aligned lines, below a line with the names of the columns."""
     rows = [("case", "what", "value", "limit", "verdict", "reason"), *(finding.cells() for finding in findings)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def exit_code(findings: Iterable[Finding], *, strict: bool = False) -> int:
-    """1 if anything fails, 3 if nothing was decided; else 0. `strict`: only PASS is green."""
+    """Return 1 if anything fails, 3 if nothing was decided; else 0. `strict`: only PASS is green."""
     verdicts = [finding.verdict for finding in findings]
     if Verdict.FAIL in verdicts:
         return 1

@@ -1,7 +1,6 @@
 """What the harness uses below the public API of our samplers and adapters. No other module of the suite does.
 
-The import linter forbids the suite to import `sampler_impl` and exempts this module by name. Imports that load torch
-are inside functions, because valgrind runs the rest of this module and would take minutes to import torch.
+The import linter forbids the suite to import `sampler_impl` and exempts this module by name.
 """
 
 from __future__ import annotations
@@ -10,35 +9,36 @@ import sys
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import numpy as np
+
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.sampler_impl._scanners.history import History
-from fairdraw.sampler_impl._scanners.penalty_rows import bonus_rows, changed_counts, draft_rows
+from fairdraw.perf_regression._world import END_ID, START_ID
+from fairdraw.protocols._lifecycle import all_added
+from fairdraw.sampler_impl._scanners.penalty_rows import bonus_rows, draft_rows
+from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from functools import partial
-    from types import ModuleType
 
     from torch import Tensor
 
+    from fairdraw.perf_regression._world import Outputs
     from fairdraw.protocols import SpecDecodeBatch
-    from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
     from fairdraw.sampler_impl.step import StepInputs, StepOutput
-
-__all__ = ["History", "ThinkingBudget", "bonus_rows", "changed_counts", "draft_rows"]
 
 FAST_PATH = {"measure_kernel": 25, "accept_kernel": 8, "draw_kernel": 28}
 """Kernels of the verification step in the order of their launches, and the most barriers of each."""
 
 
 def load_sampler(name: str, device: str | None = None) -> Any:  # Any: of some contract
-    """A sampler by its name.
+    """Load a sampler by its name.
 
     Raises:
         NoVerdictError: If it cannot be made.
     """
-    from fairdraw._adapters import SamplerNotFound, load
+    from fairdraw.adapters import SamplerNotFound, load
 
     try:
         return load(name, device)
@@ -47,11 +47,11 @@ def load_sampler(name: str, device: str | None = None) -> Any:  # Any: of some c
 
 
 def fast_path(batch: SpecDecodeBatch, *, workspace: bool) -> partial[Tensor]:
-    """One call of the Triton kernels with counter noise, as a server captures it in a CUDA graph.
+    """Return one call of the Triton kernels with counter noise, as a server captures it in a CUDA graph.
 
     The partial holds every tensor that the graph reads; its workspace is `keywords["workspace"]`.
     """
-    from fairdraw._adapters._rejection import captured_step
+    from fairdraw.adapters._rejection import captured_step
 
     return captured_step(batch, "triton", workspace=workspace)
 
@@ -66,24 +66,31 @@ def takes_several_tiles(arguments: dict[str, Any]) -> bool:  # Any: a launch's a
     return bool(arguments.get("STRIP", 0) > 1)
 
 
-def penalties(vocab_size: int) -> Penalties:
-    from fairdraw.sampler_impl.penalties import Penalties
+def penalties_host(outputs: Outputs) -> Callable[[], None]:
+    """Return what `Penalties` does on the host: reads the new tokens, and with drafts lays out their rows."""
+    vocab_size, slots = outputs.vocab_size, np.arange(len(outputs.lists))
+    ours: Any = Penalties(vocab_size)  # Any: its changes are vLLM's
+    ours.sync_batch(all_added(outputs.requests))
+    ours.update(outputs.lists)
 
-    return Penalties(vocab_size)
+    def step() -> None:
+        ours.update(outputs.lists)
+        for rows in (bonus_rows, draft_rows) if outputs.sizes.max_spec_len else ():
+            rows(slots, outputs.drafts, vocab_size).seen_drafts(vocab_size)
+
+    return step
 
 
-def padded_outputs() -> PaddedOutputs:
-    from fairdraw.sampler_impl.penalties import PaddedOutputs
+def thinking_host(outputs: Outputs) -> Callable[[], None]:
+    """Return `update_state`: the whole of what `ThinkingBudget` does on the host."""
+    ours: Any = ThinkingBudget([START_ID], [END_ID])  # Any: as above
+    ours.sync_batch(all_added(outputs.requests))
 
-    return PaddedOutputs()
+    def step() -> None:
+        ours.update_state(outputs.lists, outputs.drafts)
 
-
-def rejection_kernels() -> tuple[ModuleType, Callable[..., Any]]:  # Any: a checked step
-    """The kernels with upstream's noise (`verify`), and the check of the arguments that they need."""
-    from fairdraw.sampler_impl._rejection import kernels
-    from fairdraw.sampler_impl._rejection.step import checked_step
-
-    return kernels, checked_step
+    step()
+    return step
 
 
 def whole_step(
@@ -112,7 +119,7 @@ def whole_step(
 
 
 def _step_inputs(capacity: Any) -> StepInputs:  # Any: Capacity
-    """Rows like Zipf's: T=0.6; with filters top-k 20 and top-p 0.95, with penalties presence 1.5 of half of all ids."""
+    """Return rows like Zipf's: T=0.6; with filters top-k 20, top-p 0.95; with penalties presence 1.5."""
     import torch
 
     from fairdraw.sampler_impl.step import Parameters, Penalties, StepInputs

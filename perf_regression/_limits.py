@@ -48,7 +48,8 @@ class CaseLimits:
         spills_max: Bytes of spilled registers.
         operators_max: ATen operators per call.
         graph_nodes_max: Nodes of the CUDA graph that captures a call.
-        instructions_exponent_max, time_exponent_max: Growth by axis: L is the length of outputs, and B, K, V are sizes.
+        tokens_read_max: Most tokens that a scanner reads from its outputs in a step, a formula like `bytes_max`.
+        time_exponent_max: Growth by axis: L is the length of outputs, and B, K, V are sizes.
         fixed_share_max: Most of the time that does not depend on the vocabulary, as a part of the time at its largest.
     """
 
@@ -58,6 +59,7 @@ class CaseLimits:
     workspace_ratio_max: float | None = None
     roofline_min: float | None = None
     bytes_max: str | None = None
+    tokens_read_max: str | None = None
     launches_max: int | None = None
     copies_max: int | None = None
     allocations_max: int | None = None
@@ -68,18 +70,17 @@ class CaseLimits:
     operators_max: int | None = None
     graph_nodes_max: int | None = None
     fixed_share_max: float | None = None
-    instructions_exponent_max: Mapping[str, float] = field(default_factory=dict)
     time_exponent_max: Mapping[str, float] = field(default_factory=dict)
     golden: Mapping[str, Any] = field(default_factory=dict)  # Any: numbers, tables and words
 
     @property
     def num_timed(self) -> int:
-        """How many limits are decided by a clock."""
+        """Count the limits that are decided by a clock."""
         once = (self.ratio_max, self.workspace_ratio_max, self.roofline_min, self.fixed_share_max)
         return sum(limit is not None for limit in once) + len(self.time_exponent_max)
 
     def reference_problem(self) -> str:
-        """Why this machine cannot compare with the reference; empty if it can, or if there is none."""
+        """Say why this machine cannot compare with the reference; empty if it can, or if there is none."""
         package, _, version = (self.reference or "").partition("==")
         found = release(package) if package else ""
         return "" if found == version else f"limits were made for {self.reference}, but installed is {found or 'none'}"
@@ -102,7 +103,7 @@ class Limits:
 
     @property
     def alpha(self) -> float:
-        """One-sided, of one timing limit.
+        """Return the one-sided alpha of one timing limit.
 
         Error rates:
             All timing limits of the file together, measured or not, fail a sampler that keeps them with probability at
@@ -111,7 +112,7 @@ class Limits:
         return self.family_alpha / max(1, sum(case.num_timed for case in self.cases.values()))
 
     def gate(self, case: CaseLimits, device: str, ratio: str = "ratio_max") -> Gate:
-        """The gate of a case's ratio, `ratio_max` or `workspace_ratio_max`."""
+        """Return the gate of a case's ratio, `ratio_max` or `workspace_ratio_max`."""
         limit = getattr(case, ratio)
         if limit is None:
             raise LimitsError(f"gate: case={case.name!r} has no {ratio}, but a gate needs one. Add it to the limits.")
@@ -162,7 +163,7 @@ def _case(name: str, values: dict[str, Any]) -> CaseLimits:  # Any: TOML
 
 
 def _check_limit(where: str, key: str, value: object) -> None:
-    if key == "bytes_max":
+    if key in ("bytes_max", "tokens_read_max"):
         evaluate(str(value), B=1, K=1, V=1)
     elif not key.endswith("_exponent_max"):
         _require_numbers({where: value})
@@ -191,7 +192,7 @@ _ARITHMETIC = (ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorD
 
 
 def evaluate(formula: str, **sizes: int) -> int:
-    """An integer formula in sizes, with `+ - * //` and brackets.
+    """Evaluate an integer formula in sizes, with `+ - * //` and brackets.
 
     Raises:
         LimitsError: If there is anything else in it.

@@ -1,7 +1,7 @@
 """Everything that is measured has a name, `package.module:attribute`: it is loaded here, or called in a fresh process.
 
 `python -m fairdraw.perf_regression._named NAME` calls NAME with the JSON arguments on its stdin and prints its answer
-as JSON. This module imports neither torch nor NumPy, so that it also runs under valgrind.
+as JSON.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fairdraw
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
 
 class NoVerdictError(Exception):
@@ -46,7 +47,6 @@ def call_fresh(
     purpose: str,
     timeout: float,
     not_inherited: Collection[str] = (),
-    under: Sequence[str] = (),
 ) -> list[str]:
     """Call a function in a fresh Python process that has this process's `sys.path`.
 
@@ -54,7 +54,6 @@ def call_fresh(
         purpose: The subject of the error message, before "failed".
         timeout: Seconds after which the process is killed.
         not_inherited: Environment variables that the process starts without.
-        under: A command that starts the process, with its options: `env`, `valgrind`.
 
     Returns:
         The lines that were printed. The last line of the program itself is its answer as JSON.
@@ -65,7 +64,7 @@ def call_fresh(
     kept = {variable: value for variable, value in os.environ.items() if variable not in not_inherited}
     try:
         ran = subprocess.run(
-            [*under, sys.executable, "-m", __name__, name],
+            [sys.executable, "-m", __name__, name],
             input=json.dumps(arguments),
             env={**kept, "PYTHONPATH": import_path()},
             capture_output=True,
@@ -82,15 +81,13 @@ def call_fresh(
 
 
 def import_path() -> str:
-    """`PYTHONPATH` of a fresh process: this very suite, installed or not, and the caller's `sys.path`."""
+    """Return `PYTHONPATH` of a fresh process: this very suite, installed or not, and the caller's `sys.path`."""
     source = str(Path(fairdraw.__file__).absolute().parents[1])
     return os.pathsep.join([source, *filter(None, sys.path)])
 
 
 def release(package: str) -> str:
-    """The installed version without local parts, as `0.22.0`; empty if the package is not installed."""
-    from importlib import metadata  # costs a second under valgrind
-
+    """Return the installed version without local parts, as `0.22.0`; empty if the package is not installed."""
     try:
         return metadata.version(package).partition("+")[0]
     except metadata.PackageNotFoundError:

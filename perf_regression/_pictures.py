@@ -1,4 +1,4 @@
-"""The plot of `fairdraw bench --plots`, and lines for the pictures of the manual. Needs matplotlib."""
+"""The plot of `fairdraw bench --plots`, and how pictures of the manual are drawn. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from fairdraw.perf_regression._named import NoVerdictError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from fairdraw.perf_regression._cases import Sizes
+    from fairdraw.perf_regression._world import Sizes
 
 
 PAPER, INK = "#fdfdfc", "#24292f"
@@ -20,55 +20,25 @@ DARK = f"""<style>svg {{ --paper: {PAPER}; --ink: {INK} }}
 
 
 def plot_latency(times: Sequence[tuple[Sizes, float, float]], names: tuple[str, str], folder: Path) -> Path:
-    """Microseconds of a call over the vocabulary, for ours and the reference.
+    """Plot microseconds of a call over the vocabulary, for ours and the reference.
 
     Raises:
         NoVerdictError: If there is nothing to draw, or no matplotlib to draw with.
     """
     if not times:
         raise NoVerdictError("nothing was timed over the vocabulary")
-    lines = {
-        names[0]: [(sizes.vocab_size, 1e6 * ours) for sizes, ours, _ in times],
-        names[1]: [(sizes.vocab_size, 1e6 * other) for sizes, _, other in times],
-    }
-    return plot_lines(lines, ("vocabulary", "microseconds per call"), folder / "latency.svg")
-
-
-def plot_lines(
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    labels: tuple[str, str],
-    path: Path,
-    *,
-    title: str = "",
-    note: str = "",
-    log: bool = False,
-    points: Sequence[str] = (),
-) -> Path:
-    """Lines of `(x, y)` by their names, as an SVG.
-
-    Args:
-        labels: Of the axes.
-        note: Kept in the file, not visible.
-        log: Both axes are logarithmic.
-        points: Names that are drawn as points only.
-
-    Raises:
-        NoVerdictError: If there is no matplotlib to draw with.
-    """
     figure, (axes,) = figure_with_axes((6, 4), 1)
-    for name, places in lines.items():
-        axes.plot(*zip(*places, strict=True), "o" if name in points else "o-", label=name, markersize=4)
-    axes.set(xlabel=labels[0], ylabel=labels[1], title=title)
-    if log:
-        axes.set(xscale="log", yscale="log")
-    else:
-        axes.set_ylim(bottom=0)
+    arms = [ours for _, ours, _ in times], [other for _, _, other in times]
+    for name, seconds in zip(names, arms, strict=True):
+        axes.plot([sizes.vocab_size for sizes, *_ in times], [1e6 * one for one in seconds], "o-", label=name)
+    axes.set(xlabel="vocabulary", ylabel="microseconds per call")
+    axes.set_ylim(bottom=0)
     axes.legend(facecolor=PAPER)
-    return save(figure, path, note)
+    return save(figure, folder / "latency.svg")
 
 
 def figure_with_axes(size: tuple[float, float], num_panels: int) -> tuple[Any, list[Any]]:  # Any: matplotlib's
-    """An empty figure of so many inches, and its panels from top to bottom.
+    """Return an empty figure of so many inches, and its panels from top to bottom.
 
     Raises:
         NoVerdictError: If matplotlib is not installed.

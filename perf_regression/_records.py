@@ -9,7 +9,12 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairdraw.perf_regression._findings import Finding
 
 PACKAGES = ("torch", "triton", "numpy", "vllm")
 
@@ -39,8 +44,20 @@ def write_record(path: Path, record: dict[str, Any]) -> None:  # Any: JSON
     path.write_text(_laid_out(record, "\n") + "\n", encoding="utf-8")
 
 
+def append_history(path: Path, findings: Iterable[Finding]) -> int:
+    """Append a JSON line for each finding that was timed, and return their number."""
+    origin, fields = provenance(), ("case", "what", "value", "low", "high", "limit")
+    timed = [finding for finding in findings if finding.low is not None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for finding in timed:
+            measured = {name: getattr(finding, name) for name in fields}
+            file.write(json.dumps({**measured, "verdict": finding.verdict.value, **origin}) + "\n")
+    return len(timed)
+
+
 def _laid_out(value: Any, newline: str) -> str:  # Any: JSON
-    """One line per row of a list of rows; dictionaries that hold such lists have one line per key."""
+    """Lay out one line per row of a list of rows; dictionaries that hold such lists have one line per key."""
     inner = newline + " "
     if isinstance(value, list) and any(isinstance(row, (dict, list)) for row in value):
         return f"[{inner}{f',{inner}'.join(map(json.dumps, value))}{newline}]"
@@ -53,7 +70,7 @@ def _laid_out(value: Any, newline: str) -> str:  # Any: JSON
 
 
 def version(package: str) -> str | None:
-    """The installed version; `None` if the package is not installed."""
+    """Return the installed version; `None` if the package is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -61,14 +78,14 @@ def version(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The name of the CPU."""
+    """Return the name of the CPU."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def commit() -> str:
-    """The commit of the tree that runs, with `-dirty` if it was changed since; `unknown` outside of git.
+    """Return the commit of the tree that runs, with `-dirty` if it was changed since; `unknown` outside of git.
 
     The variable `FAIRDRAW_COMMIT` takes precedence, for machines without git.
     """

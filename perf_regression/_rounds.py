@@ -44,7 +44,7 @@ class Round:
 
 
 def orders(names: Sequence[str], seed: int) -> Iterator[tuple[str, ...]]:
-    """Endless orders of arms: blocks of all rotations, each block with a random start."""
+    """Return endless orders of arms: blocks of all rotations, each block with a random start."""
     rng = random.Random(seed)
     while True:
         start = rng.randrange(len(names))
@@ -54,12 +54,12 @@ def orders(names: Sequence[str], seed: int) -> Iterator[tuple[str, ...]]:
 
 
 def cpu_clock(step: Callable[[], object], inner: int) -> float:
-    """Seconds per call of `inner` calls in a row."""
+    """Return seconds per call of `inner` calls in a row."""
     return _timed(step, inner, time.perf_counter)
 
 
 def thread_clock(step: Callable[[], object], inner: int) -> float:
-    """As `cpu_clock`, but counts only the seconds for which this thread had a core.
+    """Time as `cpu_clock` does, but count only the seconds for which this thread had a core.
 
     For code of one thread that waits for nothing. On a machine with six times more to do than it has cores, ten per
     cent more work is detected with this clock, and mostly not with the other (`samples_busy.json`).
@@ -90,18 +90,8 @@ def after_own_step(advance: Callable[[], object], clock: Clock = cpu_clock) -> C
     return timed
 
 
-def after_another_arm(advance: Callable[[], object], clock: Clock = cpu_clock) -> Clock:
-    """Times a step that finds the caches as another arm left them: the worst case, as upstream reads everything."""
-
-    def timed(step: Callable[[], object], inner: int) -> float:
-        advance()
-        return clock(step, inner)
-
-    return timed
-
-
 def calibrate(steps: Mapping[str, Callable[[], object]], at_least: float, clock: Clock = cpu_clock) -> int:
-    """The number of calls per sample, shared by all arms, with which the fastest arm's sample lasts `at_least` seconds.
+    """Return the calls per sample, shared by all arms, with which the fastest arm's sample lasts `at_least` seconds.
 
     It is measured twice before it is believed, because first calls are slow.
     """
@@ -114,7 +104,7 @@ def calibrate(steps: Mapping[str, Callable[[], object]], at_least: float, clock:
 
 
 def watch_garbage() -> Callable[[], str]:
-    """Python's garbage collections. `Rounds` switches them off, but a step may switch them on or run one."""
+    """Watch Python's garbage collections. `Rounds` switches them off, but a step may switch them on or run one."""
     before = _collections()
     return lambda: "garbage was collected" if _collections() > before else ""
 
@@ -180,11 +170,11 @@ class Rounds:
         return self.found[-1]
 
     def pairs(self, ours: str, reference: str) -> list[tuple[float, float]]:
-        """Seconds of two arms in all valid rounds."""
+        """Return seconds of two arms in all valid rounds."""
         return [(valid.seconds[ours], valid.seconds[reference]) for valid in self.found if not valid.problem]
 
     def medians(self) -> dict[str, float]:
-        """Seconds per call of each arm: the median of all valid rounds, or the last round if none is valid."""
+        """Return seconds per call of each arm: the median of all valid rounds, or the last round if none is valid."""
         valid = [found.seconds for found in self.found if not found.problem] or [self.found[-1].seconds]
         return {name: median(seconds[name] for seconds in valid) for name in self.steps}
 
@@ -194,7 +184,7 @@ class Rounds:
 
 
 def involuntary_switches() -> int:
-    """How often the system has interrupted this thread so far; 0 where nothing counts it."""
+    """Count how often the system has interrupted this thread so far; 0 where nothing counts it."""
     try:
         import resource
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def decide_exponent(rounds: Rounds, limit: float, alpha: float, *, drop_fraction_max: float = 0.25) -> Decision:
-    """PASS if every doubling keeps the limit, FAIL if one breaks it. Arms are named by their sizes.
+    """Return PASS if every doubling keeps the limit, FAIL if one breaks it. Arms are named by their sizes.
 
     Error rates:
         Either wrong verdict has probability at most `alpha`, which the doublings share.
@@ -37,7 +37,7 @@ def decide_exponent(rounds: Rounds, limit: float, alpha: float, *, drop_fraction
 
 
 def largest_exponent(rounds: Rounds) -> float:
-    """Of the doublings' medians.
+    """Return the largest of the doublings' medians.
 
     Raises:
         NoVerdictError: If no round counts.
@@ -53,7 +53,7 @@ def _sizes(rounds: Rounds) -> list[int]:
 
 
 def _exponents(rounds: Rounds) -> list[list[float]]:
-    """Per doubling, those of all rounds that count."""
+    """Return the exponents of all rounds that count, by doubling."""
     valid = [found.seconds for found in rounds.found if not found.problem]
     return [
         [math.log(seconds[str(large)] / seconds[str(small)]) / math.log(large / small) for seconds in valid]
@@ -64,7 +64,7 @@ def _exponents(rounds: Rounds) -> list[list[float]]:
 def _decided(
     rounds: Rounds, what: str, found: Sequence[Interval | None], limit: float, drop_fraction_max: float
 ) -> Decision:
-    """All intervals below the limit, one above it, or neither."""
+    """Decide: all intervals below the limit, one above it, or neither."""
     counts = len(rounds.found) - rounds.num_dropped, rounds.num_dropped
     if rounds.num_dropped > drop_fraction_max * len(rounds.found):
         reason = f"{rounds.num_dropped} of {len(rounds.found)} rounds were disturbed"
@@ -79,7 +79,7 @@ def _decided(
 
 
 def decide_fixed_share(rounds: Rounds, limit: float, alpha: float, *, drop_fraction_max: float = 0.25) -> Decision:
-    """PASS if the fixed time is at most `limit` of the time at the largest size.
+    """Return PASS if the fixed time is at most `limit` of the time at the largest size.
 
     Error rates:
         Either wrong verdict has probability at most `alpha`.
@@ -88,7 +88,7 @@ def decide_fixed_share(rounds: Rounds, limit: float, alpha: float, *, drop_fract
 
 
 def fixed_share(rounds: Rounds) -> float:
-    """Median of the rounds.
+    """Return the median of the rounds.
 
     Raises:
         NoVerdictError: If no round counts.
@@ -109,7 +109,7 @@ def _fixed_shares(rounds: Rounds) -> list[float]:
 
 
 def affine(costs: Mapping[int, float]) -> tuple[float, float]:
-    """`cost = fixed + slope * size`, by least squares: launch cost and cost per entry.
+    """Fit `cost = fixed + slope * size` by least squares: launch cost and cost per entry.
 
     Example:
         >>> affine({10: 7.0, 20: 9.0, 40: 13.0})

@@ -1,11 +1,13 @@
-"""One step of each contract but rejection, for a counter and for a clock: benchmark batches, and samplers on them.
+"""Every contract's steps as worlds, for a counter and for a clock.
 
-    sampling.plain        one token per request, bfloat16 logits, temperature 1
-    sampling.filtered     with min-p, top-k and top-p
-    logits_plan.idle      no processor has work
-    logits_plan.busy      every second request has a bias, bad words, a minimal length or penalties, all a temperature
-    penalties.whole       from live lists to penalised logits
-    thinking_budget.step  inside a section, far from its budget
+    sampling.plain         one token per request, bfloat16 logits, temperature 1
+    sampling.filtered      with min-p, top-k and top-p
+    logits_plan.idle       no processor has work
+    logits_plan.busy       every second request has a bias, bad words, a minimal length or penalties, all a temperature
+    penalties.whole        from live lists to penalised logits
+    thinking_budget.step   inside a section, far from its budget
+    rejection.step         every draft is rejected (`_rejection`)
+    penalties.host, thinking_budget.host, and with drafts: what our scanners do on the host, from live lists on
 
 vLLM's samplers are called without the suite's adapters (`_upstream_steps`), so that only vLLM's own work is measured;
 ours and third-party samplers are called through their contract.
@@ -13,99 +15,38 @@ ours and third-party samplers are called through their contract.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw._core.contracts import contract_name
 from fairdraw._core.seeds import derive_seed
+from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._counts import Counts, counted
-from fairdraw.perf_regression._named import NoVerdictError, load
-from fairdraw.perf_regression._scanner_steps import END_ID, PARAMS, START_ID, Outputs
+from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.perf_regression._rejection import RejectionWorld
+from fairdraw.perf_regression._world import END_ID, PARAMS, START_ID, BenchmarkWorld, Outputs, Sizes
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise
-from fairdraw.protocols._lifecycle import Markers, all_added
+from fairdraw.protocols._lifecycle import Markers, RowChanges, all_added
 from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from fairdraw.perf_regression._world import Step
     from fairdraw.protocols import AnySampler, SamplingNoise
 
-    Step = Callable[[], Any]  # Any: an answer of the contract's kind
 
-UPSTREAM_STEPS = "fairdraw.perf_regression._upstream_steps"
-
-
-@dataclass(frozen=True)
-class WorldSizes:
-    """B requests, V entries in the vocabulary, outputs of L tokens."""
-
-    batch_size: int
-    vocab_size: int
-    length: int
-
-    def as_formula(self) -> dict[str, int]:
-        return {"B": self.batch_size, "K": 0, "V": self.vocab_size}
-
-    def __str__(self) -> str:
-        return f"B={self.batch_size} V={self.vocab_size} L={self.length}"
-
-
-class BenchmarkBatch:
-    """A live batch, and the steps of samplers on it."""
-
-    is_determined = True
-    """Whether correct answers are the same numbers: tensors, which may hold -inf."""
-    needs: tuple[Capability, ...] = ()
-    """What a sampler must support to be given this batch."""
-
-    def __init__(self, sizes: WorldSizes, params: list[LogitsParams] | None = None) -> None:
-        self.sizes = sizes
-        self.outputs = Outputs(sizes.batch_size, vocab_size=sizes.vocab_size, params=params or [PARAMS])
-        if sizes.length:
-            self.outputs.grow(sizes.length)
-        self.tensors: Mapping[str, Tensor] = {}
-        """Tensors whose traffic is counted separately."""
-
-    def restore(self) -> None:
-        """Undo what a step may write."""
-
-    def advance(self) -> None:
-        """One decode step later."""
-        self.outputs.advance()
-
-    def step(self, subject: Any) -> Step:  # Any: of the contract
-        """What `subject` does at each step.
-
-        Raises:
-            NoVerdictError: If its answer cannot be right: a wrong step is fast. Or if it does not support the batch.
-        """
-        why = subject.capabilities.why_unsupported(self.needs)
-        if why is not None:
-            raise NoVerdictError(f"{subject.name} cannot be given this batch: {why}")
-        return self._upstream_step(subject) or self.own_step(subject)
-
-    def own_step(self, subject: Any) -> Step:  # Any: of the contract
-        raise NotImplementedError
-
-    def _upstream_step(self, subject: AnySampler) -> Step | None:
-        """vLLM's own code without the suite's adapter; `None` if `subject` is not vLLM."""
-        package, _, module = type(subject).__module__.rpartition(".")
-        if package != "fairdraw._adapters" or not module.startswith("_vllm"):
-            return None
-        step: Step = load(f"{UPSTREAM_STEPS}:{contract_name(subject)}_step")(subject, self)
-        return step
-
-
-def _logits(sizes: WorldSizes, device: str) -> Tensor:  # [batch_size, vocab_size] float32
+def _logits(sizes: Sizes, device: str) -> Tensor:  # [batch_size * (max_spec_len + 1), vocab_size] float32
     generator = torch.Generator(device).manual_seed(derive_seed("world", sizes))
-    return torch.randn(sizes.batch_size, sizes.vocab_size, generator=generator, device=device)
+    num_rows = sizes.batch_size * (sizes.max_spec_len + 1)
+    return torch.randn(num_rows, sizes.vocab_size, generator=generator, device=device)
 
 
-class SamplingWorld(BenchmarkBatch):
+class SamplingWorld(BenchmarkWorld):
     """The sampling contract. Tokens are drawn from fresh noise, so correct answers differ, except with top-k 1.
 
     Nothing is restored: logits are bfloat16, so a sampler that writes makes a copy.
@@ -113,14 +54,18 @@ class SamplingWorld(BenchmarkBatch):
 
     is_determined = False
 
-    def __init__(self, sizes: WorldSizes, device: str, *, filtered: bool = False) -> None:
-        super().__init__(sizes)
+    def __init__(
+        self, sizes: Sizes, device: str = "cpu", dtype: torch.dtype = torch.bfloat16, *, filtered: bool = False
+    ) -> None:
+        if filtered:
+            self.needs = (Capability.TOP_K, Capability.TOP_P, Capability.MIN_P)
+        super().__init__(sizes, device, dtype)
 
         def column(value: float, dtype: torch.dtype) -> Tensor:  # [batch_size] int32 | int64 | float32
             return torch.full((sizes.batch_size,), value, dtype=dtype, device=device)
 
         self.batch = SamplingBatch(
-            logits=_logits(sizes, device).bfloat16(),
+            logits=_logits(replace(sizes, max_spec_len=0), device).to(dtype),
             temperature=column(1.0, torch.float32),
             top_k=column(50, torch.int32) if filtered else None,
             top_p=column(0.9, torch.float32) if filtered else None,
@@ -128,19 +73,21 @@ class SamplingWorld(BenchmarkBatch):
             positions=column(sizes.length, torch.int64),
         )
         self.tensors = self.batch.tensors()
-        filters = (Capability.TOP_K, Capability.TOP_P, Capability.MIN_P)
-        self.needs = (Capability.HALF_LOGITS, *filters) if filtered else (Capability.HALF_LOGITS,)
+        self._num_made = 0
 
-    def noise(self, subject: Any, seed: int) -> SamplingNoise:  # Any: of the sampling contract
+    def noise_for(self, subject: Any, seed: int) -> SamplingNoise:  # Any: of the sampling contract
         """Return seeded noise if `subject` takes it or no other; else explicit noise."""
         can = subject.capabilities
         if Capability.SEEDED_NOISE in can or Capability.EXPLICIT_NOISE not in can:
             return SeededNoise(seed)
         generator = torch.Generator(self.batch.device).manual_seed(derive_seed("world noise", seed))
-        exponentials = torch.empty(
-            self.batch.logits.shape, device=self.batch.device
-        )  # [batch_size, vocab_size] float32
-        return RaceNoise(exponentials.exponential_(generator=generator).clamp_min_(1e-30))
+        noise = torch.empty(self.batch.logits.shape, device=self.batch.device)  # [batch_size, vocab_size] float32
+        return RaceNoise(noise.exponential_(generator=generator).clamp_min_(1e-30))
+
+    def renew(self, subject: Any) -> None:  # Any: of the sampling contract
+        self._num_made += 1
+        self.batch = self.batch.replace(logits=self.batch.logits.clone())
+        self.noise = self.noise_for(subject, 1 + self._num_made)
 
     def step(self, subject: Any) -> Step:  # Any: of the sampling contract
         step = super().step(subject)
@@ -148,37 +95,92 @@ class SamplingWorld(BenchmarkBatch):
             return step
         best = self.batch.replace(top_k=torch.ones_like(self.batch.temperature, dtype=torch.int32))
         ties = best.logits == best.logits.amax(-1, keepdim=True)
-        drawn = subject.sample(best, self.noise(subject, derive_seed("world")))
+        drawn = subject.sample(best, self.noise_for(subject, derive_seed("world")))
         if not bool(ties.gather(1, drawn.long()[:, None]).all()):
             raise NoVerdictError(f"{subject.name} does not keep the best token with top_k=1. Run: fairdraw check")
         return step
 
     def own_step(self, subject: Any) -> Step:  # Any: of the sampling contract
-        noise = self.noise(subject, 1)
-        return lambda: subject.sample(self.batch, noise)
+        self.noise = self.noise_for(subject, 1)
+        return lambda: subject.sample(self.batch, self.noise)
 
 
-class LogitsWorld(BenchmarkBatch):
-    """The logits-plan contract, without drafts. Logits are never written under it."""
+class LiveWorld(BenchmarkWorld):
+    """A batch whose requests stay, unless they are renewed."""
 
-    needs = (Capability.HALF_LOGITS,)
+    def __init__(
+        self,
+        sizes: Sizes,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        params: Sequence[Any] = (PARAMS,),  # Any: those of the contract
+        counted: bool = False,
+    ) -> None:
+        super().__init__(sizes, device, dtype)
+        self.outputs = Outputs(sizes, params, counted=counted)
+        self.changes: RowChanges | None = None
+        self.show()
 
-    def __init__(self, sizes: WorldSizes, device: str, *, busy: bool = False) -> None:
-        super().__init__(sizes, busy_params() if busy else [LogitsParams()])
-        served = zip(self.outputs.requests, self.outputs.lists, strict=True)
-        requests = tuple(LogitsRequest(r.params, r.prompt_token_ids, output) for r, output in served)
+    @property
+    def num_read(self) -> int:  # type: ignore[override]  # of a plain world it is 0
+        return sum(getattr(output, "num_read", 0) for output in self.outputs.lists)
+
+    def show(self) -> None:
+        """Take what a sampler is shown from the outputs."""
+        self.batch = self.outputs.batch()
+
+    def advance(self) -> None:
+        self.outputs.advance()
+        self.show()
+
+    def renew(self, subject: Any) -> None:  # Any: of the contract
+        self.changes = self.outputs.replace_first()
+        self.show()
+
+    def tell(self, session: Any) -> None:  # Any: of the contract
+        """Say which requests came and went."""
+        if self.changes is not None:
+            session.sync(self.changes)
+            self.changes = None
+
+
+class LogitsWorld(LiveWorld):
+    """The logits-plan contract. Logits are never written under it."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.bfloat16,
+        *,
+        busy: bool = False,
+        counted: bool = False,
+    ) -> None:
         self.setup = PlanSetup(sizes.vocab_size, (START_ID,), (END_ID,))
-        self.first = LogitsBatch(_logits(sizes, device).bfloat16(), requests, all_added(requests))
-        self.tensors = {"logits": self.first.logits}
+        self.logits = _logits(sizes, device).to(dtype)
+        super().__init__(sizes, device, dtype, params=busy_params() if busy else [LogitsParams()], counted=counted)
+        self.tensors = {"logits": self.logits}
+
+    def show(self) -> None:
+        served = zip(self.outputs.requests, self.outputs.lists, strict=True)
+        requests = tuple(LogitsRequest(r.params, r.prompt_token_ids, out, r.draft_token_ids) for r, out in served)
+        self.now = LogitsBatch(self.logits, requests, self.changes)
+        self.changes = None
+
+    @property
+    def first(self) -> LogitsBatch:
+        """Return this step as the first one of a session."""
+        return replace(self.now, change=all_added(self.now.requests))
 
     def own_step(self, subject: Any) -> Step:  # Any: of the logits-plan contract
-        session, later = subject.open_plan(self.setup), self.first.replace(change=None)
+        session = subject.open_plan(self.setup)
         session.process(self.first)
-        return lambda: session.process(later)
+        return lambda: session.process(self.now)
 
 
 def busy_params() -> list[LogitsParams]:
-    """Four of eight kinds set something beside a temperature."""
+    """Return eight kinds of requests, of which four set something beside a temperature."""
     penalties = {name: value for name, value in asdict(PARAMS).items() if name.endswith("_penalty")}
     working = [
         {"logit_bias": {400: 2.0, 500: -3.0}},
@@ -190,18 +192,17 @@ def busy_params() -> list[LogitsParams]:
     return [LogitsParams(temperature=0.8, **params) for params in kinds]
 
 
-class PenaltiesWorld(BenchmarkBatch):
-    """The penalties contract, without drafts. Logits are penalised in place, so each step gets fresh ones."""
+class PenaltiesWorld(LiveWorld):
+    """The penalties contract. Logits are penalised in place, so each step gets fresh ones."""
 
-    def __init__(self, sizes: WorldSizes, device: str) -> None:
-        super().__init__(sizes)
+    def __init__(self, sizes: Sizes, device: str = "cpu", *, counted: bool = False) -> None:
+        super().__init__(sizes, device, counted=counted)
         self.fresh = _logits(sizes, device)
-        self.logits = self.fresh.clone()
-        self.batch = self.outputs.batch()
+        self.logits, self.draft_logits = self.fresh.clone().tensor_split([sizes.batch_size])
         self.tensors = {"logits": self.logits}
 
     def restore(self) -> None:
-        self.logits.copy_(self.fresh)
+        self.logits.copy_(self.fresh[: len(self.logits)])
 
     def advance(self) -> None:
         self.restore()
@@ -210,39 +211,96 @@ class PenaltiesWorld(BenchmarkBatch):
     def own_step(self, subject: Any) -> Step:  # Any: of the penalties contract
         session = subject.open_penalties(self.sizes.vocab_size)
         session.sync(all_added(self.batch.requests))
-        return lambda: session.penalise(self.logits, self.batch)
+
+        def step() -> object:
+            self.tell(session)
+            penalised = session.penalise(self.logits, self.batch)
+            if len(self.draft_logits):
+                session.penalise_drafts(self.draft_logits, self.batch)
+            return penalised
+
+        return step
 
 
-class ThinkingWorld(BenchmarkBatch):
+class ThinkingWorld(LiveWorld):
     """The thinking-budget contract: all requests think, and none has spent its budget, so nothing may be forced."""
 
     is_determined = False
-
-    def __init__(self, sizes: WorldSizes, device: str) -> None:
-        super().__init__(sizes)
-        self.batch = self.outputs.batch()
 
     def own_step(self, subject: Any) -> Step:  # Any: of the thinking-budget contract
         session = subject.open_thinking(Markers((START_ID,), (END_ID,)))
         session.sync(all_added(self.batch.requests))
         if session.forced(self.batch):
             raise NoVerdictError(f"{subject.name} forces tokens within the budget. Run: fairdraw check")
-        return lambda: session.forced(self.batch)
+
+        def step() -> object:
+            self.tell(session)
+            return session.forced(self.batch)
+
+        return step
 
 
-WORLDS: dict[str, tuple[Callable[..., BenchmarkBatch], WorldSizes]] = {
-    "sampling.plain": (SamplingWorld, WorldSizes(16, 32_000, 0)),
-    "sampling.filtered": (lambda *at: SamplingWorld(*at, filtered=True), WorldSizes(4, 32_000, 0)),
-    "logits_plan.idle": (LogitsWorld, WorldSizes(32, 32_000, 100)),
-    "logits_plan.busy": (lambda *at: LogitsWorld(*at, busy=True), WorldSizes(32, 32_000, 100)),
-    "penalties.whole": (PenaltiesWorld, WorldSizes(32, 32_000, 2_000)),
-    "thinking_budget.step": (ThinkingWorld, WorldSizes(32, 32_000, 2_000)),
+class HostWorld(LiveWorld):
+    """The host's part of a scanner's step: what it reads from the lists, and the rows that it lays out for drafts."""
+
+    host = True
+    is_determined = False
+
+    def __init__(self, sizes: Sizes, device: str = "cpu", *, work: Callable[..., Step]) -> None:
+        super().__init__(sizes, device)
+        self._work = work
+
+    def own_step(self, subject: Any) -> Step:  # Any: a scanner of ours
+        return self._work(self.outputs)
+
+
+WORLDS: dict[str, tuple[Callable[..., BenchmarkWorld], Sizes]] = {
+    "sampling.plain": (SamplingWorld, Sizes(16, 0, 32_000)),
+    "sampling.filtered": (partial(SamplingWorld, filtered=True), Sizes(4, 0, 32_000)),
+    "logits_plan.idle": (LogitsWorld, Sizes(32, 0, 32_000, 100)),
+    "logits_plan.busy": (partial(LogitsWorld, busy=True), Sizes(32, 0, 32_000, 100)),
+    "penalties.whole": (PenaltiesWorld, Sizes(32, 0, 32_000, 2_000)),
+    "thinking_budget.step": (ThinkingWorld, Sizes(32, 0, 32_000, 2_000)),
 }
-"""Benchmark batches by name, which begins with the contract, and the sizes at which they are timed."""
+"""Worlds by name, which begins with the contract, and the sizes at which they are measured."""
+_PENALTIES = partial(HostWorld, work=_internals.penalties_host)
+_THINKING = partial(HostWorld, work=_internals.thinking_host)
+HOST_WORLDS: dict[str, tuple[Callable[..., BenchmarkWorld], Sizes]] = {
+    "penalties.host": (_PENALTIES, Sizes(64, 0, 151_936, 4_000)),
+    "penalties.host.drafts": (_PENALTIES, Sizes(64, 3, 151_936, 4_000)),
+    "thinking_budget.host": (_THINKING, Sizes(64, 0, 151_936, 4_000)),
+    "thinking_budget.host.drafts": (_THINKING, Sizes(64, 3, 151_936, 4_000)),
+}
+"""Worlds of our own scanners and of vLLM's, below their contracts."""
+SWEPT: dict[str, tuple[Callable[..., BenchmarkWorld], Sizes]] = {
+    "rejection.step": (RejectionWorld, Sizes(4, 3, 16_000))
+}
 
 
-def steps_of_both(world: BenchmarkBatch, ours: AnySampler, reference: AnySampler) -> dict[str, Step]:
-    """Two samplers as the arms `ours` and `reference`.
+def make_world(name: str, device: str = "cpu", **sizes: int) -> BenchmarkWorld:
+    """Make a world by its name, with some of its sizes replaced."""
+    make, standard = {**WORLDS, **HOST_WORLDS, **SWEPT}[name]
+    return make(replace(standard, **sizes), device)
+
+
+def contract_of(world: str) -> str:
+    """Return the contract of a world, by its name."""
+    return world.partition(".")[0]
+
+
+def small_world(contract: str, sizes: Sizes) -> BenchmarkWorld:
+    """Return a world of any contract and size that asks for little, and whose lists count what is read."""
+    if contract == "rejection":
+        return RejectionWorld(replace(sizes, max_spec_len=max(1, sizes.max_spec_len)))
+    if contract == "sampling":
+        return SamplingWorld(sizes, dtype=torch.float32)
+    if contract == "logits_plan":
+        return LogitsWorld(sizes, dtype=torch.float32, busy=True, counted=True)
+    return (PenaltiesWorld if contract == "penalties" else ThinkingWorld)(sizes, counted=True)
+
+
+def steps_of_both(world: BenchmarkWorld, ours: AnySampler, reference: AnySampler) -> dict[str, Step]:
+    """Return the steps of two samplers as the arms `ours` and `reference`.
 
     Raises:
         NoVerdictError: If they give different answers where there is one.
@@ -258,11 +316,13 @@ def steps_of_both(world: BenchmarkBatch, ours: AnySampler, reference: AnySampler
     return steps
 
 
-def count_world(subject: AnySampler, world: BenchmarkBatch) -> Counts:
-    """Exact counts of one decode step, on the CPU."""
-    step = world.step(subject)
-    step()
-    world.advance()
-    with counted(world.tensors) as counts:
+def count_world(world: BenchmarkWorld, step: Step, *, run_kernels: bool = True) -> Counts:
+    """Count one decode step exactly, on the CPU, after `warm_up` others: what is set up once is not counted."""
+    for _ in range(world.warm_up):
         step()
+        world.advance()
+    before = world.num_read
+    with counted(world.tensors, run_kernels=run_kernels) as counts:
+        step()
+    counts.tokens_read = world.num_read - before
     return counts

@@ -65,7 +65,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line("\n".join(table(found)))
     history = config.getoption("--perf-history", None)
     if history is not None:
-        from fairdraw.perf_regression._history import append_history
+        from fairdraw.perf_regression._records import append_history
 
         terminalreporter.write_line(f"{append_history(history, found)} lines appended to {history}")
 

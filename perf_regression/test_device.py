@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw.perf_regression._benching import judge_roofline, judge_workspace
-from fairdraw.perf_regression._cases import Sizes
+from fairdraw.perf_regression._benching import judge_ratio, judge_roofline
 from fairdraw.perf_regression._confirmation import Timed
 from fairdraw.perf_regression._decision import Verdict
 from fairdraw.perf_regression._device import count_on_device
@@ -16,6 +14,7 @@ from fairdraw.perf_regression._findings import Finding, compare_counts
 from fairdraw.perf_regression._limits import read_limits
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._timed import steps_on_gpu
+from fairdraw.perf_regression._world import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +29,10 @@ CASES = {
     "rejection.counter_triton.B256": (Sizes(256, 3, 128_256), False),
 }
 """Sizes, and whether there is a workspace."""
+
+
+def at(sizes: Sizes) -> dict[str, int]:
+    return {name: size for name, size in vars(sizes).items() if name != "length"}
 
 
 @pytest.mark.parametrize("name", [ALONE, EAGER])
@@ -50,8 +53,8 @@ def test_step_neither_waits_nor_compiles_and_can_be_captured(name: str, verdicts
 
 def test_workspace_costs_no_time(benchmark: Any, verdicts: Note) -> None:
     sizes, _ = CASES[EAGER]
-    timed = Timed("fairdraw.perf_regression._timed:workspace_pair", asdict(sizes))
-    verdicts([judge_workspace(benchmark, EAGER, timed)])
+    timed = Timed("fairdraw.perf_regression._timed:workspace_pair", at(sizes))
+    verdicts([judge_ratio(benchmark, EAGER, timed, workspace=True)])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -60,5 +63,5 @@ def test_step_reaches_its_part_of_the_copy_bandwidth(name: str, verdicts: Note) 
     limits, (sizes, workspace) = read_limits(), CASES[name]
     limit = limits.cases[name].roofline_min
     assert limit is not None
-    timed = Timed("fairdraw.perf_regression._timed:device_roofline", {**asdict(sizes), "workspace": workspace})
+    timed = Timed("fairdraw.perf_regression._timed:device_roofline", {**at(sizes), "workspace": workspace})
     verdicts([judge_roofline(name, timed, limit, limits.alpha, limits.confirm_processes)])

@@ -100,7 +100,7 @@ def fingerprint(sampler: RejectionSampler) -> str:
     """
     made_of = inspect.unwrap(getattr(sampler, "function", None) or type(sampler))
     home = made_of.__module__
-    ours = ("fairdraw._adapters", "fairdraw.sampler_impl")
+    ours = ("fairdraw.adapters", "fairdraw.sampler_impl")
     own = ours if home.startswith(ours) else (home.split(".")[0],)
     digest = hashlib.blake2b(digest_size=8)
     for name, module in sorted(sys.modules.items()):

@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _loaded(options: argparse.Namespace) -> tuple[RejectionSampler, Shards]:
     """The sampler on this process's GPU, and the shards of all processes."""
     # By name, not by an import statement: no layer of the suite depends on the adapters.
-    sampler = importlib.import_module("fairdraw._adapters").load(options.sampler)
+    sampler = importlib.import_module("fairdraw.adapters").load(options.sampler)
     configuration = {found.name: found for found in CONFIGURATIONS}[options.configuration]
     experiment = Experiment(configuration, options.batch_size, sampler.device)
     return sampler, Shards.of(experiment, options.draws, options.seed)

@@ -135,14 +135,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRDRAW_WORKERS", "0")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The key that signs crash files is made beside the tests, not in the user's home."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        yield
-
-
 @pytest.fixture
 def signals_of_a_terminal() -> Iterator[None]:
     """Processes that a test starts die of the signals that `nohup` or a shell's `&` have this process ignore.

@@ -106,7 +106,7 @@ def _is(tree: Path, defect: Defect) -> bool:
 
 def _run(command: str, tree: Path) -> tuple[int | None, str]:
     """Exit code and output; without a code if it took too long."""
-    path = os.pathsep.join([str(tree / "src"), str(tree)])
+    path = os.pathsep.join([str(tree / "src"), str(tree / "engines" / "src"), str(tree)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
     for name in ("FAIRDRAW_SITE", "PYTEST_ADDOPTS", "MAKEFLAGS", "MAKELEVEL"):
         environment.pop(name, None)

@@ -28,13 +28,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from provenance import ROOT, rows_as_json
+from records import ROOT, rows_as_json
 
-from fairdraw._adapters import BUILT_IN
-from fairdraw._adapters._others import Defect, is_affected, read_defects
 from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.expected import UNSEEN
 from fairdraw._run.loading import all_checks
+from fairdraw.adapters import known_names
+from fairdraw.adapters._catalogue import Defect, is_affected, read_defects
 
 RELEASES = {
     "0.8.3": "too old to be installed; of it and 0.11.0 the rejection sampler's file alone is loaded",
@@ -189,7 +189,7 @@ def run_cell(
     started = time.perf_counter()
     problem, records, header = "", [], {}
     try:
-        if tree == ROOT and sampler not in BUILT_IN:
+        if tree == ROOT and sampler not in known_names():
             raise NoVerdictError(f"fairdraw has no adapter {sampler} yet.")
         install(release, folder)
         header, records = check(sampler, release, folder, profile, only, tree, codes)
@@ -260,7 +260,7 @@ def counted(cell: Cell) -> str:
 
 
 def install(release: str, folder: Path) -> None:
-    finished = _run(["tools/install_vllm.py", release, "--target", str(folder)], INSTALL_SECONDS, cwd=ROOT)
+    finished = _run(["tools/install.py", "vllm", release, "--target", str(folder)], INSTALL_SECONDS, cwd=ROOT)
     if finished.returncode:
         raise NoVerdictError(f"not installed: {_last_line(finished)}")
 
@@ -272,7 +272,9 @@ def check(
 
     Nothing is compared with another sampler: what the contract specifies decides each cell.
     """
-    path = os.pathsep.join(filter(None, (str(folder), str(tree / "src"), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(
+        filter(None, (str(folder), str(tree / "src"), str(tree / "engines" / "src"), os.environ.get("PYTHONPATH")))
+    )
     with tempfile.TemporaryDirectory() as scratch:
         # In a scratch folder, since nobody needs the crash files of known defects.
         report = Path(scratch) / "report.json"
@@ -317,7 +319,7 @@ def _last_line(finished: subprocess.CompletedProcess[str]) -> str:
 
 def defects_of(cell: Cell) -> list[Defect]:
     """Entries about this sampler and release."""
-    return [one for one in read_defects() if is_affected(one, cell["sampler"], cell["release"])]
+    return [one for one in read_defects("fairdraw_engines") if is_affected(one, cell["sampler"], cell["release"])]
 
 
 def unknown_failures(cell: Cell) -> list[str]:
@@ -373,7 +375,7 @@ def _commit(tree: Path) -> str:
         command = ["git", "-C", str(tree), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
-    code = git("status", "--porcelain", "--", "src", "properties", "statistical", "strategies")
+    code = git("status", "--porcelain", "--", "src", "engines", "properties", "statistical", "strategies")
     return f"{git('rev-parse', 'HEAD') or 'none'}{' with changes' if code else ''}"
 
 
@@ -407,7 +409,7 @@ V2 as its default still has V1's files.
 
 To see a failure yourself, on a CPU and from PyPI alone (`--no-known`: also what the table explains):
 
-    python tools/install_vllm.py 0.33.0 --target .cache/vllm/0.33.0
+    python tools/install.py vllm 0.33.0 --target .cache/vllm/0.33.0
     PYTHONPATH=.cache/vllm/0.33.0 fairdraw check rejection/vllm-v2 -k REJ112 --no-known --reference none
 """
 
@@ -519,7 +521,7 @@ def _section(name: str, cells: Sequence[Cell]) -> str:
     titles = titles_of(row for cell in red for row in cell["failures"])
     rows = [[f"{code} {title}", *(_word(cell, code) for cell in ran)] for code, title in sorted(titles.items())]
     lines = [f"### `{name}`", "", *_table(["check", *(cell["release"] for cell in ran)], rows), ""]
-    lines += [_defect_line(defect, red) for defect in read_defects() if defect["sampler"] == name]
+    lines += [_defect_line(defect, red) for defect in read_defects("fairdraw_engines") if defect["sampler"] == name]
     for cell in red:
         effects = {row["code"]: row["effect"] for row in cell["failures"]}
         lines += [f"* **no entry**, {code}, {cell['release']}: {effects[code]}" for code in unknown_failures(cell)]

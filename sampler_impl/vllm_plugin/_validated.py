@@ -1,6 +1,6 @@
 """The releases and the source of each function that the suite has validated: `validated.json`.
 
-`tools/validate_vllm.py` writes it. A release has an entry per function, and the evidence. `fairdraw validate-vllm`
+`tools/record.py plugin` writes it. A release has an entry per function, and the evidence. `fairdraw validate-vllm`
 writes such a table for the vLLM of its user, a patched one, say; `FAIRDRAW_VLLM_VALIDATED` names it to the plugin.
 """
 

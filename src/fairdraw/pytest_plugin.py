@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--sampler",
         metavar="SPEC",
-        help="sampler under test: a built-in name (rejection/triton ...), a registered one or pkg.module:factory "
+        help="sampler under test: a name of `fairdraw list --samplers` (rejection/triton ...) or pkg.module:factory "
         "(default: ours, one for each contract)",
     )
     group.addoption("--fairdraw-profile", choices=PROFILE_WORDS, default="ci", help="how much is tried (default: ci)")

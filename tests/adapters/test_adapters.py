@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +13,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from fairdraw import ExplicitNoise, RejectionSampler
-from fairdraw import _adapters as adapters
+from fairdraw import ExplicitNoise, RejectionSampler, adapters
 from fairdraw import strategies as fst
-from fairdraw._adapters import BUILT_IN, NoiseNotInjected, SamplerNotFound, inject_noise, load
 from fairdraw._core import harness
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
+from fairdraw.adapters import NoiseNotInjected, SamplerNotFound, inject_noise, load
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 if TYPE_CHECKING:
@@ -61,15 +59,6 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `examples` is importable."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-@pytest.mark.usefixtures("at_root")
-def test_registered_name_gives_its_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = (EntryPoint("mine", EXAMPLE, adapters.ENTRY_POINT_GROUP),)
-    monkeypatch.setattr(adapters, "entry_points", lambda group: entries)
-
-    assert adapters.known_names() == [*adapters.BUILT_IN, "mine"]
-    assert load("mine").name == "my sampler"
 
 
 @pytest.fixture
@@ -124,7 +113,7 @@ def test_sampler_on_another_device_is_refused(third_party: str) -> None:
 
 
 def test_failing_built_in_sampler_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairdraw._adapters._rejection.race", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("fairdraw.adapters._rejection.race", lambda *_, **__: 1 / 0)
 
     with pytest.raises(SamplerNotFound, match=r"making it raised ZeroDivisionError: division by zero\."):
         load("rejection/torch")
@@ -132,7 +121,7 @@ def test_failing_built_in_sampler_is_refused_in_one_sentence(monkeypatch: pytest
 
 def test_importing_adapters_imports_the_standard_library_only() -> None:
     heavy = ("torch", "numpy", "triton", "hypothesis", "pytest", "vllm")
-    finished = run_python(f"import sys, fairdraw._adapters; print([name for name in {heavy} if name in sys.modules])")
+    finished = run_python(f"import sys, fairdraw.adapters; print([name for name in {heavy} if name in sys.modules])")
 
     assert (finished.stdout.strip(), finished.stderr) == ("[]", "")
 
@@ -149,7 +138,7 @@ def test_every_sampler_is_loaded_after_triton_was_set_to_interpret() -> None:
     finished = run_python(
         "import sys, torch\n"
         "from fairdraw import ExplicitNoise\n"
-        "from fairdraw._adapters import inject_noise, load\n"
+        "from fairdraw.adapters import inject_noise, load\n"
         "from fairdraw._run.loading import all_checks\n"
         "all_checks(), load('rejection/torch')\n"
         "with inject_noise(ExplicitNoise(torch.ones(2).double() / 2, torch.ones(1, 3))): torch.rand(2)\n"
@@ -165,7 +154,7 @@ def test_every_sampler_is_loaded_after_triton_was_set_to_interpret() -> None:
 def test_compiled_triton_without_a_gpu_is_refused() -> None:
     finished = run_python(
         "import triton.language\n"
-        "from fairdraw._adapters import SamplerNotFound, load\n"
+        "from fairdraw.adapters import SamplerNotFound, load\n"
         "try: load('rejection/triton')\n"
         "except SamplerNotFound as error: print(error)"
     )
@@ -238,7 +227,7 @@ def test_interpreter_patches_the_language_once_per_launch_and_restores_it(monkey
 
 def test_every_name_is_of_a_contract_and_every_alias_names_ours() -> None:
     contracts = set(CONTRACTS) - {"server"}  # which has addresses
-    assert {name.partition("/")[0] for name in BUILT_IN} == contracts
+    assert {name.partition("/")[0] for name in adapters.OWN_ROWS} == contracts
     ours = contracts - {"filters"}  # which judges others only
     assert {alias: load(alias, "cpu").name for alias in ours} == {one: f"{one}/torch" for one in ours}
 

@@ -9,9 +9,9 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from fairdraw._adapters._rejection import bonus_mask
-from fairdraw._adapters._step import rows_of
-from fairdraw._adapters._step_raw import raw_step
+from fairdraw.adapters._rejection import bonus_mask
+from fairdraw.adapters._step import rows_of
+from fairdraw.adapters._step_raw import raw_step
 from fairdraw.protocols import SpecDecodeBatch
 from fairdraw.sampler_impl.step import StepPlan
 

@@ -64,7 +64,7 @@ def test_smallest_example_is_code_that_builds_a_small_batch(failure_report: dict
 
 
 def test_command_repeats_the_failure(failure_report: dict[str, str]) -> None:
-    assert failure_report["reproduce"] == f"fairdraw replay {failure_report['crash file']}"
+    assert failure_report["reproduce"] == f"fairdraw replay {failure_report['crash file']} -y"
     assert failure_report["search again"].startswith("fairdraw check ")
 
 

@@ -162,7 +162,7 @@ class TestReplay:
         return str(write_crash(third_party / "mended", dataclasses.replace(crash, sampler="third_party:make_right")))
 
     def test_sampler_with_the_fault_still_fails(self, third_party: Path) -> None:
-        result = fairdraw("replay", self.crash_file(third_party))
+        result = fairdraw("replay", self.crash_file(third_party), "-y")
         assert result.exit_code == 1
         assert result.stdout.startswith("FAILED: third_party:make_beyond still fails this check")
         assert "effect:" in result.output
@@ -171,7 +171,7 @@ class TestReplay:
 
     def test_repaired_sampler_is_fixed(self, third_party: Path) -> None:
         path = self.mended_file(third_party)
-        result = fairdraw("replay", path)
+        result = fairdraw("replay", path, "-y")
         assert result.exit_code == 0
         assert result.stdout.startswith("FIXED: REJ101")
 
@@ -188,10 +188,10 @@ class TestReplay:
         failed, tried = json.loads(path.read_text())["repeats"]
         assert 0 < failed < tried == 20
         for _ in range(3):
-            assert fairdraw("replay", str(path)).stdout.startswith("FAILED")
+            assert fairdraw("replay", str(path), "-y").stdout.startswith("FAILED")
         (third_party / "lucky.py").write_text(LUCKY.replace("% 3", "% 3 + 1"))
         sys.modules.pop("lucky")
-        mended = fairdraw("replay", str(path))
+        mended = fairdraw("replay", str(path), "-y")
         assert (mended.exit_code, mended.stdout[:5]) == (0, "FIXED")
         assert f"on the stored case, {tries_needed([failed, tried])} times now" in mended.stdout
 
@@ -202,16 +202,16 @@ class TestReplay:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("fairdraw._cli.replay._MOST_TRIES", 5)
             patch.setattr("fairdraw._cli.replay._TRYING_SECONDS", 0.1)
-            result = fairdraw("replay", str(path))
+            result = fairdraw("replay", str(path), "-y")
         assert result.exit_code == NOT_REPRODUCED == 12
         assert result.stdout.startswith("NOT REPRODUCED: REJ101")
         assert f"where {repeats[0]} of {repeats[1]} tries failed when it was found" in result.stdout
 
     def test_code_stands_for_its_crash_files(self, third_party: Path) -> None:
         path = self.crash_file(third_party)
-        assert fairdraw("replay", "rej101").stdout.startswith("FAILED: third_party:make_beyond")
+        assert fairdraw("replay", "rej101", "-y").stdout.startswith("FAILED: third_party:make_beyond")
         (third_party / ".fairdraw" / "crashes" / "REJ101-second.json").write_text((third_party / path).read_text())
-        result = fairdraw("replay", "REJ101")
+        result = fairdraw("replay", "REJ101", "-y")
         assert result.exit_code == 1
         assert result.output.count("FAILED: ") == 2
         assert result.output.splitlines()[-1] == "2 replayed: 2 failed, 0 not run"
@@ -224,15 +224,15 @@ class TestReplay:
     def test_several_files_fail_if_one_does(self, third_party: Path) -> None:
         mended = self.mended_file(third_party)
         (path,) = (third_party / ".fairdraw" / "crashes").iterdir()
-        result = fairdraw("replay", mended, str(path))
+        result = fairdraw("replay", mended, str(path), "-y")
         assert result.exit_code == 1
         assert result.output.splitlines()[-1] == "2 replayed: 1 failed, 0 not run"
-        assert fairdraw("replay", mended, mended).exit_code == 0
+        assert fairdraw("replay", mended, mended, "-y").exit_code == 0
 
     def test_replay_writes_no_file(self, third_party: Path) -> None:
         path = self.crash_file(third_party)
         before = sorted(third_party.rglob("*.json"))
-        fairdraw("replay", path)
+        fairdraw("replay", path, "-y")
         assert sorted(third_party.rglob("*.json")) == before
 
     def test_unsupported_capability_is_not_run(self, third_party: Path) -> None:

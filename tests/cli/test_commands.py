@@ -62,7 +62,7 @@ def broken_failure_report(session: Session, check: AnyCheck = CHECKS["REJ101"]) 
 @pytest.mark.parametrize("spec", SPECS)
 def test_commands_are_pasted_into_a_shell(spec: str, folder: str) -> None:
     failure_report = broken_failure_report(Session(spec, PROFILES["smoke"], 5, crash_folder=Path(folder)))
-    assert words_of(failure_report.command) == ["fairdraw", "replay", failure_report.crash_file]
+    assert words_of(failure_report.command) == ["fairdraw", "replay", failure_report.crash_file, "-y"]
     assert Path(failure_report.crash_file).is_file()
     search = ["fairdraw", "check", spec, "-k", "REJ101", "--profile", "smoke", "--seed", "5"]
     assert words_of(failure_report.search) == search

@@ -36,7 +36,7 @@ load_sampler("sampling")
 SAMPLERS = """
 import ctypes, os, signal, subprocess, threading, time
 import fairdraw
-from fairdraw._adapters import load
+from fairdraw.adapters import load
 
 ours = load("sampling")
 calls = 0

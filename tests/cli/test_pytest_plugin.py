@@ -168,7 +168,7 @@ class TestVerdict:
         pytester.makepyfile(
             test_control="""
             from fairdraw._mutants._mutant import Mutant
-            from fairdraw._adapters import load
+            from fairdraw.adapters import load
 
             def test_mutant_is_caught(fairdraw_control):
                 fairdraw_control(Mutant("no fault at all", "", ("REJ101",), lambda: load("rejection/oracle")))

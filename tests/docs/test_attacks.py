@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import check_pages
 import gates
 import pytest
+from manual import hook as check_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

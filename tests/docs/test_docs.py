@@ -15,12 +15,12 @@ import sys
 import tomllib
 from pathlib import Path
 
-import check_pages
-import failing_examples
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from manual import hook as check_pages
 from mkdocs.config.defaults import MkDocsConfig
+from records import examples as failing_examples
 
 from fairdraw import protocols, strategies
 from fairdraw._cli.main import main
@@ -94,7 +94,7 @@ def test_every_code_has_a_page_that_says_what_the_command_says() -> None:
 def test_every_check_with_a_mutant_has_a_failing_example() -> None:
     # The mutant of PLAN134 shares a table between all of its instances, so no smallest example repeats its failure.
     wanted = {check.code for check in all_checks() if failing_examples.mutants_of(check)} - {"PLAN134"}
-    assert set(recorded()) == wanted, "run: python tools/failing_examples.py"
+    assert set(recorded()) == wanted, "run: python tools/record.py examples"
     assert [check.code for check in all_checks() if check.code in wanted and not explanation(check).fault] == []
 
 

@@ -7,9 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
-import newcomer
 import pytest
 from click.testing import CliRunner
+from manual import newcomer
 
 from fairdraw._cli.main import main
 
@@ -45,7 +45,7 @@ def test_page_leads_from_red_to_green(followed: str) -> None:
 
 
 def test_page_was_followed_to_the_end() -> None:
-    assert re.search(r"^Followed by `tools/newcomer\.py` on \d{4}-\d\d-\d\d ", PAGE, flags=re.MULTILINE)
+    assert re.search(r"^Followed by `tools/pages\.py newcomer` on \d{4}-\d\d-\d\d ", PAGE, flags=re.MULTILINE)
     verdicts = re.findall(r"^(RED|FAILED|FIXED|GREEN)\b", PAGE, flags=re.MULTILINE)
     assert verdicts == [*["RED", "FAILED", "FIXED", "GREEN"] * len(MUTANTS), "GREEN"]
     assert not re.search(r"/(tmp|home|root|work)/", PAGE)

@@ -102,6 +102,24 @@ def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     assert found == wanted
 
 
+def test_wheel_of_the_engines_holds_the_adapters_and_their_tables(tmp_path: Path) -> None:
+    names = [name for name in sources() if name.startswith("engines/")]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tmp_path / name)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), "engines"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(next(tmp_path.glob("fairdraw_engines-*.whl"))) as wheel:
+        found = {name: wheel.read(name).decode() for name in wheel.namelist()}
+    assert {name for name in found if ".dist-info/" not in name} == {
+        name.removeprefix("engines/src/") for name in names if name.startswith("engines/src/")
+    }
+    metadata = next(text for name, text in found.items() if name.endswith(".dist-info/METADATA"))
+    assert f"Requires-Dist: fairdraw=={fairdraw.__version__}\n" in metadata
+    assert f"\nVersion: {fairdraw.__version__}\n" in metadata
+
+
 def test_sdist_holds_all_that_git_knows_and_little_more(built: Built) -> None:
     made = {name for name in built.in_sdist() if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
     assert set(built.in_sdist()) - made == built.sources

@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-import first_minute
 import pytest
+from manual import first_minute
 
 from fairdraw._run.loading import all_checks
 
@@ -28,7 +28,7 @@ def test_first_screen_is_made_from_findings_a_run_and_records(page: Path) -> Non
     """But for fractions, which the processor may round otherwise."""
     fractions = re.compile(r"\d+\.\d+(?!\.)")
     fresh, shown = (fractions.sub("N", text) for text in (first_minute.fresh(page), page.read_text()))
-    assert fresh == shown, "run: python tools/first_minute.py"
+    assert fresh == shown, "run: python tools/pages.py first_minute"
 
 
 def test_report_has_at_most_twelve_lines() -> None:

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import newcomer
 import pytest
 from click.testing import CliRunner
+from manual import newcomer
 
 from fairdraw._cli.main import main
 

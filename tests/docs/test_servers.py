@@ -81,7 +81,7 @@ def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys
 
     assert main(["llama.cpp-draft"]) == 2
     error = capsys.readouterr().err
-    assert error == "llama.cpp-draft: xllamacpp not installed. Run: python tools/install_others.py\n"
+    assert error == "llama.cpp-draft: xllamacpp not installed. Run: python tools/install.py others\n"
 
 
 def test_server_that_does_not_start_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import install_vllm
+import install
 import matrix
-import pack_v2
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -174,15 +173,13 @@ def test_release_too_old_to_be_installed_gives_its_one_file(tmp_path: Path, monk
             member.size = len(file)
             archive.addfile(member, io.BytesIO(file))
 
-    monkeypatch.setattr(install_vllm, "_pip", download)
-    install_vllm.install("0.11.0", tmp_path)
+    monkeypatch.setattr(install, "_pip", download)
+    install.install("0.11.0", tmp_path)
 
     assert (tmp_path / "vllm" / "__init__.py").read_text() == '__version__ = "0.11.0+single.file"\n'
     assert "triton_utils" in (tmp_path / "vllm/v1/sample/rejection_sampler.py").read_text()
-    with pytest.raises(
-        install_vllm.InstallError, match=r"'0\.11\.0', but it must be at least .* --target FOLDER takes"
-    ):
-        install_vllm.install("0.11.0")
+    with pytest.raises(install.InstallError, match=r"'0\.11\.0', but it must be at least .* --target FOLDER takes"):
+        install.install("0.11.0")
 
 
 def test_installed_release_is_not_installed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,22 +189,22 @@ def test_installed_release_is_not_installed_again(tmp_path: Path, monkeypatch: p
     info = tmp_path / "vllm-0.33.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0+empty\n")
-    monkeypatch.setattr(install_vllm, "RUNTIME_PACKAGES", ())
-    monkeypatch.setattr(install_vllm, "BUILD_PACKAGES", ())
-    monkeypatch.setattr(install_vllm, "_pip", fail)
+    monkeypatch.setattr(install, "RUNTIME_PACKAGES", ())
+    monkeypatch.setattr(install, "BUILD_PACKAGES", ())
+    monkeypatch.setattr(install, "_pip", fail)
 
-    install_vllm.install("0.33.0", tmp_path)
+    install.install("0.33.0", tmp_path)
 
 
 def test_vllm_is_built_without_cuda_and_without_its_dependencies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[tuple[str, ...], dict[str, str]]] = []
-    monkeypatch.setattr(install_vllm, "RUNTIME_PACKAGES", ("surely-not-installed",))
-    monkeypatch.setattr(install_vllm, "_pip", lambda *arguments, **environment: calls.append((arguments, environment)))
+    monkeypatch.setattr(install, "RUNTIME_PACKAGES", ("surely-not-installed",))
+    monkeypatch.setattr(install, "_pip", lambda *arguments, **environment: calls.append((arguments, environment)))
 
-    with pytest.raises(install_vllm.InstallError, match="pip left None"):
-        install_vllm.install("0.33.0", tmp_path)
+    with pytest.raises(install.InstallError, match="pip left None"):
+        install.install("0.33.0", tmp_path)
     (packages, _), (vllm, environment) = calls
     assert packages[-1] == "surely-not-installed"
     assert str(ROOT / "constraints.txt") in packages
@@ -218,10 +215,10 @@ def test_vllm_is_built_without_cuda_and_without_its_dependencies(
 def test_failing_pip_ends_the_script_with_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed = install_vllm.subprocess.CompletedProcess([], 1)
-    monkeypatch.setattr(install_vllm.subprocess, "run", lambda *arguments, **options: failed)
+    failed = install.subprocess.CompletedProcess([], 1)
+    monkeypatch.setattr(install.subprocess, "run", lambda *arguments, **options: failed)
 
-    assert install_vllm.main(["0.33.0", "--target", str(tmp_path)]) == 1
+    assert install.main(["vllm", "0.33.0", "--target", str(tmp_path)]) == 1
     assert "install: pip returned 1 for vllm==0.33.0. See its messages above" in capsys.readouterr().err
 
 
@@ -229,12 +226,12 @@ def test_pack_holds_code_and_metadata_alone(tmp_path: Path) -> None:
     for name in ("vllm/a.py", "vllm/b.so", "vllm-1.dist-info/METADATA", "bin/vllm"):
         (tmp_path / "release" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "release" / name).touch()
-    assert pack_v2.pack_release(tmp_path / "release", tmp_path / "to" / "vllm.tar.gz") == 2
-    with pytest.raises(pack_v2.PackError, match="it must hold the folder vllm"):
-        pack_v2.pack_release(tmp_path / "nothing", tmp_path / "to" / "vllm.tar.gz")
+    assert install.pack_release(tmp_path / "release", tmp_path / "to" / "vllm.tar.gz") == 2
+    with pytest.raises(install.InstallError, match="it must hold the folder vllm"):
+        install.pack_release(tmp_path / "nothing", tmp_path / "to" / "vllm.tar.gz")
 
 
 def test_pack_leaves_out_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """And pins what it lacks to the version that is here."""
-    monkeypatch.setattr(pack_v2, "ALSO", ())
-    assert pack_v2.lacking(["torch", "PyYAML", "pytest_xdist"]) == [f"pytest-xdist=={metadata.version('pytest-xdist')}"]
+    monkeypatch.setattr(install, "ALSO", ())
+    assert install.lacking(["torch", "PyYAML", "pytest_xdist"]) == [f"pytest-xdist=={metadata.version('pytest-xdist')}"]

@@ -14,11 +14,11 @@ from fairdraw._oracles.rejection import verify
 from fairdraw._oracles.sampling import sample
 from fairdraw._run.loading import load_sampler
 from fairdraw.perf_regression import _costs
-from fairdraw.perf_regression._cases import Sizes
 from fairdraw.perf_regression._costs import costs
 from fairdraw.perf_regression._decision import Verdict
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.perf_regression._worlds import WORLDS, SamplingWorld, WorldSizes, count_world
+from fairdraw.perf_regression._world import Sizes
+from fairdraw.perf_regression._worlds import WORLDS, SamplingWorld
 from fairdraw.protocols import ExplicitNoise, RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_faster_sampler_passes_is_drawn_and_appended_to_a_history(user_folder: P
 @pytest.mark.parametrize("contract", ["thinking_budget", "logits_plan"])
 def test_other_contracts_are_compared_with_their_vllm(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vllm")
-    small = {name: (make, WorldSizes(4, 1_000, 2_000)) for name, (make, _) in WORLDS.items() if "busy" not in name}
+    small = {name: (make, Sizes(4, 0, 1_000, 2_000)) for name, (make, _) in WORLDS.items() if "busy" not in name}
     monkeypatch.setattr("fairdraw.perf_regression._bench.WORLDS", small)
     for name, world in small.items():
         monkeypatch.setitem(WORLDS, name, world)
@@ -206,11 +206,11 @@ def test_sampler_without_seeded_noise_is_measured(wrap: Any) -> None:  # Any: ma
     sampler = wrap(exact, unsupported={"seeded-noise": "is handed its numbers"})
     assert {finding.what for finding in costs(sampler, sampler)} >= {"bytes kept", "variants of kernels"}
     if wrap is token_sampler:
-        count_world(sampler, SamplingWorld(WorldSizes(2, 1_000, 0), "cpu", filtered=True))
+        SamplingWorld(Sizes(2, 0, 1_000), filtered=True).step(sampler)
 
 
 @pytest.mark.parametrize("word", ["top-k", "top-p", "min-p", "half-logits"])
 def test_sampler_is_not_given_what_it_does_not_support(word: str) -> None:
     sampler = token_sampler(exact, unsupported={"seeded-noise": "none", word: "mine"})
     with pytest.raises(NoVerdictError, match=f"cannot be given this batch: {word} is unsupported: mine"):
-        count_world(sampler, SamplingWorld(WorldSizes(2, 1_000, 0), "cpu", filtered=True))
+        SamplingWorld(Sizes(2, 0, 1_000), filtered=True).step(sampler)

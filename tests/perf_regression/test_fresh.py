@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from fairdraw.perf_regression._compiled import compile_launches
 from fairdraw.perf_regression._confirmation import Timed, confirmed, median_ratio
 from fairdraw.perf_regression._counts import Launch
 from fairdraw.perf_regression._decision import Decision, Gate, Verdict, decide
-from fairdraw.perf_regression._instructions import exponent, instructions_per_step
 from fairdraw.perf_regression._named import NoVerdictError, call_fresh, load
 from fairdraw.perf_regression._rounds import Rounds
 
@@ -151,40 +149,6 @@ def test_disturbed_rounds_have_no_ratio() -> None:
     rounds.run(3)
     with pytest.raises(NoVerdictError, match="all rounds were disturbed"):
         median_ratio(rounds)
-
-
-@pytest.mark.parametrize(
-    ("program", "timeout", "message"),
-    [
-        ("exec sleep 600", 0.5, r"failed in a fresh process: no end after 0\.5 s"),
-        ("exit 0", 60, "no count of instructions was printed"),
-        (None, 60, "valgrind is not installed"),
-    ],
-    ids=["no end", "no count", "no valgrind"],
-)
-def test_without_a_count_of_valgrind_there_is_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, timeout: float, message: str
-) -> None:
-    if program is None:
-        monkeypatch.setattr("shutil.which", lambda name: None)
-    else:
-        valgrind = tmp_path / "valgrind"
-        valgrind.write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
-        valgrind.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(NoVerdictError, match=message):
-        instructions_per_step("program:steps", timeout=timeout)
-
-
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
-def test_instructions_are_those_of_the_steps_alone(plant: Plant) -> None:
-    """A thousand iterations of a loop, of 1 to 1000 instructions each; starting Python takes many more."""
-    plant("def steps(length):\n    return (lambda: None), (lambda: sum(range(length)))\n")
-    assert 1_000 < instructions_per_step("program:steps", repeats=10, length=1_000) < 1_000_000
-
-
-def test_exponent_of_constant_cost_is_zero() -> None:
-    assert exponent({1000: 7.0, 2000: 7.0, 32000: 7.0}) == pytest.approx(0.0)
 
 
 def test_kernel_that_does_not_compile_or_not_in_time_has_no_verdict() -> None:

@@ -13,11 +13,9 @@ from fairdraw.perf_regression._benching import (
     judge_growth,
     judge_ratio,
     judge_roofline,
-    judge_workspace,
     measured,
     why_not_timed,
 )
-from fairdraw.perf_regression._cases import Sizes, rejection_batch, rejection_step
 from fairdraw.perf_regression._confirmation import Timed
 from fairdraw.perf_regression._decision import Gate, Verdict
 from fairdraw.perf_regression._device import count_on_device
@@ -25,8 +23,10 @@ from fairdraw.perf_regression._device_time import decide_roofline, require_cold_
 from fairdraw.perf_regression._findings import Finding, compare_counts, exit_code, table
 from fairdraw.perf_regression._limits import CaseLimits, read_limits
 from fairdraw.perf_regression._named import NoVerdictError, import_path
+from fairdraw.perf_regression._rejection import RejectionWorld
 from fairdraw.perf_regression._rounds import Rounds
-from fairdraw.perf_regression._worlds import WORLDS
+from fairdraw.perf_regression._world import Sizes
+from fairdraw.perf_regression._worlds import HOST_WORLDS, WORLDS
 from fairdraw.perf_regression.conftest import STRICT_VARIABLE
 from fairdraw.protocols import rejection_sampler
 
@@ -174,7 +174,7 @@ def test_step_that_reads_the_whole_output_is_detected(
     monkeypatch.setattr(
         Timed, "rounds", lambda self: costing(**{str(size): size**power for size in (1000, 2000, 4000)})
     )
-    found = judge_growth("penalties.step", "L", Timed("nobody:nothing"))
+    found = judge_growth("penalties.host", "L", Timed("nobody:nothing"))
     assert (found.verdict, found.value) == (verdict, pytest.approx(power))
 
 
@@ -190,7 +190,7 @@ def test_ratio_that_fails_is_confirmed_and_kept_by_pytest_benchmark(monkeypatch:
     monkeypatch.setattr(Timed, "rounds", lambda self: costing(ours=9.0, vllm=1.0))
     monkeypatch.setattr(Timed, "in_fresh_process", lambda self: 9.0)
     benchmark = FakeBenchmark()
-    found = judge_ratio(benchmark, "penalties.step", Timed("nobody:nothing"))
+    found = judge_ratio(benchmark, "penalties.host", Timed("nobody:nothing"))
     assert (found.verdict, found.value) == (Verdict.FAIL, pytest.approx(9.0))
     assert found.reason.endswith("3 fresh processes: 9, 9, 9")
     assert benchmark.extra_info["pair"]["verdict"] == "FAIL"
@@ -206,7 +206,9 @@ def test_ratio_that_fails_is_confirmed_and_kept_by_pytest_benchmark(monkeypatch:
 def test_workspace_that_costs_time_is_detected(ours: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Timed, "rounds", lambda self: costing(ours=ours, reference=34e-6))
     monkeypatch.setattr(Timed, "in_fresh_process", lambda self: ours / 34e-6)
-    found = judge_workspace(FakeBenchmark(), "rejection.counter_triton.B64.workspace", Timed("nobody:nothing"))
+    found = judge_ratio(
+        FakeBenchmark(), "rejection.counter_triton.B64.workspace", Timed("nobody:nothing"), workspace=True
+    )
     assert (found.verdict, found.what) == (verdict, "time with / without workspace")
 
 
@@ -256,14 +258,14 @@ def test_wrong_sampler_is_not_timed() -> None:
     """It accepts what the target forbids: fast, and wrong."""
     wrong = rejection_sampler(lambda batch, noise: batch.draft_token_ids.view(2, 3).repeat(1, 2)[:, :4])
     with pytest.raises(NoVerdictError, match="accepts draft tokens"):
-        rejection_step(wrong, rejection_batch(Sizes(2, 3, 50)))
+        RejectionWorld(Sizes(2, 3, 50)).step(wrong)
 
 
 def test_every_case_of_the_limits_is_measured() -> None:
     """A limit that no test names would never be applied."""
     folder = Path(benching.__file__).parent
     text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("test_*.py"))
-    for name in read_limits().cases.keys() - WORLDS.keys():
+    for name in read_limits().cases.keys() - {*WORLDS, *HOST_WORLDS}:
         kind, _, rest = name.partition(".")
         assert f"{kind}." in text or f'"{kind}"' in text, name
         assert all(word in text for word in rest.split(".")), name

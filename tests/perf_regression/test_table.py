@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import perf_table
 import pytest
+from manual import performance as perf_table
 
 from fairdraw.perf_regression._records import provenance
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_pages_are_made_from_the_records() -> None:
-    """If not: python tools/perf_table.py"""
+    """If not: python tools/pages.py performance"""
     assert [path.name for path, text in perf_table.pages().items() if path.read_text(encoding="utf-8") != text] == []
 
 

@@ -11,25 +11,25 @@ from fairdraw.perf_regression._decision import Verdict
 from fairdraw.perf_regression._findings import compare_counts
 from fairdraw.perf_regression._limits import read_limits
 from fairdraw.perf_regression._named import NoVerdictError, load
-from fairdraw.perf_regression._timed import world_pair
-from fairdraw.perf_regression._worlds import WORLDS, WorldSizes, count_world, steps_of_both
+from fairdraw.perf_regression._timed import pair
+from fairdraw.perf_regression._worlds import HOST_WORLDS, WORLDS, count_world, make_world, steps_of_both
 from fairdraw.protocols import token_sampler
 from fairdraw.protocols._logits_plan import logits_planner
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SMALL = WorldSizes(4, 1_000, 20)
+SMALL: dict[str, int] = {"batch_size": 4, "vocab_size": 1_000, "length": 20}
 
 
 def contender(name: str) -> Any:  # Any: of some contract
-    return load("fairdraw._adapters:load")(name, "cpu")
+    return load("fairdraw.adapters:load")(name, "cpu")
 
 
 def broken(world: str, subject: Any) -> set[str]:  # Any: of the world's contract
-    make, sizes = WORLDS[world]
-    row = count_world(subject, make(sizes, "cpu")).as_row()
-    found = compare_counts(row, read_limits().cases[world], **sizes.as_formula())
+    made = make_world(world)
+    row = count_world(made, made.step(subject)).as_row()
+    found = compare_counts(row, read_limits().cases[world], **made.sizes.as_formula())
     return {finding.what for finding in found if finding.verdict is Verdict.FAIL}
 
 
@@ -43,7 +43,7 @@ def test_sampler_that_copies_its_logits_is_caught() -> None:
 
 
 def test_plan_that_always_copies_is_caught() -> None:
-    always = load("fairdraw._adapters:load")("logits_plan/always-copy", "cpu")
+    always = load("fairdraw.adapters:load")("logits_plan/always-copy", "cpu")
     assert {"bytes", "copies"} <= broken("logits_plan.idle", always)
     assert {"bytes", "copies"} <= broken("logits_plan.busy", always)
 
@@ -64,26 +64,23 @@ def test_scanner_that_makes_a_tensor_is_caught() -> None:
 
 
 def test_sampler_that_ignores_filters_is_not_timed() -> None:
-    make, _ = WORLDS["sampling.plain"]
     wrong = token_sampler(lambda batch, noise: torch.zeros(batch.batch_size, dtype=torch.int64), name="wrong")
     with pytest.raises(NoVerdictError, match="wrong does not keep the best token"):
-        make(SMALL, "cpu").step(wrong)
+        make_world("sampling.plain", **SMALL).step(wrong)
 
 
 def test_plan_with_other_logits_is_not_timed() -> None:
-    make, _ = WORLDS["logits_plan.busy"]
     wrong = logits_planner(lambda batch, setup: batch.logits, name="wrong")
     with pytest.raises(NoVerdictError, match="give different logits"):
-        steps_of_both(make(SMALL, "cpu"), wrong, contender("logits_plan"))
+        steps_of_both(make_world("logits_plan.busy", **SMALL), wrong, contender("logits_plan"))
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_ours_and_upstream_agree_on_every_benchmark_batch(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where answers are determined `world_pair` compares them; everywhere both arms run."""
+@pytest.mark.parametrize("world", [*WORLDS, *HOST_WORLDS])
+def test_ours_and_upstream_agree_in_every_world(world: str) -> None:
+    """Where answers are determined `pair` compares them; everywhere both arms run."""
     pytest.importorskip("vllm")
-    monkeypatch.setitem(WORLDS, world, (WORLDS[world][0], SMALL))
     contract = world.partition(".")[0]
     threads = torch.get_num_threads()
-    rounds = world_pair(world, contract, f"{contract}/vllm")
+    rounds = pair(world, contract, f"{contract}/vllm", **SMALL)
     torch.set_num_threads(threads)
     assert rounds.run(2)[-1].seconds.keys() == {"ours", "reference"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import runpy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from manual import capability_costs
 
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = PROFILES["smoke"]
 BY_CODE = {check.code: check for check in all_checks()}
-TOOL = runpy.run_path(str(ROOT / "tools" / "capability_costs.py"))
 
 UNJUDGED = {
     ("logprobs", Capability.DRAWN_TOKENS): "a function that is given its tokens draws none",
@@ -368,7 +367,9 @@ def test_one_of_a_group_is_enough() -> None:
 
 
 def test_page_of_costs_is_true() -> None:
-    assert TOOL["page"]() == TOOL["PAGE"].read_text(encoding="utf-8"), "Run: python tools/capability_costs.py"
+    assert capability_costs.page() == capability_costs.PAGE.read_text(encoding="utf-8"), (
+        "Run: python tools/pages.py capability_costs"
+    )
 
 
 def test_every_cost_in_distributions_has_its_reason() -> None:
@@ -376,7 +377,7 @@ def test_every_cost_in_distributions_has_its_reason() -> None:
     costly = {
         one for one in Capability if distributions.intersection(*[set().union(*glossary()[one].skipped.values())])
     }
-    assert set(TOOL["WHY"]) == costly
+    assert set(capability_costs.WHY) == costly
 
 
 def test_uniform_samplers_are_sound() -> None:

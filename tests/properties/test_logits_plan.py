@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from fairdraw._adapters import load
-from fairdraw._adapters._runtime import prepare_triton
 from fairdraw._core.checks import Check, Profile
 from fairdraw._core.failures import CaseRaised, CheckFailure
 from fairdraw._mutants.logits_plan import MUTANTS, right
 from fairdraw._run.runner import one_torch_thread
+from fairdraw.adapters import load
+from fairdraw.adapters._runtime import prepare_triton
 from fairdraw.properties.logits_plan import CHECKS
 from fairdraw.protocols import Capability
 from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, PlanSetup, logits_planner

@@ -70,7 +70,7 @@ ENOUGH = 75
 REFERENCE = {"logits_plan": dataclasses.replace(logits_plan.right(), name="reference")}
 CI_SEED = 0
 
-# tools/odd_samplers.py runs all samplers in whole, with the numbers of `ci`, and records it. Here each has few
+# tools/record.py odd runs all samplers in whole, with the numbers of `ci`. Here each has few
 # examples. Distributions of one are tested, with the numbers of `smoke`; `tests/statistical/` has others.
 FEW = PROFILES["smoke"].scaled(0.25)
 DRAWN = ("rejection", "sampling")

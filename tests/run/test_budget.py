@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._cli.main import main
 from fairdraw._core.budget import (
     ENDED,

@@ -213,7 +213,7 @@ def test_pytest_covers_the_contract_of_the_sampler(pytester: pytest.Pytester) ->
 def test_mutant_that_smoke_is_too_weak_for_xfails(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_weak="""
-        from fairdraw._adapters import load
+        from fairdraw.adapters import load
         from fairdraw._mutants._mutant import Mutant
 
         def test_weak(fairdraw_control, monkeypatch):

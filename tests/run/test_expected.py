@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fairdraw._adapters import _others
 from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._mutants.rejection import right
 from fairdraw._oracles.rejection import verify
 from fairdraw._run.loading import CannotStart, all_checks, as_sampler
 from fairdraw._run.runner import Session, run_check
+from fairdraw.adapters import _catalogue
 from fairdraw.protocols import Capabilities
 
 if TYPE_CHECKING:
@@ -110,8 +110,9 @@ def test_sampler_that_declares_no_reason_is_refused(value: object) -> None:
 
 def test_defects_of_a_release_may_say_how_many_cases_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     defect = {"sampler": "rejection/vllm", "name": "n", "checks": ["REJ116"], "reason": "rare", "cases": 60}
-    monkeypatch.setattr(_others, "read_defects", lambda: [defect])
-    assert _others.known_defects("rejection/vllm", "0.16.0") == {"REJ116": {"reason": "n: rare", "cases": 60}}
+    monkeypatch.setattr(_catalogue, "read_defects", lambda package: [defect])
+    row = _catalogue.SamplerRow("rejection/vllm", "p", {}, "_m:f", "n")
+    assert row.known_defects("0.16.0") == {"REJ116": {"reason": "n: rare", "cases": 60}}
 
 
 def test_baseline_written_by_a_run_makes_the_next_run_green(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._cli.job import Job, Plan
 from fairdraw._cli.workers import Here
 from fairdraw._core.budget import ENDED, LEFT_OUT, FirstPart
@@ -339,7 +339,7 @@ def test_crash_file_of_a_part_of_a_profile_replays_the_same_draws(
         record.failure_report.evidence,
     )
     assert (
-        record.failure_report.command == f"fairdraw replay {record.failure_report.crash_file}"
+        record.failure_report.command == f"fairdraw replay {record.failure_report.crash_file} -y"
     )  # the search would try a whole profile
 
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairdraw._adapters import load
-from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.checks import Profile
 from fairdraw._run.runner import one_torch_thread
+from fairdraw.adapters import load
+from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.properties._logits_asserts import as_float32, differing_rows
 from fairdraw.properties.logits_plan import CHECKS
 from fairdraw.sampler_impl._shared.filters import apply_min_p, apply_top_k_top_p

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
+from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.protocols._lifecycle import AddedRow, RequestParams
 from fairdraw.sampler_impl.penalties import BackendName, PaddedOutputs, Penalties
 
@@ -222,7 +222,7 @@ def test_embedded_prompt_has_no_ids_where_upstream_penalises_an_earlier_request(
         upstream = pytest.importorskip("vllm.v1.sample.ops.penalties")
         from vllm.v1.sample.sampler import Sampler
 
-        from fairdraw._adapters import _vllm_penalties
+        from fairdraw_engines import _vllm_penalties
     monkeypatch.setattr(upstream, "is_pin_memory_available", lambda: False)
     batch, ours, logits = (
         _vllm_penalties._input_batch(12, "cpu", _vllm_penalties.USUAL_SIZES),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fairdraw import SpecDecodeBatch
-from fairdraw._adapters import SamplerNotFound, load
+from fairdraw.adapters import SamplerNotFound, load
 from fairdraw.protocols import ExplicitNoise
 
 if TYPE_CHECKING:

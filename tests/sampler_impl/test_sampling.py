@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairdraw._adapters._runtime import prepare_triton, triton_is_interpreted
+from fairdraw.adapters._runtime import prepare_triton, triton_is_interpreted
 from fairdraw.sampler_impl import sampling
 from fairdraw.sampler_impl._shared.draws import DRAFT_STREAM, SAMPLE_STREAM, philox, philox_uniforms
 from fairdraw.sampler_impl.sampling import CounterNoise, RaceNoise, SamplingParameters, UpstreamNoise

@@ -6,7 +6,7 @@ import json
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-import upstream_tests as upstream
+from records import upstream_tests as upstream
 
 if TYPE_CHECKING:
     from pathlib import Path

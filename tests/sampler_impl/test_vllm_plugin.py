@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _patch, _validated
 from fairdraw.sampler_impl.vllm_plugin._log import logger
@@ -29,7 +29,7 @@ with quiet_imports():
     from vllm.v1.worker import gpu_input_batch
 
 if vllm.__version__ != "0.22.0":
-    pytest.skip("tools/validate_vllm.py validates other releases", allow_module_level=True)
+    pytest.skip("tools/record.py plugin validates other releases", allow_module_level=True)
 
 FOR_V1 = [piece for piece in PIECES if piece.runner == "V1"]
 TARGETS = sorted({target for piece in FOR_V1 for target in piece.patched})

@@ -149,7 +149,7 @@ def test_table_has_evidence_and_a_hash_for_every_function() -> None:
 def test_table_agrees_with_the_release(release: str) -> None:
     package = ROOT / ".cache" / "vllm" / release / "vllm"
     if not package.exists():
-        pytest.skip(f"python tools/install_vllm.py {release} --target .cache/vllm/{release} was not run")
+        pytest.skip(f"python tools/install.py vllm {release} --target .cache/vllm/{release} was not run")
     functions = json.loads(_validated.TABLE.read_text())[release]["functions"]
     assert {target: _source.source_hash(package, target) for target in functions} == functions
 
@@ -310,7 +310,7 @@ def test_piece_for_v2_in_its_release() -> None:
     """A process has one vLLM, and this one's is older. Mutants: `make plugin-v2`."""
     folder = ROOT / ".cache" / "vllm" / V2_RELEASE
     if not folder.exists():
-        pytest.skip(f"python tools/install_vllm.py {V2_RELEASE} --target .cache/vllm/{V2_RELEASE} was not run")
+        pytest.skip(f"python tools/install.py vllm {V2_RELEASE} --target .cache/vllm/{V2_RELEASE} was not run")
     path = os.pathsep.join(map(str, (folder, SOURCE)))
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", FAST, str(OF_V2)],

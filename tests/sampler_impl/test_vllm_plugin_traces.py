@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw._adapters._runtime import prepare_triton, quiet_floats, quiet_imports
+from fairdraw.adapters._runtime import prepare_triton, quiet_floats, quiet_imports
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.vllm_plugin import _penalties, _penalties_tensor, _rows, _thinking_budget
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 prepare_triton("cpu")
 with quiet_imports():
     pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
-    from fairdraw._vllm_validation import soak, traces
+    from fairdraw_engines._vllm_validation import soak, traces
 
 torch = traces.torch
 if traces.vllm.__version__ != "0.22.0":
-    pytest.skip("tools/validate_vllm.py validates other releases", allow_module_level=True)
+    pytest.skip("tools/record.py plugin validates other releases", allow_module_level=True)
 
 NAMES = [piece.name for piece in PIECES if piece.runner == "V1"]
 KINDS = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw._adapters._others import release_number
+from fairdraw.adapters import release_number
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl._step import pytorch
 from fairdraw.sampler_impl.vllm_plugin import _plugin, _source, _step, _step_states, _validated
@@ -28,7 +28,7 @@ INSTALLED = next((found.version for found in metadata.distributions(name="vllm")
 if release_number(INSTALLED.partition("+")[0]) < (0, 33):
     pytest.skip("this vLLM has no RejectionSampler._verify: see test_vllm_plugin_alone.py", allow_module_level=True)
 else:
-    from fairdraw._vllm_validation import v2_device, v2_rows, v2_server, v2_steps
+    from fairdraw_engines._vllm_validation import v2_device, v2_rows, v2_server, v2_steps
 
 
 torch = v2_steps.torch

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import validate_vllm
 from click.testing import CliRunner
+from records import plugin as validate_vllm
 
 from fairdraw._cli.main import main
-from fairdraw._vllm_validation import validate
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
+from fairdraw_engines._vllm_validation import validate
 
 if TYPE_CHECKING:
     from pathlib import Path

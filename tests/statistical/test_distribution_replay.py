@@ -77,7 +77,7 @@ def effect(text: str) -> str:
 def test_command_of_a_failed_distribution_writes_the_file_that_it_names() -> None:
     output = fairdraw("check", "mutant:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
     (path,) = CRASH_FOLDER.iterdir()
-    assert f"\nreproduce:\nfairdraw replay {path}\nsearch again:\nfairdraw check mutant:make -k DIST201 " in output
+    assert f"\nreproduce:\nfairdraw replay {path} -y\nsearch again:\nfairdraw check mutant:make -k DIST201 " in output
     assert f"\ncrash file: {path}" in output
     assert "smallest example" not in output
 
@@ -94,7 +94,7 @@ def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget()
 
 def test_distribution_that_failed_is_caught_again_with_the_same_counts(mutant: Path) -> None:
     record = record_of("mutant:make")
-    result = fairdraw("replay", "DIST201")
+    result = fairdraw("replay", "DIST201", "-y")
     assert result.exit_code == 1
     assert result.stdout.startswith("FAILED: mutant:make still fails this check with the stored seed and profile.")
     assert record.failure_report is not None
@@ -106,7 +106,7 @@ def test_distribution_that_failed_is_caught_again_with_the_same_counts(mutant: P
 def test_distribution_is_fixed_once_the_sampler_is_fixed(mutant: Path) -> None:
     record = record_of("mutant:make")
     mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
-    result = fairdraw("replay", "DIST201")
+    result = fairdraw("replay", "DIST201", "-y")
     assert result.exit_code == 0, result.output
     fixed, now, before = result.stdout.splitlines()
     assert fixed == f"FIXED: {DISTRIBUTIONS['DIST201'].id}"
@@ -162,7 +162,7 @@ def test_distribution_whose_budget_shows_nothing_is_undecided(mutant: Path, monk
     record_of("mutant:make")
     mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
     monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 10)
-    result = fairdraw("replay", "DIST201")
+    result = fairdraw("replay", "DIST201", "-y")
     assert result.exit_code == 1
     assert result.stdout.startswith("UNDECIDED: DIST201")
     assert "the budget of draws shows too little" in result.output
@@ -171,7 +171,7 @@ def test_distribution_whose_budget_shows_nothing_is_undecided(mutant: Path, monk
 def test_unsupported_distribution_is_not_run(mutant: Path) -> None:
     record_of("mutant:make")
     mutant.write_text(MUTANT.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
-    result = fairdraw("replay", "DIST201")
+    result = fairdraw("replay", "DIST201", "-y")
     assert result.exit_code == 3
     assert result.stdout.startswith("NOT RUN: DIST201")
 
@@ -210,7 +210,7 @@ def test_other_distribution_that_failed_is_caught_again_and_fixed(
 ) -> None:
     mutant.write_text(source, encoding="utf-8")
     assert record_of("mutant:make", code).status == "failed"
-    assert fairdraw("replay", code).exit_code == 1
+    assert fairdraw("replay", code, "-y").exit_code == 1
     mutant.write_text(source.replace(fault, right), encoding="utf-8")
-    result = fairdraw("replay", code)
+    result = fairdraw("replay", code, "-y")
     assert (result.exit_code, result.stdout[:14]) == (0, f"FIXED: {code}")

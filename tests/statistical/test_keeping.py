@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED

@@ -256,7 +256,7 @@ def test_nothing_to_draw_is_refused(call, message: str) -> None:  # type: ignore
 # Correct samplers of other making.
 
 EMITTED = {"DIST102", "DIST112", "DIST301", "DIST302"}
-"""Checks that hold for every lossless verifier; production vocabularies are left to tools/measure_power.py."""
+"""Checks that hold for every lossless verifier; production vocabularies are left to tools/record.py power."""
 
 
 @pytest.mark.parametrize("sampler", ODD_DISTRIBUTIONS, ids=lambda sampler: sampler.name)

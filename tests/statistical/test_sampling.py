@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pytest
 
-from fairdraw._adapters import load
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
@@ -19,6 +18,7 @@ from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.sampling import sample as oracle_sample
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.runner import one_torch_thread
+from fairdraw.adapters import load
 from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, filter_policy, token_sampler
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds

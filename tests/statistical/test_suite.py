@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from fairdraw import _adapters as adapters
+from fairdraw import adapters
 from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive

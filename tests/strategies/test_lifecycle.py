@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairdraw._adapters import load
-from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CapabilityUnsupported, CaseRaised, CheckFailure
 from fairdraw._mutants.penalties import MUTANTS, ODD_BUT_RIGHT, right
+from fairdraw.adapters import load
+from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
 from fairdraw.protocols import Capabilities

@@ -52,7 +52,6 @@ CRASH: dict[str, Any] = {
     "case": {"vocab_size": 3, "requests": [{}], "seed": 1},
     "seed": 7,
     "effect": "request 0 emitted 3",
-    "signature": "",
 }
 JUNK: tuple[Any, ...] = (
     None,

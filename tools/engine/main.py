@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provenance import ROOT, commit, machine, rows_as_json
+from records import ROOT, commit, machine, rows_as_json
 
 from engine.environment import TORCH, EngineError, Environment
 from engine.page import page

@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _processes import results
+from records import read_rows, results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -115,7 +115,7 @@ def first_report(member: Member, records: list[CheckRecord]) -> Row:
 
 @cache
 def _commit() -> str:
-    from provenance import commit
+    from records import commit
 
     return commit()[:10]
 
@@ -145,7 +145,7 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
 
 def found_by(earlier: Iterable[Path]) -> dict[str, tuple[str, ...]]:
     """Member to the checks that found it in earlier records."""
-    rows = [row for path in earlier for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row["found"]]
+    rows = [row for path in earlier for row in read_rows(path)["rows"] if row["found"]]
     return {
         name: tuple({row["found"] for row in rows if row["member"] == name}) for name in {r["member"] for r in rows}
     }
@@ -174,8 +174,8 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
 
 
 def write_record(path: Path, rows: Iterable[Row], exam: int, made_on: str) -> None:
-    """JSON, a row per line; each says the commit that made it."""
-    from provenance import commit, machine
+    """Write the record; each row says the commit that made it."""
+    from records import commit, machine, write_rows
 
     head = {
         "commit": commit(),
@@ -185,8 +185,7 @@ def write_record(path: Path, rows: Iterable[Row], exam: int, made_on: str) -> No
         "seeds": seeds(),
         "made_on": made_on,
     }
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    path.write_text(json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
+    write_rows(path, head, rows, ("member", "words", "profile"))
 
 
 def prove(arguments: argparse.Namespace) -> int:
@@ -238,7 +237,7 @@ def main() -> int:
     if not arguments.page_only:
         part = arguments.out.with_suffix(".part")
         write_record(arguments.out, all_rows(arguments, part), arguments.exam, arguments.made_on)
-    text = page(json.loads(arguments.out.read_text(encoding="utf-8")))
+    text = page(read_rows(arguments.out))
     if arguments.docs:
         arguments.docs.write_text(text, encoding="utf-8")
     print(text)

@@ -71,7 +71,7 @@ def _of(groups: Members, profile: str) -> list[list[Row]]:
 def _line(kind: str, profile: str, groups: list[list[Row]]) -> str:
     every = sum(all(row["found"] for row in rows) for rows in groups)
     some = sum(any(row["found"] for row in rows) for rows in groups)
-    judged = [row for rows in groups for row in rows if "right" in row]
+    judged = [row for rows in groups for row in rows if row.get("right") is not None]
     right = sum(row["right"] for row in judged)
     first = f"{right} of {len(judged)}" if judged else "not measured"
     shares = f"{_share(every, groups)} | {_share(some, groups)} | {first}"
@@ -102,8 +102,9 @@ def missed(groups: Members, profile: str) -> list[str]:
 
 def elsewhere(groups: Members, profile: str) -> list[str]:
     """A line for each first report that is not right."""
-    wrong = [row for rows in _faulty(groups, profile) for row in rows if not row.get("right", True)]
-    none = "None." if any("right" in row for group in _of(groups, profile) for row in group) else "Not measured."
+    wrong = [row for rows in _faulty(groups, profile) for row in rows if row.get("right") is False]
+    judged = any(row.get("right") is not None for group in _of(groups, profile) for row in group)
+    none = "None." if judged else "Not measured."
     return [f"* {row['words']} ({row['contract']}): {row['first']}. Right: {row['area']}." for row in wrong] or [none]
 
 
@@ -124,6 +125,6 @@ def all_members(groups: Members, profiles: list[str]) -> list[str]:
         own = {profile: groups.get((name, profile), []) for profile in profiles}
         one = next(rows[0] for rows in own.values() if rows)
         counts = "".join(f" {sum(r['found'] is not None for r in rows)}/{len(rows)} |" for rows in own.values())
-        first = next((row["first"] for rows in reversed(own.values()) for row in rows if "first" in row), "")
+        first = next((row["first"] for rows in reversed(own.values()) for row in rows if row.get("first")), "")
         lines.append(f"| {one['words']} | {one['contract']} | {one['class']} |{counts} {first} |")
     return lines

@@ -9,7 +9,7 @@ Needed: nvcc of CUDA 13 with a C++ compiler, and no GPU. Downloaded: 62 MB (Flas
 a minute or two. Nothing of these projects is changed or committed: `flashinfer_kernels.cu` and `sglang_kernels.cu`
 include their headers and are compiled with the flags that the projects compile with themselves.
 
-`flashinfer/` beside the library is the released Python file around the kernels. `fairdraw._adapters._flashinfer`
+`flashinfer/` beside the library is the released Python file around the kernels. `fairdraw_engines._flashinfer`
 imports it with the library in the place of the module that FlashInfer would compile at its first call.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from provenance import ROOT, with_section
+from records import ROOT, with_section
 
 Json = dict[str, Any]  # Any: JSON
 RECORD = ROOT / "statistical" / "records" / "foreign_kernels_h200.json"

@@ -11,7 +11,7 @@ import sys
 import types
 from pathlib import Path
 
-from fairdraw._adapters import _flashinfer
+from fairdraw_engines import _flashinfer
 
 FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings"
 

@@ -36,14 +36,14 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from provenance import commit, gpu, machine
-from step_record import Filters, adversarial_rows, chi_square, exact_distribution, kept_reference, parameters_of
+from records import commit, gpu, machine
+from records.step import Filters, adversarial_rows, chi_square, exact_distribution, kept_reference, parameters_of
 from torch import Tensor
 
-from fairdraw._adapters import _flashinfer, _gpu_kernels, _sglang_tree
 from fairdraw.perf_regression._records import write_record
 from fairdraw.protocols import SamplingBatch, SeededNoise
 from fairdraw.sampler_impl.step import Parameters
+from fairdraw_engines import _flashinfer, _gpu_kernels, _sglang_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provenance import ROOT
+from records import ROOT
 
 from servers.defects import write_xfails
 from servers.process import SERVERS, ServerError, running

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import matrix
-from provenance import rows_as_json
+from records import rows_as_json
 
 from servers.process import SERVERS
 

@@ -71,7 +71,7 @@ class Server:
         absent = [name for name in self.packages if not _installed(name)]
         if not absent:
             return ""
-        return f"{self.name}: {', '.join(absent)} not installed. Run: python tools/install_others.py"
+        return f"{self.name}: {', '.join(absent)} not installed. Run: python tools/install.py others"
 
     def write(self, folder: Path) -> None:
         """The model, and a drafter if it takes one."""

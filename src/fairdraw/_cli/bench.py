@@ -71,7 +71,7 @@ def bench_command(
     ours, other = _contenders(spec, against)
     from fairdraw.perf_regression._bench import FAMILY_ALPHA, bench
     from fairdraw.perf_regression._findings import exit_code, table
-    from fairdraw.perf_regression._history import append_history
+    from fairdraw.perf_regression._records import append_history
 
     names = ours.sampler.name, other.sampler.name
     where = f"on {ours.sampler.device}; false alarms of a run: at most {FAMILY_ALPHA:.0%}"

@@ -202,8 +202,8 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of _Options
     """Run the checks of its contract on each sampler SPEC.
 
-    SPEC is a built-in name (rejection/triton, penalties ...), a registered one, pkg.module:factory, or the address of
-    a server (http://127.0.0.1:8000/v1). The method of the sampler says which contract it has. Cases that fail are
+    SPEC is a name of `fairdraw list --samplers` (rejection/triton, penalties ...), pkg.module:factory, or the address
+    of a server (http://127.0.0.1:8000/v1). The method of the sampler says which contract it has. Cases that fail are
     shrunk and stored under .fairdraw/crashes. The same run tries mutants (known wrong samplers) and says how many of
     them the checks catch; a check that misses its mutant makes the run red.
 

@@ -68,7 +68,7 @@ def init(spec: str, folder: Path, contract: str | None) -> None:
 
 @main.command("list")
 @click.option("--only", type=click.Choice(list(SUITES)), help="One suite.")
-@click.option("--samplers", is_flag=True, help="Name the built-in samplers instead.")
+@click.option("--samplers", is_flag=True, help="Name the samplers of fairdraw and of other installed packages instead.")
 def list_checks(only: str | None, samplers: bool) -> None:
     """List every check, by suite and contract, and the capabilities that each needs."""
     if samplers:

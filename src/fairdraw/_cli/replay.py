@@ -5,8 +5,8 @@ would have been seen. A distribution is drawn again, from the stored seed and wi
 profile. The same sampler gives the same counts, and a pass means something only if the number of draws is no smaller
 than where the check failed.
 
-A name in a file is code that would run, and files come from other people's machines. A sampler that a file names is run
-only if it comes with fairdraw, or if the file was written in this folder. The command line may name another.
+A name in a file is code that would run, and files come from other people's machines. A sampler that does not come with
+fairdraw is imported only with `-y`, or if the command line names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairdraw._report.case_text import batch_lines
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.controls import Limited
 from fairdraw._run.crash import NUM_REPEATS, Crash, CrashFileError, read_crash
-from fairdraw._run.loading import NO_REFERENCE, is_built_in, load_reference, load_sampler
+from fairdraw._run.loading import NO_REFERENCE, is_catalogued, load_reference, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
 
 if TYPE_CHECKING:
@@ -59,18 +59,19 @@ _EXIT_CODES: dict[Outcome, int] = {
 @click.argument("targets", metavar="FILE|CODE...", nargs=-1, required=True)
 @click.option("--sampler", "spec", metavar="SPEC", help="Run this one, not what the file names.")
 @click.option("--reference", metavar="SPEC", help="Compare with this one, not with what the file names.")
+@click.option("-y", "--yes", is_flag=True, help="Import and call what the files name.")
 @colour_option
-def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | None) -> None:
+def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | None, yes: bool) -> None:
     """Run failed checks again, on the cases stored in crash files.
 
-    Each target is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. The sampler that a file names
-    is imported and called only if it comes with fairdraw, or if the file was written in this folder. Otherwise add
-    --sampler. Prints FIXED (PASSED, if another sampler had failed), FAILED, for distributions UNDECIDED, or NOT
+    Each target is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. A sampler that a file names
+    and that does not come with fairdraw is code of somebody: without -y or --sampler the command says what it would
+    import, and ends. Prints FIXED (PASSED, if another sampler had failed), FAILED, for distributions UNDECIDED, or NOT
     REPRODUCED, if the failure depended on chance and too few tries passed to call it gone. Exit code 0 if nothing
     failed, 1 if a check failed or is undecided, 12 if one was not reproduced, 3 if no check was run, 2 if a file cannot
     be replayed; then none is.
     """
-    stored = [_read(path, spec, reference) for target in targets for path in _files(target)]
+    stored = [_read(path, spec, reference, yes) for target in targets for path in _files(target)]
     for name in dict.fromkeys(one.name for one in stored):
         click.echo(f"sampler: {escaped(name)}", err=True)
     samplers = {name: or_refuse(partial(load_sampler, name)) for name in dict.fromkeys(one.name for one in stored)}
@@ -78,7 +79,7 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
     for one in stored:
         if len(stored) > 1:
             echo(f"{one.path}:")
-        outcomes.append(_replay(one, samplers[one.name], spec, reference))
+        outcomes.append(_replay(one, samplers[one.name], spec, reference, yes))
         if len(stored) > 1:
             echo()
     if len(stored) > 1:
@@ -121,10 +122,10 @@ def _files(target: str) -> list[Path]:
     return found
 
 
-def _read(path: Path, spec: str | None, reference: str | None) -> _Stored:
+def _read(path: Path, spec: str | None, reference: str | None, yes: bool) -> _Stored:
     try:
         crash = read_crash(path)
-        name = _trusted(path, crash, spec, reference)
+        name = _allowed(path, crash, spec, reference, yes)
         check = find_check(crash.check)
         case = crash.rebuild(check.suite)
     except CrashFileError as error:
@@ -132,25 +133,22 @@ def _read(path: Path, spec: str | None, reference: str | None) -> _Stored:
     return _Stored(path, crash, case, check, name)
 
 
-def _trusted(path: Path, crash: Crash, spec: str | None, reference: str | None) -> str:
-    """The sampler to be run, if the file's may run. Nothing is imported to find out."""
+def _allowed(path: Path, crash: Crash, spec: str | None, reference: str | None, yes: bool) -> str:
+    """Return the sampler to be run, or refuse to import what only the file names. Nothing is imported to find out."""
     name = crash.sampler if spec is None else spec
     if name is None:
         raise Refused(f"{path} names no sampler: it was an object of a test. Add --sampler SPEC.")
-    own = crash.is_own()
-    if spec is None and not own and not is_built_in(name):
-        raise Refused(_foreign(path, "sampler", name, "Add --sampler SPEC"))
-    compared = crash.reference
-    if reference is None and not own and compared not in (None, NO_REFERENCE) and not is_built_in(compared):
-        raise Refused(_foreign(path, "reference", compared, "Add --reference SPEC, or none"))
+    compared = None if crash.reference == NO_REFERENCE else crash.reference
+    named = {"sampler": name if spec is None else None, "reference": compared if reference is None else None}
+    code = {what: one for what, one in named.items() if one is not None and not is_catalogued(one)}
+    if code and not yes:
+        would = " and ".join(f"the {what} {escaped(one)}" for what, one in code.items())
+        remedies = " and ".join(f"--{what} SPEC" for what in code)
+        raise Refused(
+            f"{path} would import {would}, which is code: nothing of it was run. Add -y to run it, or {remedies} to "
+            "run another."
+        )
     return name
-
-
-def _foreign(path: Path, what: str, name: str, remedy: str) -> str:
-    return (
-        f"{path} was not written in this folder (or was changed since), and names the {what} {escaped(name)}, "
-        f"which is code: nothing of it was run. {remedy}."
-    )
 
 
 def escaped(text: str, most: int = 100) -> str:
@@ -159,7 +157,7 @@ def escaped(text: str, most: int = 100) -> str:
     return shlex.quote(shown if len(shown) <= most else f"{shown[:most]}... ({len(text)} characters)")
 
 
-def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: str | None) -> Outcome:
+def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: str | None, yes: bool) -> Outcome:
     """Run the check again, and print the outcome."""
     found, needed = contract_name(sampler), stored.check.contract
     if found != needed:
@@ -170,7 +168,7 @@ def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: s
     compared, _ = or_refuse(lambda: load_reference(reference or stored.crash.reference, [stored.check]))
     options = {"--sampler": spec, "--reference": reference}
     given = [word for option, value in options.items() if value is not None for word in (option, value)]
-    again = shlex.join(["fairdraw", "replay", str(stored.path), *given])
+    again = shlex.join(["fairdraw", "replay", str(stored.path), *given, *["-y"] * yes])
     session = Session(stored.name, seed=stored.crash.seed, reference=compared, crash_folder=None, command=again)
     record, tries = _run_again(stored, sampler, session)
     outcome = _report(record, stored, _why_undecided(record, stored, sampler), tries)

@@ -6,8 +6,12 @@ import subprocess
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 _OWN_TABLE = "FAIRDRAW_VLLM_VALIDATED"
 _EXIT_CODES = """\b
@@ -49,7 +53,7 @@ def validate_vllm_command(folder: Path | None, table: Path, steps: int, profile:
     """
     place = (folder or _importable()).resolve()
     release = _release(place)
-    module = import_module("fairdraw._vllm_validation.validate")  # by name: no command needs the plugin to start
+    module = _validation()
     click.echo(f"vLLM {release} in {place}: some minutes ...")
     try:
         entry, problems = module.validate(release, place, steps, profile)
@@ -59,6 +63,16 @@ def validate_vllm_command(folder: Path | None, table: Path, steps: int, profile:
     click.echo("\n".join(f"left to vLLM: {problem}" for problem in problems) or "no piece differed")
     click.echo(f"validated: {', '.join(entry['pieces']) or 'nothing'}. To use it: {_OWN_TABLE}={table.resolve()}")
     raise SystemExit(int(bool(problems)))
+
+
+def _validation() -> ModuleType:
+    """Import what validates, by name: no command needs it to start."""
+    try:
+        return import_module("fairdraw_engines._vllm_validation.validate")
+    except ModuleNotFoundError as error:
+        if error.name != "fairdraw_engines":
+            raise
+        raise click.UsageError("fairdraw-engines, which validates vLLM, is missing. Install it with pip.") from None
 
 
 def _importable() -> Path:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
 
 RECORD = Path(__file__).with_name("failing_examples.json")
-"""What `tools/failing_examples.py` writes: one row per check."""
+"""What `tools/record.py examples` writes: one row per check."""
 
 
 @dataclass(frozen=True)

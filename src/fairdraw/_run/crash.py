@@ -1,8 +1,7 @@
 """Crash files: one failing case as JSON, to be replayed after a fix or on another machine.
 
 The case of a property is the smallest batch that broke it; that of a distribution is how much was drawn, from the
-stored seed. A file is signed where it is written, so that `fairdraw replay` can tell files of this folder from foreign
-ones.
+stored seed. A file names a sampler, and a name is code: `fairdraw replay` imports it only if the user says so.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +16,6 @@ from fairdraw import __version__
 from fairdraw._core.checks import DistributionCase
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.foreign import read_json
-from fairdraw._core.signature import is_signed, sign
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +43,6 @@ class Crash:
         case: `to_json()` of the case.
         seed: Of the session that found it; statistical checks draw from it; the case of a property needs no seed.
         repeats: Of the tries right after the case was found, how many failed, and their number; `None` if all failed.
-        signature: Of all other fields; empty until it is written, and where no key can be kept.
     """
 
     sampler: str | None
@@ -59,17 +54,13 @@ class Crash:
     effect: str
     suite_version: str = field(default=__version__)
     repeats: list[int] | None = None
-    signature: str = field(default="", compare=False)
 
     def text(self) -> str:
-        """The file's text without its signature; without `repeats` if all failed, as older releases wrote it."""
-        left_out = {"signature", "repeats"} if self.repeats is None else {"signature"}
-        fields = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+        """Return the file's text; without `repeats` if all failed."""
+        fields = dataclasses.asdict(self)
+        if self.repeats is None:
+            del fields["repeats"]
         return json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, **fields}, indent=1)
-
-    def is_own(self) -> bool:
-        """Whether this account wrote it in the current directory, and it was not changed since."""
-        return is_signed(self.text(), self.signature)
 
     def rebuild(self, suite: str = "properties") -> Any:  # Any: a case of the contract, or a `DistributionCase`
         """The case, after building what it describes once.
@@ -95,10 +86,7 @@ class Crash:
 
 
 def write_crash(folder: Path, crash: Crash) -> Path:
-    """Write `crash`, signed, into `folder` under a name made of its content.
-
-    An existing file is never overwritten. A file with the same content and no signature of this folder (a copy) is
-    signed, as the failure was now seen here, too.
+    """Write `crash` into `folder` under a name made of its content. An existing file is never overwritten.
 
     Raises:
         OSError: If it cannot be written.
@@ -107,33 +95,13 @@ def write_crash(folder: Path, crash: Crash) -> Path:
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{crash.check}-{digest}.json"
-    signed = dataclasses.replace(crash, signature=sign(text))
-    content = json.dumps({**json.loads(text), "signature": signed.signature}, indent=1) + "\n"
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(content)
+            file.write(text + "\n")
     except FileExistsError:
-        known = _known(path)
-        if known is None or known.text() != text:
+        if path.read_bytes() != (text + "\n").encode():
             raise
-        if not known.is_own():
-            _replace(path, content)
     return path
-
-
-def _known(path: Path) -> Crash | None:
-    """The crash that `path` holds; `None` if it is something else."""
-    try:
-        return read_crash(path)
-    except CrashFileError:
-        return None
-
-
-def _replace(path: Path, content: str) -> None:
-    """Replace the file by `content` atomically."""
-    fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    fresh.write_text(content, encoding="utf-8")
-    os.replace(fresh, path)
 
 
 def read_crash(path: Path) -> Crash:
@@ -180,7 +148,6 @@ def _typed(crash: Crash) -> Crash:
         "seed": int,
         "effect": str,
         "suite_version": str,
-        "signature": str,
         "repeats": (list, type(None)),
     }
     if isinstance(crash.repeats, list) and not (

@@ -28,7 +28,7 @@ from fairdraw._core.pulse import SamplerHangs
 from fairdraw._core.wrapping import unwrapped
 from fairdraw._run.case_features import asked_for
 from fairdraw._run.crash import NUM_REPEATS, Crash, write_crash
-from fairdraw._run.loading import last_line
+from fairdraw._run.loading import NO_REFERENCE, is_catalogued, last_line
 
 if TYPE_CHECKING:
     from hypothesis.errors import FlakyFailure
@@ -250,9 +250,11 @@ def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, s
     search = _search(check, session)
     if not crash_file:
         return {"command": search}
-    replay = shlex.join(["fairdraw", "replay", crash_file])
     if session.spec is None:  # an object of a test: only the user knows where it comes from (`_by_hand`)
         return {"command": search}
+    named = [session.spec, *filter(None, [session.reference_spec])]
+    is_code = not all(map(is_catalogued, {*named} - {NO_REFERENCE}))
+    replay = shlex.join(["fairdraw", "replay", crash_file, *["-y"] * is_code])
     # The command line would not choose the same part of a profile again: it depends on the time budget.
     return {"command": replay, "search": search if session.profile.scale == 1 else ""}
 

@@ -49,7 +49,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 NO_REFERENCE = "none"
 """The value of `--reference` that switches differential checks off."""
 
-_ADAPTERS = Path(__file__).parent / "adapters"
+_LOADER = Path(__file__).parents[1] / "adapters" / "__init__.py"
 
 
 class CannotStart(Exception):
@@ -74,7 +74,7 @@ def all_checks(only: str | None = None, contract: str | None = None) -> tuple[An
 
 
 def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySampler:
-    """The sampler called `spec`: a built-in or registered name, `pkg.module:factory`, or the address of a server.
+    """Return the sampler called `spec`: a name of a catalogue, `pkg.module:factory`, or the address of a server.
 
     Args:
         settings: How a server is asked.
@@ -85,7 +85,7 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     if is_address(spec):
         return _connected(spec, settings or ServerSettings())
     # By name, not by an import statement: no layer of the suite depends on the adapters.
-    adapters = importlib.import_module("fairdraw._adapters")
+    adapters = importlib.import_module("fairdraw.adapters")
     sampler, before = None, read_state()
     own, folder = os.getpid(), Path.cwd()
     try:
@@ -150,21 +150,23 @@ def _connected(spec: str, settings: ServerSettings) -> AnySampler:
     return found
 
 
-def is_built_in(spec: str) -> bool:
-    """Whether `spec` names a built-in sampler, whose code comes with fairdraw."""
-    adapters = importlib.import_module("fairdraw._adapters")
-    return spec in adapters.BUILT_IN or spec in adapters.ALIASES
+def is_catalogued(spec: str) -> bool:
+    """Whether `spec` names a sampler of fairdraw or of another installed package; a path may name any code."""
+    adapters = importlib.import_module("fairdraw.adapters")
+    return spec in adapters.ALIASES or spec in adapters.known_names()
 
 
 def sampler_lines() -> list[str]:
-    """Every built-in sampler with its note, then the aliases and the names that other packages registered."""
-    adapters = importlib.import_module("fairdraw._adapters")  # as above
-    width = max(map(len, adapters.BUILT_IN))
-    registered = [name for name in adapters.known_names() if name not in adapters.BUILT_IN]
+    """Return every sampler with its note, then the aliases, and what is wrong with packages that are left out."""
+    adapters = importlib.import_module("fairdraw.adapters")  # as above
+    found = adapters.find_catalogues()
+    width = max(map(len, found.rows))
+    more = [] if adapters.ENGINES in found.packages else ["Samplers of other projects: pip install fairdraw-engines"]
     return [
-        *(f"{name:{width}}  {row.note}" for name, row in adapters.BUILT_IN.items()),
+        *(f"{name:{width}}  {one_line(row.note)}" for name, row in found.rows.items()),
         *(f"{alias:{width}}  the same as {name}" for alias, name in adapters.ALIASES.items()),
-        *(f"{name:{width}}  registered by an installed package" for name in registered),
+        *more,
+        *(f"Left out: {fault}" for fault in found.faults),
     ]
 
 
@@ -318,9 +320,9 @@ def last_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException | None) -> str:
-    """` (file:line in function)` of the frame that raised, if it is in somebody's file and not in the adapters."""
+    """` (file:line in function)` of the frame that raised, if it is in somebody's file and not in what loads them."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
-    if not frames or not Path(frames[-1].filename).is_file() or Path(frames[-1].filename).parent == _ADAPTERS:
+    if not frames or not Path(frames[-1].filename).is_file() or Path(frames[-1].filename) == _LOADER:
         return ""
     path = Path(frames[-1].filename)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -6,7 +6,7 @@ Importing this package is free: torch is needed only once a batch exists.
 from __future__ import annotations
 
 from fairdraw.protocols._arrays import ArrayNamespace, with_arrays
-from fairdraw.protocols._capabilities import AnySampler, Capabilities, Capability
+from fairdraw.protocols._capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw.protocols._filters import (
     LOGIT_FILTERS,
     FilterBatch,
@@ -160,6 +160,7 @@ __all__ = [
     "GrammarBatch",
     "GrammarMasker",
     "GrammarRequest",
+    "KnownDefect",
     "LiveBatch",
     "LiveRequest",
     "LogitsBatch",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+KnownDefect = str | dict[str, Any]  # Any: a reason, and cases
+"""A value of `known_defects`: why a sampler fails a check, or a table of `reason` and `cases`."""
 
 
 class Capability(StrEnum):

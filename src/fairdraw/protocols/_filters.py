@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
-from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._capabilities import Capabilities, Capability, KnownDefect
 from fairdraw.protocols._rejection import SeededNoise
 
 if TYPE_CHECKING:
@@ -213,6 +213,7 @@ class FunctionLogitsFilterer:
     device: str = "cpu"
     capabilities: Capabilities = field(default_factory=Capabilities)
     contract: Literal["filters"] = "filters"
+    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
 
     def filter_logits(self, batch: FilterBatch, noise: SeededNoise) -> FilterResult:
         answer = self.function(batch, noise)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
-from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._capabilities import Capabilities, Capability, KnownDefect
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -177,6 +177,7 @@ class FunctionGrammarMasker:
     capabilities: Capabilities = field(default_factory=Capabilities)
     columns_beyond: Beyond = "kept"
     contract: Literal["grammar"] = "grammar"
+    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
 
     def apply_bitmask(self, batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         return self.function(batch)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
-from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._capabilities import Capabilities, Capability, KnownDefect
 from fairdraw.protocols._sampling import SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ class FunctionLogprobsSampler:
     capabilities: Capabilities = field(default_factory=Capabilities)
     rank_ties: RankTies = RankTies.LAST
     contract: Literal["logprobs"] = "logprobs"
+    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
 
     def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
         return self.function(batch)

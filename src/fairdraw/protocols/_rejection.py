@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
-from fairdraw.protocols._capabilities import Capabilities
+from fairdraw.protocols._capabilities import Capabilities, KnownDefect
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +74,14 @@ class SpecDecodeBatch(Batch):
         import torch
 
         return self.target_logits.softmax(dim=-1, dtype=torch.float32).contiguous()
+
+    def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        """Return the tokens that each request emits as the tensor that `verify` returns."""
+        import torch
+
+        width = self.max_spec_len + 1
+        filled = [[*row, *[PLACEHOLDER_TOKEN_ID] * (width - len(row))] for row in rows]
+        return torch.tensor(filled, dtype=torch.int32, device=self.device)
 
     def token_slice(self, request: int) -> slice:
         """Rows of `request` in every per-token tensor."""
@@ -271,6 +279,7 @@ class FunctionSampler:
     device: str = "cpu"
     capabilities: Capabilities = field(default_factory=Capabilities)
     contract: Literal["rejection"] = "rejection"
+    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
     propose: ProposeFunction | None = field(default=None, kw_only=True)
     trim: TrimFunction | None = field(default=None, kw_only=True)
 

@@ -22,6 +22,11 @@ class Rounding(StrEnum):
     """As `VLLM_TORCH`, but a positive logit is divided by the repetition penalty, as by vLLM's CUDA kernel, and which
     of equal logits a filter keeps is open: torch's sort on a GPU is not stable."""
 
+    @classmethod
+    def of_vllm(cls, device: str) -> Rounding:
+        """Return the rounding of vLLM's operations on `device`."""
+        return cls.VLLM_TORCH if device == "cpu" else cls.VLLM_CUDA
+
 
 def rounding_of(subject: object) -> Rounding:
     """What `subject` declares.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
-from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._capabilities import Capabilities, Capability, KnownDefect
 from fairdraw.protocols._rejection import Drafted, SeededNoise
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class FunctionTokenSampler:
     capabilities: Capabilities = field(default_factory=Capabilities)
     filters: FilterPolicy = field(default_factory=FilterPolicy)
     contract: Literal["sampling"] = "sampling"
+    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
 
     def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32 | int64
         return self.function(batch, noise)

@@ -1,0 +1,106 @@
+"""Bitmask kernels of xgrammar, llguidance and SGLang.
+
+Tried: `xgrammar` 0.2.8, `llguidance` 1.9.1, `sglang` 0.5.23. Each is called with the batch's tensors and writes in
+place. Kernels in Triton run interpreted without a GPU; xgrammar's asks CUDA for its number of processors, which a shim
+answers then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from importlib import metadata
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
+from unittest import mock
+
+import torch
+
+from fairdraw.adapters import quiet_imports, triton_is_interpreted
+from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker
+from fairdraw_engines._sglang import load_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from fairdraw.adapters import SamplerRow
+
+
+def xgrammar(
+    row: SamplerRow, device: str, *, backend: Literal["cpu", "torch_native", "triton"] = "cpu"
+) -> FunctionGrammarMasker:
+    """Return `apply_token_bitmask_inplace`; it leaves columns beyond the bitmask, as documented, and warns of them."""
+    slow = backend == "triton" and triton_is_interpreted(device)
+    with quiet_imports():
+        library = importlib.import_module("xgrammar")
+
+    def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        indices = None if batch.indices is None else batch.indices.tolist()
+        with warnings.catch_warnings(), _as_on_a_gpu(slow):
+            warnings.simplefilter("ignore")
+            library.apply_token_bitmask_inplace(batch.logits, batch.bitmask, indices=indices, backend=backend)
+        return batch.logits
+
+    name = f"{row.name.partition('/')[2]} {metadata.version('xgrammar')}"
+    return _masker(row, name, apply, device, slow=slow)
+
+
+def _as_on_a_gpu(is_needed: bool) -> Any:  # Any: a context
+    """Pretend a GPU of two processors, so that their loops over work are run, too."""
+    properties = SimpleNamespace(multi_processor_count=2, gcnArchName="")
+    if not is_needed:
+        return mock.patch.dict({})
+    return mock.patch.object(torch.cuda, "get_device_properties", return_value=properties)
+
+
+def llguidance(row: SamplerRow, device: str, *, numpy: bool = False) -> FunctionGrammarMasker:
+    """Return `apply_token_bitmask_inplace` of `llguidance.torch`, or of `llguidance.numpy`; columns beyond are
+    forbidden."""
+    name = f"{row.name.partition('/')[2]} {metadata.version('llguidance')}"
+    with quiet_imports():
+        module = importlib.import_module(f"llguidance.{'numpy' if numpy else 'torch'}")
+
+    def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        given = (batch.logits, batch.bitmask)
+        if numpy:
+            module.apply_token_bitmask_inplace(*(tensor.numpy() for tensor in given))
+        else:
+            with torch.compiler.set_stance(
+                "force_eager"
+            ):  # its kernel is compiled by a decorator; the code is the same
+                module.apply_token_bitmask_inplace(*given)
+        return batch.logits
+
+    return _masker(row, name, apply, device, beyond="forbidden")
+
+
+_SGLANG_FILE = "sglang/kernels/ops/grammar/bitmask_ops.py"
+
+
+def sglang(row: SamplerRow, device: str) -> FunctionGrammarMasker:
+    """Return `apply_token_bitmask_inplace_triton`, an older copy of xgrammar's; its file is loaded by itself."""
+    slow = triton_is_interpreted(device)
+    cores = SimpleNamespace(get_device_core_count=lambda: 2 if slow else 132)
+    with mock.patch.dict("sys.modules", {"sglang.srt.utils": cores}):
+        kernel = load_file(_SGLANG_FILE).apply_token_bitmask_inplace_triton
+
+    def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        kernel(batch.logits, batch.bitmask, None if batch.indices is None else batch.indices.tolist())
+        return batch.logits
+
+    return _masker(row, f"sglang {metadata.version('sglang')}", apply, device, slow=slow)
+
+
+def _masker(
+    row: SamplerRow,
+    name: str,
+    apply: Callable[[BitmaskBatch], Tensor],
+    device: str,
+    *,
+    beyond: Literal["kept", "forbidden"] = "kept",
+    slow: bool = False,
+) -> FunctionGrammarMasker:
+    known = row.known_defects()
+    return FunctionGrammarMasker(name, apply, None, device, row.capabilities(slow=slow), beyond, known_defects=known)

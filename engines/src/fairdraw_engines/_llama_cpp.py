@@ -1,0 +1,135 @@
+"""The samplers of llama.cpp (PyPI `xllamacpp`, tried: 2026.10.11549), through their C interface.
+
+The package is an extension module that exports llama.cpp's C functions, so ctypes calls them and no model is loaded.
+A request gets the samplers of `common_sampler_init`, in its order: top-k, top-p, min-p, temperature, `dist`; at
+temperature 0 the largest logit alone is left. `dist` has the random numbers, and is kept from step to step.
+
+llama.cpp's seeds have 32 bits, and the largest stands for a random one; a request's seed is hashed to one of the
+others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_bool, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from functools import cache, partial
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from fairdraw.adapters import UnusableRelease, derive_seed
+from fairdraw.protocols import FilterPolicy, FunctionTokenSampler, RaceNoise
+from fairdraw_engines._bare import release_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw.adapters import SamplerRow
+    from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
+
+_TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""`llama_token_data`"""
+_ARGUMENTS: dict[str, tuple[type, ...]] = {
+    "top_k": (c_int32,),
+    "top_p": (c_float, c_size_t),
+    "min_p": (c_float, c_size_t),
+    "temp": (c_float,),
+    "dist": (c_uint32,),
+}
+"""Arguments of `llama_sampler_init_NAME`."""
+
+
+class _Tokens(Structure):
+    """`llama_token_data_array`"""
+
+    _fields_ = (("data", c_void_p), ("size", c_size_t), ("selected", c_int64), ("sorted", c_bool))
+
+
+class _Sampler:
+    """A `llama_sampler`, freed with this object."""
+
+    def __init__(self, library: ctypes.CDLL, name: str, *arguments: float) -> None:
+        self.library, self.pointer = library, getattr(library, f"llama_sampler_init_{name}")(*arguments)
+
+    def __del__(self) -> None:
+        self.library.llama_sampler_free(self.pointer)
+
+    def apply(self, tokens: _Tokens) -> None:
+        self.library.llama_sampler_apply(self.pointer, byref(tokens))
+
+
+def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
+    """Return the samplers of the installed xllamacpp; the name carries its release. They run on the CPU.
+
+    Raises:
+        ModuleNotFoundError: If xllamacpp is missing.
+        UnusableRelease: If it has no such functions.
+    """
+    name, defects = f"llama.cpp (xllamacpp {release_of('xllamacpp')})", row.known_defects()
+    policy = FilterPolicy(("top_k", "top_p", "min_p"), temperature="last", top_k_ties="some")
+    sample = partial(_sample, load_library())
+    return FunctionTokenSampler(name, sample, None, "cpu", row.capabilities(), policy, known_defects=defects)
+
+
+@cache
+def load_library() -> ctypes.CDLL:
+    """Return the package's shared library, with the types of the functions that are called; the package is not
+    imported."""
+    spec = util.find_spec("xllamacpp")
+    folders = (spec and spec.submodule_search_locations) or ()
+    path = next((path for folder in folders for path in Path(folder).glob("xllamacpp*.so")), None)
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, types in _ARGUMENTS.items():
+            _declare(getattr(library, f"llama_sampler_init_{name}"), *types, result=c_void_p)
+        _declare(library.llama_sampler_apply, c_void_p, POINTER(_Tokens))
+        _declare(library.llama_sampler_free, c_void_p)
+    except (OSError, AttributeError) as error:
+        rule = f"xllamacpp {release_of('xllamacpp')} has no such library: {error}"
+        raise UnusableRelease(rule, "Install the release of constraints.txt") from error
+    return library
+
+
+def _declare(function: Any, *types: type, result: type | None = None) -> None:  # Any: ctypes' function pointer
+    function.argtypes, function.restype = types, result
+
+
+def _sample(library: ctypes.CDLL, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    assert not isinstance(noise, RaceNoise)  # unsupported
+    return torch.tensor([_token(library, batch, i, _dist(library, noise, i)) for i in range(batch.batch_size)])
+
+
+def _dist(library: ctypes.CDLL, noise: SeededNoise, request: int) -> _Sampler:
+    """Return each request's own sampler, by its seed or by one hashed from the call's; it goes on from step to step."""
+    key = f"llama.cpp {request}"
+    if key not in noise.kept:
+        own = noise.request_seeds.get(request)
+        seed = derive_seed("llama.cpp", noise.seed, request) if own is None else derive_seed("llama.cpp", own)
+        noise.kept[key] = _Sampler(library, "dist", seed % (2**32 - 1))
+    return cast("_Sampler", noise.kept[key])
+
+
+def _token(library: ctypes.CDLL, batch: SamplingBatch, request: int, dist: _Sampler) -> int:
+    data = np.empty(batch.vocab_size, _TOKEN)
+    data["id"], data["logit"] = np.arange(batch.vocab_size), batch.logits[request].float().numpy()
+    tokens = _Tokens(data.ctypes.data, batch.vocab_size, -1, False)
+    for sampler in (*_filters(library, batch, request), dist):
+        sampler.apply(tokens)
+    return int(data["id"][tokens.selected])
+
+
+def _filters(library: ctypes.CDLL, batch: SamplingBatch, request: int) -> list[_Sampler]:
+    """Return the filters of the request's parameters; a filter that keeps at least one token, as llama.cpp's default
+    says."""
+    chain = []
+    if batch.top_k is not None:
+        chain.append(_Sampler(library, "top_k", int(batch.top_k[request])))
+    if batch.top_p is not None:
+        chain.append(_Sampler(library, "top_p", float(batch.top_p[request]), 1))
+    if batch.min_p is not None:
+        chain.append(_Sampler(library, "min_p", float(batch.min_p[request]), 1))
+    temperature = 0.0 if bool(batch.is_greedy[request]) else float(batch.temperature[request])
+    return [*chain, _Sampler(library, "temp", temperature)]

@@ -1,0 +1,138 @@
+"""The chain rejection sampler of SGLang (PyPI `sglang`, tried: 0.5.23), a Triton kernel; interpreted without a GPU.
+
+`chain_speculative_sampling_triton` gets probabilities, a uniform per draft and one more per request, by which it draws
+the last token from the inverse CDF. Every request of a call has the same number of drafts, so requests are grouped by
+it. The bonus token is drawn from a row that allows the batch's bonus token alone; n-gram drafts get one-hot rows. With
+explicit noise the last uniform is `exp(-e)` of the request's first exponential `e`, which is uniform.
+
+Importing the package needs CUDA; the kernel's file needs triton alone and is loaded by itself, so that
+`pip install --no-deps sglang` is enough (39 MB to download).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import metadata, util
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairdraw.adapters import quiet_floats, quiet_imports, triton_is_interpreted
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SpecDecodeBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from fairdraw.adapters import SamplerRow
+
+_FILE = "sglang/kernels/ops/speculative/reject_sampling.py"
+_LARGEST_UNIFORM = 1 - 2.0**-24
+"""The largest that `torch.rand` draws as float32."""
+
+
+def make(row: SamplerRow, device: str, *, block_verification: bool = False) -> FunctionSampler:
+    """Return the kernel of the installed SGLang; its name carries the release.
+
+    Args:
+        block_verification: Verify drafts jointly, as Sun et al. (2024), arXiv:2403.10444, do.
+
+    Raises:
+        ModuleNotFoundError: If sglang or triton is missing.
+        RuntimeError: If triton was imported for a GPU and there is none.
+    """
+    interpreted = triton_is_interpreted(device)
+    function: Callable[..., None] = load_file(_FILE).chain_speculative_sampling_triton
+    kernel = partial(function, block_verification=block_verification)
+    name = f"{row.name.partition('/')[2]} {metadata.version('sglang')}"
+    capabilities = row.capabilities(slow=interpreted)
+    return FunctionSampler(name, partial(verify, kernel), device, capabilities, known_defects=row.known_defects())
+
+
+def load_file(name: str) -> Any:  # Any: a module of theirs
+    """Return one file of the installed package, without the imports of the package around it."""
+    try:
+        files = metadata.files("sglang") or []
+    except metadata.PackageNotFoundError as error:
+        raise ModuleNotFoundError("No module named 'sglang'", name="sglang") from error
+    path = next((file.locate() for file in files if file.as_posix() == name), None)
+    spec = None if path is None else util.spec_from_file_location(f"sglang_{name.rpartition('/')[2][:-3]}", str(path))
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"sglang {metadata.version('sglang')} has no {name}", name="sglang")
+    module = util.module_from_spec(spec)
+    with quiet_imports():
+        spec.loader.exec_module(module)
+    return module
+
+
+def verify(
+    kernel: Callable[..., None], batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Call `kernel`, a verification of chains by SGLang's arguments, once per number of drafts."""
+    uniforms, last_uniforms = _uniforms(batch, noise)
+    target_probs, draft_probs = batch.target_probs(), _draft_probs(batch)
+    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
+    starts = counts.cumsum(0) - counts
+    shape = (batch.batch_size, batch.max_spec_len + 1)
+    output = torch.full(shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=batch.device)
+    for count in sorted(set(batch.num_draft_tokens)):
+        requests = (counts == count).nonzero()[:, 0]
+        rows = starts[requests, None] + torch.arange(count, device=batch.device)
+        bonus = torch.nn.functional.one_hot(batch.bonus_token_ids[requests].long(), batch.vocab_size).float()
+        output[requests, : count + 1] = _call(
+            kernel,
+            batch.draft_token_ids[rows],
+            torch.cat([target_probs[rows], bonus], 1),
+            draft_probs[rows],
+            torch.nn.functional.pad(uniforms[rows], (0, 1)),
+            last_uniforms[requests],
+        )
+    return output
+
+
+def _call(
+    kernel: Callable[..., None],
+    drafts: Tensor,  # [batch_size, num_drafts] int32
+    target_probs: Tensor,  # [batch_size, num_drafts + 1, vocab_size] float32
+    draft_probs: Tensor,  # [batch_size, num_drafts, vocab_size] float32
+    uniforms: Tensor,  # [batch_size, num_drafts + 1] float32
+    last_uniforms: Tensor,  # [batch_size] float32
+) -> Tensor:  # [batch_size, num_drafts + 1] int32
+    """Call the kernel once, as `eagle_utils.py` does: slot 0 is the token before the drafts."""
+    slots = torch.arange(uniforms.numel(), device=drafts.device).view(uniforms.shape)
+    tokens = torch.full(uniforms.shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=drafts.device)
+    accepted = torch.empty(len(drafts), dtype=torch.int32, device=drafts.device)
+    with quiet_floats():
+        kernel(
+            predicts=tokens,
+            accept_index=torch.full_like(tokens, -1),
+            accept_token_num=accepted,
+            candidates=torch.nn.functional.pad(drafts.long(), (1, 0)),
+            retrive_index=slots,
+            retrive_next_token=None,
+            retrive_next_sibling=None,
+            uniform_samples=uniforms,
+            uniform_samples_for_final_sampling=last_uniforms,
+            target_probs=target_probs,
+            draft_probs=draft_probs,
+            threshold_single=1.0,
+            threshold_acc=1.0,
+            deterministic=True,
+        )
+    return tokens
+
+
+def _uniforms(batch: SpecDecodeBatch, noise: Noise) -> tuple[Tensor, Tensor]:  # [num_tokens], [batch_size] float32
+    """Return one uniform per draft, and one per request for its last token."""
+    if not isinstance(noise, ExplicitNoise):
+        drawn = torch.rand(batch.num_tokens + batch.batch_size, device=batch.device)
+        return drawn[: batch.num_tokens], drawn[batch.num_tokens :]
+    last = (-noise.exponentials[:, 0]).exp()
+    return noise.uniforms.float().clamp(max=_LARGEST_UNIFORM), last.clamp(max=_LARGEST_UNIFORM)
+
+
+def _draft_probs(batch: SpecDecodeBatch) -> Tensor:  # [num_tokens, vocab_size] float32
+    if batch.draft_probs is not None:
+        return batch.draft_probs
+    return torch.nn.functional.one_hot(batch.draft_token_ids.long(), batch.vocab_size).float()

@@ -1,0 +1,80 @@
+"""The token sampler of SGLang (PyPI `sglang`, tried: 0.5.23): the functions of its backend `pytorch`.
+
+`srt/layers/sampler.py` is imported by itself, since the package around it needs CUDA. Where no request filters, it
+draws by `sampling_from_probs_torch`, else by `top_k_top_p_min_p_sampling_from_probs_torch`. A greedy request has top-k
+1 and temperature 1, as `SamplingParams` makes it, and a batch that is all greedy takes the argmax. Every filter looks
+at the unfiltered distribution.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairdraw.protocols import FilterPolicy, FunctionTokenSampler, RaceNoise
+from fairdraw_engines._bare import import_bare, release_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw.adapters import SamplerRow
+    from fairdraw.protocols import SamplingBatch, SamplingNoise
+
+_FILE = "sglang.srt.layers.sampler"
+_POLICY = FilterPolicy(("top_k", "top_p", "min_p"), joint=True, top_k_ties="some")
+
+
+def _no(*arguments: object) -> bool:
+    return False
+
+
+_DEVICES = ("is_cuda", "is_gfx1250_supported", "is_hip", "is_musa", "is_npu", "is_xpu", "get_bool_env_var")
+_STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
+    "sglang.kernels.ops.sampling": {"softmax": None},
+    "sglang.kernels.ops.sampling.murmur_hash": {"murmur_hash32": None},
+    "sglang.srt.arg_groups.choices": {"BUILT_IN_SAMPLING_BACKENDS": ()},
+    "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": _no},
+    "sglang.srt.layers.logits_processor": dict.fromkeys(
+        ("LogitsProcessorOutput", "SamplingMaskOutput", "SamplingMaskStatus"), object
+    ),
+    "sglang.srt.layers.logprob_processor": {"OutputLogprobProcessor": object},
+    "sglang.srt.runtime_context": dict.fromkeys(("get_exec", "get_parallel", "get_server_args"), _no),
+    "sglang.srt.sampling.sampling_batch_info": {"SamplingBatchInfo": object},
+    "sglang.srt.sampling.sampling_params": {"TOP_K_ALL": 1 << 30},
+    "sglang.srt.utils.async_probe": dict.fromkeys(("maybe_detect_nan", "sanitize_nan_logits"), _no),
+    "sglang.srt.utils.common": dict.fromkeys(_DEVICES, _no),
+    "sglang.utils": {"LazyImport": object},
+}
+
+
+def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
+    """Return the sampler of the installed SGLang; the name carries the release."""
+    name, sample = f"sglang {release_of('sglang')}", partial(_sample, _load())
+    defects = row.known_defects()
+    return FunctionTokenSampler(name, sample, None, device, row.capabilities(), _POLICY, known_defects=defects)
+
+
+@cache
+def _load() -> Any:  # Any: a module of another project
+    return import_bare(_FILE, stubs=_STUBS)[0]
+
+
+def _sample(sampler: Any, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64 | int32
+    assert not isinstance(noise, RaceNoise)  # unsupported
+    logits, greedy = batch.logits.float(), batch.is_greedy
+    if bool(greedy.all()):
+        return logits.argmax(-1)
+    probs = (logits / torch.where(greedy, 1.0, batch.temperature)[:, None]).softmax(-1)
+    one = torch.ones_like(batch.temperature)
+    top_k = one.int() * batch.vocab_size if batch.top_k is None else batch.top_k.clamp(max=batch.vocab_size)
+    top_k = torch.where(greedy, 1, top_k)
+    top_p, min_p = one if batch.top_p is None else batch.top_p, 0 * one if batch.min_p is None else batch.min_p
+    if bool((top_k >= batch.vocab_size).all() & (top_p >= 1).all() & (min_p <= 0).all()):
+        tokens: Tensor = sampler.sampling_from_probs_torch(probs)
+        return tokens
+    filtered = sampler.top_k_top_p_min_p_sampling_from_probs_torch
+    max_top_k = int(top_k.max())
+    tokens = filtered(probs, top_k, top_p, min_p, bool((min_p > 0).any()), None, batch.positions, max_top_k=max_top_k)
+    return tokens

@@ -1,0 +1,177 @@
+"""Samplers of Hugging Face transformers (PyPI `transformers`, tried: 5.23.0).
+
+`transformers.generation.utils._speculative_sampling` verifies one sequence, and draws the bonus token itself: it gets a
+last row that allows the batch's bonus token alone, or the row that the bonus token is to be drawn from. Its drafter is
+what an assistant model's `generate` does with a row of logits: the temperature's warper, softmax, `torch.multinomial`,
+request by request; the warped row travels with the draft. Logits warpers take one value for all rows, so they are made
+per request, in the order of `generate`; then softmax and `torch.multinomial`, or argmax if the request is greedy.
+
+Both draw with `torch.multinomial`, which for one token is an exponential race inside ATen; with explicit noise the race
+is run on the exponentials handed in.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from fairdraw.adapters import inject_noise, quiet_imports
+from fairdraw.protocols import (
+    Drafted,
+    ExplicitNoise,
+    FilterPolicy,
+    FunctionSampler,
+    FunctionTokenSampler,
+    Noise,
+    RaceNoise,
+    SpecDecodeBatch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from fairdraw.adapters import SamplerRow
+    from fairdraw.protocols import DraftStep, SamplingBatch, SamplingNoise, SeededNoise
+
+
+def speculative_sampling(row: SamplerRow, device: str) -> FunctionSampler:
+    """Return transformers' function behind the suite's `verify`; its name carries the release."""
+    with quiet_imports():
+        import transformers
+        from transformers.generation import logits_process
+        from transformers.generation.utils import _speculative_sampling
+
+    function, drafter = partial(_verify, _speculative_sampling), partial(_propose, logits_process)
+    name, defects = f"transformers {transformers.__version__}", row.known_defects()
+    return FunctionSampler(name, function, device, row.capabilities(), propose=drafter, known_defects=defects)
+
+
+def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
+    """Return the warpers of the installed transformers; the name carries the release."""
+    with quiet_imports():
+        import transformers
+        from transformers.generation import logits_process
+
+    function = partial(_sample, logits_process)
+    name, defects = f"transformers warpers {transformers.__version__}", row.known_defects()
+    policy = FilterPolicy(order=("top_k", "top_p", "min_p"))
+    return FunctionTokenSampler(name, function, None, device, row.capabilities(), policy, known_defects=defects)
+
+
+def _verify(
+    speculative_sampling: Callable[..., tuple[Tensor, Tensor]], batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    rows = []
+    for i, count in enumerate(batch.num_draft_tokens):
+        if count == 0:  # generate then samples as without drafts: the bonus token
+            rows.append([int(batch.bonus_token_ids[i])])
+            continue
+        with multinomial_noise(noise.select(batch, [i]) if isinstance(noise, ExplicitNoise) else None):
+            tokens, _ = speculative_sampling(*_arguments(batch, i))
+        rows.append(tokens[0].tolist())
+    return batch.padded(rows)
+
+
+def _arguments(batch: SpecDecodeBatch, request: int) -> tuple[Tensor, Tensor, int, Tensor]:
+    """Return draft tokens, logits of the draft, their number, logits of the target with the row of the bonus token."""
+    own = batch.token_slice(request)
+    assert batch.draft_probs is not None  # one-hot drafts are unsupported
+    target_logits = torch.cat([batch.target_logits[own].float(), _bonus_row(batch, request)])
+    draft_logits = batch.draft_probs[own].log()
+    return batch.draft_token_ids[own].long()[None], draft_logits[None], own.stop - own.start, target_logits[None]
+
+
+def _bonus_row(batch: SpecDecodeBatch, request: int) -> Tensor:  # [1, vocab_size] float32
+    """Return what `generate` draws the bonus token from."""
+    if batch.bonus_logits is not None:
+        return batch.bonus_logits[request : request + 1].float()
+    row = torch.full((1, batch.vocab_size), -torch.inf, device=batch.device)
+    row[0, batch.bonus_token_ids[request].long()] = 0
+    return row
+
+
+def _propose(warpers: Any, step: DraftStep, noise: SeededNoise) -> Drafted:  # Any: a module of theirs
+    """Return a draft of every request, and what it was drawn from. Its drafter makes no greedy drafts beside random
+    ones."""
+    scores = []
+    for row, temperature in zip(step.draft_logits.float(), step.temperature.tolist(), strict=True):
+        scores.append(warpers.TemperatureLogitsWarper(temperature)(None, row[None]))
+    probs = torch.cat(scores).softmax(-1)
+    tokens = torch.cat([torch.multinomial(row, 1) for row in probs])
+    return Drafted(tokens.int(), probs)
+
+
+def multinomial_noise(noise: ExplicitNoise | None) -> AbstractContextManager[object]:
+    """Let `torch.rand_like` give the uniforms and `torch.multinomial` draws by the exponentials of `noise`."""
+    return nullcontext() if noise is None else _MultinomialNoise(noise)
+
+
+class _MultinomialNoise(TorchFunctionMode):
+    """Uniforms are injected; `multinomial` is run as the race that it is, on exponentials that are injected."""
+
+    def __init__(self, noise: ExplicitNoise) -> None:
+        super().__init__()
+        self.injection = inject_noise(noise, required=bool(noise.uniforms.numel()))
+
+    def __enter__(self) -> _MultinomialNoise:
+        self.injection.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return self
+
+    def __exit__(self, *error: Any) -> None:  # Any: the three arguments of every such method
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # as above
+        self.injection.__exit__(*error)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),  # Any: arguments of whatever function is called
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        if func is torch.multinomial:
+            return _race(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _race(probs: Tensor, num_samples: int, generator: None = None) -> Tensor:  # [rows, vocab_size] -> [rows, 1] int64
+    """Draw one token as `torch.multinomial` does, as ATen computes it: a test compares them."""
+    if num_samples != 1 or not bool((probs >= 0).all() & probs.isfinite().all() & (probs.sum() > 0)):
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+    return (probs / torch.empty_like(probs).exponential_()).argmax(-1, keepdim=True)
+
+
+def _sample(
+    warpers: Any, batch: SamplingBatch, noise: SamplingNoise
+) -> Tensor:  # [batch_size] int64  # Any: a module of theirs
+    return torch.cat([_token(warpers, batch.select([i]), _noise_of(noise, i)) for i in range(batch.batch_size)])
+
+
+def _noise_of(noise: SamplingNoise, request: int) -> SamplingNoise:
+    return noise.select([request]) if isinstance(noise, RaceNoise) else noise
+
+
+def _token(warpers: Any, request: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [1] int64  # Any: as above
+    scores = request.logits.float()
+    if bool(request.is_greedy):
+        return scores.argmax(-1)
+    chain = [warpers.TemperatureLogitsWarper(float(request.temperature))]
+    if request.top_k is not None:
+        chain.append(warpers.TopKLogitsWarper(int(request.top_k)))
+    if request.top_p is not None and float(request.top_p) < 1:
+        chain.append(warpers.TopPLogitsWarper(float(request.top_p)))
+    if request.min_p is not None:
+        chain.append(warpers.MinPLogitsWarper(float(request.min_p)))
+    for warper in chain:
+        scores = warper(None, scores)
+    explicit = None
+    if isinstance(noise, RaceNoise):
+        explicit = ExplicitNoise(noise.exponentials.new_empty(0), noise.exponentials)
+    with multinomial_noise(explicit):
+        return torch.multinomial(scores.softmax(-1), 1)[:, 0]

@@ -1,0 +1,138 @@
+"""vLLM's penalties, with its `InputBatch` driven as its model runner does, whatever release is importable.
+
+It is meant as a reference: it rebuilds a padded tensor of everything at every step.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from fairdraw.adapters import quiet_floats
+from fairdraw.protocols import AddedRow, LiveBatch, Move, PenaltiesSession, Rounding, RowChanges
+from fairdraw_engines._others import USUAL_SIZES, Upstream, import_vllm, rows_after, sizes_for, unpin, vllm_module
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw.adapters import SamplerRow
+    from fairdraw.protocols import Capabilities
+
+
+def make(row: SamplerRow, device: str) -> VllmPenalties:
+    """Return penalties of the importable vLLM; the name carries the release."""
+    release, _ = import_vllm(device, "sample.sampler", "sample.rejection_sampler", "worker.gpu_input_batch")
+    unpin(device)
+    return VllmPenalties(f"vllm {release} penalties", device, row.capabilities(), Rounding.of_vllm(device))
+
+
+@dataclass(frozen=True)
+class VllmPenalties:
+    """vLLM's `apply_penalties` of plain and draft rows behind the suite's `open_penalties`."""
+
+    name: str
+    device: str
+    capabilities: Capabilities
+    rounding: Rounding
+    contract: Literal["penalties"] = "penalties"
+
+    def open_penalties(self, vocab_size: int) -> PenaltiesSession:
+        return _Session(vocab_size, self.device)
+
+
+class _Session:
+    """One `InputBatch`."""
+
+    def __init__(self, vocab_size: int, device: str) -> None:
+        self.vocab_size, self.device = vocab_size, device
+        self.batch = _input_batch(vocab_size, device, USUAL_SIZES)
+        self.names: dict[int, str] = {}
+        self.num_named = 0
+
+    def sync(self, changes: RowChanges) -> None:
+        """Do as `_update_states` of the runner: remove, add, condense, swap, refresh."""
+        if not self.names and sizes_for(changes) != USUAL_SIZES:
+            self.batch = _input_batch(self.vocab_size, self.device, sizes_for(changes))
+        entering = [(added, self._name()) for added in changes.added]
+        names = rows_after(self.names, changes, [name for _, name in entering])
+        self._update(changes, set(self.names.values()) - set(names.values()), entering)
+        self.names = names
+        if self.batch.req_ids != [names[row] for row in sorted(names)]:
+            raise RuntimeError(f"sync: req_ids={self.batch.req_ids}, but vLLM must have the rows {names}. Report this.")
+
+    def _update(self, changes: RowChanges, gone: set[str], entering: list[tuple[AddedRow, str]]) -> None:
+        for name in gone:
+            self.batch.remove_request(name)
+        for added, name in entering:
+            self.batch.add_request(_request_state(name, added))
+        self.batch.condense()
+        for source, target, direction in changes.moved:
+            if direction is Move.SWAP:
+                self.batch.swap_states(source, target)
+        self.batch.refresh_metadata()
+
+    def _name(self) -> str:
+        self.num_named += 1
+        return f"r{self.num_named}"
+
+    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+        metadata = self.batch.sampling_metadata
+        if metadata.no_penalties:
+            return logits
+        sampler = vllm_module("sample.sampler").Sampler
+        combined = sampler._combine_outputs_with_spec_tokens(metadata.output_token_ids, batch.draft_token_ids)
+        with quiet_floats():
+            penalised: Tensor = sampler.apply_penalties(logits, metadata, combined)
+        return penalised
+
+    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+        metadata = self.batch.sampling_metadata
+        if metadata.no_penalties:
+            return logits
+        sampler = vllm_module("sample.rejection_sampler").RejectionSampler
+        drafts = batch.draft_token_ids
+        combined = sampler._combine_outputs_with_spec_tokens(metadata.output_token_ids, drafts)
+        request = torch.tensor([row for row, ids in enumerate(drafts) for _ in ids], device=self.device)
+        with quiet_floats():
+            penalised: Tensor = sampler.apply_penalties(logits, metadata, None, request, combined)
+        return penalised
+
+
+def _input_batch(vocab_size: int, device: str, sizes: tuple[int, int]) -> Upstream:
+    """Return an empty batch; releases differ in their parameters, so each is given those that it has."""
+    module, (most_requests, longest) = vllm_module("worker.gpu_input_batch"), sizes
+    offered: dict[str, Any] = {  # Any: one type each
+        "max_num_reqs": most_requests,
+        "max_model_len": longest,
+        "max_num_batched_tokens": longest,
+        "device": torch.device(device),
+        "pin_memory": False,
+        "vocab_size": vocab_size,
+        "block_sizes": [16],
+        "kernel_block_sizes": [16],
+        "max_num_blocks_per_req": [longest // 16],
+    }
+    asked = inspect.signature(module.InputBatch).parameters
+    return module.InputBatch(**{name: value for name, value in offered.items() if name in asked})
+
+
+def _request_state(name: str, added: AddedRow) -> Upstream:
+    params = added.params
+    return vllm_module("worker.gpu_input_batch").CachedRequestState(
+        req_id=name,
+        prompt_token_ids=added.prompt_token_ids,
+        mm_features=[],
+        sampling_params=importlib.import_module("vllm").SamplingParams(
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+        ),
+        generator=None,
+        block_ids=([],),
+        num_computed_tokens=0,
+        output_token_ids=added.output_token_ids,
+    )

@@ -1,0 +1,120 @@
+"""vLLM's model runner V2 without a GPU, and calls of whatever its release names its arguments.
+
+Its buffers are host memory that a GPU reads (UVA). On a CPU they are plain tensors, and a kernel sees what was written
+without a copy, as on a GPU. Kernels run in Triton's interpreter, and top-k and top-p take vLLM's PyTorch code.
+
+The shims are put in when the first adapter is made, and stay: vLLM imports its names into many modules.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairdraw.adapters import UnusableRelease, release_number
+from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+FIRST_RELEASE, LAST_TRIED = "0.22.0", "0.33.0"
+"""Adapters were written for the releases between them."""
+
+
+def import_v2(device: str, *modules: str, first: str = FIRST_RELEASE) -> tuple[str, bool]:
+    """Import `modules` of `vllm.v1.worker.gpu`; the release, and whether Triton interprets its kernels.
+
+    Args:
+        first: The first release that has all of them.
+
+    Raises:
+        UnusableRelease: If this release lacks one of the modules, or is older than `first`.
+        ModuleNotFoundError: If vLLM, or a package that it imports, is missing.
+    """
+    release, interpreted = import_vllm(device)
+    try:
+        import_vllm(device, *(f"worker.gpu.{name}" for name in ("buffer_utils", *modules)))
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("vllm."):
+            raise
+        raise _lacks(release, f"the module {error.name}", first) from None
+    if "dev" not in release and release_number(release) < release_number(first):
+        raise _lacks(release, "these classes as they are called here", first)
+    if device == "cpu":
+        unpin(device)
+        _use_plain_buffers()
+        use_torch_filters()
+        _use_small_blocks()
+    return release, interpreted
+
+
+def _lacks(release: str, what: str, first: str = FIRST_RELEASE) -> UnusableRelease:
+    rule = f"vllm {release} has not got {what}, which this adapter of model runner V2 needs"
+    remedy = f"Use a release from {first} to {LAST_TRIED}, for example python tools/install.py vllm {LAST_TRIED}"
+    return UnusableRelease(rule, remedy)
+
+
+class _PlainBuffer:
+    """Stand-in for vLLM's `UvaBuffer`: host memory, and the view of it that kernels read. Here both are one tensor."""
+
+    def __init__(self, size: int | Sequence[int], dtype: torch.dtype) -> None:
+        self.cpu = torch.zeros(size, dtype=dtype)
+        self.np = self.cpu.numpy()
+        self._uva = self.cpu
+
+    def uva(self, n: int | None = None) -> Tensor:  # [n, ...] of its dtype
+        return self.cpu if n is None else self.cpu[:n]
+
+
+class _OlderPlainBuffer(_PlainBuffer):
+    """Buffer of releases until 0.28, whose view is an attribute."""
+
+    def __init__(self, size: int | Sequence[int], dtype: torch.dtype) -> None:
+        super().__init__(size, dtype)
+        self.uva = self.cpu  # type: ignore[assignment, method-assign]
+
+
+def _use_plain_buffers() -> None:
+    module = vllm_module("worker.gpu.buffer_utils")
+    if module.UvaBuffer not in (_PlainBuffer, _OlderPlainBuffer):
+        module.UvaBuffer = _PlainBuffer if hasattr(module.UvaBuffer, "uva") else _OlderPlainBuffer
+    module.is_uva_available = lambda: True
+
+
+def use_torch_filters() -> None:
+    """Filter in PyTorch instead of by vLLM's Triton kernel, which asks how many cores the GPU has, and searches where
+    this one sorts."""
+    filters = vllm_module("sample.ops.topk_topp_sampler")
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm.v1.worker.gpu.") and "apply_top_k_top_p" in vars(module):
+            vars(module)["apply_top_k_top_p"] = lambda logits, k, p, **_: filters.apply_top_k_top_p_pytorch(
+                logits, k, p
+            )
+
+
+def _use_small_blocks() -> None:
+    """Use small blocks as vLLM's own CPU worker does: the interpreter computes a whole block, however small the
+    vocabulary is."""
+    module = sys.modules.get("vllm.v1.worker.gpu.sample.penalties")
+    if module is not None and "PENALTIES_BLOCK_SIZE" in vars(module):
+        vars(module)["PENALTIES_BLOCK_SIZE"] = 1024
+
+
+def call(function: Upstream, **offered: Any) -> Upstream:  # Any: one type each
+    """Call with those of the arguments that `function` has, by their names: releases differ in them.
+
+    Raises:
+        UnusableRelease: If it needs another one.
+    """
+    asked = inspect.signature(function).parameters.values()
+    missing = [p.name for p in asked if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in offered]
+    if missing:
+        release = str(sys.modules["vllm"].__version__).partition("+")[0]
+        name = getattr(function, "__qualname__", repr(function))
+        raise _lacks(release, f"a {name} without the argument {', '.join(missing)}")
+    return function(**{p.name: offered[p.name] for p in asked if p.name in offered})

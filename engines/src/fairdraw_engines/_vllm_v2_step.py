@@ -1,0 +1,131 @@
+"""A whole verification step of vLLM's model runner V2 (PyPI `vllm`, tried: 0.22.0, 0.28.0, 0.33.0).
+
+`vllm.v1.worker.gpu.spec_decode.rejection_sampler.RejectionSampler` is called with raw logits and a real `InputBatch`.
+It finds drafts and positions in the step's inputs, applies the requests' parameters and verifies; from 0.27.0 on in
+chunks of at most 1 GiB of logits.
+
+The contract's logits are processed. Every other random request is given temperature 1/2, and logits halved, which is
+exact; a batch with such a request goes through V2's processing, one without is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from fairdraw.adapters import UnusableRelease, quiet_floats, release_number
+from fairdraw.protocols import ExplicitNoise, FunctionSampler, Noise, SamplingBatch, SeededNoise, SpecDecodeBatch
+from fairdraw_engines._others import Upstream, vllm_module
+from fairdraw_engines._vllm_v2 import beyond, emitted, kernel_arguments, trial_batch
+from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
+from fairdraw_engines._vllm_v2_runtime import import_v2
+from fairdraw_engines._vllm_v2_sampling import add_requests, make_sampler
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from fairdraw.adapters import SamplerRow
+
+_MODULE = "worker.gpu.spec_decode.rejection_sampler"
+_KERNELS = ("worker.gpu.spec_decode.rejection_sampler_utils", "worker.gpu.sample.gumbel")
+_FLOAT32_BYTES = 4
+
+
+def make(row: SamplerRow, device: str, *, chunk_rows: int | None = None) -> FunctionSampler:
+    """Return the `RejectionSampler` of the importable vLLM; its name carries the release.
+
+    Args:
+        chunk_rows: Verify at most so many rows of logits at once, instead of 1 GiB of them.
+    """
+    release, interpreted = import_kernels(device, *_KERNELS)
+    import_v2(device, "states", "input_batch", "sample.sampler", "spec_decode.rejection_sampler")
+    if chunk_rows is not None and not hasattr(vllm_module(_MODULE), "MAX_CHUNK_BYTES"):
+        rule = f"vLLM {release} verifies all logits at once, 0.27.0 brought chunks"
+        raise UnusableRelease(rule, "Install a newer release: python tools/install.py vllm 0.33.0")
+    verify = partial(_verify, release_number(release), chunk_rows)
+    try_once(release, interpreted, lambda: verify(trial_batch(device), SeededNoise(0)))
+    capabilities = row.capabilities(beyond(release, interpreted), slow=interpreted)
+    name = f"{row.name.partition('/')[2]} {release}"
+    return FunctionSampler(name, verify, device, capabilities, known_defects=row.known_defects(release))
+
+
+def _verify(
+    release: tuple[int, ...], chunk_rows: int | None, batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    assert not isinstance(noise, ExplicitNoise)  # unsupported
+    layout = kernel_arguments(batch, noise)
+    temperature = torch.where(torch.arange(batch.batch_size, device=batch.device) % 2 == 1, 0.5, 1.0)
+    temperature = temperature.masked_fill(batch.is_greedy, 0.0)
+    logits, draft_logits = layout["target_logits"], layout["draft_logits"]
+    scale = torch.where(batch.is_greedy, 1.0, temperature)
+    if draft_logits is not None and release >= (0, 28):  # before that drafters stored them divided
+        draft_logits = draft_logits * scale[:, None, None]
+    raw = logits * scale[layout["expanded_idx_mapping"].long(), None].to(logits.dtype)
+    step = _rejection_sampler(batch, temperature, layout["seed"], noise)
+    with quiet_floats(), _chunks(chunk_rows, batch.vocab_size):
+        output = step(raw, _input_batch(batch, layout), draft_logits)
+    return emitted(batch, output.sampled_token_ids, output.num_sampled)
+
+
+def _rejection_sampler(
+    batch: SpecDecodeBatch,
+    temperature: Tensor,  # [batch_size] float32
+    seeds: Tensor,  # [batch_size] int64
+    noise: SeededNoise,
+) -> Upstream:
+    """Return V2's sampler with the batch's requests, and what verifies around it."""
+    sampler = make_sampler(batch.batch_size, batch.vocab_size, str(batch.device), max(batch.max_spec_len, 1))
+    unused = torch.zeros(batch.batch_size, dtype=torch.int64)
+    requests = SamplingBatch(batch.target_logits, temperature, None, None, None, unused)
+    add_requests(sampler, requests, seeds.cpu(), noise.request_seeds)
+    config = SimpleNamespace(
+        num_speculative_tokens=batch.max_spec_len,
+        rejection_sample_method="standard",
+        enable_adaptive_verification=False,
+        fly_entropy_threshold=None,
+        fly_entropy_top_k=None,
+    )
+    step = vllm_module(_MODULE).RejectionSampler(sampler, config, batch.device)
+    step.synthetic_conditional_rates = batch.synthetic_rates
+    return step
+
+
+def _input_batch(batch: SpecDecodeBatch, layout: dict[str, Any]) -> Upstream:  # Any: one type each
+    """Return vLLM's own `InputBatch`; what a sampler does not read is `None`."""
+    made = vllm_module("worker.gpu.input_batch").InputBatch
+    counts = np.array(batch.num_draft_tokens, dtype=np.int32) + 1
+    num_rows = int(counts.sum())
+    lengths = torch.from_numpy(counts)
+    known = {
+        "req_ids": [str(i) for i in range(batch.batch_size)],
+        "num_reqs": batch.batch_size,
+        "num_tokens": num_rows,
+        "num_draft_tokens": batch.num_tokens,
+        "idx_mapping": layout["idx_mapping"],
+        "idx_mapping_np": np.arange(batch.batch_size, dtype=np.int32),
+        "expanded_idx_mapping": layout["expanded_idx_mapping"],
+        "expanded_local_pos": layout["expanded_local_pos"],
+        "seq_lens": lengths.to(batch.device),
+        "seq_lens_cpu_upper_bound": lengths,
+        "input_ids": layout["draft_sampled"],
+        "positions": layout["pos"],
+        "logits_indices": torch.arange(num_rows, device=batch.device),
+        "cu_num_logits": layout["cu_num_logits"],
+        "cu_num_logits_np": np.concatenate([[0], counts.cumsum()]).astype(np.int32),
+    }
+    return made(**{field.name: known.get(field.name) for field in dataclasses.fields(made)})
+
+
+def _chunks(rows: int | None, vocab_size: int) -> AbstractContextManager[object]:
+    if rows is None:
+        return nullcontext()
+    return mock.patch.object(vllm_module(_MODULE), "MAX_CHUNK_BYTES", rows * vocab_size * _FLOAT32_BYTES)

@@ -1,0 +1,216 @@
+"""Samplers by name: `load("rejection/triton")`, `load("mypkg.kernels:make_sampler")`; and what an adapter needs.
+
+A name is a row of a catalogue: fairdraw's own, or that of an installed package, which says under the entry point group
+`fairdraw.samplers` that it has one. docs/own-sampler.md has a template.
+
+Importing this package imports the standard library only; a sampler is imported when it is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
+
+from fairdraw._core.contracts import contract_of, missing_parts
+from fairdraw._core.interpreter import default_device, prepare_triton, speed_up_interpreter
+from fairdraw._core.seeds import derive_seed
+from fairdraw.adapters._catalogue import (
+    ALIASES,
+    OWN_ROWS,
+    Catalogues,
+    Reasons,
+    SamplerRow,
+    UnusableRelease,
+    brief,
+    find_catalogues,
+    release_number,
+)
+from fairdraw.adapters._runtime import quiet_floats, quiet_imports, triton_is_interpreted
+from fairdraw.protocols import AnySampler, Capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairdraw.adapters._inject import InjectedNoise, NoiseNotInjected, inject_noise
+
+__all__ = [
+    "InjectedNoise",
+    "NoiseNotInjected",
+    "Reasons",
+    "SamplerNotFound",
+    "SamplerRow",
+    "UnusableRelease",
+    "derive_seed",
+    "inject_noise",
+    "known_names",
+    "load",
+    "prepare_triton",
+    "quiet_floats",
+    "quiet_imports",
+    "release_number",
+    "triton_is_interpreted",
+]
+
+ENGINES = "fairdraw_engines"
+"""The package of the second distribution of this repository; only a remedy names it."""
+
+
+class SamplerNotFound(ValueError):
+    """A sampler that could not be had under the given name; one sentence says why and what to do."""
+
+
+def __getattr__(name: str) -> object:
+    """Import noise injection, and torch with it, when it is first used."""
+    if name not in ("InjectedNoise", "NoiseNotInjected", "inject_noise"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("fairdraw.adapters._inject"), name)
+
+
+def known_names() -> list[str]:
+    """Return every name that `load` knows: fairdraw's own, then those of other installed packages."""
+    return list(find_catalogues().rows)
+
+
+def load(spec: str, device: str | None = None) -> AnySampler:
+    """Make the sampler called `spec`.
+
+    Args:
+        spec: A name of a catalogue (`rejection/torch`), an alias of fairdraw's own (`rejection`), or
+            `pkg.module:factory`, where `factory` is a callable without arguments that returns a sampler, or a sampler.
+            The current directory is importable.
+        device: For names: `cpu` or `cuda`; `None` takes the GPU if there is one. What a path names chooses its own.
+
+    Raises:
+        SamplerNotFound: If there is no such sampler, if it cannot be imported or made, or if it is something else.
+
+    Example:
+        >>> load("rejection/oracel")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fairdraw.adapters.SamplerNotFound: load: sampler='rejection/oracel', but it ... Did you mean rejection/oracle?
+    """
+    row = None if ":" in spec else _row(spec)
+    sampler = _checked(spec, _made(spec, _found(spec)) if row is None else _make(row, device))
+    speed_up_interpreter()  # its kernels, if any, are imported now
+    if row is None and device not in (None, sampler.device):
+        raise _refusal(
+            spec,
+            f"it runs on device={sampler.device!r} and not on {device!r}",
+            "Omit the device, or change it in the sampler's factory",
+        )
+    return sampler
+
+
+def _row(name: str) -> SamplerRow:
+    """Return the row of a name or an alias. Where it is fairdraw's own, no other catalogue is read."""
+    own = OWN_ROWS.get(ALIASES.get(name, name))
+    if own is not None:
+        return own
+    found = find_catalogues()
+    return found.rows[name] if name in found.rows else _refuse_name(name, found)
+
+
+def _refuse_name(name: str, found: Catalogues) -> NoReturn:
+    contract, _, origin = name.partition("/")
+    same = [one for one in found.rows if one.partition("/")[0] == contract]
+    rule = f"it must be one of {', '.join(same or found.rows)}, or a path pkg.module:factory"
+    if same:
+        near = [f"{contract}/{one}" for one in _nearest(origin, [one.partition("/")[2] for one in same])]
+    else:
+        near = _nearest(name, found.rows)
+    remedy = _did_you_mean(near) or "Give the path of a factory, or install the package that has it"
+    if not near and ENGINES not in found.packages:
+        remedy = "Run pip install fairdraw-engines, which has samplers of other projects, or give the path of a factory"
+    raise _refusal(name, ". ".join([rule, *(f"Left out: {fault.rstrip('.')}" for fault in found.faults)]), remedy)
+
+
+def _make(row: SamplerRow, device: str | None) -> object:
+    module, _, function = row.factory.partition(":")
+    prepare_triton(device)
+    try:
+        factory = getattr(importlib.import_module(f"{row.package}.{module}"), function)
+        return factory(row, device or ("cpu" if row.host else default_device()), **row.options)
+    except UnusableRelease as error:
+        raise _refusal(row.name, error.rule, error.remedy) from None  # its traceback is the other project's
+    except ModuleNotFoundError as error:
+        command = row.install.get(str(error.name).partition(".")[0], f"pip install {error.name}")
+        rule = f"it needs the package {error.name}, which is not installed"
+        raise _refusal(row.name, rule, f"Run {command}") from error
+    except Exception as error:
+        raise _refusal(row.name, f"making it raised {brief(error)}", "The traceback above says where") from error
+
+
+def _found(spec: str) -> object:
+    """Return the factory or sampler at the path `spec`."""
+    module_name, _, attribute = spec.partition(":")
+    if not (module_name and attribute):
+        raise _refusal(spec, "a path must be pkg.module:factory", "Name both, for instance my_sampler:make")
+    prepare_triton()  # third-party kernels run interpreted, too
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as python -m does; the pytest command does not
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        remedy = f"Make python -c 'import {module_name}' work in {os.getcwd()}"
+        raise _refusal(spec, f"importing {module_name} raised {brief(error)}", remedy) from error
+    return _attribute(spec, module, attribute)
+
+
+def _attribute(spec: str, module: object, path: str) -> object:
+    value = module
+    for name in path.split("."):
+        if not hasattr(value, name):
+            remedy = _did_you_mean(_nearest(name, dir(value))) or "Name a factory or a sampler"
+            raise _refusal(spec, f"{getattr(value, '__name__', value)} has no attribute {name}", remedy)
+        value = getattr(value, name)
+    return value
+
+
+def _made(spec: str, found: object) -> object:
+    """Return the sampler itself: `found`, or what it returns when called."""
+    if _is_sampler(found) and not isinstance(found, type):
+        return found
+    if not callable(found):
+        return found
+    try:
+        return found()
+    except Exception as error:
+        raise _refusal(spec, f"calling it raised {brief(error)}", "It is called without arguments") from error
+
+
+def _is_sampler(value: object) -> TypeGuard[AnySampler]:
+    """Whether it has what every sampler has, and the method of a contract."""
+    return isinstance(value, AnySampler) and (c := contract_of(value)) is not None and hasattr(value, c.method)
+
+
+def _checked(spec: str, sampler: object) -> AnySampler:
+    if _is_sampler(sampler):
+        if not isinstance(sampler.capabilities, Capabilities):
+            given = type(sampler.capabilities).__name__
+            raise _refusal(spec, f"its capabilities are {given}, not Capabilities", "Use fairdraw.Capabilities()")
+        return sampler
+    raise _refusal(
+        spec,
+        f"it gave {type(sampler).__name__}, which has no {missing_parts(sampler)}",
+        "Return fairdraw.rejection_sampler(function)",
+    )
+
+
+def _refusal(spec: str, rule: str, remedy: str) -> SamplerNotFound:
+    return SamplerNotFound(f"load: sampler={spec!r}, but {rule}. {remedy}{'' if remedy.endswith('?') else '.'}")
+
+
+def _did_you_mean(near: Iterable[str]) -> str:
+    return f"Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return the nearest name; without a contract, the samplers of every contract whose origin is nearest."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    if not near:
+        origin = difflib.get_close_matches(name, [one.rpartition("/")[2] for one in names], n=1)
+        near = [one for one in names if one.rpartition("/")[2] in origin]
+    return near

@@ -1,0 +1,289 @@
+"""fairdraw's penalties, thinking budget and logits plan, behind the contracts of a live batch.
+
+`PaddedPenalties` keeps a token buffer as vLLM's runner keeps `token_ids_cpu`: it is written when a request enters and
+when tokens are appended, -1 for those that are late, and never repaired; rows move with their requests. In steps with
+drafts the engine builds its own tensor, which is done here from the lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from fairdraw._oracles.logits_plan import LogitsPlanOracle
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
+from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, Move, PenaltiesSession, RowChanges
+from fairdraw.protocols._logits_plan import (
+    CustomLogitsProcessor,
+    FunctionLogitsPlanner,
+    LogitsBatch,
+    LogitsParams,
+    LogitsSession,
+    PlanSetup,
+    RowOfRequest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from fairdraw.adapters._catalogue import SamplerRow
+    from fairdraw.protocols._lifecycle import Markers, ThinkingSession
+    from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
+    from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
+    from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
+
+MOST_REQUESTS, LONGEST = 1040, 36_864
+"""Sizes of the buffers of a penalties session, which costs nothing until they are written."""
+
+
+def penalties(row: SamplerRow, device: str) -> OurPenalties:
+    """Return `fairdraw.sampler_impl.penalties.Penalties`."""
+    return OurPenalties(row.name, device, row.capabilities(), Rounding.of_vllm(device))
+
+
+def padded_penalties(row: SamplerRow, device: str) -> PaddedPenalties:
+    """Return `fairdraw.sampler_impl.penalties.PaddedOutputs`, counted in PyTorch; always on the CPU."""
+    return PaddedPenalties(row.name, "cpu", row.capabilities())
+
+
+def thinking(row: SamplerRow, device: str) -> OurThinkingBudget:
+    """Return `fairdraw.sampler_impl.thinking_budget.ThinkingBudget`; it decides on the host."""
+    return OurThinkingBudget(row.name, device, row.capabilities())
+
+
+def plan(row: SamplerRow, device: str, *, always_copies: bool = False) -> OurPlanner:
+    """Return `fairdraw.sampler_impl.logits_plan`; with `always_copies` it copies the logits as vLLM does."""
+    return OurPlanner(row.name, device, row.capabilities(), Rounding.of_vllm(device), always_copies)
+
+
+def plan_oracle(row: SamplerRow, device: str) -> FunctionLogitsPlanner:
+    """Return the specification, in NumPy on the host."""
+    process = LogitsPlanOracle().process
+    return FunctionLogitsPlanner(row.name, process, device, row.capabilities(), rounding=Rounding.VLLM_TORCH)
+
+
+# Penalties
+
+
+@dataclass(frozen=True)
+class OurPenalties:
+    """Counts that are kept between steps; one object per session."""
+
+    name: str
+    device: str
+    capabilities: Capabilities
+    rounding: Rounding
+    contract: Literal["penalties"] = "penalties"
+
+    def open_penalties(self, vocab_size: int) -> PenaltiesSession:
+        from fairdraw.sampler_impl.penalties import Penalties
+
+        return _PenaltiesSession(Penalties(vocab_size, self.device))
+
+
+@dataclass(frozen=True)
+class _PenaltiesSession:
+    penalties: Penalties
+
+    def sync(self, changes: RowChanges) -> None:
+        update: Any = changes  # Any: its sequences behave like the lists that it asks for
+        self.penalties.sync_batch(update)
+
+    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+        outputs: Any = batch.output_token_ids  # Any: as above
+        self.penalties.update(outputs)
+        return self.penalties.apply(logits, *batch.factors(self.penalties.device.type), batch.draft_token_ids)
+
+    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+        return self.penalties.apply_to_drafts(logits, *batch.factors(self.penalties.device.type), batch.draft_token_ids)
+
+
+@dataclass(frozen=True)
+class PaddedPenalties:
+    """A padded tensor of all outputs, built anew at every step."""
+
+    name: str
+    device: str
+    capabilities: Capabilities
+    contract: Literal["penalties"] = "penalties"
+
+    def open_penalties(self, vocab_size: int) -> PenaltiesSession:
+        from fairdraw.sampler_impl.penalties import PaddedOutputs
+
+        return _PaddedSession(PaddedOutputs(self.device), vocab_size)
+
+
+class _PaddedSession:
+    def __init__(self, padded: PaddedOutputs, vocab_size: int) -> None:
+        self.padded, self.vocab_size = padded, vocab_size
+        self.rows: list[AddedRow | None] = [None] * MOST_REQUESTS
+        self.buffer = np.zeros((MOST_REQUESTS, LONGEST), np.int32)
+        self.num_prompt = np.zeros(MOST_REQUESTS, np.int32)
+        self.num_tokens = np.zeros(MOST_REQUESTS, np.int32)
+
+    def sync(self, changes: RowChanges) -> None:
+        for row in changes.removed:
+            self.rows[row] = None
+        for added in changes.added:
+            self.rows[added.row] = added
+            self.num_prompt[added.row] = self.num_tokens[added.row] = len(added.prompt_token_ids)
+            self.buffer[added.row, : len(added.prompt_token_ids)] = added.prompt_token_ids
+        for source, target, direction in changes.moved:
+            pair, back = [source, target], [target, source]
+            self.rows[target], self.rows[source] = self.rows[source], self.rows[target]
+            for array in (self.buffer, self.num_prompt, self.num_tokens):
+                array[pair] = array[back]
+            if direction is Move.UNIDIRECTIONAL:
+                self.rows[source] = None
+
+    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+        live: Any = [None if added is None else added.output_token_ids for added in self.rows]  # Any: as above
+        outputs: Any = batch.output_token_ids  # Any: as above
+        self._append(live)
+        rows = list(range(len(batch.requests)))
+        if batch.num_drafts:
+            seen = [[*r.output_token_ids, *r.draft_token_ids] for r in batch.requests]
+            return self._penalised(logits, batch, rows, seen)
+        bounds = self.num_prompt, self.num_tokens
+        built = self.padded.build(outputs, live, self.buffer, *bounds, self.vocab_size)
+        return self._penalised(logits, batch, rows, [*outputs] if built is None else built)
+
+    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+        rows = [(row, n) for row, r in enumerate(batch.requests) for n in range(len(r.draft_token_ids))]
+        seen = [[*batch.requests[row].output_token_ids, *batch.requests[row].draft_token_ids[:n]] for row, n in rows]
+        return self._penalised(logits, batch, [row for row, _ in rows], seen)
+
+    def _append(self, live: Sequence[Sequence[int] | None]) -> None:
+        """Append as the runner does after a step: new ids, as they are known, and no others."""
+        for row, tokens in enumerate(live):
+            if tokens is not None:
+                begin, end = int(self.num_tokens[row]), int(self.num_prompt[row]) + len(tokens)
+                if self._was_rewritten(row, min(begin, end), tokens):
+                    begin = int(self.num_prompt[row])
+                if end > begin:
+                    self.buffer[row, begin:end] = list(tokens)[begin - end :]
+                self.num_tokens[row] = end
+
+    def _was_rewritten(self, row: int, end: int, tokens: Sequence[int]) -> bool:
+        """Whether tokens were cut and others follow: the last one that was known is another one."""
+        begin = int(self.num_prompt[row])
+        known = [i for i in range(begin, end) if self.buffer[row, i] != PLACEHOLDER_TOKEN_ID]
+        return bool(known) and int(self.buffer[row, known[-1]]) != tokens[known[-1] - begin]
+
+    def _penalised(
+        self,
+        logits: Tensor,  # [num_rows, vocab_size] float32
+        batch: LiveBatch,
+        request: list[int],
+        outputs: Tensor | list[list[int]],  # [num_rows, ...] int64
+    ) -> Tensor:  # [num_rows, vocab_size] float32
+        """Penalise as vLLM's torch code does: repetition, frequency, presence."""
+        presence, frequency, repetition = (factor[request, None] for factor in batch.factors())
+        counts = torch.stack([self._counted(row) for row in outputs]).float()
+        prompts = torch.stack([self._counted(batch.requests[row].prompt_token_ids) for row in request])
+        scale = torch.where((prompts > 0) | (counts > 0), repetition, torch.ones(()))
+        logits *= torch.where(logits > 0, 1 / scale, scale)
+        logits -= frequency * counts
+        logits -= presence * (counts > 0)
+        return logits
+
+    def _counted(self, token_ids: Tensor | list[int]) -> Tensor:  # [vocab_size] int64
+        ids = torch.as_tensor(token_ids, dtype=torch.int64)
+        ids = torch.where(ids == PLACEHOLDER_TOKEN_ID, self.vocab_size, ids)
+        return torch.bincount(ids, minlength=self.vocab_size + 1)[: self.vocab_size]
+
+
+# Thinking budget
+
+
+@dataclass(frozen=True)
+class OurThinkingBudget:
+    """Scans new tokens only; one object per session."""
+
+    name: str
+    device: str
+    capabilities: Capabilities
+    contract: Literal["thinking_budget"] = "thinking_budget"
+
+    def open_thinking(self, markers: Markers) -> ThinkingSession:
+        from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
+
+        return _ThinkingSession(ThinkingBudget(markers.start, markers.end))
+
+
+class _ThinkingSession:
+    def __init__(self, thinking: ThinkingBudget) -> None:
+        self.thinking = thinking
+        self.think_counts = thinking.think_counts
+
+    def sync(self, changes: RowChanges) -> None:
+        update: Any = changes  # Any: its sequences behave like the lists that it asks for
+        self.thinking.sync_batch(update)
+
+    def forced(self, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
+        outputs: Any = batch.output_token_ids  # Any: as above
+        self.thinking.update_state(outputs, batch.draft_token_ids)
+        return {row: list(tokens) for row, tokens in self.thinking.forced.items()}
+
+
+# Logits plan
+
+
+@dataclass(frozen=True)
+class OurPlanner:
+    """Our plan; one object per session."""
+
+    name: str
+    device: str
+    capabilities: Capabilities
+    rounding: Rounding
+    always_copies: bool = False
+    contract: Literal["logits_plan"] = "logits_plan"
+
+    def open_plan(self, setup: PlanSetup) -> LogitsSession:
+        from fairdraw.sampler_impl.logits_plan import LogitsPlan
+        from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
+
+        thinking = ThinkingBudget(setup.start_token_ids, setup.end_token_ids)
+        customs = [_Custom(processor) for processor in setup.custom_processors]
+        plan = LogitsPlan(setup.vocab_size, self.device, thinking=thinking, custom_processors=customs)
+        return _PlanSession(plan, self.always_copies)
+
+
+@dataclass(frozen=True)
+class _Custom:
+    """The suite's custom processor; rows are handed to it as the suite's `RowOfRequest`."""
+
+    processor: CustomLogitsProcessor
+
+    def is_argmax_invariant(self) -> bool:
+        return self.processor.is_argmax_invariant()
+
+    def wants(self, params: LogitsParams) -> bool:
+        return self.processor.wants(params)
+
+    def apply(
+        self,
+        logits: Tensor,  # [num_rows, vocab_size] float32
+        rows: Sequence[SeenBy],
+    ) -> Tensor:  # [num_rows, vocab_size] float32
+        return self.processor.apply(logits, [RowOfRequest(*row) for row in rows])
+
+
+@dataclass(frozen=True)
+class _PlanSession:
+    plan: LogitsPlan
+    always_copies: bool
+
+    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+        update: Any = batch.change  # Any: its sequences behave like the lists that it asks for
+        self.plan.sync_batch(update)
+        outputs = [request.output_token_ids for request in batch.requests]
+        drafts = [request.draft_token_ids for request in batch.requests]
+        processed = self.plan.apply(batch.logits, outputs, drafts)
+        return processed.float().clone() if self.always_copies else processed

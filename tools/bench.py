@@ -1,0 +1,8 @@
+"""Time our steps beside those of others: `python tools/bench.py NAME [OPTIONS]`; without a name, list them."""
+
+import sys
+
+from records import run_named
+
+if __name__ == "__main__":
+    sys.exit(run_named("benches"))

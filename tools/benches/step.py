@@ -1,0 +1,330 @@
+"""Time the whole sampling step beside vLLM 0.33.0's on this GPU, and keep the result as a JSON record.
+
+    python tools/bench.py vllm_step .cache/vllm/0.33.0 .cache/vllm-step-0.33.0      # its files alone, to be carried
+    python tools/bench.py step --vllm .cache/vllm-step-0.33.0 --out perf_regression/records/step_h100.json
+
+Both arms begin with the model's bfloat16 logits and end with tokens: K=3 one-hot drafts and a bonus row per request,
+over the parameter sets of `SETS`. Logits are Zipf-like, of peaked and flat rows; six of ten drafts are the row's best
+token. Every figure is the median over rounds in one process, in microseconds; in each round every arm runs once, in a
+new random order, each after 256 MiB were read to evict the L2 cache (`bench_rejection.Clock`). Modes:
+
+======== ==============================================================================================================
+graph    one CUDA graph replay between two events
+eager    an ordinary call on an idle GPU, from the call until its result is there
+host     the same until the call returns
+alone    as host, but `IN_A_ROW` calls of one arm in a row, as in a loop: the host's caches hold what the arm needs
+======== ==============================================================================================================
+
+Arms: `ours` (a `StepPlan` that has what the set needs; tensors stay where they are, so its calls are replays), `ours
+launched` (the same without replays, which is what a step costs while tensors still lie in new places), `vllm033`
+(`RejectionSampler._verify`: float32 copy, penalties, temperature, filters, rejection), `copy` (graph only: moves as
+many bytes as the logits have), and those of `flashinfer_step` where `python tools/gpu_kernels` has built their
+library. The mean number of tokens per request stands beside the times: all arms draw from the same distributions. A
+cell that fails is a row with its error, and the record is written after every cell.
+
+With `--plain` each request has one row and no drafts, and ours is measured beside FlashInfer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from records import commit, gpu
+from torch import Tensor
+
+from benches import flashinfer_step as flashinfer
+from benches import rejection as bench
+from benches.vllm_step import OFF, VERIFY, V2Step
+from fairdraw.perf_regression._records import write_record
+from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, Penalties, StepInputs, StepPlan
+
+Json = dict[str, Any]  # Any: JSON
+Arm = Callable[[], object]
+
+CARD = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+"""Of Qwen3's model card."""
+SETS: dict[str, list[Json]] = {
+    "none": [{}],
+    "T=0.6": [{"temperature": 0.6}],
+    "T=0.6 top-k 20 top-p 0.95": [CARD],
+    "T=0.6 top-k 20 top-p 0.95 presence 1.5": [{**CARD, "presence_penalty": 1.5}],
+    "T=0.7 top-p 0.9": [{"temperature": 0.7, "top_p": 0.9}],
+    "min-p 0.05": [{"min_p": 0.05}],
+    "mixed": [
+        {"temperature": 0.0},
+        {},
+        CARD,
+        {"temperature": 0.7, "top_p": 0.9},
+        {"min_p": 0.05},
+        {**CARD, "presence_penalty": 1.5},
+        {"temperature": 1.2, "top_k": 50, "repetition_penalty": 1.1},
+    ],
+}
+"""Requests of a batch have these parameters in turn."""
+NUM_DRAFTS = 3
+OUTPUT_LENGTH = 4000
+IN_A_ROW = 100
+WARM_CALLS = 32
+"""Before the clock starts. Our plan captures its 17th step if all tensors stay where they are, and replays it."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    batch_sizes: tuple[int, ...] = (1, 16, 64, 256)
+    vocab_sizes: tuple[int, ...] = (128256, 151936)
+    output_length: int = OUTPUT_LENGTH
+
+
+class GpuClock(bench.Clock):
+    """Graph replays and eager calls; see the head of this module."""
+
+    def measure_host(self, arms: dict[str, Arm]) -> bench.Times:
+        return self._rounds(arms, self._until_it_returns)
+
+    def measure_alone(self, arms: dict[str, Arm]) -> bench.Times:
+        return {name: sorted(self._once(arm) for _ in range(IN_A_ROW)) for name, arm in arms.items()}
+
+    def _until_it_returns(self, arm: Arm) -> Callable[[], float]:
+        self.flush.sum()
+        microseconds = self._once(arm)
+        return lambda: microseconds
+
+    def _once(self, arm: Arm) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        arm()
+        microseconds = (time.perf_counter() - begin) * 1e6
+        torch.cuda.synchronize()
+        return microseconds
+
+    def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
+        hosts = {"host": self.measure_host, "alone": self.measure_alone}
+        return {"graph": self.measure, "eager": self.measure_idle, **hosts}
+
+
+class CpuClock:
+    """One call of each arm: shows that everything runs in Triton's interpreter, and says nothing about time."""
+
+    def measure(self, arms: dict[str, Arm]) -> bench.Times:
+        times: bench.Times = {}
+        for name, arm in arms.items():
+            begin = time.perf_counter()
+            arm()
+            times[name] = [(time.perf_counter() - begin) * 1e6]
+        return times
+
+    def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
+        return {"eager": self.measure}
+
+
+class Workload:
+    """Logits and drafts of the largest batch; smaller ones are its first requests."""
+
+    def __init__(self, most: int, vocab_size: int, output_length: int, device: str) -> None:
+        self.noise = torch.Generator(device).manual_seed(vocab_size)
+        num_rows = most * (NUM_DRAFTS + 1)
+        self.logits = torch.empty(num_rows, vocab_size, dtype=torch.bfloat16, device=device)
+        for rows in torch.arange(num_rows, device=device).split(64):  # ranks are int64
+            ranks = self._uniforms(len(rows), vocab_size).argsort(-1)
+            slope = 1 + 1.5 * self._uniforms(len(rows), 1)
+            self.logits[rows] = (-slope * (1 + ranks).log() + 0.3 * self._uniforms(len(rows), vocab_size)).bfloat16()
+        best = self.logits.argmax(-1)
+        others = torch.randint(vocab_size, (num_rows,), generator=self.noise, device=device)
+        self.draft_token_ids = torch.where(self._uniforms(num_rows) < 0.6, best, others).int()
+        text = torch.randint(vocab_size, (most, output_length), generator=self.noise, device=device)
+        # A text has frequent tokens: half of it are the best tokens of the request's rows.
+        text[:, ::2] = best.view(most, -1)[:, :1]
+        self.outputs = text
+        self.seeds = torch.randint(1 << 62, (most,), generator=self.noise, device=device)
+        self.positions = torch.full((most,), output_length, device=device)
+
+    def _uniforms(self, *shape: int) -> Tensor:  # [...] float32
+        return torch.rand(*shape, generator=self.noise, device=self.noise.device)
+
+    def ours(
+        self, batch_size: int, parameters: list[Json], backend: str | None, num_drafts: int, replays: int = 32
+    ) -> Arm:
+        """A plan with what the set needs, and its inputs."""
+        device, vocab_size = self.logits.device, self.logits.shape[1]
+        filters = any({"top_k", "top_p", "min_p"} & one.keys() for one in parameters)
+        penalties = any(name.endswith("_penalty") for one in parameters for name in one)
+        form = Drafts.ONE_HOT if num_drafts else Drafts.NONE
+        capacity = Capacity(batch_size, num_drafts, vocab_size, drafts=form, filters=filters, penalties=penalties)
+        chosen: Json = {"backend": backend, "replays": replays}
+        plan = StepPlan(capacity, device, **chosen)
+        rows = batch_size * (num_drafts + 1)
+
+        def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
+            return torch.tensor([one.get(name, OFF[name]) for one in parameters], dtype=dtype, device=device)
+
+        counts = torch.zeros(batch_size, vocab_size, dtype=torch.int32, device=device) if penalties else None
+        if counts is not None:
+            text = self.outputs[:batch_size]
+            counts.scatter_add_(1, text, torch.ones_like(text, dtype=torch.int32))
+        factors = (column(f"{name}_penalty") for name in ("presence", "frequency", "repetition"))
+        prompt = torch.zeros(batch_size, -(-vocab_size // 32), dtype=torch.int32, device=device)
+        filtered = (column("top_k", torch.int32), column("top_p"), column("min_p")) if filters else (None, None, None)
+        inputs = StepInputs(
+            self.logits[:rows],
+            Parameters(column("temperature"), *filtered),
+            self.seeds[:batch_size],
+            self.positions[:batch_size],
+            torch.arange(0, rows + 1, num_drafts + 1, dtype=torch.int32, device=device),
+            draft_token_ids=self.draft_token_ids[:rows] if num_drafts else None,
+            penalties=None if counts is None else Penalties(*factors, counts, prompt),
+        )
+        return lambda: plan(inputs).num_tokens
+
+    def vllm(self, folder: Path, batch_size: int, parameters: list[Json]) -> Arm:
+        """Logits are its own copy: without work it may write into them."""
+        rows = batch_size * (NUM_DRAFTS + 1)
+        step = V2Step(
+            folder,
+            self.logits[:rows].clone(),
+            self.draft_token_ids[:rows],
+            parameters,
+            self.outputs[:batch_size],
+            self.seeds[:batch_size],
+            self.positions[:batch_size],
+        )
+        return lambda: step()[1]
+
+
+@dataclass
+class Run:
+    """Rows of a record, each printed and written at once."""
+
+    out: Path
+    record: Json
+
+    def add(self, **row: object) -> None:
+        self.record["rows"].append(row)
+        print(row, flush=True)
+        write_record(self.out, self.record)
+
+    @contextmanager
+    def errors_are_rows(self, **cell: object) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever a kernel, a compiler or a foreign file raises
+            self.add(**cell, error=f"{type(error).__name__}: {str(error)[-300:]}")
+
+
+def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folder: Path | None, cell: Json) -> None:
+    """All modes of one batch size and parameter set."""
+    batch_size, own = cell["B"], SETS[cell["set"]]
+    num_drafts = cell.get("drafts", NUM_DRAFTS)
+    rows = batch_size * (num_drafts + 1)
+    parameters = [own[i % len(own)] for i in range(batch_size)]
+    on_gpu = isinstance(clock, GpuClock)
+    makers: dict[str, Callable[[], Arm]] = {
+        "ours": lambda: workload.ours(batch_size, parameters, None if on_gpu else "triton", num_drafts)
+    }
+    if on_gpu:
+        makers["ours launched"] = lambda: workload.ours(batch_size, parameters, None, num_drafts, replays=0)
+    if folder is not None and num_drafts:
+        makers["vllm033"] = lambda: workload.vllm(folder, batch_size, parameters)
+    arms: dict[str, Arm] = {}
+    tokens: dict[str, float] = {}
+    for name, make in makers.items():
+        with run.errors_are_rows(**cell, arm=name):
+            arm = make()
+            for _ in range(WARM_CALLS if on_gpu else 1):
+                arm()
+            tokens[name] = round(float(arm().float().mean()), 3)  # type: ignore[attr-defined]  # [batch_size] int32
+            arms[name] = arm
+    if on_gpu and len(own) == 1 and flashinfer.versions():
+        with run.errors_are_rows(**cell, arm="flashinfer"):
+            theirs = flashinfer.arms(workload.logits[:rows], workload.draft_token_ids[:rows], batch_size, own[0])
+            answers = {name: arm() for name, arm in theirs.items()}
+            if num_drafts and "flashinfer" in answers:
+                tokens["flashinfer"] = round(1 + float(answers["flashinfer"].float().mean()), 3)
+            arms |= theirs
+    for mode, measure in clock.modes().items():
+        timed = dict(arms)
+        if mode == "graph":
+            captured = [name for name in arms if name != "ours launched"]
+            timed = {name: arms[name] for name in captured if is_captured(run, arms[name], **cell, mode=mode, arm=name)}
+            timed["copy"] = bench.copy_arm(2 * rows * cell["V"])
+        with run.errors_are_rows(**cell, mode=mode):
+            times = {name: bench.summary(values) for name, values in measure(timed).items()}
+            medians = {name: time["median"] for name, time in times.items()}
+            ratio: Json = {}
+            for key, other in (("ratio", "vllm033"), ("ratio_flashinfer", "flashinfer")):
+                if {"ours", other} <= medians.keys():
+                    ratio[key] = round(medians["ours"] / medians[other], 3)
+            run.add(**cell, mode=mode, us=times, tokens=tokens, **ratio)
+
+
+def is_captured(run: Run, function: Arm, **cell: object) -> bool:
+    """Whether the arm can be captured in a graph; a row says if not."""
+    with run.errors_are_rows(**cell):
+        bench.capture(function)
+        return True
+    return False
+
+
+def machine() -> Json:
+    """GPU, driver and versions; the clocks as they are now."""
+    if torch.cuda.is_available():
+        return bench.machine()
+    versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}
+    return {**gpu(), **versions, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Time the whole sampling step and keep the record.")
+    parser.add_argument("--vllm", type=Path, help="folder that holds vllm/ of 0.33.0, or what vllm_step packs")
+    parser.add_argument("--commit", default=None, help="of the tree that runs, where git cannot be run")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="only B=16 and 256, V=151936, without none and min-p")
+    parser.add_argument("--sets", nargs="*", choices=SETS, help="only these parameter sets")
+    parser.add_argument("--batches", nargs="*", type=int, help="only these batch sizes")
+    parser.add_argument("--vocab", nargs="*", type=int, help="only these vocabularies")
+    parser.add_argument("--plain", action="store_true", help="one row per request and no drafts, beside FlashInfer")
+    parser.add_argument("--interpret", action="store_true", help="tiny sizes, in Triton's interpreter, on the CPU")
+    options = parser.parse_args()
+    sizes, sets = Sizes(), options.sets or [*SETS]
+    if options.quick:
+        sizes = Sizes((16, 256), (151936,))
+        sets = options.sets or [name for name in SETS if name not in ("none", "min-p 0.05")]
+    if options.interpret:
+        sizes = Sizes((2,), (300,), 20)
+    sizes = replace(
+        sizes,
+        batch_sizes=tuple(options.batches or sizes.batch_sizes),
+        vocab_sizes=tuple(options.vocab or sizes.vocab_sizes),
+    )
+    clock = CpuClock() if options.interpret else GpuClock(options.rounds)
+    begin = time.monotonic()
+    known: Json = {
+        "commit": options.commit or commit(),
+        "before": machine(),
+        "rounds": options.rounds,
+        "upstream": VERIFY,
+        "flashinfer": None if options.interpret else flashinfer.versions(),
+    }
+    drafts = {"drafts": 0} if options.plain else {}
+    run = Run(options.out, {**known, "rows": []})
+    for vocab_size in sizes.vocab_sizes:
+        device = "cpu" if options.interpret else "cuda"
+        workload = Workload(max(sizes.batch_sizes), vocab_size, sizes.output_length, device)
+        for name in sets:
+            for batch_size in sizes.batch_sizes:
+                cell = {"B": batch_size, "V": vocab_size, "set": name, **drafts}
+                measure_cell(run, clock, workload, options.vllm, cell)
+    run.record |= {"after": machine(), "sources": bench.sources(), "seconds": round(time.monotonic() - begin)}
+    write_record(options.out, run.record)
+    print(f"written: {options.out}, {len(run.record['rows'])} rows in {run.record['seconds']} s")
+    return 0

@@ -1,0 +1,241 @@
+"""vLLM 0.33.0's step of model runner V2, called as its runner calls it: `RejectionSampler._verify`, from raw logits.
+
+The files in `KEPT` run unmodified: processors, filters, the rejection kernels, and the host code around them that
+decides which kernels run. Stand-ins are what needs the rest of vLLM: the platform is this GPU, and buffers that vLLM
+maps into the GPU's address space are device memory here, which is faster for it.
+
+    python tools/bench.py vllm_step .cache/vllm/0.33.0 .cache/vllm-step      # only those files, to be carried elsewhere
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from benches import vllm_kernels as arms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GPU = "vllm.v1.worker.gpu"
+VERIFY = f"{GPU}.spec_decode.rejection_sampler"
+SAMPLER = f"{GPU}.sample.sampler"
+KEPT = {
+    *arms.KEPT - {arms.V1},
+    VERIFY,
+    SAMPLER,
+    "vllm.model_executor.warmup.jit_warmup",
+    "vllm.model_executor.warmup.jit_warmup_triton_helper",
+    "vllm.v1.sample.ops.topk_topp_sampler",
+    "vllm.v1.sample.ops.topk_topp_triton",
+    f"{GPU}.sample.logits_processor.interface",
+    *(
+        f"{GPU}.sample.{name}"
+        for name in ("bad_words", "logit_bias", "min_p", "penalties", "states", "thinking_budget")
+    ),
+}
+OFF = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "seed": None,
+    "logprobs": None,
+    "allowed_token_ids": None,
+    "logit_bias": None,
+    "min_tokens": 0,
+    "all_stop_token_ids": (),
+    "bad_words_token_ids": None,
+    "thinking_token_budget": None,
+}
+"""A request without parameters, under the names of `SamplingParams`."""
+
+
+class _Buffer:
+    """Stands for `UvaBackedTensor` and `StagedWriteTensor`: numbers on the host, and a copy on the device."""
+
+    def __init__(self, size: Any, dtype: torch.dtype, device: Any = None, **_: Any) -> None:  # Any: vLLM's own types
+        self.cpu = torch.zeros(size, dtype=dtype)
+        self.np = self.cpu.numpy()
+        self.gpu = self.cpu.to(device or _Platform.device_type)
+
+    def copy_to_uva(self, *_: object) -> Tensor:  # [...] any
+        self.gpu.copy_(self.cpu)
+        return self.gpu
+
+    apply_write = copy_to_uva
+
+    def stage_write(self, index: int, start: int, numbers: list[float]) -> None:
+        self.cpu[index, start : start + len(numbers)] = torch.tensor(numbers)
+
+
+class _NoTokenIds:
+    """Stands for the state of requests that ask for the log-probabilities of certain ids: none does."""
+
+    def __init__(self, *_: object) -> None: ...
+    def add_request(self, *_: object) -> None: ...
+    def apply_staged_writes(self) -> None: ...
+
+
+class _Platform:
+    """Stands for `current_platform`."""
+
+    device_type = "cuda"
+
+    @classmethod
+    def is_cuda_alike(cls) -> bool:
+        return cls.device_type == "cuda"
+
+    def __getattr__(self, name: str) -> Any:  # Any: a question about the platform
+        if name.startswith("is_"):
+            return lambda: False
+        raise AttributeError(name)
+
+
+def _num_compute_units(*_: object) -> int:
+    on_gpu = _Platform.device_type == "cuda"
+    return torch.cuda.get_device_properties(0).multi_processor_count if on_gpu else 4
+
+
+def _contents() -> dict[str, dict[str, Any]]:  # Any: whatever a module holds
+    """Of modules that the kept files import from."""
+
+    def to_device(numbers: Any, dtype: torch.dtype, device: Any, **_: Any) -> Tensor:  # Any: vLLM's own types
+        return torch.tensor(numbers, dtype=dtype, device=device)
+
+    return {
+        "vllm.envs": {"VLLM_MAX_BAD_WORDS_TOTAL_TOKENS": 1024, "VLLM_MAX_NUM_BAD_WORDS": 128},
+        "vllm.platforms": {"current_platform": _Platform()},
+        "vllm.utils.math_utils": {
+            "cdiv": lambda a, b: -(-a // b),
+            "next_power_of_2": lambda n: 1 << (n - 1).bit_length(),
+        },
+        "vllm.utils.platform_utils": {"num_compute_units": _num_compute_units},
+        "vllm.utils.gpu_sync_debug": {"gpu_sync_allowed": nullcontext},
+        "vllm.utils.torch_utils": {"async_tensor_h2d": to_device},
+        "vllm.logger": {
+            "init_logger": lambda _: SimpleNamespace(info_once=print, warning_once=print, debug_once=print)
+        },
+        f"{GPU}.buffer_utils": {"UvaBackedTensor": _Buffer, "StagedWriteTensor": _Buffer},
+        f"{GPU}.sample.logprob": {"LogprobTokenIdsState": _NoTokenIds},
+    }
+
+
+class V2Step:
+    """Requests in slots, and `step()` for the batch of all of them.
+
+    Args:
+        folder: Holds `vllm/`, or the files of it that `pack` keeps.
+        parameters: Of each request; what is missing is off. `num_drafts` drafts each, and a bonus row.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        logits: Tensor,  # [num_rows, vocab_size] bfloat16
+        draft_token_ids: Tensor,  # [num_rows] int32
+        parameters: list[dict[str, Any]],
+        outputs: Tensor,  # [batch_size, length] int64
+        seeds: Tensor,  # [batch_size] int64
+        positions: Tensor,  # [batch_size] int64
+    ) -> None:
+        _Platform.device_type = logits.device.type
+        modules = arms.load_vllm_modules(folder, (SAMPLER, VERIFY), KEPT, _contents())
+        batch_size, num_drafts = len(parameters), len(logits) // len(parameters) - 1
+        states = _request_states(outputs, logits.shape[1], logits.device)
+        no_budget = SimpleNamespace(reasoning_config=None)
+        sampler = modules[SAMPLER].Sampler(no_budget, batch_size, logits.shape[1], logits.device, states)
+        for slot, given in enumerate(parameters):
+            sampler.add_request(slot, SimpleNamespace(**{**OFF, **given, "seed": int(seeds[slot])}))
+        sampler.apply_staged_writes()
+        config = SimpleNamespace(
+            num_speculative_tokens=num_drafts,
+            rejection_sample_method="standard",
+            enable_adaptive_verification=False,
+            fly_entropy_threshold=None,
+            fly_entropy_top_k=None,
+        )
+        self._verify = modules[VERIFY].RejectionSampler(sampler, config, logits.device)._verify
+        self._arguments = _arguments(logits, draft_token_ids, batch_size, num_drafts, positions)
+
+    def __call__(self) -> tuple[Tensor, Tensor]:  # [batch_size, max_spec_len + 1] int64, [batch_size] int32
+        """Tokens, and how many of each request count."""
+        _, tokens, lengths = self._verify(**self._arguments)
+        return tokens, lengths
+
+
+def _request_states(
+    outputs: Tensor,  # [batch_size, length] int64
+    vocab_size: int,
+    device: torch.device,
+) -> Any:  # Any: stands for vLLM's RequestState
+    """Texts that consist of outputs alone."""
+    batch_size, length = outputs.shape
+
+    def lengths(number: int) -> _Buffer:
+        buffer = _Buffer(batch_size, torch.int32, device)
+        buffer.np[:] = number
+        buffer.copy_to_uva()
+        return buffer
+
+    texts = _Buffer((batch_size, length), torch.int32, device)
+    texts.gpu.copy_(outputs)
+    return SimpleNamespace(
+        device=device,
+        max_num_reqs=batch_size,
+        vocab_size=vocab_size,
+        all_token_ids=texts,
+        prompt_len=lengths(0),
+        prefill_len=lengths(length),
+        total_len=lengths(length),
+    )
+
+
+def _arguments(
+    logits: Tensor,  # [num_rows, vocab_size] bfloat16
+    draft_token_ids: Tensor,  # [num_rows] int32
+    batch_size: int,
+    num_drafts: int,
+    positions: Tensor,  # [batch_size] int64
+) -> dict[str, Any]:  # Any: tensors and arrays by vLLM's names
+    width, device = num_drafts + 1, logits.device
+    requests = torch.arange(batch_size, dtype=torch.int32, device=device)
+    steps = torch.arange(width, dtype=torch.int32, device=device)
+    # Row r verifies the token that row r + 1 was fed with; vLLM's position is that of the token before.
+    fed = draft_token_ids.view(batch_size, width).roll(1, 1).flatten().contiguous()
+    return {
+        "logits": logits,
+        "draft_logits": None,
+        "draft_sampled": fed,
+        "pos": (positions[:, None] - 1 + steps).flatten(),
+        "cu_num_logits": torch.arange(0, batch_size * width + 1, width, dtype=torch.int32, device=device),
+        "idx_mapping": requests,
+        "idx_mapping_np": np.arange(batch_size, dtype=np.int32),
+        "expanded_idx_mapping": requests.repeat_interleave(width),
+        "expanded_local_pos": steps.repeat(batch_size),
+        "seq_lens_upper_bound_np": np.full(batch_size, int(positions.max()) + num_drafts, np.int32),
+        "verify_draft_sampled": fed,
+    }
+
+
+def pack(release: Path, target: Path) -> list[Path]:
+    """Copy the kept files of a release that is unpacked in a folder."""
+    files = [Path(*name.split(".")).with_suffix(".py") for name in sorted(KEPT)]
+    for file in files:
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(release / file, target / file)
+    return files
+
+
+def main() -> None:
+    print(f"{len(pack(Path(sys.argv[1]), Path(sys.argv[2])))} files are in {sys.argv[2]}")

@@ -1,0 +1,407 @@
+"""Install what the suite is compared with: a real vLLM, samplers of other people, or a pack for another machine.
+
+    python tools/install.py vllm                               # 0.22.0 into this environment
+    python tools/install.py vllm 0.33.0 --target .cache/vllm/0.33.0    # into a folder, for PYTHONPATH
+    python tools/install.py others          # samplers and servers of other people: 92 MB to download, some 20 seconds
+    python tools/install.py others --all    # and what is too large for each run of CI: 540 MB more
+    python tools/install.py pack .cache/vllm/0.33.0 .cache/v2-gpu    # for random steps of V2 where there is no network
+
+**vllm**: 36 MB, no compiler, some 15 seconds. vLLM's wheels carry compiled kernels (260 MB and more). Its source
+archive, built for the device `empty`, holds the same Python and Triton files and nothing compiled. The packages that
+they import go into this environment, vLLM itself without its declared dependencies: those would pull CUDA builds of
+torch. Releases before 0.11.2 cannot be built so: a folder gets `rejection_sampler.py` alone, unchanged, and stand-ins
+for what it imports; `rejection/vllm` runs on it, and nothing else does.
+
+**others**: MLX-LM brings MLX's CPU backend and no torch. xllamacpp is llama.cpp's server as a library; `transformers
+serve` needs accelerate and uvicorn beside what vLLM has brought already. SGLang comes without its declared
+dependencies, which would pull a CUDA build of another torch: its adapters load one file, which needs triton alone. With
+--all: JAX for CPUs, and of tpu-inference, LMDeploy and Aphrodite the files that hold their samplers. None can be
+imported here, and the adapters do without.
+
+**pack**: `vllm.tar.gz` (Python files of the release, and its metadata) and `wheels/` (what the steps import and the
+other machine lacks, in the versions that are installed here: a process imports the steps, and says which packages its
+modules came from). There, in the root of the repository (a wheel is a zip file, so pip is not needed):
+
+    for wheel in .cache/v2-gpu/wheels/*.whl; do python3 -m zipfile -e $wheel /tmp/site; done
+    tar xzf .cache/v2-gpu/vllm.tar.gz -C /tmp/site
+    export PYTHONPATH=/tmp/site:src:engines/src
+    python3 -m fairdraw_engines._vllm_validation.v2_steps --device cuda --steps 2000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from zipfile import ZipFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class InstallError(Exception):
+    """Something could not be installed or packed; one sentence says why."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    programs = parser.add_subparsers(dest="program", required=True)
+    vllm = programs.add_parser("vllm", help="a real vLLM release without CUDA")
+    vllm.add_argument("release", nargs="?", default=DEFAULT_RELEASE, help=f"default: {DEFAULT_RELEASE}")
+    vllm.add_argument("--target", type=Path, help="a folder for vLLM alone, to be put on PYTHONPATH")
+    others = programs.add_parser("others", help="samplers and servers of other people")
+    others.add_argument("--all", action="store_true", help="also what is too large for each run of CI")
+    packed = programs.add_parser("pack", help="vLLM and what it imports, for a machine with a GPU and no network")
+    packed.add_argument("release", type=Path, help="a folder made by vllm --target")
+    packed.add_argument("target", type=Path, help="a folder to be carried, ignored by git")
+    options = parser.parse_args(arguments)
+    try:
+        if options.program == "vllm":
+            install(options.release, options.target)
+        elif options.program == "others":
+            install_others(everything=options.all)
+        else:
+            pack(options.release, options.target)
+    except InstallError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+# -- vLLM -------------------------------------------------------------------------------------------------------------
+
+DEFAULT_RELEASE = "0.22.0"
+OLDEST_RELEASE = (0, 11, 2)
+"""Archives before 0.11 cannot be built for the device `empty`; this is the first that was tried and works."""
+
+BUILD_PACKAGES = ("packaging", "setuptools", "setuptools-rust", "setuptools-scm", "wheel")
+RUNTIME_PACKAGES = (
+    "aiohttp",
+    "blake3",
+    "cachetools",
+    "cbor2",
+    "cloudpickle",
+    "fastapi",
+    "gguf",
+    "huggingface_hub",
+    "llguidance",
+    "msgspec",
+    "openai",
+    "openai-harmony",
+    "partial-json-parser",
+    "pillow",
+    "prometheus_client",
+    "psutil",
+    "py-cpuinfo",
+    "pybase64",
+    "pydantic",
+    "pyzmq",
+    "regex",
+    "requests",
+    "safetensors",
+    "setproctitle",
+    "transformers",
+    "urllib3",
+    "uvloop",
+    "xgrammar",
+)
+"""What `vllm.v1.sample` imports, directly or not, in one of the releases 0.11.2 to 0.33.0."""
+
+
+def install(release: str, target: Path | None = None) -> None:
+    """Make `release` importable: from this environment, or from `target` once that is on PYTHONPATH.
+
+    Raises:
+        InstallError: If the release is too old, torch is missing or pip fails.
+    """
+    _check_release(release, target)
+    if is_single(release) and target:
+        _install_single_file(release, target)
+        return
+    place = f"{target}" if target else "this environment"
+    missing = [name for name in (*BUILD_PACKAGES, *RUNTIME_PACKAGES) if _version(name) is None]
+    if missing:
+        print(f"[vllm 1/2] packages that vLLM imports: {' '.join(missing)}", flush=True)
+        _pip(*constraints(), *missing)
+    if _version("vllm", target) == release:
+        print(f"[vllm] {release} is in {place} already", flush=True)
+        return
+    print(f"[vllm 2/2] vLLM {release} without CUDA into {place}", flush=True)
+    # Not from pip's cache, and not into it: a wheel built for `empty` must never be taken for the full one.
+    options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", "vllm"]
+    if target:
+        options += ["--upgrade", "--target", str(target)]
+    _pip(*options, f"vllm=={release}", VLLM_VERSION_OVERRIDE=release, VLLM_TARGET_DEVICE="empty")
+    if _version("vllm", target) != release:
+        raise InstallError(f"install: release={release!r}, but pip left {_version('vllm', target)} in {place}.")
+
+
+def _install_single_file(release: str, target: Path) -> None:
+    if (target / SAMPLER).exists():
+        print(f"[vllm] the rejection sampler of {release} is in {target} already", flush=True)
+        return
+    print(f"[vllm] the rejection sampler of {release}, which cannot be installed, into {target}", flush=True)
+    try:
+        _unpack(release, target)
+    except FileNotFoundError as error:
+        raise InstallError(f"install: release={release!r}, but its source archive has no {error}.") from None
+
+
+def _download(release: str, folder: Path) -> None:
+    """The source archive. It is not built: pip asks it for its name alone, which must not end in `+empty`."""
+    options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", "vllm", "--dest", str(folder)]
+    _pip(*options, f"vllm=={release}", verb="download")
+
+
+def _check_release(release: str, target: Path | None) -> None:
+    numbers = tuple(int(part) for part in release.split(".") if part.isdigit())
+    if numbers < OLDEST_RELEASE and not (target and is_single(release)):
+        oldest, first = (".".join(map(str, some)) for some in (OLDEST_RELEASE, FIRST_RELEASE))
+        raise InstallError(
+            f"install: release={release!r}, but it must be at least {oldest}. Use {DEFAULT_RELEASE}; of {first} and "
+            "later, --target FOLDER takes the rejection sampler alone."
+        )
+    if _version("torch") is None:
+        raise InstallError("install: torch is missing, but vLLM's build imports it. Run pip install torch first.")
+
+
+def constraints() -> Iterator[str]:
+    """Pip's options that keep every package, torch above all, at its tested version."""
+    if (ROOT / "constraints.txt").exists():
+        yield from ("-c", str(ROOT / "constraints.txt"))
+
+
+def _version(package: str, folder: Path | None = None) -> str | None:
+    """The installed version without its local part; `None` if it is not installed."""
+    path = sys.path if folder is None else [str(folder)]
+    found = next(iter(metadata.distributions(name=package, path=path)), None)
+    return None if found is None else found.version.partition("+")[0]
+
+
+FIRST_RELEASE = (0, 8, 1)
+"""The first whose rejection sampler is written in Triton."""
+
+SAMPLER = PurePosixPath("vllm/v1/sample/rejection_sampler.py")
+
+_ANY_FIELDS = '''from types import SimpleNamespace
+
+
+class {name}(SimpleNamespace):
+    """Stand-in of fairdraw: fields as they are given."""
+'''
+
+_STAND_INS = {
+    "vllm/logger.py": "from logging import getLogger as init_logger\n",
+    "vllm/triton_utils/__init__.py": "import triton\nimport triton.language as tl\n",
+    "vllm/v1/__init__.py": "",
+    "vllm/v1/sample/__init__.py": "",
+    "vllm/v1/sample/metadata.py": _ANY_FIELDS.format(name="SamplingMetadata"),
+    "vllm/v1/sample/logits_processor.py": _ANY_FIELDS.format(name="LogitsProcessors"),
+    "vllm/v1/sample/ops/__init__.py": "",
+    # Its callers filter before it, so nobody calls this.
+    "vllm/v1/sample/ops/topk_topp_sampler.py": "def apply_top_k_top_p(*_):\n    raise NotImplementedError\n",
+    "vllm/v1/spec_decode/__init__.py": "",
+    "vllm/v1/spec_decode/metadata.py": _ANY_FIELDS.format(name="SpecDecodeMetadata"),
+}
+"""What `rejection_sampler.py` imports of vLLM in the releases 0.8.1 to 0.11.0."""
+
+
+def is_single(release: str) -> bool:
+    """Whether only the file can be had of `release`."""
+    return FIRST_RELEASE <= tuple(int(part) for part in release.split(".") if part.isdigit()) < OLDEST_RELEASE
+
+
+def _unpack(release: str, target: Path) -> None:
+    """Put the file and its stand-ins into `target`.
+
+    Raises:
+        FileNotFoundError: If the archive does not have the file.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        _download(release, Path(scratch))
+        source = _read(next(Path(scratch).glob("vllm-*.tar.gz")), f"vllm-{release}/{SAMPLER}")
+    # The version says what is here; adapters cut what follows the plus sign.
+    files = {**_STAND_INS, "vllm/__init__.py": f'__version__ = "{release}+single.file"\n', str(SAMPLER): source}
+    for name, text in files.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _read(archive: Path, name: str) -> str:
+    with tarfile.open(archive) as opened:
+        try:
+            file = opened.extractfile(name)
+        except KeyError:
+            file = None
+        if file is None:
+            raise FileNotFoundError(name)
+        return file.read().decode()
+
+
+def _pip(*arguments: str, verb: str = "install", **environment: str) -> None:
+    command = [sys.executable, "-m", "pip", verb, "--disable-pip-version-check", *arguments]
+    finished = subprocess.run(command, env={**os.environ, **environment}, check=False)
+    if finished.returncode:
+        raise InstallError(
+            f"install: pip returned {finished.returncode} for {arguments[-1]}. See its messages above; "
+            "without a network, copy a folder made with --target."
+        )
+
+
+# -- samplers of other people -----------------------------------------------------------------------------------------
+
+PACKAGES = (
+    ("mlx-lm[cpu]",),
+    # Thousands of files of which one is used: compiling them would take longer than installing them.
+    ("--no-deps", "--no-compile", "sglang"),
+    ("--no-deps", "accelerate", "flashspec", "gguf", "uvicorn", "xllamacpp"),
+)
+"""The arguments of pip for each; constraints.txt says which version."""
+
+
+LARGE = (("--no-deps", "jax", "jaxlib", "ml_dtypes", "opt_einsum"),)
+"""The same with --all."""
+
+PARTS = {"tpu-inference": "tpu_inference/", "lmdeploy": "lmdeploy/pytorch/", "aphrodite-engine": "aphrodite/v1/sample/"}
+"""With --all: distribution to the folder of its wheel that is taken; the rest has kernels, tests and servers."""
+
+
+def install_others(*, everything: bool) -> None:
+    """Install the packages, and with `everything` the large ones.
+
+    Raises:
+        InstallError: If pip fails.
+    """
+    packages = (*PACKAGES, *(LARGE if everything else ()))
+    for package in packages:
+        print(f"[others] {package[-1]}", flush=True)
+        _pip(*constraints(), *package)
+    for name in PARTS if everything else ():
+        print(f"[others] {name}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            _pip(*constraints(), "--no-deps", "--dest", folder, name, verb="download")
+            for wheel in Path(folder).glob("*.whl"):
+                with ZipFile(wheel) as archive:
+                    wanted = [one for one in archive.namelist() if one.startswith(PARTS[name]) or ".dist-info/" in one]
+                    archive.extractall(sysconfig.get_path("purelib"), wanted)
+
+
+# -- a pack for another machine ---------------------------------------------------------------------------------------
+
+PYTHON = "3.12"
+PLATFORMS = tuple(f"manylinux{tag}_x86_64" for tag in ("_2_34", "_2_31", "_2_28", "_2_27", "_2_17", "2014", "1"))
+ON_THE_MACHINE = {
+    *("aiohappyeyeballs", "aiohttp", "aiosignal", "attrs", "certifi", "charset-normalizer", "filelock", "frozenlist"),
+    *("fsspec", "huggingface-hub", "hypothesis", "idna", "jinja2", "markupsafe", "mpmath", "multidict", "networkx"),
+    *("numpy", "packaging", "pillow", "prometheus-client", "propcache", "psutil", "py-cpuinfo", "pytest", "pyyaml"),
+    *("regex", "requests", "safetensors", "scipy", "setuptools", "sympy", "tokenizers", "torch", "tqdm"),
+    *("transformers", "triton", "urllib3", "uvloop", "yarl"),
+}
+"""What a machine for models has: torch, transformers, aiohttp, and what these import."""
+NOT_NEEDED = {
+    *("fairdraw", "accelerate", "colorama", "backports-tarfile", "jaraco-classes", "jaraco-context"),
+    *("jaraco-functools", "jaraco-text", "more-itertools", "protobuf", "py-cpuinfo2", "sentencepiece", "vllm"),
+}
+"""Imported if they are there: by transformers, setuptools and others. vLLM is packed as files."""
+ALSO = ("blake3", "gguf", "jiter", "setproctitle")
+"""What vLLM imports only on a GPU, or in a function."""
+IMPORTED = """
+import json, sys
+from importlib.metadata import packages_distributions
+from fairdraw_engines._vllm_validation import v2_steps
+tops = {name.partition(".")[0] for name in sys.modules}
+print(json.dumps(sorted({one for top, names in packages_distributions().items() if top in tops for one in names})))
+"""
+
+
+def pack(release: Path, target: Path) -> None:
+    """Pack vLLM and what it imports for a machine with a GPU."""
+    num_files = pack_release(release, target / "vllm.tar.gz")
+    wheels = _wheels(lacking(_imported(release)), target / "wheels")
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    print(f"{num_files} files of vLLM and {len(wheels)} wheels, {size / 2**20:.0f} MiB, are in {target}")
+
+
+def _imported(release: Path) -> list[str]:
+    """Distributions that the steps' modules come from.
+
+    Raises:
+        InstallError: If they cannot be imported.
+    """
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (release.resolve(), ROOT / "src", ROOT / "engines" / "src"))),
+    }
+    ran = subprocess.run([sys.executable, "-c", IMPORTED], env=env, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise InstallError(
+            f"pack: release={str(release)!r}, but importing the steps ended in {ran.stderr.splitlines()[-1]!r}. "
+            "Run python tools/install.py vllm first."
+        )
+    names: list[str] = json.loads(ran.stdout.splitlines()[-1])
+    return names
+
+
+def lacking(names: list[str]) -> list[str]:
+    """Of these distributions those that the machine lacks, each with the version that is installed here."""
+    wanted = {normal(name) for name in (*names, *ALSO)} - ON_THE_MACHINE - NOT_NEEDED
+    return [f"{name}=={metadata.version(name)}" for name in sorted(wanted)]
+
+
+def normal(name: str) -> str:
+    """As package indexes compare names."""
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def pack_release(release: Path, archive: Path) -> int:
+    """Python files and metadata; the number of files.
+
+    Raises:
+        InstallError: If there is no release.
+    """
+    files = sorted(file for file in release.rglob("*") if file.is_file() and is_needed(file.relative_to(release)))
+    if not files:
+        raise InstallError(f"pack_release: release={str(release)!r}, but it must hold the folder vllm. Check the path.")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:gz") as packed:
+        for file in files:
+            packed.add(file, file.relative_to(release))
+    return len(files)
+
+
+def is_needed(file: Path) -> bool:
+    """Takes the path in the release."""
+    return (file.parts[0] == "vllm" and file.suffix == ".py") or file.parts[0].endswith(".dist-info")
+
+
+def _wheels(pins: list[str], folder: Path) -> list[Path]:
+    """The wheels, from pip's own index; what was in the folder is removed.
+
+    Raises:
+        InstallError: If pip fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    kind = ["--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON]
+    platforms = [option for name in PLATFORMS for option in ("--platform", name)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", *kind, *platforms, "--dest", str(folder), *pins]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise InstallError(f"pack: pip returned {ran.returncode}: {ran.stderr.splitlines()[-1]} See the list of pins.")
+    return sorted(folder.glob("*.whl"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Pages of the manual that programs make: `python tools/pages.py NAME`, and the hook of mkdocs."""

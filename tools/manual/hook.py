@@ -1,0 +1,139 @@
+"""Hook of mkdocs: a page per check, an index of them, and a table of attacks. Made by the build; none is committed.
+
+The page of a check says what `fairdraw explain CODE` says. The link to the repository comes from pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
+
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._report.explanation import Explanation, explanation
+from fairdraw._run.failure_reports import raised_meanings
+from fairdraw._run.loading import all_questions
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.nav import Navigation
+
+    from fairdraw._core.checks import AnyCheck
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = ROOT / "pyproject.toml"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link to the repository if the project names one."""
+    urls = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"].get("urls", {})
+    config.repo_url = urls.get("Repository", config.repo_url)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages."""
+    for name, text in pages().items():
+        files.append(File.generated(config, f"checks/{name}", content=text))
+    files.append(File.generated(config, "attacks.md", content=page_of_attacks()))
+    return files
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Link the pages of the checks with each other: previous and next, in the order of their codes."""
+    found = [files.get_file_from_path(f"checks/{name}") for name in pages()]
+    for before, after in pairwise(file.page for file in found if file is not None and file.page is not None):
+        before.next_page, after.previous_page = after, before
+    return nav
+
+
+def pages() -> dict[str, str]:
+    """File name to text, the index first."""
+    checks = all_questions()
+    made = {f"{check.code}.md": page_of(explanation(check)) for check in checks}
+    made |= {f"{contract.raised}.md": page_of_exceptions(contract.name) for contract in CONTRACTS.values()}
+    return {"index.md": index_of(checks), **dict(sorted(made.items()))}
+
+
+def attacked() -> list[tuple[str, str, list[str]]]:
+    """What was attacked, what happened, and the tests that hold what holds now."""
+    groups = tomllib.loads((ROOT / "docs" / "records" / "attacks.toml").read_text(encoding="utf-8"))["group"]
+    return [(line["what"], line["happened"], line["tests"]) for group in groups for line in group["line"]]
+
+
+def page_of_attacks() -> str:
+    """The record as a page."""
+    lines = [
+        "# What was attacked",
+        "",
+        "The product was attacked with bad samplers, servers, files, tensors, signals and options, and its gates with "
+        "defects. This is what did not hold on commit 8b410ee, and the test that holds it now. `python tools/attacks` "
+        "runs some thousand attacks by rules (exit code 0 means that all checks ran and passed; there is one verdict "
+        "and no traceback; secrets stay secret; every process ends), and `python tools/gates.py` shows that every gate "
+        "of CI fails if there is a defect; CI runs a sample of both.",
+        "",
+        "| attack | what happened | held by |",
+        "|---|---|---|",
+    ]
+    for what, happened, tests in attacked():
+        lines.append(f"| {what} | {happened} | {'<br>'.join(f'`{test}`' for test in tests) or 'open'} |")
+    return "\n".join(lines) + "\n"
+
+
+def index_of(checks: tuple[AnyCheck, ...]) -> str:
+    """All checks, by contract and suite."""
+    lines = [
+        "# Checks",
+        "",
+        "Each page says what is required, what a failure usually means, and shows a failing example: a mutant that the "
+        "check catches, with the smallest case. `fairdraw explain CODE` prints the same.",
+    ]
+    for (_, contract, suite), own in groupby(sorted(checks, key=_place), key=_place):
+        listed = list(own)
+        lines += ["", f"## {_capital(contract.replace('_', ' '))}: {suite} ({len(listed)})", ""]
+        lines += [f"* [{check.code}]({check.code}.md) {check.title}" for check in listed]
+    lines += ["", "## Exceptions", "", "Reported where a sampler raises instead of answering:", ""]
+    lines += [f"* [{c.raised}]({c.raised}.md) {c.name.replace('_', ' ')}" for c in CONTRACTS.values()]
+    return "\n".join(lines) + "\n"
+
+
+def _place(check: AnyCheck) -> tuple[int, str, str]:
+    """Contracts stand in the order of `CONTRACTS`."""
+    return list(CONTRACTS).index(check.contract), check.contract, check.suite
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def page_of(about: Explanation) -> str:
+    """What `fairdraw explain` says, as a page."""
+    lines = [f"# {about.title}", "", " · ".join(_fact(label, text) for label, text in about.facts.items())]
+    lines += ["{ .facts }", "", "## Required", "", about.required, ""]
+    if about.cause:
+        lines += ["## Usual cause", "", "\n\n".join(about.cause), ""]
+    lines += ["## A failing example", ""]
+    if about.failing is None:
+        return "\n".join([*lines, "No mutant: this check compares with something outside of fairdraw.", ""])
+    failing = about.failing
+    lines += [f"The mutant **{failing.mutant}** fails this check. {about.fault}", ""]
+    lines += ["```text", failing.effect, f"evidence: {failing.evidence}", "```", ""]
+    if failing.example:
+        lines += ["The smallest case that shows it:", "", "```python", failing.example, "```", ""]
+    return "\n".join(lines)
+
+
+def page_of_exceptions(contract: str) -> str:
+    """What is reported under the contract's code of exceptions."""
+    lines = [f"# {CONTRACTS[contract].raised} exceptions of the {contract.replace('_', ' ')} contract", ""]
+    for title, meaning in raised_meanings(contract).items():
+        lines += [f"## {_capital(title)}", "", meaning, ""]
+    return "\n".join(lines)
+
+
+def _fact(label: str, text: str) -> str:
+    return f"{label}: `{text}`" if label == "run it alone" else f"{label}: {text}"

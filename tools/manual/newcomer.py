@@ -1,0 +1,263 @@
+"""Follow docs/first-verdict.md as a newcomer would, and write what happened into it.
+
+    python tools/pages.py newcomer            # builds the wheel, starts from an empty folder, needs a package index
+    python tools/pages.py newcomer --recipe c numpy jax       # recipes of docs/own-sampler.md, in this environment
+
+The page is the program: a block with the title of a file is written to it, a diff is applied, a command is run. What
+the commands print is put beneath them, shortened, with the seconds that each took. Nothing else is typed, so a missing
+step stops the script.
+
+A recipe is followed twice: as it stands, which must end green, and with a fault put into the sampler, which must
+end red. Nothing is written into the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, MANUAL = ROOT / "docs" / "first-verdict.md", ROOT / "docs" / "own-sampler.md"
+FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+TOOK = re.compile(r"  # (\d+) s, (\d+) s of CPU$", flags=re.MULTILINE)
+COMMAND = re.compile(r"^\$ (.*?)(?:  # \d+ s.*)?$", flags=re.MULTILINE)
+MOST, HEAD, TAIL, WIDTH = 24, 6, 13, 160
+"""What is printed of an output: so many lines, or these at its ends; so many characters of a line."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A section of the manual with files and commands, and a fault for the sampler in it.
+
+    Args:
+        needs: The module or program without which it cannot be followed.
+        fault: A text of the section, and what stands there if the sampler is wrong.
+        codes: Checks that see the fault.
+    """
+
+    title: str
+    needs: str
+    command: str
+    fault: tuple[str, str]
+    codes: tuple[str, ...]
+
+    @property
+    def steps(self) -> str:
+        """Files and commands up to its `fairdraw check`."""
+        section = MANUAL.read_text(encoding="utf-8").partition(f"\n## {self.title}\n")[2]
+        blocks = [found[0] for found in FENCE.finditer(re.split(r"^#{1,2} ", section, maxsplit=1, flags=re.M)[0])]
+        wanted = (
+            block for block in blocks if self.command in block or f'"{self.command}.py"' in block or "```c " in block
+        )
+        return "\n".join(wanted)
+
+    @property
+    def faulty_steps(self) -> str:
+        """The same with the fault.
+
+        Raises:
+            Stuck: Unless the section has the faulty place once.
+        """
+        old, new = self.fault
+        if self.steps.count(old) != 1:
+            raise Stuck(f"{self.title} has {self.steps.count(old)} places like this one: {old}")
+        return self.steps.replace(old, new)
+
+    def missing(self) -> str:
+        """What it needs and is not there; else empty."""
+        there = shutil.which(self.needs) or importlib.util.find_spec(self.needs)
+        return "" if there else f"{self.needs} is not installed"
+
+
+_ARRAYS = "In NumPy, JAX, MLX or CuPy"
+RECIPES = {
+    "c": Recipe("A C library", "cc", "judge_c", ("j < vocab_size;", "j < vocab_size - 1;"), ("DIST701",)),
+    "numpy": Recipe(_ARRAYS, "numpy", "judge_numpy", ("np.where(greedy, l", "np.where(False, l"), ("SAM121",)),
+    "jax": Recipe(_ARRAYS, "jax", "judge_jax", ("jnp.where(greedy, l", "jnp.where(False, l"), ("SAM121",)),
+}
+
+
+def follow_recipe(name: str) -> int:
+    """Follow it as it stands and with its fault; 1 unless the first is green and the second is red."""
+    recipe, verdicts = RECIPES[name], []
+    if recipe.missing():
+        print(f"{name}: skipped, {recipe.missing()}")
+        return 0
+    for text in (recipe.steps, recipe.faulty_steps):
+        with tempfile.TemporaryDirectory() as folder:
+            printed = Newcomer(Path(folder), Shell(Path(folder), own=True)).follow(text)
+        verdicts += re.findall(r"^(GREEN|RED)\b", printed, flags=re.MULTILINE)
+        print(printed.rpartition("$ fairdraw check")[2])
+    print(f"{name}: {' then '.join(verdicts)}")
+    return int(verdicts != ["GREEN", "RED"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Follow docs/first-verdict.md in an empty environment.")
+    parser.add_argument("--recipe", nargs="+", choices=RECIPES, help="follow these recipes of the manual instead")
+    if names := parser.parse_args().recipe:
+        return max(follow_recipe(name) for name in names)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "mine"
+        folder.mkdir()
+        shutil.copy(build_wheel(Path(scratch)), folder)
+        started = time.perf_counter()
+        text = Newcomer(folder, Shell(folder)).follow(PAGE.read_text(encoding="utf-8"))
+        seconds = time.perf_counter() - started
+    PAGE.write_text(stamped(text, seconds), encoding="utf-8")
+    print(f"written: {PAGE.relative_to(ROOT)} ({seconds:.0f} s)")
+    return 0
+
+
+def build_wheel(scratch: Path) -> Path:
+    """The wheel of the working tree; everything it is made of is copied first, so that no build folder is left."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (scratch / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, scratch / "source" / name, follow_symlinks=False)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(scratch), "source"]
+    subprocess.run(build, cwd=scratch, check=True, stdout=subprocess.DEVNULL)
+    return next(scratch.glob("*.whl"))
+
+
+class Stuck(Exception):
+    """The page cannot be followed; it says where."""
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands in a folder; an environment that stands in its `venv` is active.
+
+    Args:
+        own: This process's environment is active instead, with its PYTHONPATH.
+    """
+
+    folder: Path
+    own: bool = False
+
+    def __call__(self, command: str) -> str:
+        """What `command` prints.
+
+        Raises:
+            Stuck: Unless it ends well, or with 1, which is a red verdict.
+        """
+        hidden = () if self.own else ("PYTHONPATH", "VIRTUAL_ENV")
+        kept = {name: value for name, value in os.environ.items() if name not in hidden}
+        programs = Path(sys.executable).parent if self.own else self.folder / "venv" / "bin"
+        path = os.pathsep.join([str(programs), kept["PATH"]])
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env={**kept, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode not in (0, 1):
+            raise Stuck(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout.replace(str(self.folder), ".")
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """Somebody who does what a page says.
+
+    Args:
+        folder: Where the files of the page are written.
+        run: A command to what it prints.
+    """
+
+    folder: Path
+    run: Callable[[str], str]
+
+    def follow(self, page: str) -> str:
+        """Do every step; the page with what the commands printed.
+
+        Raises:
+            Stuck: If a step cannot be done.
+        """
+        return FENCE.sub(self._step, page)
+
+    def _step(self, found: re.Match[str]) -> str:
+        kind, title, body = found.groups()
+        if kind == "console":
+            return "```console\n" + "".join(self._type(command) for command in COMMAND.findall(body)) + "```"
+        if kind == "diff":
+            patch(self.folder / title, body)
+        elif title:
+            (self.folder / title).write_text(body, encoding="utf-8")
+        return found[0]
+
+    def _type(self, command: str) -> str:
+        started, used = time.perf_counter(), cpu_seconds()
+        printed = self.run(command)
+        took = f"{time.perf_counter() - started:.0f} s, {cpu_seconds() - used:.0f} s of CPU"
+        print(f"$ {command}  # {took}", flush=True)
+        return f"$ {command}  # {took}\n{shortened(printed)}"
+
+
+def patch(path: Path, diff: str) -> None:
+    """Replace the lines of `diff` that begin with a blank or a minus by those that begin with a blank or a plus.
+
+    Raises:
+        Stuck: Unless `path` has the former at one place.
+    """
+    lines = diff.splitlines(keepends=True)
+    old = "".join(line[1:] for line in lines if line[0] != "+")
+    new = "".join(line[1:] for line in lines if line[0] != "-")
+    text = path.read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        raise Stuck(f"{path.name} has {text.count(old)} places like this one:\n{old}")
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def shortened(text: str) -> str:
+    """Both ends of a long text, and the beginnings of long lines."""
+    lines = [line if len(line) <= WIDTH else f"{line[:WIDTH]}..." for line in text.strip("\n").splitlines()]
+    if len(lines) > MOST:
+        lines = [*lines[:HEAD], "...", *lines[-TAIL:]]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def cpu_seconds() -> float:
+    """Of all commands so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def first_verdicts(page: str) -> list[tuple[int, int]]:
+    """Seconds, and seconds of CPU, from the first command to the first verdict of every sampler of the page.
+
+    A sampler's commands begin with its `fairdraw init`; the first one's with the installation.
+    """
+    parts = page.split("\n$ fairdraw init ")
+    parts = [parts[0] + parts[1], *parts[2:]]
+    times = [TOOK.findall(part[: part.index("\nRED: ")]) for part in parts]
+    return [(sum(int(wall) for wall, _ in part), sum(int(cpu) for _, cpu in part)) for part in times]
+
+
+def stamped(page: str, seconds: float) -> str:
+    """The page with the line that says who followed it, when, and how long it took."""
+    today, load = datetime.date.today().isoformat(), os.getloadavg()[2]
+    machine = f"{platform.system()}, {os.cpu_count()} CPU cores with {load:.0f} processes on them, no GPU"
+    first = "; ".join(f"{wall} s, {cpu} s of CPU" for wall, cpu in first_verdicts(page))
+    took = f"first verdicts after {first}. {seconds:.0f} s in all, installation included"
+    line = f"Followed by `tools/pages.py newcomer` on {today} ({machine}): {took}."
+    return re.sub(r"^Followed by `tools/pages\.py newcomer`.*$", line, page, flags=re.MULTILINE)

@@ -1,0 +1,406 @@
+"""Write the tables and pictures of docs/performance.md, step.md and scanners.md; no figure is copied by hand.
+
+    python tools/pages.py performance            rewrite pages and pictures from perf_regression/records
+    python tools/pages.py performance --check    only say which pages are out of date
+
+A picture carries the SHA-256 of its record, so that a test notices when one changes without the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairdraw.perf_regression._pictures import figure_with_axes, save
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS, PICTURES = ROOT / "perf_regression" / "records", ROOT / "docs" / "pictures"
+BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h100.json", "scanners_cpu.json"
+STEP, PLAIN, STEP_BEFORE = "step_h100.json", "step_plain_h100.json", "step_h200.json"
+ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
+KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
+MODES = {"queued": "calls launched while the GPU is busy", "idle": "calls on an idle GPU, launches included"}
+OURS, THEIRS = "#1a9e8f", "#8795a6"
+
+Json = dict[str, Any]  # Any: JSON
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the pages about performance.")
+    parser.add_argument("--check", action="store_true", help="change nothing; 1 if a page is out of date")
+    options = parser.parse_args()
+    stale = [path for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
+    if options.check:
+        print(
+            "".join(f"{path.name} is out of date. Run python tools/pages.py performance.\n" for path in stale), end=""
+        )
+        return int(bool(stale))
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+    for name, (_, draw) in CHARTS.items():
+        print(f"written: {draw(PICTURES / name)}")
+    return 0
+
+
+def record(name: str) -> Json:
+    found: Json = json.loads((RECORDS / name).read_text(encoding="utf-8"))
+    return found
+
+
+def digest(name: str) -> str:
+    """What the pictures of a record carry."""
+    return f"sha256 {hashlib.sha256((RECORDS / name).read_bytes()).hexdigest()}"
+
+
+def pages() -> dict[Path, str]:
+    """Every page that this program writes, or writes a part of, as it should be."""
+    performance, step, scanners = (ROOT / "docs" / f"{name}.md" for name in ("performance", "step", "scanners"))
+    tables = performance_tables(record(GRAPHS), record(EAGER))
+    return {
+        performance: _with_tables(performance, tables),
+        step: step_page(step),
+        scanners: scanners_page(record(SCANNERS)),
+    }
+
+
+def _with_tables(page: Path, tables: str) -> str:
+    return _between(page.read_text(encoding="utf-8"), BEGIN, END, tables)
+
+
+def _between(text: str, begin: str, end: str, tables: str) -> str:
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n\n{tables}\n\n{end}{rest.partition(end)[2]}"
+
+
+def step_page(page: Path) -> str:
+    step = record(STEP)
+    begin, end = "<!-- flashinfer: begin -->", "<!-- flashinfer: end -->"
+    return _between(_with_tables(page, step_tables(step)), begin, end, flashinfer_tables(record(PLAIN), step))
+
+
+def table(head: str, rows: Iterable[Iterable[object]]) -> str:
+    """Markdown, from a head such as `sampler | us`."""
+    lines = [head, " | ".join("---" for _ in head.split(" | ")), *(" | ".join(map(str, row)) for row in rows)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def performance_tables(found: Json, eager: Json) -> str:
+    empty = f"An empty replay takes {found['empty_replay_us']['median']} us, which is part of every figure."
+    parts = ["### Ordinary calls", origin(eager), calls(eager), "### CUDA graph replays", f"{origin(found)} {empty}"]
+    return "\n\n".join([*parts, times(found), grid(found), compatible(found), distributions(found)])
+
+
+def origin(found: Json) -> str:
+    machine = found["before"]
+    return (
+        f"{machine['gpu']}, driver {machine['nvidia-smi'].get('driver_version', 'unknown')}, CUDA {machine['cuda']}, "
+        f"torch {machine['torch']}, Triton {machine['triton']}; {machine['date'][:10]}, commit {found['commit'][:12]}; "
+        f"medians of {found['rounds']} rounds."
+    )
+
+
+def calls(found: Json) -> str:
+    """Medians, and quartiles of the calls on an idle GPU, which depend on the host."""
+    rows = []
+    for row in found["eager"]:
+        queued = [f"{row['queued'][arm]['median']:.1f}" for arm in ("ours", "vllm022")]
+        idle = [
+            f"{at['median']:.0f} ({at['low']:.0f} to {at['high']:.0f})"
+            for at in map(row["idle"].get, ("ours", "vllm022"))
+        ]
+        rows.append([f"{KINDS[row['kind']]}, {row['B']} requests", *queued, *idle])
+    return table("microseconds | fairdraw, GPU busy | vLLM 0.22.0 | fairdraw, GPU idle | vLLM 0.22.0", rows)
+
+
+def find(found: Json, kind: str, batch_size: int) -> Json:
+    """The case at 3 drafts and 128256 entries."""
+    return next(c for c in found["cases"] if (c["kind"], c["B"], c["K"], c["V"]) == (kind, batch_size, 3, 128256))
+
+
+def times(found: Json) -> str:
+    rows = []
+    for kind, title in KINDS.items():
+        for batch_size in (1, 8, 64, 256):
+            case = find(found, kind, batch_size)
+            us = {arm: f"{value['median']:.1f}" for arm, value in case["us"].items()}
+            others = [f"{us[arm]} ({case['ratio'][arm]:.2f})" if arm in us else "-" for arm in list(ARMS)[:0:-1]]
+            ours = [us[arm] for arm in ("ours", "ours-alone", "ours+bonus")]
+            rows.append([f"{title}, {batch_size} requests", *ours, *others[::-1], f"{case['of_copy']:.2f}"])
+    head = "microseconds | fairdraw | without workspace | with bonus rows | vLLM 0.33.0 V2 | vLLM 0.22.0 | FlashInfer "
+    note = (
+        "In brackets: our time as a part of theirs, where bonus rows are part of both or of neither. *Of copy*: the "
+        "time of a copy of the bytes that must be moved, as a part of our time."
+    )
+    return f"{table(head + '| of copy', rows)}\n\n{note}"
+
+
+def grid(found: Json) -> str:
+    """Extremes over B, V, K and the kinds of draft."""
+    rows = []
+    for arm, title in list(ARMS.items())[1:]:
+        ratios = sorted((case["ratio"][arm], i) for i, case in enumerate(found["cases"]) if arm in case["ratio"])
+        high, at = ratios[-1]
+        case = found["cases"][at]
+        where = f"{high:.2f}: {KINDS[case['kind']]}, B={case['B']}, K={case['K']}, V={case['V']}"
+        rows.append([title, len(ratios), f"{ratios[0][0]:.2f}", f"{ratios[len(ratios) // 2][0]:.2f}", where])
+    return table("our time as a part of | cases | least | median | most", rows)
+
+
+def compatible(found: Json) -> str:
+    rows = [[r["B"], r["K"], r["us"]["ours"], r["us"]["vllm022"], r["ratio"]] for r in found["compatible"]]
+    head = "requests | drafts | upstream-compatible noise, us | vLLM 0.22.0's kernels, us | ratio"
+    equality = found["equality"]
+    same = f"Of {equality['batches']} random batches {equality['unequal']} differ in any token from vLLM 0.22.0's."
+    return f"{table(head, rows)}\n\n{same}"
+
+
+def distributions(found: Json) -> str:
+    rows = [[row["kind"], row["draws"], row["chi_square"], row["p"]] for row in found["distribution"]]
+    return table("tokens drawn by the compiled kernels | number | chi-square, 11 degrees of freedom | p", rows)
+
+
+def flashinfer_tables(plain: Json, verifying: Json) -> str:
+    """Plain sampling and verification beside FlashInfer's functions."""
+    sampling = ("ours", "flashinfer", "flashinfer joint", "flashinfer logits")
+    return "\n\n".join(
+        [
+            origin(plain),
+            "### Plain sampling\n\n" + _beside_flashinfer(plain, sampling),
+            "### Verification of three drafts\n\n"
+            + _beside_flashinfer(verifying, ("ours", "flashinfer", "flashinfer top-k", "flashinfer top-p")),
+        ]
+    )
+
+
+def _beside_flashinfer(found: Json, arms: tuple[str, ...]) -> str:
+    """Medians of graph replays by arm, then of calls and host time of ours and FlashInfer's first way."""
+    largest = max(row["V"] for row in found["rows"])
+    shown = [row for row in found["rows"] if row["V"] == largest and "flashinfer" in row.get("us", {})]
+    cells = {(row["set"], row["B"], row["mode"]): row["us"] for row in shown}
+    rows = []
+    for name, batch_size in dict.fromkeys((name, size) for name, size, _ in cells):
+        graph, *others = (cells[name, batch_size, mode] for mode in ("graph", "eager", "host"))
+        medians = [f"{graph[arm]['median']:.0f}" if arm in graph else "-" for arm in (*arms, "copy")]
+        pairs = [f"{us[arm]['median']:.0f}" for us in others for arm in ("ours", "flashinfer")]
+        rows.append([f"{name}, {batch_size}", *medians, *pairs])
+    titles = [name.replace("ours", "fairdraw").replace("flashinfer", "FlashInfer") for name in arms]
+    head = " | ".join([*(f"graph, {title}" for title in titles), "copy of the logits"])
+    tail = " | ".join(f"{mode}, {title}" for mode in ("call", "host") for title in titles[:2])
+    return table(f"parameters, requests | {head} | {tail}", rows)
+
+
+STEP_TARGETS = {
+    "T=0.6": (20, 32, 85),
+    "T=0.6 top-k 20 top-p 0.95": (35, 60, 150),
+    "T=0.6 top-k 20 top-p 0.95 presence 1.5": (40, 65, 170),
+    "T=0.7 top-p 0.9": (60, 90, 260),
+    "min-p 0.05": (30, 40, 110),
+}
+"""Microseconds of a graph replay at 16, 64 and 256 requests that we aim for."""
+HOST_TARGET = 40
+"""Microseconds until a call returns, whatever the parameters."""
+CALL_TARGETS = {16: 0.35, 64: 0.30, 256: 0.25}
+"""Of vLLM's time of a call, at so many requests."""
+STEP_ARMS = ("ours", "ours launched", "vllm033")
+
+
+def step_tables(found: Json) -> str:
+    """One table per vocabulary, and how far the aims are met."""
+    cells = {(row["V"], row["set"], row["B"], row["mode"]): row for row in found["rows"]}
+    parts = [origin(found)]
+    for vocab_size in sorted({row["V"] for row in found["rows"]}, reverse=True):
+        parts.append(f"### {vocab_size:,} tokens\n\n{_step_table(cells, vocab_size)}")
+    ratios = sorted(
+        (row["ratio"], f"{row['set']}, {row['B']} requests, {row['V']} tokens, {row['mode']}")
+        for row in found["rows"]
+        if row["mode"] in ("graph", "eager")
+    )
+    slower = [f"{ratio:.2f} ({where})" for ratio, where in ratios if ratio > 1]
+    spread = f"{ratios[0][0]:.2f} to {ratios[-1][0]:.2f}, median {ratios[len(ratios) // 2][0]:.2f}"
+    parts.append(
+        f"Our time as a part of vLLM's, over {len(ratios)} cells of graph replays and calls: {spread}. "
+        f"Slower than vLLM: {'; '.join(slower) or 'none'}."
+    )
+    return "\n\n".join([*parts, "### Aims\n\n" + _step_aims(cells)])
+
+
+def _step_table(cells: dict[tuple[int, str, int, str], Json], vocab_size: int) -> str:
+    rows = []
+    for at, name, batch_size, mode in cells:
+        if (at, mode) != (vocab_size, "graph"):
+            continue
+        graph, *called = (cells[at, name, batch_size, mode] for mode in ("graph", "eager", "host", "alone"))
+        shown = [(graph, STEP_ARMS[::2]), *((one, STEP_ARMS) for one in called)]
+        medians = [f"{one['us'][arm]['median']:.0f}" for one, arms in shown for arm in arms]
+        rows.append([f"{name}, {batch_size}", *medians, f"{graph['us']['copy']['median']:.0f}"])
+    modes, arms = ("call", "host", "alone"), ("fairdraw", "launched", "vLLM")
+    heads = " | ".join(f"{mode}, {arm}" for mode in modes for arm in arms)
+    return table(f"parameters, requests | graph, fairdraw | graph, vLLM | {heads} | copy of the logits", rows)
+
+
+def _step_aims(cells: dict[tuple[int, str, int, str], Json]) -> str:
+    """In microseconds, and in copies of the logits by the same card: the aims are for a card of faster memory."""
+    rows = []
+    before = {(row["V"], row["set"], row["B"], row["mode"]): row for row in record(STEP_BEFORE)["rows"]}
+    for name, aims in STEP_TARGETS.items():
+        for batch_size, aim in zip((16, 64, 256), aims, strict=True):
+            at = 151936, name, batch_size, "graph"
+            us, copy = (cells[at]["us"][arm]["median"] for arm in ("ours", "copy"))
+            copies, most = us / copy, aim / before[at]["us"]["copy"]["median"]
+            in_us = [aim, f"{us:.1f}", _met(us <= aim)]
+            rows.append([f"{name}, {batch_size}", *in_us, f"{most:.2f}", f"{copies:.2f}", _met(copies <= most)])
+    head = "graph replay, 151,936 tokens | aim on an H200, us | measured, us | | aim, copies | measured, copies | "
+    return f"{table(head, rows)}\n\n{_call_aims(cells)}"
+
+
+def _call_aims(cells: dict[tuple[int, str, int, str], Json]) -> str:
+    """The longest host time of all cells, and per batch size the worst ratio to vLLM of the sets with an aim."""
+    rows = [_host_aim(cells, "host", "among calls of others"), _host_aim(cells, "alone", "in a row")]
+    for batch_size, aim in CALL_TARGETS.items():
+        worst = max(cells[151936, name, batch_size, "eager"]["ratio"] for name in STEP_TARGETS)
+        where = f"call as a part of vLLM's, {batch_size} requests, worst of these sets"
+        rows.append([where, f"{aim:.2f}", f"{worst:.2f}", _met(worst <= aim)])
+    return table("calls | aim | measured | ", rows)
+
+
+def _host_aim(cells: dict[tuple[int, str, int, str], Json], mode: str, how: str) -> list[object]:
+    medians = [cell["us"]["ours"]["median"] for (_, _, _, found), cell in cells.items() if found == mode]
+    longest, kept = max(medians), sum(median <= HOST_TARGET for median in medians)
+    where = f"longest host time of a call, {how} ({kept} of {len(medians)} cells within the aim)"
+    return [where, HOST_TARGET, f"{longest:.0f}", _met(longest <= HOST_TARGET)]
+
+
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "missed"
+
+
+SCANNERS_HEAD = """# What a decode step costs on the host
+
+Generated from `perf_regression/records/{record}` by `tools/pages.py performance`; measured by a program of
+the commit below. Today `make bench` holds these steps to the limits of `penalties.host` and `thinking_budget.host`.
+
+* {batch_size} requests, {vocab_size} entries in the vocabulary, lists that grow token by token as in a server, and the
+  real vLLM {vllm} in the same process. {clock}.
+* {processor}, {cores} cores, {load_per_core} runnable processes per core; torch {torch} with {torch_threads} thread,
+  Python {python}; {date}, commit `{commit}`.
+
+*own*: after an untimed step of the same code, as in a server. *cold*: after vLLM's step, which reads every token ever
+generated and evicts our data from the caches. The ratio is that of *own*, with its sign-test interval.
+"""
+
+
+def scanners_page(found: Json) -> str:
+    """The page as Markdown."""
+    limits = [[one["what"], f"{one['value']:.4g}", f"{one['limit']:.4g}", one["verdict"]] for one in found["limits"]]
+    counts = found["instructions"]
+    lengths = list(counts[0]["per_step"])
+    rows = [[r["scanner"], r["num_drafts"], *r["per_step"].values(), r["exponent"]] for r in counts]
+    parts = [
+        SCANNERS_HEAD.format(record=SCANNERS, **{**found, **found["machine"], **found["versions"]}),
+        "## Limits\n",
+        table("limit on | measured | limit | verdict", limits),
+        "\n## Microseconds per step\n",
+        _steps(found["steps"]),
+        "\n## On the logits, which both sides pay\n",
+        _steps(found["arithmetic"]),
+        "\n## Instructions per step, by valgrind\n",
+        f"{counts[0]['batch_size']} requests. The exponent is the slope of log count on log length.\n",
+        table(" | ".join(["scanner", "drafts", *lengths, "exponent"]), rows),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _steps(steps: list[Json]) -> str:
+    rows = []
+    for one in steps:
+        us, cold = one["us"], one.get("cold_us", {})
+        shown = [us["vllm"], us["ours"], cold.get("ours"), us.get("stage 1")]
+        cells = ["-" if value is None else f"{value:.0f}" for value in shown]
+        rows.append([one["scanner"], one["num_drafts"], one["length"], *cells, _ratio(one)])
+    return table("scanner | drafts | length | vLLM | ours, own | ours, cold | stage 1 | vLLM / ours", rows)
+
+
+def _ratio(one: Json) -> str:
+    """vLLM's cost divided by ours; with its interval where there were enough rounds for one."""
+    if one["ratio"] is None:
+        return _times(one["us"]["vllm"] / one["us"]["ours"])
+    low, middle, high = (_times(1 / one["ratio"][bound]) for bound in ("high", "middle", "low"))
+    return f"{middle} ({low} to {high})"
+
+
+def _times(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
+
+
+def eager_chart(path: Path) -> Path:
+    """Ordinary calls: one panel for a busy GPU, one for an idle one."""
+    found = record(EAGER)
+    rows = [row for row in found["eager"] if row["kind"] == "probs"]
+    groups = [f"{row['B']} request{'s' if row['B'] > 1 else ''}" for row in rows]
+    figure, panels = figure_with_axes((7.2, 5.6), 2)
+    for axes, (mode, title) in zip(panels, MODES.items(), strict=True):
+        bars = {ARMS[arm]: [row[mode][arm]["median"] for row in rows] for arm in ("ours", "vllm022")}
+        _bars(axes, groups, bars, f"{found['before']['gpu']}, {title}; 3 drafts, 128,256 tokens")
+    return save(figure, path, digest(EAGER))
+
+
+def graph_chart(path: Path) -> Path:
+    """CUDA graph replays. Ours draws bonus rows, too."""
+    found, batch_sizes = record(GRAPHS), (8, 64, 256)
+    bars = {
+        label: [
+            find(found, "probs", size)["us"]["ours+bonus" if arm == "ours" else arm]["median"] for size in batch_sizes
+        ]
+        for arm, label in ARMS.items()
+    }
+    figure, (axes,) = figure_with_axes((7.2, 4.4), 1)
+    title = f"{found['before']['gpu']}, CUDA graph replay, cold L2; 3 drafts, 128,256 tokens"
+    _bars(axes, [f"{size} requests" for size in batch_sizes], bars, title)
+    return save(figure, path, digest(GRAPHS))
+
+
+def _bars(
+    axes: Any,  # Any: matplotlib's
+    groups: list[str],
+    bars: dict[str, list[float]],
+    title: str,
+    unit: str = "microseconds per verification step",
+) -> None:
+    """Groups of bars with their names and values. The first bar of a group is ours."""
+    height = 0.8 / len(bars)
+    for place, (label, values) in enumerate(bars.items()):
+        rows = [group + height * place for group in range(len(groups))]
+        drawn = axes.barh(rows, values, height=0.85 * height, color=THEIRS if place else OURS)
+        axes.bar_label(drawn, [f"{label} {value:.0f} us" for value in values], padding=4, fontsize=9)
+    axes.set(xlim=(0, 1.28 * max(map(max, bars.values()))), xlabel=unit)
+    axes.set_yticks([group + 0.4 - height / 2 for group in range(len(groups))], groups)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, fontsize=10)
+
+
+def step_chart(path: Path) -> Path:
+    """Ordinary calls of the whole step at 64 requests, as an engine makes them."""
+    found = record(STEP)
+    rows = [row for row in found["rows"] if (row["V"], row["B"], row["mode"]) == (151936, 64, "eager")]
+    bars = {ARMS[arm]: [row["us"][arm]["median"] for row in rows] for arm in ("ours", "vllm033")}
+    figure, (axes,) = figure_with_axes((7.2, 5.2), 1)
+    title = f"{found['before']['gpu']}, calls on an idle GPU; 64 requests, 3 drafts, 151,936 tokens"
+    names = [row["set"].replace(" top-k", "\ntop-k").replace(" presence", "\npresence") for row in rows]
+    _bars(axes, names, bars, title, "microseconds per sampling step")
+    return save(figure, path, digest(STEP))
+
+
+CHARTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "verification.svg": (EAGER, eager_chart),
+    "verification_graph.svg": (GRAPHS, graph_chart),
+    "step.svg": (STEP, step_chart),
+}
+"""Every picture, the record that it is drawn from, and what draws it."""

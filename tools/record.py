@@ -1,0 +1,8 @@
+"""Make a record, or write its page again: `python tools/record.py NAME [OPTIONS]`; without a name, list them."""
+
+import sys
+
+from records import run_named
+
+if __name__ == "__main__":
+    sys.exit(run_named("records"))

@@ -1,0 +1,214 @@
+"""How often do the statistical checks accuse a correct sampler? Run all of them with 1,000 fresh seeds and count.
+
+    python tools/record.py false_alarms --jobs 32           # all contracts: statistical/records/false_alarms.json
+    python tools/record.py false_alarms --runs 50 --out /tmp/small.json
+    python tools/record.py false_alarms --contract sampling --runs 50 --out /tmp/sampling.json
+    python tools/record.py false_alarms --codes DIST34 DIST77 --out statistical/records/false_alarms_noise.json
+
+Every run is the whole suite of each contract on `torch`, the vectorised sampler (log-probabilities: the specification),
+at a small size: `--draws` rows per configuration, and as many production positions. Checks of large
+vocabularies cost as much as all others together, and are in every fifth run. Checks decide as in a real run, checkpoint
+after checkpoint. The p-values that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says
+whether they are, table by table.
+The p-value of a table of two cells is one of few numbers. It is replaced by the exact binomial one, randomised: ties
+count by a random share, so that it is uniform for any number of samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import secrets
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import binom, kstest
+
+from fairdraw import adapters
+from fairdraw._core.checks import Profile
+from fairdraw._core.seeds import derive_seed
+from fairdraw._mutants._trimming import Trims
+from fairdraw._mutants.logprobs import right as right_logprobs
+from fairdraw.statistical._decision import Decision, TableEvidence, Verdict
+from fairdraw.statistical._design import Plans, SamplePlan
+from fairdraw.statistical._distribution_check import DistributionCheck, false_fail_rate
+from fairdraw.statistical.logprobs import CHECKS as LOGPROBS_CHECKS
+from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
+from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
+from records import ROOT, commit, machine, rows_as_json
+
+CHECKS = {"rejection": DISTRIBUTION_CHECKS, "sampling": SAMPLING_CHECKS, "logprobs": LOGPROBS_CHECKS}
+CONTRACTS = tuple(CHECKS)
+
+UNIFORMITY_RATE = 1e-3
+"""Probability that the p-values of some table look not uniform although they are."""
+
+FEWEST_SAMPLES = 500
+"""The p-value of a table of more than two cells and fewer samples is not uniform; its alarms count all the same."""
+
+SELDOM, EVERY = {"production vocabulary", "largest vocabularies", "151936 tokens"}, 5
+"""Groups of workloads that are in one of so many runs."""
+
+LARGER = {"production vocabulary": 1.0, "dependence": 10.0, "tiny acceptance": 10.0}
+"""Shares of workloads, by group: at their usual share nothing would be seen, or p-values would be few numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of all checks.
+
+    Args:
+        contract: Whose checks.
+        alarms: Codes of the checks that failed.
+        inconclusive: Codes of the checks that could not be decided at this size.
+        p_values: Of every table, from all of its samples.
+    """
+
+    contract: str
+    seed: int
+    alarms: tuple[str, ...]
+    inconclusive: tuple[str, ...]
+    p_values: dict[str, float]
+    max_log10_e_value: float
+    cpu_seconds: float = 0.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, write the record; 1 if there was an alarm."""
+    parser = argparse.ArgumentParser(description="Count the false alarms of the statistical checks.")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--draws", type=int, default=2000, help="per configuration and run")
+    parser.add_argument("--jobs", "--workers", type=int, default=1, help="processes")
+    parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
+    parser.add_argument("--contract", choices=("all", *CONTRACTS), default="all")
+    parser.add_argument("--codes", nargs="+", default=("DIST",), help="beginnings of codes: of these checks alone")
+    parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "false_alarms.json")
+    options = parser.parse_args(arguments)
+    entropy = secrets.randbits(32) if options.entropy is None else options.entropy
+    contracts = CONTRACTS if options.contract == "all" else (options.contract,)
+    tasks = [(number, contract) for number in range(options.runs) for contract in contracts]
+    seeds = [derive_seed("false alarms", entropy, number) for number, _ in tasks]
+    with_all = [number % EVERY == 0 for number, _ in tasks]
+    started, made_by = time.perf_counter(), {"machine": machine(), "commit": commit()}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        sizes, names = [options.draws] * len(tasks), [contract for _, contract in tasks]
+        # Chunks that mix contracts, and runs with and without large vocabularies, take equally long.
+        chosen = [tuple(options.codes)] * len(tasks)
+        runs = list(pool.map(run_suite, seeds, sizes, names, with_all, chosen, chunksize=8 if len(tasks) > 1000 else 1))
+    checks = [check.code for contract in contracts for check in shipped(contract, tuple(options.codes))]
+    record = summary(runs) | {
+        "checks": len(checks),
+        "codes": checks,
+        "sampler": ", ".join(f"{contract}/torch" for contract in contracts),
+        "draws_per_distribution": options.draws,
+        "entropy": entropy,
+        "seconds": round(time.perf_counter() - started, 1),
+        "cpu_seconds": round(sum(run.cpu_seconds for run in runs), 1),
+        "workers": options.jobs,
+        **made_by,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(rows_as_json(record), encoding="utf-8")
+    print(f"{record['alarms']} alarms in {record['runs']} runs; {record['uniformity']['verdict']}: {options.out}")
+    return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
+
+
+def run_suite(
+    seed: int, draws: int, contract: str = "rejection", with_all: bool = True, codes: tuple[str, ...] = ("DIST",)
+) -> Run:
+    """Every check, or every one but the most costly, decided as in a real run."""
+    torch.set_num_threads(1)
+    started, rng = time.process_time(), np.random.default_rng(derive_seed("ties", seed))
+    sampler, profile = correct_sampler(contract), Profile("false alarms", 0, 0, draws, draws)
+    checks = [check for check in sized_checks(contract, codes) if with_all or check.workload.group not in SELDOM]
+    decisions = {check.code: check.decide(sampler, profile, seed) for check in checks}
+    tables = [table for decision in decisions.values() for table in decision.evidence]
+    p_values = {
+        f"{check.code} {table.name}": p_value
+        for check in checks
+        for table in decisions[check.code].evidence
+        if (p_value := _p_value(check.plans(sampler, profile, seed), decisions[check.code], table, rng)) is not None
+    }
+    return Run(
+        contract,
+        seed,
+        tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.FAIL),
+        tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.INCONCLUSIVE),
+        p_values,
+        max(table.log_e_value for table in tables) / float(np.log(10)),
+        time.process_time() - started,
+    )
+
+
+def _p_value(plans: Plans, decision: Decision, table: TableEvidence, rng: np.random.Generator) -> float | None:
+    """That of a table, if it must be uniform."""
+    plan = plans[table.name]
+    if table.num_cells != 2 or not isinstance(plan, SamplePlan):
+        return table.p_value if table.num_samples >= FEWEST_SAMPLES and table.num_cells > 2 else None
+    counts, _ = plan.pooling.pool(decision.counts[table.name])
+    return randomised_p_value(int(counts[0]), int(counts.sum()), float(plan.pooling.probs[0]), rng)
+
+
+def randomised_p_value(seen: int, num_samples: int, prob: float, rng: np.random.Generator) -> float:
+    """Of a two-sided binomial test: exactly uniform under the null."""
+    far = np.abs(np.arange(num_samples + 1) - num_samples * prob)
+    mass, own = binom.pmf(np.arange(num_samples + 1), num_samples, prob), far[seen]
+    ties = np.isclose(far, own, rtol=0, atol=1e-6)
+    return float(mass[(far > own) & ~ties].sum() + rng.random() * mass[ties].sum())
+
+
+@cache
+def correct_sampler(contract: str) -> Any:  # Any: of any contract
+    """Return the sampler under test: the specification where ours draw nothing.
+
+    In rejection it has a rule that trims drafts, so that its check runs too.
+    """
+    if contract == "logprobs":
+        return right_logprobs()
+    sampler = adapters.load(f"{contract}/torch")
+    return dataclasses.replace(sampler, trim=Trims().trim) if contract == "rejection" else sampler
+
+
+def shipped(contract: str, codes: tuple[str, ...] = ("DIST",)) -> tuple[DistributionCheck, ...]:
+    """The checks that draw, of these codes."""
+    return tuple(check for check in CHECKS[contract] if check.code.startswith(codes))
+
+
+@cache
+def sized_checks(contract: str, codes: tuple[str, ...] = ("DIST",)) -> tuple[DistributionCheck, ...]:
+    """The checks, some with more draws; see `LARGER`."""
+    workloads = {check.workload for check in shipped(contract, codes)}
+    sized = {one: dataclasses.replace(one, share=LARGER.get(one.group, one.share)) for one in workloads}
+    return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in shipped(contract, codes))
+
+
+def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
+    """Alarms, what could not be decided, and whether p-values are uniform."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for name, p_value in run.p_values.items():
+            found.setdefault(name, []).append(p_value)
+    uniformity = {name: float(kstest(found[name], "uniform").pvalue) for name in sorted(found)}
+    worst = min(uniformity, key=uniformity.__getitem__)
+    corrected = min(1.0, uniformity[worst] * len(uniformity))
+    return {
+        "runs": len({run.seed for run in runs}),
+        "false_fail_rate_per_run": false_fail_rate(runs[0].seed),
+        "alarms": sum(bool(run.alarms) for run in runs),
+        "alarmed": [{"contract": r.contract, "seed": r.seed, "checks": r.alarms} for r in runs if r.alarms],
+        "max_log10_e_value": max(run.max_log10_e_value for run in runs),
+        "inconclusive_checks": sorted({code for run in runs for code in run.inconclusive}),
+        "seldom": f"{', '.join(sorted(SELDOM))}: one run in {EVERY}",
+        "uniformity": {
+            "verdict": "uniform" if corrected >= UNIFORMITY_RATE else "not uniform",
+            "rule": f"smallest of {len(uniformity)} Kolmogorov-Smirnov p-values, Bonferroni, >= {UNIFORMITY_RATE:g}",
+            "worst_table": worst,
+            "worst_corrected": corrected,
+            "by_table": uniformity,
+        },
+    }

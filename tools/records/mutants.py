@@ -1,0 +1,245 @@
+"""Run the checks on every mutant of the project, with the numbers that `smoke` and `ci` really run, for five seeds.
+
+    python tools/record.py mutants --out statistical/records/mutants_by_profile.json --docs docs/mutants.md
+
+One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which
+other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss.
+Numbers are those of a fast sampler that supports everything. Rows are written at once, to a file beside the record, so
+that `--resume` continues a run that was stopped; `--match TEXT` makes the rows of some mutants and keeps the others as
+they are, recorded or not. The page counts those that are not.
+
+Exits 1 if `ci` misses a mutant that its draws resolve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._run.controls import sees
+from fairdraw._run.loading import all_checks
+from records import commit, machine, read_rows, results, write_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from fairdraw._core.checks import AnyCheck
+    from fairdraw._mutants._mutant import Mutant
+
+Row = dict[str, Any]  # Any: JSON
+Task = tuple[int, str, int]
+"""Number of the mutant, profile, seed."""
+SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)
+PROFILE_NAMES = ("smoke", "ci")
+_COMMIT = commit()
+
+
+@cache
+def _mutants() -> tuple[tuple[str, Mutant], ...]:
+    return tuple(mutants())
+
+
+def mutants() -> Iterator[tuple[str, Mutant]]:
+    """Every mutant with its contract."""
+    for contract in CONTRACTS.values():
+        for path in contract.mutants:
+            yield from ((contract.name, mutant) for mutant in load_part(path))
+
+
+def checks_in_order(contract: str, mutant: Mutant) -> list[AnyCheck]:
+    """Those that the mutant names, then the other properties, then the statistical checks, which cost most."""
+    known = {check.code: check for check in all_checks(contract=contract)}
+    others = [check for code, check in known.items() if code not in mutant.caught_by]
+    return [known[code] for code in mutant.caught_by] + sorted(others, key=lambda check: check.suite)
+
+
+def tried(task: Task) -> Row:
+    """One row. The statistical checks share one sampler, and with it the draws, as in a run."""
+    number, profile, seed = task
+    contract, mutant = _mutants()[number]
+    shared = mutant.make()
+    caught_by = None
+    for check in checks_in_order(contract, mutant):
+        wrong = shared if check.suite == "statistical" else mutant.make()
+        # A run has a reference only where one is installed; checks that a mutant names compare with the specification.
+        is_alone = check.differential and check.code not in mutant.caught_by
+        if is_alone or (not check.differential and check.why_not(wrong) is not None):
+            continue
+        if sees(check, wrong, PROFILES[profile], seed)[0]:
+            caught_by = check.code
+            break
+    return {
+        "contract": contract,
+        "mutant": mutant.name,
+        "first": mutant.caught_by[0],
+        "profile": profile,
+        "seed": seed,
+        "caught_by": caught_by,
+        "resolved": mutant.min_draws <= PROFILES[profile].draws,
+        "commit": _COMMIT[:10],
+    }
+
+
+def key(row: Row) -> tuple[object, ...]:
+    """Mutants of the two suites may have one name; the check that they name first tells them apart."""
+    return row["contract"], row["mutant"], row["first"], row["profile"], row["seed"]
+
+
+def all_rows(kept: dict[tuple[object, ...], Row], part: Path, match: str, jobs: int, seconds: float) -> list[Row]:
+    """The rows that are kept and those that match; the latter are made, and added to `part` at once."""
+    tasks: dict[tuple[object, ...], Task] = {
+        (contract, mutant.name, mutant.caught_by[0], profile, seed): (number, profile, seed)
+        for number, (contract, mutant) in enumerate(_mutants())
+        for profile in PROFILE_NAMES
+        for seed in SEEDS
+    }
+    todo = [task for about, task in tasks.items() if about not in kept and match in words(*about[:3])]
+    rows = dict(kept)
+    with part.open("a", encoding="utf-8") as file:
+        for row in results(tried, todo, jobs, seconds):
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            rows[key(row)] = row
+    return [rows[about] for about in tasks if about in rows]
+
+
+def words(contract: object, mutant: object, first: object) -> str:
+    """What `--match` looks at."""
+    return f"{contract} {first} {mutant}"
+
+
+def write_record(path: Path, rows: list[Row]) -> None:
+    """Write the record; each row says the commit that made it."""
+    head = {"commit": _COMMIT, "machine": machine(), "seeds": SEEDS, "profiles": PROFILE_NAMES}
+    write_rows(path, head, rows, ("contract", "mutant", "first", "profile"))
+
+
+def missed_in_ci(rows: Iterable[Row]) -> list[Row]:
+    """Rows of `ci` that make this tool exit 1."""
+    return [row for row in rows if row["profile"] == "ci" and row["resolved"] and row["caught_by"] is None]
+
+
+# -- the page -------------------------------------------------------------------------------------------------------
+
+
+def page(record: dict[str, Any]) -> str:  # Any: JSON
+    """`docs/mutants.md`."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in record["rows"]:
+        groups.setdefault((row["contract"], row["mutant"], row["first"]), []).append(row)
+    seeds = len(record["seeds"])
+    lines = [
+        "# Mutants by profile",
+        "",
+        "Written by `tools/record.py mutants` from `statistical/records/mutants_by_profile.json`. A mutant is a",
+        "sampler with one known fault. The checks run on each with the numbers that a profile uses for a fast sampler",
+        f"that supports everything, with {seeds} seeds: {', '.join(map(str, record['seeds']))} (the first is the",
+        "release's). *Caught* counts the seeds for which at least one check fails; *by its own check* those for which",
+        "the check that the mutant names first fails. Slow samplers get fewer cases, which find less; the lines of a",
+        "run that begin with `mutation controls` say what it found.",
+        "",
+        *_totals(groups, seeds),
+        "",
+        *_unrecorded(groups),
+        "## What `ci` misses",
+        "",
+        *_missing(groups, "ci", seeds),
+        "",
+        "## What `smoke` misses",
+        "",
+        *_missing(groups, "smoke", seeds),
+        "",
+        "## All mutants",
+        "",
+        "| mutant | contract | own check | `smoke`: caught | by its own check | `ci`: caught | by its own check |",
+        "|---|---|---|---|---|---|---|",
+        *(f"| {m} | {c} | {first} | {_counts(rows, seeds)} |" for (c, m, first), rows in groups.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _of(rows: Iterable[Row], profile: str) -> list[Row]:
+    return [row for row in rows if row["profile"] == profile]
+
+
+def _caught(rows: Iterable[Row], profile: str) -> int:
+    return sum(row["caught_by"] is not None for row in _of(rows, profile))
+
+
+def _by_own(rows: Iterable[Row], profile: str) -> int:
+    return sum(row["caught_by"] == row["first"] for row in _of(rows, profile))
+
+
+def _counts(rows: list[Row], seeds: int) -> str:
+    words = [f"{count(rows, name)}/{seeds}" for name in PROFILE_NAMES for count in (_caught, _by_own)]
+    return " | ".join(words)
+
+
+def _totals(groups: dict[tuple[str, str, str], list[Row]], seeds: int) -> list[str]:
+    lines = ["| profile | mutants | caught with every seed | by their own check with every seed |", "|---|---|---|---|"]
+    for name in PROFILE_NAMES:
+        caught = sum(_caught(rows, name) == seeds for rows in groups.values())
+        own = sum(_by_own(rows, name) == seeds for rows in groups.values())
+        lines.append(f"| `{name}` | {len(groups)} | {caught} | {own} |")
+    return lines
+
+
+def _unrecorded(groups: dict[tuple[str, str, str], list[Row]]) -> list[str]:
+    """Mutants of today that nobody ran here, counted by contract."""
+    absent = [contract for contract, m in mutants() if (contract, m.name, m.caught_by[0]) not in groups]
+    if not absent:
+        return []
+    counted = ", ".join(f"{absent.count(name)} of {name}" for name in dict.fromkeys(absent))
+    return [f"{len(absent)} newer mutants are not in this record: {counted}. Every run tries them as controls.", ""]
+
+
+def _missing(groups: dict[tuple[str, str, str], list[Row]], profile: str, seeds: int) -> list[str]:
+    """A line for each mutant that some seed misses; why, where the numbers say it."""
+    lines = []
+    for (contract, name, first), rows in groups.items():
+        here = _of(rows, profile)
+        if _caught(rows, profile) < seeds:
+            why = "" if all(row["resolved"] for row in here) else ": too small for this profile's draws, by design"
+            lines.append(f"* {name} ({contract}, {first}): caught with {_caught(rows, profile)} of {seeds} seeds{why}.")
+    return lines or ["Nothing."]
+
+
+def _read_part(part: Path) -> dict[tuple[object, ...], Row]:
+    text = part.read_text(encoding="utf-8") if part.exists() else ""
+    return {key(row): row for row in map(json.loads, text.splitlines())}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--docs", type=Path)
+    parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    parser.add_argument("--match", help="only rows of mutants whose name or first check has this; others are kept")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many; then --resume")
+    parser.add_argument("--page-only", action="store_true")
+    arguments = parser.parse_args()
+    part = arguments.out.with_suffix(".part")
+    if not arguments.page_only:
+        kept = _read_part(part) if arguments.resume else {}
+        if arguments.match:
+            before = read_rows(arguments.out)["rows"]
+            kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}
+        if not arguments.resume:
+            part.unlink(missing_ok=True)
+        rows = all_rows(kept, part, arguments.match or "", arguments.jobs, arguments.seconds)
+        write_record(arguments.out, rows)
+        if arguments.seconds == float("inf"):
+            part.unlink()
+    record = read_rows(arguments.out)
+    if arguments.docs:
+        arguments.docs.write_text(page(record), encoding="utf-8")
+    missed = missed_in_ci(record["rows"])
+    print("\n".join(f"ci misses {row['mutant']} ({row['first']}) with seed {row['seed']}" for row in missed))
+    return int(bool(missed))

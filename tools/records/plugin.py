@@ -1,0 +1,134 @@
+"""Validate vLLM releases for the plugin: one command, a few minutes each, and an entry per release in `validated.json`.
+
+    python tools/record.py plugin 0.24.0 0.25.1
+    python tools/record.py plugin all               # every release from 0.22.0 to 0.28.0 that the package index has
+    python tools/record.py plugin 0.33.0 --runner V2
+
+It installs a release into a folder (`install.py`) and validates it (`fairdraw_engines._vllm_validation`). Review
+the entry and commit it, with the table of `docs/vllm-plugin.md` that it changes: from then on the plugin serves this
+release. A piece that differed is left out, and its differences are printed. `fairdraw validate-vllm` does the same with
+a vLLM that is installed already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from install import InstallError, install
+
+from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
+from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
+from fairdraw_engines._vllm_validation.validate import STEPS, NotValidatedError, numbers, validate, write_entry
+from records import ROOT, with_section
+
+FIRST, LAST = "0.22.0", "0.28.0"
+"""Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
+
+MANUAL = ROOT / "docs" / "vllm-plugin.md"
+RANDOM_STEPS = ROOT / "docs" / "records" / "v2_steps.json"
+"""Made by `python -m fairdraw_engines._vllm_validation.v2_steps --steps 2000 --record ...`, with V2."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Validate vLLM releases for fairdraw's vLLM plugin.")
+    parser.add_argument("releases", nargs="+", help=f"0.24.0, say; `all`: those of the index, {FIRST} to {LAST}")
+    parser.add_argument("--folder", type=Path, help="where one release is or will be installed (.cache/vllm/RELEASE)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of event trace (default: {STEPS})")
+    parser.add_argument("--profile", default="ci", help="of the properties: smoke, ci or nightly (default: ci)")
+    parser.add_argument("--runner", choices=["V1", "V2"], help="the pieces for this model runner alone")
+    parser.add_argument("--table", type=Path, default=TABLE, help="where the entries are written")
+    options = parser.parse_args(arguments)
+    if options.folder and (len(options.releases) > 1 or options.releases == ["all"]):
+        parser.error("--folder holds one release: name that one.")
+    releases = published() if options.releases == ["all"] else options.releases
+    return max([validate_and_write(release, options) for release in releases])
+
+
+def published() -> list[str]:
+    """Releases FIRST to LAST of the package index, without pre-releases, the oldest first."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", "vllm"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = next((line for line in listed.stdout.splitlines() if line.startswith("Available versions:")), "")
+    found = [name for name in line.partition(":")[2].replace(",", " ").split() if numbers(FIRST) <= numbers(name)]
+    if not found:
+        raise SystemExit(f"published: pip returned {listed.returncode} and no release. Name the releases instead.")
+    return sorted((name for name in found if numbers(name) <= numbers(LAST)), key=numbers)
+
+
+def validate_and_write(release: str, options: argparse.Namespace) -> int:
+    """One release, from its installation to its entry; 1 if a piece is missing."""
+    folder = (options.folder or ROOT / ".cache" / "vllm" / release).resolve()
+    try:
+        install(release, folder)
+        runners = (options.runner,) if options.runner else ("V1", "V2")
+        entry, problems = validate(release, folder, options.steps, options.profile, runners)
+    except (InstallError, NotValidatedError, subprocess.TimeoutExpired) as error:
+        print(f"vLLM {release}: {error}", file=sys.stderr)
+        return 1
+    write_entry(options.table, release, entry)
+    if options.table == TABLE:
+        MANUAL.write_text(with_table(MANUAL.read_text(encoding="utf-8")), encoding="utf-8")
+    pieces = ", ".join(entry["pieces"]) or "nothing"
+    print(f"vLLM {release}: validated {pieces}; written to {options.table.name}", flush=True)
+    for problem in problems:
+        print(f"  {problem}", flush=True)
+    return int(bool(problems))
+
+
+def with_table(page: str) -> str:
+    """The manual with what is validated now."""
+    page = with_section(page, "validated releases of V2", validated_for_v2())
+    page = with_section(page, "random steps of V2", random_steps())
+    return with_section(page, "validated releases", validated_releases())
+
+
+def validated_for_v2() -> str:
+    """Releases with the piece for model runner V2, as Markdown, from `validated.json`."""
+    names = "vLLM", "steps", "rows", "random tokens", "properties", "commit", "date"
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
+        if "step" not in entry["pieces"]:
+            continue
+        evidence = entry["evidence"]
+        random, suite = evidence["random steps"], evidence["properties of the step"]
+        counts = (random["counts"]["steps"], random["counts"]["rows"], random["tokens"]["ours"]["tokens"])
+        passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"
+        made = evidence.get("commit", "")[:12], evidence["date"]
+        lines.append(f"| {' | '.join([release, *(f'{n:,}' for n in counts), passed, *made])} |")
+    return "\n".join(lines) + "\n"
+
+
+def random_steps() -> str:
+    """What the record of random steps says, as Markdown."""
+    record = json.loads(RANDOM_STEPS.read_text(encoding="utf-8"))
+    counts, tokens = record["counts"], record["tokens"]
+    kinds = ", ".join(f"{name} {counts.get(name, 0):,}" for name in ("equal rows", "ties", "edges", "zeros"))
+    used = ", ".join(f"{name} {number:,}" for name, number in record["parameters"].items())
+    verdicts = ", ".join(f"{name} {found['tokens']:,} ({found['verdict']})" for name, found in tokens.items())
+    return (
+        f"* vLLM {record['vllm']}, commit {record['commit'][:12]}, {record['date']}, {record['machine']['processor']}\n"
+        f"* {counts['steps']:,} steps, of which {counts.get('left to vLLM', 0):,} left to vLLM for thinking budgets; "
+        f"differences: {len(record['differences'])}\n"
+        f"* {counts['rows']:,} rows: {kinds}\n"
+        f"* rows by what their requests use: {used}\n"
+        f"* tokens of random requests: {verdicts}\n"
+    )
+
+
+def validated_releases() -> str:
+    """Releases and pieces for model runner V1, as Markdown, from `validated.json`."""
+    names = [piece.name for piece in PIECES if piece.runner == "V1"]
+    lines = [f"| vLLM | {' | '.join(names)} | steps | properties | date |", "|---" * (len(names) + 4) + "|"]
+    for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
+        evidence = entry["evidence"]
+        if "steps" not in evidence:
+            continue  # validated for V2 alone
+        suite = evidence["properties of the rejection piece"]
+        kept = ["yes" if name in entry["pieces"] else "no" for name in names]
+        passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"
+        lines.append(f"| {' | '.join([release, *kept, str(evidence['steps']), passed, evidence['date']])} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,245 @@
+"""How many draws, and seconds, until the statistical checks catch each mutant? The table behind `docs/power.md`.
+
+    python tools/record.py power                            # statistical/records/power.json and docs/power.md
+    python tools/record.py power --table-only               # docs/power.md from the record
+
+Every mutant is judged by the checks that have to catch it, as `fairdraw check` would judge it: the release's seed, the
+run's false-fail rate divided over all checks, the checkpoints of a run. A mutant that a check does not catch within the
+budget is listed as such. Correct samplers that look odd are judged by all checks; none may accuse them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairdraw._core.checks import PROFILES, Profile
+from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
+from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS, STRATIFIED_MUTANTS
+from fairdraw._run.runner import Session, run_check
+from fairdraw.protocols import FunctionSampler
+from fairdraw.statistical._design import SamplePlan
+from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, DistributionCheck, false_fail_rate
+from fairdraw.statistical._stratified_check import StratifiedCheck
+from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
+from records import ROOT, commit, machine, rows_as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairdraw._mutants._mutant import Mutant
+    from fairdraw.protocols import RejectionSampler
+
+Trial = dict[str, Any]  # Any: JSON
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, write the record and the page; 1 if a mutant is missed or a correct sampler accused."""
+    parser = argparse.ArgumentParser(description="Measure the power of the statistical checks.")
+    parser.add_argument("--profiles", nargs="+", default=["smoke", "ci"], choices=sorted(PROFILES))
+    parser.add_argument("--faults", nargs="*", help="names; all if not given")
+    parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "power.json")
+    parser.add_argument("--table", type=Path, default=ROOT / "docs" / "power.md")
+    parser.add_argument("--table-only", action="store_true", help="write the table from the record")
+    options = parser.parse_args(arguments)
+    if not options.table_only:
+        faults = [m for m in DISTRIBUTION_MUTANTS if not options.faults or m.name in options.faults]
+        record = measure(faults, [PROFILES[name] for name in options.profiles])
+        largest_profile = max((PROFILES[name] for name in options.profiles), key=lambda profile: profile.draws)
+        record["odd"] = [on_odd_sampler(sampler, largest_profile) for sampler in ODD_DISTRIBUTIONS]
+        record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
+        record["slow_draws"] = largest_profile.slow_draws
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(rows_as_json(record), encoding="utf-8")
+    record = json.loads(options.out.read_text(encoding="utf-8"))
+    options.table.parent.mkdir(parents=True, exist_ok=True)
+    options.table.write_text(table(record), encoding="utf-8")
+    largest = max(record["profiles"], key=record["profiles"].__getitem__)
+    missed = [fault["name"] for fault in record["faults"] if not caught(fault, largest)]
+    accused = [odd["name"] for odd in record["odd"] if odd["alarms"] or odd["inconclusive"]]
+    print(f"{len(record['faults']) - len(missed)} of {len(record['faults'])} mutants caught: {options.table}")
+    print(f"{len(record['odd']) - len(accused)} of {len(record['odd'])} odd but correct samplers pass")
+    return 1 if missed or accused else 0
+
+
+def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]:  # Any: JSON
+    """Every mutant under every check that has to catch it, profile by profile."""
+    torch.set_num_threads(1)
+    made_by = {"machine": machine(), "commit": commit()}
+    checks = {check.code: check for check in CHECKS}
+    measured = []
+    for mutant in faults:
+        trials = [attempt(checks[code], mutant, profile) for profile in profiles for code in mutant.caught_by]
+        measured.append(
+            {
+                "name": mutant.name,
+                "description": mutant.description,
+                "min_draws": mutant.min_draws,
+                "trials": trials,
+            }
+        )
+        print(row(measured[-1], [profile.name for profile in profiles]), flush=True)
+    return {
+        "faults": measured,
+        "profiles": {profile.name: profile.draws for profile in profiles},
+        "seed": DEFAULT_SEED,
+        "false_fail_rate": false_fail_rate(DEFAULT_SEED),
+        "false_pass_rate": FALSE_PASS_RATE,
+        "checks": len(DISTRIBUTION_CHECKS),
+        **made_by,
+    }
+
+
+def on_odd_sampler(sampler: RejectionSampler, profile: Profile) -> dict[str, Any]:  # Any: JSON
+    """A correct sampler under every check that it supports."""
+    started = time.process_time()
+    records = [run_check(check, sampler, Session(profile=profile, crash_folder=None)) for check in CHECKS]
+    by_status = {
+        status: [record.code for record in records if record.status == status]
+        for status in ("passed", "skipped", "inconclusive")
+    }
+    alarms = [r.code for r in records if r.status not in by_status]
+    seconds = round(time.process_time() - started, 1)
+    found = {"name": sampler.name, "profile": profile.name, "alarms": alarms, "seconds": seconds, **by_status}
+    print(odd_row(found), flush=True)
+    return found
+
+
+def at_slow_budget(mutant: Mutant, profile: Profile) -> dict[str, Any]:  # Any: JSON
+    """Which checks catch a small fault with the draws of an interpreter: by stratified noise, and by sampling."""
+    sampler = mutant.make()
+    slow = dataclasses.replace(sampler.capabilities, slow=True)
+    paced = FunctionSampler(sampler.name, sampler.verify, sampler.device, slow)
+    records = [run_check(check, paced, Session(profile=profile, crash_folder=None)) for check in CHECKS]
+    strata = {check.code for check in CHECKS if isinstance(check, StratifiedCheck)}
+    failed = [record for record in records if record.status == "failed"]
+    return {
+        "name": mutant.name,
+        "by_strata": {record.code: record.cases for record in failed if record.code in strata},
+        "by_sampling": [record.code for record in failed if record.code not in strata],
+        "draws_by_strata": max(record.cases for record in records if record.code in strata),
+    }
+
+
+def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile: Profile) -> Trial:
+    """One check on a fresh mutant. What is prepared once for all samplers is not on the clock."""
+    sampler = mutant.make()
+    visible = sees(check, sampler, profile)
+    trial: Trial = {"profile": profile.name, "check": check.code}
+    started = time.process_time()
+    try:
+        trial |= {"caught": False, "draws": check.run(sampler, profile=profile, seed=DEFAULT_SEED)}
+    except CheckFailure as failure:
+        trial |= {"caught": True, "draws": getattr(failure, "tried"), "distance": failure.distance}  # noqa: B009
+    except Inconclusive as unsure:
+        trial |= {"caught": False, "draws": getattr(unsure, "tried"), "inconclusive": str(unsure)}  # noqa: B009
+    seconds = round(time.process_time() - started, 3)
+    return trial | {"seconds": seconds, "sees": visible}
+
+
+def sees(check: DistributionCheck | StratifiedCheck, sampler: RejectionSampler, profile: Profile) -> float | None:
+    """The distance that the check is designed to see. Preparing that is not on the clock."""
+    if isinstance(check, StratifiedCheck):
+        return 1 / check.num_strata(sampler, profile)
+    sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, DEFAULT_SEED)
+    visible = [
+        p.discrepancy * sampling_plan.tables[n].event_prob for n, p in plans.items() if isinstance(p, SamplePlan)
+    ]
+    return max(visible, default=None)
+
+
+def caught(fault: dict[str, Any], profile: str) -> bool:  # Any: JSON
+    """Whether the first check that the mutant names caught it."""
+    first = fault["trials"][0]["check"]
+    return any(t["caught"] for t in fault["trials"] if (t["profile"], t["check"]) == (profile, first))
+
+
+def table(record: dict[str, Any]) -> str:  # Any: JSON
+    """The page for people."""
+    profiles = list(record["profiles"])
+    draws = " and ".join(f"{count:,} (`{name}`)" for name, count in record["profiles"].items())
+    made = record["machine"]
+    head = f"""# What the statistical checks catch, and how soon
+
+Made by `python tools/record.py power` from `statistical/records/power.json`; do not edit.
+
+Each mutant was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for the
+whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per configuration, less for
+production vocabularies (DIST4xx, where a draw is a drafted position). A
+check evaluates its counts up to 63 times, and nothing is caught before the first checkpoint: clear faults need the
+draws of one checkpoint (8,192 for DIST101 in `ci`, a sixty-first of its budget). DIST6xx use stratified noise: nothing
+is random there, so they have no rate and no checkpoints. Seconds are those of one processor core, drawing included.
+*Distance* is the total-variation distance that the check reported when it failed, over the cells of its worst table
+(few draws add noise, which makes it larger): tokens by rank, by id or by a projection of the id, where they are many.
+
+{made["processor"]}, one thread; Python {made["python"]}, torch {made["torch"]}, NumPy {made["numpy"]}; {made["date"]};
+commit `{record["commit"]}`.
+
+"""
+    columns = "".join(f" draws, `{name}` | seconds | distance |" for name in profiles)
+    lines = [
+        f"| mutant | check |{columns} also caught by |",
+        "|---|---|" + "---:|---:|---:|" * len(profiles) + "---|",
+    ]
+    faults = "\n".join([*lines, *(row(fault, profiles) for fault in record["faults"])])
+    return f"{head}{faults}\n\n{odd_table(record)}\n{slow_table(record)}"
+
+
+def odd_table(record: dict[str, Any]) -> str:  # Any: JSON
+    """Correct samplers that no check may accuse."""
+    head = """## Correct samplers that look odd
+
+Judged by all checks at the larger budget. *Skipped* are checks of token verification, which a sampler of another
+verification does not support (it is judged by what it emits), and the four with stratified noise, which need the
+oracle's race.
+
+| sampler | checks passed | skipped | inconclusive | alarms | seconds |
+|---|---:|---:|---:|---:|---:|
+"""
+    return head + "\n".join(odd_row(odd) for odd in record["odd"]) + "\n"
+
+
+def odd_row(odd: dict[str, Any]) -> str:  # Any: JSON
+    """One line of the table of odd samplers."""
+    counts = " | ".join(str(len(odd[status])) for status in ("passed", "skipped", "inconclusive", "alarms"))
+    return f"| {odd['name']} | {counts} | {odd['seconds']:.1f} |"
+
+
+def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
+    """What stratified noise is for."""
+    head = f"""## With the draws that an interpreter gets
+
+Small faults under all checks at {record["slow_draws"]:,} draws per configuration, as a slow sampler has them. With
+stratified noise it takes fewer draws than that, and no chance is involved.
+
+| mutant | caught by stratified noise (draws) | caught by sampling |
+|---|---|---|
+"""
+    rows = []
+    for fault in record["slow"]:
+        strata = ", ".join(f"{code} ({draws:,})" for code, draws in fault["by_strata"].items())
+        least = f"not in {fault['draws_by_strata']:,}"
+        rows.append(f"| {fault['name']} | {strata or least} | {', '.join(fault['by_sampling']) or 'nothing'} |")
+    return head + "\n".join(rows) + "\n"
+
+
+def row(fault: dict[str, Any], profiles: list[str]) -> str:  # Any: JSON
+    """One mutant: the check that names it best under each profile, and which others caught it."""
+    first = fault["trials"][0]["check"]
+    cells = []
+    for name in profiles:
+        trial = next(t for t in fault["trials"] if t["profile"] == name and t["check"] == first)
+        if trial["caught"]:
+            cells.append(f"{trial['draws']:,} | {trial['seconds']:.2f} | {trial['distance']:.3f}")
+        else:
+            cells.append(f"not in {trial['draws']:,} | {trial['seconds']:.2f} | ")
+    others = sorted({t["check"] for t in fault["trials"] if t["caught"]} - {first})
+    return f"| {fault['name']} | {first} | {' | '.join(cells)} | {', '.join(others)} |"

@@ -1,0 +1,172 @@
+"""How long `fairdraw check` takes, and what it announces: a record, two tables of docs/ci.md, a sentence of the README.
+
+    python tools/record.py run_times                      # our samplers, on a quiet machine; half an hour on 2 cores
+    python tools/record.py run_times --sampler sampling --profile smoke     # some rows; the others are kept
+    python tools/record.py run_times --first-minute       # the manual's samplers of every kind at smoke; minutes
+    python tools/record.py run_times --page               # only write the pages again
+
+Wall time is what a person waits, start of Python included, with as many workers as `--workers`. CPU time is that of all
+processes; it tells a slow run from a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from records import ROOT, commit, machine, rows_as_json
+
+RECORD, PAGE = ROOT / "statistical" / "records" / "run_times.json", ROOT / "docs" / "ci.md"
+MANUAL, README = ROOT / "docs" / "own-sampler.md", ROOT / "README.md"
+SAMPLERS = (
+    "rejection/torch",
+    "sampling/torch",
+    "penalties/torch",
+    "thinking_budget/torch",
+    "logits_plan/torch",
+    "rejection/step",
+    "sampling/step",
+    "logits_plan/step",
+    "rejection/step-draft-logits",
+    "rejection/step-raw",
+)
+KINDS = {
+    "examples.my_sampler:make": "plain PyTorch, a loop over requests (the README's)",
+    "padded:make": "padded PyTorch",
+    "judge_numpy:make": "NumPy",
+    "judge_jax:make": "JAX",
+    "examples.triton_sampler:make": "Triton, interpreted",
+    "judge_c:make": "C, by ctypes",
+}
+"""Samplers of a first minute, of examples/ and of docs/own-sampler.md, by what a newcomer would call them."""
+LIMITS = {"smoke": 45, "ci": 240}
+"""Seconds that a run should take at most on 2 quiet cores: an aim."""
+
+Row = dict[str, Any]  # Any: JSON
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Time runs of fairdraw check.")
+    parser.add_argument("--sampler", nargs="+", default=SAMPLERS)
+    parser.add_argument("--profile", nargs="+", default=("smoke", "ci"))
+    parser.add_argument("--workers", default="2")
+    parser.add_argument("--first-minute", action="store_true", help="only samplers of every kind, at smoke")
+    parser.add_argument("--page", action="store_true", help="run nothing; write the table from the record")
+    options = parser.parse_args()
+    rows: list[Row] = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
+    wanted = [(s, p) for p in options.profile for s in options.sampler]
+    if options.first_minute:
+        wanted = [(sampler, "smoke") for sampler in KINDS]
+    with tempfile.TemporaryDirectory() as folder:
+        write_recipes(Path(folder))
+        for sampler, profile in () if options.page else wanted:
+            row = timed(sampler, profile, options.workers, folder)
+            print(f"{sampler} {profile}: {row['wall_s']} s of {row['announced_s']} s announced: {row['verdict'][:90]}")
+            rows = [old for old in rows if (old["sampler"], old["profile"]) != (sampler, profile)] + [row]
+            RECORD.write_text(rows_as_json({"machine": machine(), "rows": rows}))
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    README.write_text(with_sentence(README.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    return 0
+
+
+def write_recipes(folder: Path) -> None:
+    """Write the samplers of the manual to `folder`, and compile the one in C."""
+    text = MANUAL.read_text(encoding="utf-8")
+    blocks = dict(re.findall(r"```\w+ title=\"([\w.]+)\"\n(.*?)```", text, flags=re.DOTALL))
+    python = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    padded = [next(block for block in python if begin in block) for begin in ("def padded(", "def chain_verify(")]
+    lacking = next(block for block in python if block.startswith("unsupported = {")).split("\n\n")[0]
+    make = "def make():\n    verify = lambda batch, noise: chain_verify(*padded(batch)).int()\n"
+    make += '    return fairdraw.rejection_sampler(verify, name="padded", unsupported=unsupported)\n'
+    blocks["padded.py"] = "\n\n".join(["import torch\nimport fairdraw", *padded, lacking, make])
+    for name in ("padded.py", "judge_numpy.py", "judge_jax.py", "judge_c.py", "sampler.c"):
+        (folder / name).write_text(blocks[name], encoding="utf-8")
+    compile_it = ["cc", "-O2", "-shared", "-fPIC", "-o", "libsampler.so", "sampler.c", "-lm"]
+    subprocess.run(compile_it, cwd=folder, check=True)
+
+
+_UNITS = {"s": 1, "min": 60, "h": 3600}
+
+
+def announced(output: str) -> float:
+    """Seconds that a run last announced; 0 if it announced nothing."""
+    found = re.findall(r"expected duration: (?:at most )?([\d.]+) (s|min|h)\b", output)
+    return float(found[-1][0]) * _UNITS[found[-1][1]] if found else 0.0
+
+
+def timed(sampler: str, profile: str, workers: str, folder: str) -> Row:
+    """One run in a process of its own, in `folder`."""
+    command = [sys.executable, "-m", "fairdraw", "check", sampler, "--profile", profile, "-n", workers]
+    given = os.environ.get("PYTHONPATH", "")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "engines" / "src"), str(ROOT), folder, given]),
+    }
+    load = round(os.getloadavg()[0], 1)
+    started, used = time.perf_counter(), _cpu_seconds()
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return {
+        "sampler": sampler,
+        "profile": profile,
+        "workers": int(workers),
+        "wall_s": round(time.perf_counter() - started, 1),
+        "announced_s": announced(done.stdout),
+        "load": load,
+        "cpu_s": round(_cpu_seconds() - used, 1),
+        "exit_code": done.returncode,
+        "verdict": (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1],
+        "commit": commit()[:10],
+    }
+
+
+def _cpu_seconds() -> float:
+    """Of all processes that have ended below this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def with_tables(page: str, rows: list[Row]) -> str:
+    """The page with the tables between their comments."""
+    by_kind = {row["sampler"]: row for row in rows if row["sampler"] in KINDS}
+    lines = ["| sampler | announced, s | taken, s | CPU, s | load before | verdict |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| {kind} | {row['announced_s']:.0f} | {row['wall_s']:.0f} | {row['cpu_s']:.0f} | {row['load']} | "
+        f"{_shortened(row['verdict'])} |"
+        for sampler, kind in KINDS.items()
+        if (row := by_kind.get(sampler))
+    ]
+    page = _between(page, "first minute", lines)
+    lines = ["| sampler | profile | wall, s | CPU, s | aim, s |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {LIMITS[r['profile']]} |"
+        for r in sorted(
+            (row for row in rows if row["sampler"] in SAMPLERS),
+            key=lambda row: (list(LIMITS).index(row["profile"]), SAMPLERS.index(row["sampler"])),
+        )
+    ]
+    return _between(page, "times", lines)
+
+
+def _shortened(verdict: str) -> str:
+    """A verdict without the codes of what was left out."""
+    return re.sub(r"(left out for want of time): .*", r"\1", verdict)
+
+
+def _between(page: str, name: str, lines: list[str]) -> str:
+    between, text = rf"(<!-- {name}: begin -->\n).*(<!-- {name}: end -->)", "\n".join(lines)
+    return re.sub(between, lambda marks: f"{marks[1]}{text}\n{marks[2]}", page, flags=re.DOTALL)
+
+
+def with_sentence(page: str, rows: list[Row]) -> str:
+    """The README with the seconds that its example took."""
+    took = next((row["wall_s"] for row in rows if row["sampler"] == "examples.my_sampler:make"), None)
+    return page if took is None else re.sub(r"(# plain PyTorch; ).*", rf"\g<1>{took:.0f} s on two cores", page)

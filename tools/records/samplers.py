@@ -1,0 +1,291 @@
+"""Third-party samplers under the suite: which checks ran on each, and what came of them.
+
+    python tools/record.py samplers                       # all: docs/samplers.md and docs/records/samplers.json
+    python tools/record.py samplers rejection/mlx         # this row anew, the others as recorded
+    python tools/record.py samplers rejection/mlx --report run.json      # of a run that `fairdraw check --json` wrote
+
+Each is tested by `fairdraw check NAME` in a process of its own. A sampler that is not installed, or that ends the
+process, keeps its row, which says why. Only a few distribution checks run on samplers in Triton's interpreter, where a
+draw takes a hundred times as long, and one or none on those of JAX, which compiles for seconds at every new shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matrix
+
+from records import ROOT, rows_as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SECONDS = 1800
+
+_GITHUB = "https://github.com/"
+_OTHERS = "make others ALL=1"
+PROJECTS = {
+    "aphrodite": (_OTHERS, "dphnAI/sonar"),
+    "flashspec": ("pip install --no-deps flashspec", "Mattral/FlashSpec"),
+    "llama.cpp": ("pip install xllamacpp", "ggml-org/llama.cpp"),
+    "llguidance": ("pip install llguidance", "guidance-ai/llguidance"),
+    "lmdeploy": (_OTHERS, "InternLM/lmdeploy"),
+    "mlx": ("pip install 'mlx-lm[cpu]'", "ml-explore/mlx-lm"),
+    "sglang": ("pip install --no-deps sglang", "sgl-project/sglang"),
+    "torch": ("pip install torch", "pytorch/pytorch"),
+    "tpu-inference": (_OTHERS, "vllm-project/tpu-inference"),
+    "transformers": ("pip install transformers", "huggingface/transformers"),
+    "vllm": ("python tools/install.py vllm", "vllm-project/vllm"),
+    "vllm-v2": ("python tools/install.py vllm 0.33.0", "vllm-project/vllm"),
+    "xgrammar": ("pip install --no-deps xgrammar", "mlc-ai/xgrammar"),
+}
+"""How a user gets the sampler of an origin that begins so, and where its source is public."""
+NAMES = """
+rejection/vllm rejection/vllm-v2 rejection/vllm-v2-block rejection/vllm-v2-step rejection/vllm-v2-chunks
+rejection/transformers rejection/mlx rejection/sglang rejection/sglang-block rejection/tpu-inference
+rejection/lmdeploy rejection/flashspec sampling/vllm sampling/vllm-v2 sampling/torch-multinomial
+sampling/torch-exponential sampling/transformers sampling/mlx filters/llama.cpp filters/transformers filters/mlx
+filters/aphrodite grammar/vllm grammar/vllm-v2 grammar/xgrammar grammar/xgrammar-torch grammar/xgrammar-triton
+grammar/llguidance grammar/llguidance-numpy grammar/sglang logprobs/vllm logprobs/vllm-v2 logprobs/transformers
+logprobs/sglang penalties/sglang penalties/sglang-library sampling/sglang sampling/llama.cpp sampling/tpu-inference
+sampling/tpu-inference-step sampling/lmdeploy sampling/lmdeploy-step
+"""
+CODES = {
+    "rejection": "REJ",
+    "sampling": "SAM",
+    "filters": "FIL",
+    "grammar": "GRM",
+    "logprobs": "LPR",
+    "penalties": "PEN",
+}
+_FEW = ("DIST102", "DIST103", "DIST112")
+DISTRIBUTIONS = {
+    **dict.fromkeys(("rejection/vllm", "rejection/vllm-v2", "rejection/flashspec"), _FEW),
+    **dict.fromkeys(("rejection/sglang", "rejection/sglang-block"), _FEW),
+    **dict.fromkeys((f"rejection/vllm-v2-{one}" for one in ("block", "step", "chunks")), ()),
+    **dict.fromkeys(("sampling/tpu-inference", "sampling/tpu-inference-step"), ()),
+    **dict.fromkeys(("penalties/sglang", "penalties/sglang-library"), ()),
+    "rejection/tpu-inference": ("DIST341",),
+}
+"""The distribution checks of a sampler that does not run all of them."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row.
+
+    Args:
+        install: How a user gets it.
+        page: Where its source is public.
+        selected: Texts that select the checks to be run.
+    """
+
+    install: str
+    page: str
+    selected: Sequence[str]
+
+
+def _entry(name: str) -> Entry:
+    contract, _, origin = name.partition("/")
+    project = max((one for one in PROJECTS if origin.startswith(one)), key=len)
+    install, page = PROJECTS["vllm" if name == "rejection/vllm-v2" else project]  # recorded with 0.22.0
+    return Entry(install, f"{_GITHUB}{page}", (CODES[contract], *DISTRIBUTIONS.get(name, ("DIST",))))
+
+
+SAMPLERS = {name: _entry(name) for name in NAMES.split()}
+
+IN_CI = frozenset(
+    {
+        *(
+            f"rejection/{one}"
+            for one in ("vllm", "vllm-v2", "transformers", "mlx", "sglang", "sglang-block", "flashspec")
+        ),
+        *(f"sampling/{one}" for one in ("vllm", "transformers", "mlx", "sglang", "llama.cpp")),
+        *("sampling/torch-multinomial", "sampling/torch-exponential"),
+        *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
+        *("logprobs/transformers", "logprobs/vllm"),
+        *("penalties/sglang", "penalties/sglang-library"),
+        *("filters/llama.cpp", "filters/transformers", "filters/mlx"),
+    }
+)
+"""Asked by `tests/engines` in every run of CI, on a CPU; with `make others ALL=1` more are."""
+
+NOT_TESTED = """## Not in the table
+
+* FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
+  ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
+* mlx-dspark 0.20.3 (350 kB): its verification is a closure of a decoding loop for Apple's GPU, and its
+  `sampling.truncate_probs` is a filter; no function of it has the shape of a contract here. Not tried.
+* TensorRT-LLM 1.2.1: PyPI has a source package whose build failed on a machine without CUDA. Not tried.
+* vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
+  the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
+* vLLM's penalties, thinking budget and logits processing: they are not samplers. `fairdraw check` knows them as
+  `penalties/vllm`, `thinking_budget/vllm` and `logits_plan/vllm`, the references of those contracts, and those of model
+  runner V2 as `penalties/vllm-v2`, `thinking_budget/vllm-v2` and `logits_plan/vllm-v2`.
+  [The matrix](matrix.md) has all of them, release by release.
+"""
+
+Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Test third-party samplers and write the table.")
+    parser.add_argument("names", nargs="*", default=list(SAMPLERS), help="default: all")
+    parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
+    parser.add_argument("--table", type=Path, default=ROOT / "docs" / "samplers.md")
+    parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "samplers.json")
+    parser.add_argument("--report", type=Path, help="run nothing, take this file of fairdraw check --json; one name")
+    options = parser.parse_args(arguments)
+    if options.report and len(options.names) != 1:
+        parser.error("--report is of one sampler. Name it.")
+    unknown = sorted(set(options.names) - set(SAMPLERS))
+    if unknown:
+        parser.error(f"no such sampler: {', '.join(unknown)}; known: {', '.join(SAMPLERS)}")
+    rows = read(options.record)
+    for number, name in enumerate(options.names, start=1):
+        print(f"[{number}/{len(options.names)}] {name}", flush=True)
+        rows[name] = row_of(name, options.profile, options.report)
+        print(f"    {rows[name]['problem'] or rows[name]['counts']}, {rows[name]['seconds']} s", flush=True)
+        write(rows, options.table, options.record)
+    return 0 if all(not rows[name]["problem"] for name in options.names) else 1
+
+
+def read(record: Path) -> dict[str, Row]:
+    """Rows recorded before."""
+    return {str(row["name"]): row for row in json.loads(record.read_text())} if record.exists() else {}
+
+
+def row_of(name: str, profile: str, made: Path | None = None) -> Row:
+    """One row: how many checks passed, were skipped and so on, and every one that did not pass."""
+    started = time.perf_counter()
+    problem, report = "", {}
+    try:
+        report = read_report(made) if made else check(name, profile)
+    except (matrix.NoVerdictError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    records = report.get("records", [])
+    counts: dict[str, int] = {}
+    for record in records:
+        counts[record["status"]] = counts.get(record["status"], 0) + 1
+    failures = [r for r in records if r["status"] not in ("passed", "skipped")]
+    return {
+        "name": name,
+        "sampler": report.get("header", {}).get("sampler", "").partition(" (")[2].removesuffix(")"),
+        "contract": records[0]["contract"] if records else "",
+        "selected": list(SAMPLERS[name].selected),
+        "counts": counts,
+        "failures": [{key: r[key] for key in ("code", "title", "status", "reason")} | _effect(r) for r in failures],
+        "unsupported": sorted({r["reason"] for r in records if r["status"] == "skipped"}),
+        "problem": problem,
+        "seconds": round(report["summary"]["seconds"] if made else time.perf_counter() - started),
+        "origin": matrix.describe_run(profile) | (_origin(report["header"]) if made else {}),  # in the matrix's words
+    }
+
+
+def _origin(header: Row) -> Row:
+    return {"date": header["started"], "commit": header["commit"], "profile": header["profile"], **header["versions"]}
+
+
+def _effect(record: Row) -> Row:
+    return {"effect": " ".join(((record.get("failure_report") or {}).get("effect") or "").split())}
+
+
+def check(name: str, profile: str) -> Row:
+    """What `fairdraw check` writes about the sampler, with one processor thread."""
+    path = os.pathsep.join(
+        filter(None, (str(ROOT / "src"), str(ROOT / "engines" / "src"), os.environ.get("PYTHONPATH")))
+    )
+    with tempfile.TemporaryDirectory() as scratch:  # nobody needs the crash files of known defects
+        report = Path(scratch) / "report.json"
+        command = ["-m", "fairdraw", "check", name, "--profile", profile, "--json", str(report)]
+        command += [word for text in SAMPLERS[name].selected for word in ("-k", text)]
+        environment = {**os.environ, "PYTHONPATH": path}
+        finished = matrix._run(command, SECONDS, cwd=scratch, env=environment)
+        if finished.returncode not in (0, 1) or not report.exists():
+            raise matrix.NoVerdictError(matrix._last_line(finished))
+        return read_report(report)
+
+
+def read_report(report: Path) -> Row:
+    """Header, records of checks, and summary."""
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    return {"header": lines[0], "records": [one for one in lines if one["kind"] == "check"], "summary": lines[-1]}
+
+
+def write(rows: Mapping[str, Row], table: Path, record: Path) -> None:
+    """The table for people, the record for machines; rows in the order of `SAMPLERS`."""
+    ordered = [rows[name] for name in SAMPLERS if name in rows]
+    for path, text in ((table, as_markdown(ordered)), (record, rows_as_json(ordered))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    statuses = ("passed", "xfailed", "failed", "error", "xpassed", "inconclusive", "skipped")
+    shown = [s for s in statuses if s in ("passed", "xfailed", "skipped") or any(s in row["counts"] for row in rows)]
+    header = ["fairdraw check", "sampler", "contract", "in CI", "run", *shown]
+    lines = [
+        "# Third-party samplers",
+        "",
+        "Written by `tools/record.py samplers` from the results of `fairdraw check NAME`, after `pip install "
+        "fairdraw-engines`. `xfailed`: a known defect, named below. `skipped`: the sampler does not support what the "
+        "check needs; the reasons are below.",
+        "",
+        _summary(rows),
+        "",
+        "| " + " | ".join(header) + " |",
+        "| --- | --- | --- | --- |" + " ---: |" * (len(header) - 4),
+        *(_line(row, shown) for row in rows),
+        "",
+        *(line for row in rows for line in _section(row)),
+        NOT_TESTED,
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    tested = [row["name"] for row in rows if not row["problem"]]
+    projects = {SAMPLERS[name].page for name in tested}
+    return (
+        f"{len(tested)} samplers of {len(projects)} projects were tested. CI repeats a smaller run of "
+        f"{len(IN_CI.intersection(tested))} of them, on a CPU. Seconds are wall time on a shared machine."
+    )
+
+
+def _line(row: Row, shown: Sequence[str]) -> str:
+    name, page = row["name"], SAMPLERS[row["name"]].page
+    if row["problem"]:
+        return f"| `{name}` | no result | | | | " + " | ".join("" for _ in shown) + " |"
+    run = sum(count for status, count in row["counts"].items() if status != "skipped")
+    in_ci = "yes" if name in IN_CI else ""
+    cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], in_ci, str(run)]
+    return "| " + " | ".join([*cells, *(str(row["counts"].get(status, 0)) for status in shown)]) + " |"
+
+
+def _section(row: Row) -> list[str]:
+    origin = ", ".join(f"{key} {value}" for key, value in row["origin"].items())
+    lines = [f"## `{row['name']}`", "", f"`{SAMPLERS[row['name']].install}`; {origin}; {row['seconds']} s."]
+    if row["selected"][-1] != "DIST" and row["contract"] != "penalties":  # which has none
+        few = [text for text in row["selected"] if text.startswith("DIST")]
+        lines[-1] += f" Of the distribution checks {'only ' + ', '.join(few) if few else 'none'} ran."
+    if row["problem"]:
+        return [*lines, "", f"No result: {row['problem']}", ""]
+    titles = matrix.titles_of(row["failures"])
+    failed = [f"* {t['status']} {t['code']} {titles[t['code']]}: {_cause(t)}." for t in row["failures"]]
+    # "greedy is unsupported: why" in fewer words
+    skipped = [re.sub(r"^(\S+) is \w+: ", r"`\1`: ", reason) for reason in row["unsupported"]]
+    return [*lines, "", *failed, *(f"* skipped: {reason}." for reason in skipped), ""]
+
+
+def _cause(record: Row) -> str:
+    """The known defect, with a link that is relative to the table; of an unknown one what was found."""
+    return re.sub(r"\(docs/([\w/-]+)\.md\)", r"([page](\1.md))", record["reason"] or record["effect"])

@@ -1,0 +1,253 @@
+"""Ask the compiled step, on this GPU, for many rows and many draws, and keep its answers as a JSON record.
+
+    python tools/record.py step --out statistical/records/step_h100.json                  # 100,000 rows, 1e8 draws
+    python tools/record.py step --rows 64 --draws 2000 --device cpu --out /tmp/step.json   # in Triton's interpreter
+
+Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart, with parameters of
+their own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of `top_p` counts apart. A
+row with NaN, of which nothing in particular is kept, counts as equal.
+
+Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
+less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution:
+one-hot, with its probabilities, or with bfloat16 logits over a temperature, whose logsumexp the step computes. What
+verification emits first must follow the target whatever the draft. Every set of parameters alone, and all of them as
+neighbours in one batch, which share its draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from fairdraw.perf_regression._records import write_record
+from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepPlan
+from records import commit, gpu
+
+Json = dict[str, Any]  # Any: JSON
+VOCAB_SIZE = 4096
+LEAST_EXPECTED = 20
+NEAR = 1e-6
+DRAFT_TEMPERATURE = 0.7
+"""Of draft logits."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Parameters of one request; the defaults are off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+SETS = {
+    "none": Filters(),
+    "T=0.6": Filters(0.6),
+    "T=0.6 top-k 20 top-p 0.95": Filters(0.6, 20, 0.95),
+    "T=0.7 top-p 0.9": Filters(0.7, top_p=0.9),
+    "min-p 0.05": Filters(min_p=0.05),
+    "top-k 1000": Filters(top_k=1000),
+}
+
+
+def parameters_of(filters: list[Filters], device: str) -> Parameters:
+    """One slot each."""
+
+    def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [num_slots] any
+        return torch.tensor([getattr(one, name) for one in filters], dtype=dtype, device=device)
+
+    return Parameters(column("temperature"), column("top_k", torch.int32), column("top_p"), column("min_p"))
+
+
+def kept_reference(
+    logits: Tensor,  # [num_rows, vocab_size] float32
+    parameters: Parameters,
+) -> tuple[Tensor, Tensor]:  # [num_rows, vocab_size] bool, [num_rows] bool
+    """What the documented filters keep, and whether rounding may decide otherwise."""
+    assert parameters.top_k is not None
+    assert parameters.top_p is not None
+    assert parameters.min_p is not None
+    vocab_size = logits.shape[1]
+    scaled = logits / parameters.temperature[:, None]
+    floor = scaled.amax(-1, keepdim=True) + parameters.min_p.log()[:, None]
+    scaled = scaled.masked_fill(scaled < floor, -torch.inf)
+    descending, ids = scaled.sort(-1, descending=True)
+    top_k = torch.where((parameters.top_k > 0) & (parameters.top_k < vocab_size), parameters.top_k, vocab_size)
+    descending = descending.masked_fill(descending < descending.gather(1, top_k[:, None].long() - 1), -torch.inf)
+    weights = (descending.double() - descending[:, :1].double()).exp()
+    ends = weights.cumsum(-1)
+    need = parameters.top_p[:, None].double() * ends[:, -1:]
+    num_kept = ((ends - weights) < need).sum(-1, keepdim=True)
+    num_kept = torch.where(parameters.top_p[:, None] < 1, num_kept, vocab_size)
+    is_near = ((ends / need - 1).abs() < NEAR).any(-1) & (parameters.top_p < 1)
+    kept = (descending >= descending.gather(1, (num_kept - 1).clamp(min=0))) & (descending > -torch.inf)
+    return torch.zeros_like(kept).scatter_(1, ids, kept), is_near
+
+
+def adversarial_rows(
+    num_rows: int, vocab_size: int, noise: torch.Generator, device: str
+) -> Tensor:  # [num_rows, vocab_size] float32
+    """Kinds in turn: few levels, so ties; normal, flat, one token, far apart, denormal, mostly excluded, NaN."""
+    normal = torch.randn(num_rows, vocab_size, generator=noise, device=device)
+    kind = torch.arange(num_rows, device=device)[:, None] % 8
+    chance = torch.rand(num_rows, vocab_size, generator=noise, device=device)
+    first = torch.arange(vocab_size, device=device)[None, :] == 0
+    rows = torch.where(kind == 0, (normal * 2).round(), normal * 3)
+    rows = torch.where(kind == 2, torch.ones_like(normal), rows)
+    rows = torch.where(kind == 3, torch.where(first, 1.0, -torch.inf), rows)
+    rows = torch.where(kind == 4, normal * 40, rows)
+    rows = torch.where(kind == 5, normal * 1e-39, rows)
+    rows = torch.where((kind == 6) & (chance > 0.02) & ~first, -torch.inf, rows)
+    return torch.where((kind == 7) & (chance < 0.5 / vocab_size), torch.nan, rows)
+
+
+def kept_sets(num_rows: int, device: str) -> Json:
+    """How many rows agree, are near a threshold, or differ."""
+    noise = torch.Generator(device).manual_seed(19)
+    batch, counts = min(4096, num_rows), {"rows": 0, "equal": 0, "near a threshold": 0, "different": 0}
+    plan = StepPlan(Capacity(batch, 0, VOCAB_SIZE, torch.float32, Drafts.NONE), device, backend="triton")
+    every = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    while counts["rows"] < num_rows:
+        logits = adversarial_rows(batch, VOCAB_SIZE, noise, device)
+
+        def one_of(*values: float, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
+            chosen = torch.randint(len(values), (batch,), generator=noise, device=device)
+            return torch.tensor(values, device=device, dtype=dtype)[chosen]
+
+        parameters = Parameters(
+            one_of(1.0, 0.6, 3.0, 0.05),
+            one_of(-1, 0, 1, 2, 20, 50, 1000, VOCAB_SIZE - 1, VOCAB_SIZE, dtype=torch.int32),
+            one_of(1.0, 0.95, 0.5, 0.999, 1e-6),
+            one_of(0.0, 0.0, 0.05, 0.5, 1.0),
+        )
+        inputs = StepInputs(logits, parameters, every[:-1].long(), every[:-1].long(), every)
+        found = plan.processed_logits(inputs) > -torch.inf
+        kept, is_near = kept_reference(logits, parameters)
+        is_row = ~logits.isnan().any(-1)  # a row with NaN keeps nothing in particular
+        equal = (found == kept).all(-1) | ~is_row
+        counts["rows"] += batch
+        counts["equal"] += int(equal.sum())
+        counts["near a threshold"] += int((~equal & is_near).sum())
+        counts["different"] += int((~equal & ~is_near).sum())
+    return counts
+
+
+def exact_distribution(logits: Tensor, filters: Filters, device: str) -> Tensor:  # [vocab_size] float64
+    kept, _ = kept_reference(logits[None].float(), parameters_of([filters], device))
+    scaled = (logits.float() / filters.temperature).double().masked_fill(~kept[0], -torch.inf)
+    return scaled.softmax(-1)
+
+
+def chi_square(counts: Tensor, probs: Tensor) -> tuple[float, int]:  # [vocab_size] int64, [vocab_size] float64
+    """p-value and number of cells. A token that cannot be drawn and was gives 0."""
+    if bool(((probs == 0) & (counts > 0)).any()):
+        return 0.0, 0
+    expected = probs * counts.sum()
+    large = expected >= LEAST_EXPECTED
+    seen = torch.cat([counts[large].double(), counts[~large].sum().double()[None]])
+    due = torch.cat([expected[large], expected[~large].sum()[None]])
+    seen, due = seen[due > 0], due[due > 0]
+    statistic = float(((seen - due) ** 2 / due).sum())
+    return float(chi2.sf(statistic, max(len(due) - 1, 1))), len(due)
+
+
+def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[Json]:
+    """The first tokens of many requests of one row of logits; requests have the named parameters in turn."""
+    noise = torch.Generator(device).manual_seed(190 + form.value)
+    filters, rows_each = [SETS[name] for name in names], 1 if form is Drafts.NONE else 2
+    has_rows = form in (Drafts.PROBS, Drafts.LOGITS)
+    batch = min(8192 if has_rows else 32768, num_draws) // len(names) * len(names)
+    ranks = torch.randperm(VOCAB_SIZE, generator=noise, device=device).float()
+    logits = (-1.3 * (1 + ranks).log() + 0.1 * ranks.cos()).bfloat16()
+    targets = [exact_distribution(logits, one, device) for one in filters]
+    draft = (0.5 * targets[0] + 0.5 * (-(1 + ranks.roll(7)).log() * 1.1).double().softmax(-1)).float()
+    draft_logits = (draft.log() * DRAFT_TEMPERATURE).bfloat16()
+    if form is Drafts.LOGITS:  # what the rounded logits give
+        draft = (draft_logits.float() / DRAFT_TEMPERATURE).double().softmax(-1).float()
+    has_filters = any(one != Filters(one.temperature) for one in filters)
+    capacity = Capacity(batch, rows_each - 1, VOCAB_SIZE, torch.bfloat16, form, filters=has_filters)
+    plan, parameters = StepPlan(capacity, device, backend="triton"), parameters_of(filters, device)
+    if not has_filters:
+        parameters = Parameters(parameters.temperature)
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=device) * rows_each
+    slots = torch.arange(batch, dtype=torch.int32, device=device) % len(names)
+    counts = torch.zeros(len(names), VOCAB_SIZE, dtype=torch.int64, device=device)
+    accepted, done = torch.zeros(len(names), dtype=torch.int64, device=device), 0
+    seeds = torch.full((len(names),), 190, device=device)
+    draft_temperature = torch.full((len(names),), DRAFT_TEMPERATURE, device=device)
+    while done < num_draws:
+        drafted = torch.multinomial(draft, batch * rows_each, replacement=True, generator=noise).int()
+        inputs = StepInputs(
+            logits.expand(batch * rows_each, -1),
+            parameters,
+            seeds,
+            torch.arange(batch, device=device) * 2 + done * 2,
+            starts,
+            slots=slots,
+            draft_token_ids=None if form is Drafts.NONE else drafted,
+            draft_probs=draft.expand(len(names), 1, -1) if form is Drafts.PROBS else None,
+            draft_logits=draft_logits.expand(len(names), 1, -1) if form is Drafts.LOGITS else None,
+            draft_temperature=draft_temperature if form is Drafts.LOGITS else None,
+        )
+        output = plan(inputs)
+        cells = slots.long() * VOCAB_SIZE + output.token_ids[:, 0].long()
+        counts += cells.bincount(minlength=counts.numel()).view_as(counts)
+        accepted += (output.num_tokens > 1).long().view(-1, len(names)).sum(0)
+        done += batch
+    graphs = {"graphs": len(plan._replays.graphs)}  # of 0 all steps were launched; of some most were replays
+    return [_row_of(names, form, number, counts, targets, accepted) | graphs for number in range(len(names))]
+
+
+def _row_of(
+    names: list[str],
+    form: Drafts,
+    number: int,
+    counts: Tensor,  # [num_names, vocab_size] int64
+    targets: list[Tensor],
+    accepted: Tensor,  # [num_names] int64
+) -> Json:
+    """What one set of parameters drew, alone or beside the others."""
+    p_value, cells = chi_square(counts[number], targets[number])
+    total = int(counts[number].sum())
+    beside = {"mixed": True} if len(names) > 1 else {}
+    share = float(accepted[number]) / total
+    return {"set": names[number], "drafts": form.name, **beside, "draws": total, "cells": cells, "p": p_value} | {
+        "accepted": share
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--draws", type=int, default=10**8)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set after so long")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    record: Json = {
+        "commit": commit(),
+        "gpu": gpu() if options.device == "cuda" else "interpreted",
+        "kept": {},
+        "rows": [],
+    }
+    record["kept"] = kept_sets(options.rows, options.device)
+    print(record["kept"], flush=True)
+    for form in (Drafts.PROBS, Drafts.NONE, Drafts.ONE_HOT, Drafts.LOGITS):
+        for names in (*([name] for name in SETS), list(SETS)):
+            if time.monotonic() - begin > options.seconds:
+                continue
+            for row in draws(names, form, options.draws, options.device):
+                record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
+                print(record["rows"][-1], flush=True)
+            write_record(options.out, record)
+    write_record(options.out, record)
+    return int(record["kept"]["different"] > 0 or any(row["p"] < 1e-6 for row in record["rows"]))
