@@ -25,6 +25,7 @@ from fairdraw.protocols import (
     SpecDecodeBatch,
 )
 from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for
+from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -49,10 +50,12 @@ def steps_of_a_serving_trace_are_legal(sampler: RejectionSampler, trace: Rejecti
     """
     for call in trace.played(sampler.device):
         given = call.batch.clone()
-        seen = read(call, emit(sampler, call.batch, call.noise).tokens)
+        seen = read(call, answered(emit, sampler, call).tokens)
         _require_layout(call, seen)
-        _require_greedy(call, seen, any_largest=Capability.LOWEST_ID_TIES not in sampler.capabilities)
+        any_largest = Capability.LOWEST_ID_TIES not in sampler.capabilities
+        _require_greedy(call, seen, any_largest=any_largest)
         if Capability.TOKEN_VERIFICATION in sampler.capabilities:
+            _require_verified(call, seen, any_largest=any_largest)
             _require_decisions(call, seen)
             if isinstance(call.noise, ExplicitNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
                 _require_given_noise(call, call.noise, seen)
@@ -110,15 +113,23 @@ def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -
     looked_at = seen.reached & greedy[call.owner]
     rows = np.arange(len(emitted))
     best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
-    no_row = seen.reached & ~np.isfinite(logits.max(axis=1)) & ~greedy[call.owner]
-    documented = "a row without distribution rejects its draft, and gives token 0"
-    _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, documented)
     known = np.clip(emitted, 0, logits.shape[1] - 1)
     is_right = emitted == best
     if any_largest:
         is_right |= logits[rows, known] == logits[rows, best]
     _wrong(call, _any_token(call, looked_at & ~is_right), seen, "it is greedy, and another logit is the largest")
-    missed = looked_at & ~seen.accepted & (call.drafts == best)
+
+
+def _require_verified(call: RejectionCall, seen: Verified, *, any_largest: bool) -> None:
+    """Require what samplers do that verify token by token: rows without distribution, and greedy drafts."""
+    logits = call.batch.target_logits.float().cpu().numpy()
+    greedy, largest = call.batch.is_greedy.cpu().numpy()[call.owner], logits.max(axis=1)
+    emitted = seen.tokens[call.owner, call.place]
+    no_row = seen.reached & ~np.isfinite(largest) & ~greedy
+    documented = "a row without distribution rejects its draft, and gives token 0"
+    _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, documented)
+    is_open = (logits == largest[:, None]).sum(axis=1) > 1 if any_largest else np.zeros(len(largest), dtype=bool)
+    missed = seen.reached & greedy & ~seen.accepted & (call.drafts == np.argmax(logits, axis=1)) & ~is_open
     _wrong(call, _any_token(call, missed), seen, "it is greedy, and a draft with the largest logit was rejected")
 
 
@@ -213,7 +224,7 @@ def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Rejection
         own[slice(None) if isinstance(call.noise, ExplicitNoise) else list(call.noise.request_seeds)] = True
         own &= ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd & (np.array(call.batch.num_draft_tokens) > 0)
         if own.any():
-            seen = emit(sampler, call.batch, call.noise).tokens
+            seen = answered(emit, sampler, call).tokens
             order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
             for rows in (order, order[:1]):
                 _require_same(sampler, call, seen, rows)

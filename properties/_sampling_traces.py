@@ -7,7 +7,7 @@ given noise, is asked again, alone and among others in another order, dtype and 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,12 +19,13 @@ from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import TraceCheck, WrongRow
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
+from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import SamplingNoise, TokenDrafter
+    from fairdraw.protocols import SamplingNoise
     from fairdraw.strategies._sampling_traces import SamplingCall
 
     Ints = NDArray[np.int64]
@@ -44,10 +45,7 @@ def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTr
     for call in trace.played(sampler.device):
         given = call.batch.clone()
         drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
-        if drafts:  # the capability says that it has `draft`
-            seen = draft_tokens(cast("TokenDrafter", sampler), call.batch, call.noise)
-        else:
-            seen = sample_tokens(sampler, call.batch, call.noise)
+        seen = answered(draft_tokens if drafts else sample_tokens, sampler, call)
         tokens = seen.tokens
         _require_legal(call, tokens)
         if seen.draft_probs is not None:
@@ -143,7 +141,7 @@ def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTra
         own[slice(None) if isinstance(call.noise, RaceNoise) else list(call.noise.request_seeds)] = True
         own &= call.is_random & call.support.is_settled
         if own.any():
-            tokens = sample_tokens(sampler, call.batch, call.noise).tokens
+            tokens = answered(sample_tokens, sampler, call).tokens
             order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
             for rows in (order, order[:1]):
                 _require_same(sampler, call, tokens, rows)

@@ -18,6 +18,7 @@ from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
 from fairdraw.strategies._rejection_traces import read, rejection_trace_for
+from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def collect(sampler: Any, trace: RejectionTrace, slices: Slices) -> None:  # Any
     rng, past = bulk_rng("ranks", trace.seed), Past()
     for call in trace.played(sampler.device):
         if not isinstance(call.noise, ExplicitNoise):  # decisions of given noise are compared by the properties
-            seen = read(call, emit(sampler, call.batch, call.noise).tokens)
+            seen = read(call, answered(emit, sampler, call).tokens)
             slices.add(*_drawn(call, seen, past, rng))
 
 

@@ -14,6 +14,7 @@ from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
 from fairdraw.strategies._sampling_traces import trace_for
+from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def collect(sampler: Any, trace: SamplingTrace, slices: Slices) -> None:  # Any:
     rng, past = bulk_rng("ranks", trace.seed), Past()
     for call in trace.played(sampler.device):
         if not isinstance(call.noise, RaceNoise):  # tokens of given noise are compared exactly, by the properties
-            slices.add(*_drawn(call, sample_tokens(sampler, call.batch, call.noise).tokens, past, rng))
+            tokens = answered(sample_tokens, sampler, call).tokens
+            slices.add(*_drawn(call, tokens, past, rng))
 
 
 def _drawn(

@@ -7,20 +7,23 @@ after the other, so that all that matters is who stands in which row. A call of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fairdraw._core.failures import AdapterError
 from fairdraw.protocols import Capability
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+
+Answer = TypeVar("Answer")
 
 _FINISH, _PREEMPT, _SWAP = 0.08, 0.02, 0.1
 """Chances per request and call: of leaving for good, of leaving for a while; and per call, that two requests swap."""
@@ -184,6 +187,20 @@ def greedy_requests(how: str, is_one_of_some: NDArray[np.bool_]) -> NDArray[np.b
     size = len(is_one_of_some)
     chosen = {"none": False, "all": True, "one": np.arange(size) == size // 2, "some": is_one_of_some}[how]
     return np.broadcast_to(np.asarray(chosen, dtype=bool), size)
+
+
+def answered(ask: Callable[[Any, Any, Any], Answer], sampler: Any, call: Any) -> Answer:  # Any: of any contract
+    """Return the answer to a call; to contiguous copies of its tensors, if strided ones are refused by name."""
+    batch = call.batch
+    try:
+        return ask(sampler, batch, call.noise)
+    except AdapterError:
+        raise
+    except Exception as refusal:
+        copies = {name: one.contiguous() for name, one in batch.tensors().items() if not one.is_contiguous()}
+        if not any(name in str(refusal) for name in copies):
+            raise
+        return ask(sampler, batch.replace(**copies), call.noise)
 
 
 def settings_of_calls(
