@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from traces.slices import Event
+from fairdraw.statistical._slices import Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from traces.serving import ServedRows
+    from fairdraw.strategies._serving import ServedRows
 
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.float64]
@@ -87,7 +87,7 @@ def word(name: str, number: int) -> str:
     return next((str(one) for (known, one), value in _WORDS.items() if known == name and value == number), str(number))
 
 
-_NAMES = {"greedy": "greedy requests", "nan": "a row of NaN"}
+_NAMES = {"greedy": "greedy requests", "odd row": "a row without distribution"}
 """Settings whose names say too little."""
 
 
@@ -95,7 +95,7 @@ def features_of_rows(
     call: Any,  # of a trace: `number`, `setting`, `rows`, `noise`, `batch`
     past: Past,
     *,
-    has_nan: NDArray[np.bool_],  # [batch_size] bool
+    is_odd: NDArray[np.bool_],  # [batch_size] bool
 ) -> dict[str, Ints]:
     """Return the level of every feature of each row; none depends on what this call drew."""
     rows: ServedRows = call.rows
@@ -131,7 +131,7 @@ def features_of_rows(
         "row was free before": (rows.owner_before < 0).astype(np.int64),
         "greedy row above": above(greedy, 1, 0),
         "greedy row below": above(greedy, -1, 0),
-        "NaN above": above(has_nan, 1, 0),
+        "odd row above": above(is_odd, 1, 0),
         "seeded row above": above(seeded, 1, 0),
     }
     return {name: np.asarray(levels, dtype=np.int64) for name, levels in found.items()}

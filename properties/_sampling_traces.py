@@ -1,13 +1,13 @@
 """Serving traces of the sampling contract: whatever is determined is compared, in every row of every call.
 
-Two judges. *Exact*: supports of drawn rows, greedy tokens, rows of given noise. *Again*: a request with a seed is asked
-again, alone and among others in another order, dtype and memory, and must get the same token.
+Two judges. *Exact*: supports of drawn rows, greedy tokens, rows of given noise. *Again*: a request with a seed, or with
+given noise, is asked again, alone and among others in another order, dtype and memory: it must get the same token.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 
 from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._seed_families import families_are_apart
+from fairdraw.properties._traces import TraceCheck, WrongRow
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
+from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
+from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
-from traces.sampling_calls import SamplingTrace, trace_for
-from traces.seed_judge import families_are_apart
-from traces.trace_check import TraceCheck, WrongRow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import TokenDrafter
-    from traces.sampling_calls import SamplingCall
+    from fairdraw.protocols import SamplingNoise
+    from fairdraw.strategies._sampling_traces import SamplingCall
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
@@ -44,10 +45,7 @@ def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTr
     for call in trace.played(sampler.device):
         given = call.batch.clone()
         drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
-        if drafts:  # the capability says that it has `draft`
-            seen = draft_tokens(cast("TokenDrafter", sampler), call.batch, call.noise)
-        else:
-            seen = sample_tokens(sampler, call.batch, call.noise)
+        seen = answered(draft_tokens if drafts else sample_tokens, sampler, call)
         tokens = seen.tokens
         _require_legal(call, tokens)
         if seen.draft_probs is not None:
@@ -82,7 +80,12 @@ def _require_greedy(call: SamplingCall, tokens: Ints, *, any_largest: bool) -> N
     logits = call.batch.logits.float().cpu().numpy()
     rows = call.batch.is_greedy.cpu().numpy()
     best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
-    _wrong(call, call.is_nan & ~rows & (tokens != 0), tokens, "and not the documented token 0 of a row with NaN")
+    _wrong(
+        call,
+        call.is_odd & ~rows & (tokens != 0),
+        tokens,
+        "and not the documented token 0 of a row without distribution",
+    )
     is_right = tokens == best
     if any_largest:
         is_right |= logits[np.arange(len(tokens)), tokens] == logits[np.arange(len(tokens)), best]
@@ -126,24 +129,22 @@ _TILT = 1e-4
 """By so much a logit over its temperature is lowered, to see whether two tokens were equally good up to rounding."""
 
 
-def seeded_requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTrace) -> None:
-    """A request with a seed, asked again with the same row, parameters and position, gets the same token.
+def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTrace) -> None:
+    """A request with a seed, or with given noise, gets the same token when the same is asked again.
 
     It is asked in another order, among others, in float32 and in memory of its own, and one request of each call alone.
     Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call.
     """
     rng = bulk_rng("again", trace.seed)
     for call in trace.played(sampler.device):
-        if not isinstance(call.noise, SeededNoise) or not call.noise.request_seeds:
-            continue
-        tokens = sample_tokens(sampler, call.batch, call.noise).tokens
-        seeded = np.array(sorted(call.noise.request_seeds))
-        seeded = seeded[(call.is_random & call.support.is_settled)[seeded]]
-        if not len(seeded):
-            continue
-        order = rng.permutation(seeded)[:_AT_ONCE]
-        for rows in (order, order[:1]):
-            _require_same(sampler, call, tokens, rows)
+        own = np.zeros(call.batch.batch_size, dtype=bool)
+        own[slice(None) if isinstance(call.noise, RaceNoise) else list(call.noise.request_seeds)] = True
+        own &= call.is_random & call.support.is_settled
+        if own.any():
+            tokens = answered(sample_tokens, sampler, call).tokens
+            order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
+            for rows in (order, order[:1]):
+                _require_same(sampler, call, tokens, rows)
 
 
 def _require_same(sampler: TokenSampler, call: SamplingCall, tokens: Ints, rows: Ints) -> None:
@@ -153,16 +154,16 @@ def _require_same(sampler: TokenSampler, call: SamplingCall, tokens: Ints, rows:
             differs = np.zeros(len(tokens), dtype=bool)
             differs[row] = True
             how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
-            _wrong(call, differs, tokens, f"and token {token} when it is asked again {how} with its seed")
+            _wrong(call, differs, tokens, f"and token {token} when the same is asked again {how}")
 
 
-def _asked_again(call: SamplingCall, rows: Ints) -> tuple[SamplingBatch, SeededNoise]:
-    assert isinstance(call.noise, SeededNoise)
+def _asked_again(call: SamplingCall, rows: Ints) -> tuple[SamplingBatch, SamplingNoise]:
     batch = call.batch.select(rows.tolist())
+    batch = batch.replace(logits=batch.logits.float().contiguous())
+    if isinstance(call.noise, RaceNoise):
+        return batch, call.noise.select(rows.tolist())
     seeds = {new: call.noise.request_seeds[old] for new, old in enumerate(rows.tolist())}
-    return batch.replace(logits=batch.logits.float().contiguous()), SeededNoise(
-        derive_seed("again", call.noise.seed), seeds
-    )
+    return batch, SeededNoise(derive_seed("again", call.noise.seed), seeds)
 
 
 def _is_near_tie(sampler: TokenSampler, call: SamplingCall, row: int, first: int, again: int) -> bool:
@@ -170,8 +171,7 @@ def _is_near_tie(sampler: TokenSampler, call: SamplingCall, row: int, first: int
     batch, noise = _asked_again(call, np.array([row]))
     lowered = batch.logits.clone()
     lowered[0, again] -= _TILT * batch.temperature[0]
-    seen = sample_tokens(sampler, batch.replace(logits=lowered), SeededNoise(noise.seed, noise.request_seeds))
-    return int(seen.tokens[0]) == first
+    return int(sample_tokens(sampler, batch.replace(logits=lowered), noise).tokens[0]) == first
 
 
 # -- seeds ------------------------------------------------------------------------------------------------------------
@@ -201,7 +201,9 @@ def seeds_of_a_family_draw_tokens_of_their_own(sampler: TokenSampler, trace: Sam
     families_are_apart(signatures, sampler.capabilities, trace.seed, num_bits=num_bits)
 
 
-def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) -> TraceCheck:
+def _check(
+    code: str, body: Any, *needs: Capability, one_of: tuple[Capability, ...] = (), is_single: bool = False
+) -> TraceCheck:
     title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
     return TraceCheck(
         code,
@@ -212,6 +214,7 @@ def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) ->
         needs,
         lambda can: st.nothing(),
         body,
+        needs_one_of=(one_of,) if one_of else (),
         trace=trace_for,
         is_single=is_single,
     )
@@ -219,7 +222,11 @@ def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) ->
 
 TRACES = (
     _check("SAM201", tokens_of_a_serving_trace_are_legal),
-    _check("SAM202", seeded_requests_of_a_serving_trace_repeat, Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS),
+    _check(
+        "SAM202",
+        requests_of_a_serving_trace_repeat,
+        one_of=(Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE),
+    ),
     _check(
         "SAM203",
         seeds_of_a_family_draw_tokens_of_their_own,

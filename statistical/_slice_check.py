@@ -11,14 +11,14 @@ from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw.statistical._distribution_check import false_fail_rate
-from traces.draws import word
-from traces.plans import flat_traces, traces
-from traces.slices import Evidence, Slices
+from fairdraw.statistical._slices import Evidence, Slices
+from fairdraw.statistical._trace_draws import word
+from fairdraw.strategies._trace_plans import flat_traces, traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traces.slices import Found
+    from fairdraw.statistical._slices import Found
 
 _SHOWN = 3
 """Slices that a report names."""

@@ -26,7 +26,7 @@ from scipy.sparse import csr_matrix
 from scipy.special import logsumexp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -99,7 +99,7 @@ class Slices:
 
     def __init__(self, crossed: Iterable[str] = ()) -> None:
         self._crossed = tuple(crossed)
-        self._features: dict[str, list[Ints]] = {}
+        self._features: dict[str, list[NDArray[np.int32]]] = {}
         self._events: dict[str, list[Event]] = {}
         self.num_draws = 0
 
@@ -118,43 +118,57 @@ class Slices:
         Limits:
             Chances are kept in float32, so that each bet is off by 6e-8 relative per draw.
         """
-        slices = list(self._slices())
+        features = {name: np.concatenate(parts) for name, parts in self._features.items()}
         columns = {name: _joined(parts) for name, parts in self._events.items()}
         names, (excess, variance) = list(columns), _mean_and_variance(columns.values(), self.num_draws)
-        levels = np.concatenate([of_slice.levels + of_slice.first for of_slice in slices])
-        draws = np.tile(np.arange(self.num_draws), len(slices))
-        size = slices[-1].first + slices[-1].num_levels
-        member = csr_matrix((np.ones(len(levels), dtype=np.float32), (levels, draws)), shape=(size, self.num_draws))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scores = np.abs(member @ excess) / np.sqrt(member @ variance)
-        scores[np.asarray(member.sum(axis=1)).ravel() < _FEWEST] = 0
-        scores = np.where(np.isfinite(scores), scores, 0)
-        order = np.argsort(scores, axis=None)[::-1][:_MOST_BETS]
+        families: list[tuple[str, ...]] = [(name,) for name in features]
+        families += [pair for pair in combinations(self._crossed, 2) if set(pair) <= features.keys()]
+        scores = [_scores(_family(features, one), excess, variance) for one in families]
+        starts = np.cumsum([0, *map(len, scores)])
+        every = np.concatenate(scores)
+        order = np.argsort(every, axis=None)[::-1][:_MOST_BETS]
         log_values, found = [], []
-        for row, column in zip(*np.unravel_index(order, scores.shape), strict=True):
-            of_slice = next(one for one in slices if one.first <= row < one.first + one.num_levels)
-            inside = np.flatnonzero(of_slice.levels == row - of_slice.first)
-            name = names[int(column)]
-            bet = _bet(name, columns[name], of_slice, inside)
-            weight = 1 / (len(names) * len(slices) * of_slice.num_levels)
-            log_values.append(bet.log_e_value + np.log(weight))
-            found.append(bet)
+        chosen: dict[int, list[tuple[int, int]]] = {}
+        for place, column in zip(*np.unravel_index(order, every.shape), strict=True):
+            number = int(np.searchsorted(starts, place, side="right")) - 1
+            chosen.setdefault(number, []).append((int(place - starts[number]), int(column)))
+        for number, slices in chosen.items():
+            family = _family(features, families[number])
+            weight = 1 / (len(names) * len(families) * family.num_levels)
+            for level, column in slices:
+                bet = _bet(names[column], columns[names[column]], family, np.flatnonzero(family.levels == level))
+                log_values.append(bet.log_e_value + np.log(weight))
+                found.append(bet)
         found.sort(key=lambda one: -one.log_e_value)
         total = float(logsumexp(log_values)) if log_values else -np.inf
-        return Evidence(total, tuple(found), size, len(names))
+        return Evidence(total, tuple(found), len(every), len(names))
 
-    def _slices(self) -> Iterator[_SliceLevels]:
-        """Yield each feature, and each pair of crossed ones, with the level of every draw."""
-        columns = {name: np.concatenate(parts) for name, parts in self._features.items()}
-        pairs = [pair for pair in combinations(self._crossed, 2) if set(pair) <= columns.keys()]
-        first = 0
-        for names in [*((name,) for name in columns), *pairs]:
-            width = int(columns[names[-1]].max()) + 1
-            joint = columns[names[0]].astype(np.int64) * (width if len(names) > 1 else 1)
-            joint = joint + (columns[names[1]] if len(names) > 1 else 0)
-            values, levels = np.unique(joint, return_inverse=True)
-            yield _SliceLevels(names, width, values, levels, first)
-            first += len(values)
+
+def _family(features: Mapping[str, NDArray[np.int32]], names: tuple[str, ...]) -> _Family:
+    """Return the slices that one feature makes, or two together."""
+    joint, width = features[names[0]].astype(np.int64), 1
+    if len(names) > 1:
+        width = int(features[names[1]].max()) + 1
+        joint = joint * width + features[names[1]]
+    values = np.flatnonzero(np.bincount(joint))
+    numbers = np.zeros(int(values[-1]) + 1, dtype=np.int32)
+    numbers[values] = np.arange(len(values))
+    return _Family(names, width, values, numbers[joint])
+
+
+def _scores(
+    family: _Family,
+    excess: NDArray[np.float32],  # [num_draws, num_projections] float32
+    variance: NDArray[np.float32],  # [num_draws, num_projections] float32
+) -> NDArray[np.float32]:  # [num_levels, num_projections] float32
+    """Return by how many standard deviations each projection is off in each slice; 0 where there are few draws."""
+    num_draws = len(excess)
+    ones, ends = np.ones(num_draws, dtype=np.float32), np.arange(num_draws + 1)
+    member = csr_matrix((ones, family.levels, ends), shape=(num_draws, family.num_levels)).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores = np.abs(member @ excess) / np.sqrt(member @ variance)
+    scores[np.bincount(family.levels, minlength=family.num_levels) < _FEWEST] = 0
+    return np.where(np.isfinite(scores), scores, np.float32(0))
 
 
 def _joined(parts: list[Event]) -> Event:
@@ -173,7 +187,7 @@ def _mean_and_variance(
     return np.stack(excess, axis=1, dtype=np.float32), np.stack(variance, axis=1, dtype=np.float32)
 
 
-def _bet(name: str, event: Event, of_slice: _SliceLevels, inside: Ints) -> Found:
+def _bet(name: str, event: Event, family: _Family, inside: Ints) -> Found:
     """Return one projection's evidence in one slice, which consists of the draws `inside`."""
     hit, chance = event.hit[inside], event.chance[inside]
     is_open = (chance > 0) & (chance < 1)
@@ -181,24 +195,22 @@ def _bet(name: str, event: Event, of_slice: _SliceLevels, inside: Ints) -> Found
     tilts = np.array(_TILTS)[:, None]
     ratios = np.where(hit, np.log(tilts), 0) - np.log1p(chance * (tilts - 1))
     value = float(logsumexp(ratios.sum(axis=1))) - np.log(len(_TILTS))
-    levels = of_slice.named(int(of_slice.levels[inside[0]]))
+    levels = family.named(int(family.levels[inside[0]]))
     return Found(name, levels, len(hit), int(hit.sum()), float(chance.sum()), value)
 
 
 @dataclass(frozen=True)
-class _SliceLevels:
+class _Family:
     """The slices of one feature or of two, which divide the draws.
 
     Args:
-        first: The number of the first of these slices among all.
         values: Of the feature, or both features' values in one number, for each level.
     """
 
     names: tuple[str, ...]
     width: int
     values: Ints  # [num_levels] int64
-    levels: Ints  # [num_draws] int64
-    first: int
+    levels: NDArray[np.int32]  # [num_draws] int32
 
     @property
     def num_levels(self) -> int:

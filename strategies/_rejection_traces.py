@@ -27,9 +27,8 @@ from fairdraw.protocols import (
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import strided_like
 from fairdraw.strategies._recipe import Recipe
-from fairdraw.strategies.rows import bulk_rng
-from traces.sampling_calls import NUM_ROWS, rows_of_dtypes
-from traces.serving import (
+from fairdraw.strategies._sampling_traces import NUM_ROWS, TEMPERATURES, rows_of_dtypes, spoil
+from fairdraw.strategies._serving import (
     WALKS,
     ServedRows,
     Serving,
@@ -39,6 +38,7 @@ from traces.serving import (
     settings_of_calls,
     sizes_of,
 )
+from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,9 +58,9 @@ _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "drafts": ("dense", "one-hot"),
     "lengths": ("equal", "ragged", "ragged", "some none", "long"),
     "greedy": ("some", "none", "all", "one"),
-    "rows": ("mixed", "mixed", "alike"),
+    "alike": ("nothing", "nothing", "rows"),
     "placeholders": (False, False, True),
-    "nan": (False, False, True),
+    "odd row": ("none", "none", "NaN", "empty"),
     "slack": (0, 0, 3),
 }
 _NEEDS: dict[tuple[str, Any], Capability] = {
@@ -81,7 +81,8 @@ _NEEDS: dict[tuple[str, Any], Capability] = {
     ("greedy", "all"): Capability.GREEDY,
     ("greedy", "one"): Capability.GREEDY,
     ("placeholders", True): Capability.PLACEHOLDER_DRAFTS,
-    ("nan", True): Capability.NAN_LOGITS,
+    ("odd row", "NaN"): Capability.NAN_LOGITS,
+    ("odd row", "empty"): Capability.EMPTY_ROWS,
     ("slack", 3): Capability.RAGGED,
 }
 
@@ -103,7 +104,7 @@ class RejectionCall:
         owner: The request's row of each draft token, and `place` its number among that request's drafts.
         kinds: Number of each draft token's target row and draft distribution, `variants` of the latter alone.
         target_probs, draft_probs: In float64, of each kind; no draft distribution (`None`) if drafts are one-hot.
-        has_nan: Requests one of whose target rows holds a NaN.
+        is_odd: Requests one of whose target rows holds a NaN, or no token at all.
     """
 
     number: int
@@ -118,7 +119,7 @@ class RejectionCall:
     variants: Ints  # [num_tokens] int64
     target_probs: Numbers  # [num_kinds, vocab_size] float64
     draft_probs: Numbers | None  # [num_kinds, vocab_size] float64
-    has_nan: Flags  # [batch_size] bool
+    is_odd: Flags  # [batch_size] bool
 
     @property
     def drafts(self) -> Ints:  # [num_tokens] int64
@@ -145,13 +146,17 @@ class RejectionCall:
         return np.asarray(left / np.maximum(left.sum(axis=1, keepdims=True), 1e-300))
 
     def has_residual(self, tokens: Ints) -> Flags:  # [len(tokens)] bool
-        """Return whether a rejection leaves a distribution that is not one of rounding."""
+        """Return whether a rejection leaves a distribution that is not one of rounding, and that all engines agree on.
+
+        Engines differ where a placeholder has a draft distribution: the residual, or the target (REJ407).
+        """
         target = self.target_probs[self.kinds[tokens]]
         if self.draft_probs is None:
             known = np.maximum(self.drafts[tokens], 0)
             left = np.where(self.drafts[tokens] < 0, 1.0, 1 - target[np.arange(len(tokens)), known])
         else:
             left = np.maximum(target - self.draft_probs[self.kinds[tokens]], 0.0).sum(axis=1)
+            left[self.drafts[tokens] < 0] = 0.0
         return np.asarray(left > _NOTHING_LEFT)
 
 
@@ -211,7 +216,7 @@ class RejectionTrace(Recipe):
 
     def sizes(self) -> list[int]:
         """Return the batch sizes, call after call."""
-        return sizes_of(self.walk, self.most_rows, self.seed)
+        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
 
     def played(self, device: str = "cpu") -> Iterator[RejectionCall]:
         """Yield the calls; each is built when it is asked for."""
@@ -313,17 +318,17 @@ class _Player:
         place = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         row = self._of(1, request[owner] * 131 + place, NUM_ROWS)
         variant = self._of(2, request[owner] * 131 + place, NUM_VARIANTS)
-        if trace.flat or setting["rows"] == "alike":
+        if trace.flat or setting["alike"] == "rows":
             row[:], variant[:] = (0, 0) if trace.flat else (number % 3, number % NUM_VARIANTS)
         different, kinds = np.unique(row * NUM_VARIANTS + variant, return_inverse=True)
         target_probs = _target_probs(trace.vocab_size, trace.seed, setting["dtype"])[different // NUM_VARIANTS]
         dense = setting["drafts"] == "dense"
         draft_probs = _draft_rows(trace.vocab_size, trace.seed)[different] if dense else None
         drafts = self._drafts(setting, number, kinds, target_probs, draft_probs)
-        has_nan = np.zeros(len(request), dtype=bool)
-        if setting["nan"] and len(request) > 1:
-            has_nan[owner[number % len(owner)]] = True
-        batch = self._batch(setting, rows, lengths, row, kinds, draft_probs, drafts, owner, has_nan)
+        is_odd = np.zeros(len(request), dtype=bool)
+        if setting["odd row"] != "none" and len(request) > 1:
+            is_odd[owner[number % len(owner)]] = True
+        batch = self._batch(setting, rows, lengths, row, kinds, draft_probs, drafts, owner, is_odd)
         call = RejectionCall(
             number,
             setting,
@@ -337,7 +342,7 @@ class _Player:
             variant,
             target_probs,
             None if draft_probs is None else draft_probs.astype(np.float64),
-            has_nan,
+            is_odd,
         )
         if isinstance(call.noise, ExplicitNoise):
             _aim(call, call.noise, bulk_rng("aim", trace.seed, number))
@@ -378,14 +383,16 @@ class _Player:
         draft_probs: NDArray[np.float32] | None,
         drafts: Ints,
         owner: Ints,
-        has_nan: Flags,
+        is_odd: Flags,
     ) -> SpecDecodeBatch:
         logits = rows_of_dtypes(self.trace.vocab_size, self.trace.seed)[setting["dtype"]][torch.from_numpy(row)]
-        for request in np.flatnonzero(has_nan):
+        for request in np.flatnonzero(is_odd):
             first = int(np.flatnonzero(owner == request)[0])
-            logits[first, first % self.trace.vocab_size] = torch.nan
+            spoil(logits[first], first, setting["odd row"])
         is_greedy = greedy_requests(setting["greedy"], self._of(3, rows.request, 4) == 0)
-        temperature = np.where(is_greedy, 0.0, 1.0).astype(np.float32)
+        # Logits are processed: a temperature says who is greedy, and nothing else.
+        heat = np.array(TEMPERATURES)[self._of(9, rows.request, len(TEMPERATURES))]
+        temperature = np.where(is_greedy, 0.0, heat).astype(np.float32)
         bonus = self._of(8, rows.request * 1009 + rows.age, self.trace.vocab_size).astype(np.int32)
         counts = [int(length) for length in lengths]
         batch = SpecDecodeBatch(
@@ -469,5 +476,5 @@ def _selected(call: RejectionCall, rows: Sequence[int]) -> RejectionCall:
         kinds=call.kinds[tokens],
         logit_rows=call.logit_rows[tokens],
         variants=call.variants[tokens],
-        has_nan=call.has_nan[index],
+        is_odd=call.is_odd[index],
     )

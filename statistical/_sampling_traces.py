@@ -10,22 +10,23 @@ import numpy as np
 from fairdraw._core.checks import Stage
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw.protocols import RaceNoise
+from fairdraw.statistical._slice_check import SliceCheck
+from fairdraw.statistical._slices import Event, Slices, TokenKinds
+from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
+from fairdraw.strategies._sampling_traces import trace_for
+from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
-from traces.draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
-from traces.sampling_calls import trace_for
-from traces.slice_check import SliceCheck
-from traces.slices import Event, Slices, TokenKinds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from traces.sampling_calls import SamplingCall, SamplingTrace
+    from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace
 
     Ints = NDArray[np.int64]
 
 _CROSSED = (
-    "dtype", "layout", "noise", "filters", "greedy requests", "rows", "a row of NaN", "seeded", "new request",
-    "moved request", "parameters", "logits", "row modulo 8", "batch size modulo 8", "first position",
+    "dtype", "layout", "noise", "filters", "greedy requests", "alike", "a row without distribution", "seeded",
+    "new request", "moved request", "parameters", "logits", "row modulo 8", "batch size modulo 8", "first position",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
 
@@ -35,7 +36,8 @@ def collect(sampler: Any, trace: SamplingTrace, slices: Slices) -> None:  # Any:
     rng, past = bulk_rng("ranks", trace.seed), Past()
     for call in trace.played(sampler.device):
         if not isinstance(call.noise, RaceNoise):  # tokens of given noise are compared exactly, by the properties
-            slices.add(*_drawn(call, sample_tokens(sampler, call.batch, call.noise).tokens, past, rng))
+            tokens = answered(sample_tokens, sampler, call).tokens
+            slices.add(*_drawn(call, tokens, past, rng))
 
 
 def _drawn(
@@ -76,7 +78,7 @@ def _drawn(
 
 def _features(call: SamplingCall, past: Past) -> dict[str, Ints]:
     positions = call.batch.positions.cpu().numpy()
-    return features_of_rows(call, past, has_nan=call.is_nan) | {
+    return features_of_rows(call, past, is_odd=call.is_odd) | {
         "parameters": call.parameters,
         "logits": call.logit_rows,
         "first position": np.array([int(one).bit_length() for one in positions.tolist()]),

@@ -1,7 +1,7 @@
 """Seeds of a family: all of them draw different numbers, and each draws the same ones again.
 
 A seed's *signature* is what it draws from flat rows in some consecutive calls. Two seeds of one signature are asked
-anew before they count as taken for each other.
+anew, and so are the seeds that the same two changes make of other numbers, before they count as taken for each other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import derive_seed
-from traces.seed_families import seed_family
+from fairdraw.strategies._seed_families import seed_family
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,8 @@ def families_are_apart(
         of_calls: Each seed takes a call of its own. There is one family then, and a slow sampler is asked for a fifth.
 
     Error rates:
-        Two seeds count as one if two signatures of some 50 bits are equal: below 1e-20 for a correct sampler.
+        Two seeds count as one if signatures are equal for three numbers: below 1e-5 for a correct sampler whose
+        calls with one seed repeat one uniform of 11 bits (a signature is that number then), else below 1e-20.
     """
     bases = (derive_seed("base", seed) | 1, -(derive_seed("base", seed, 1) >> 1), 40 + seed % 10)
     for number, base in enumerate(bases[:1] if can.slow or of_calls else bases):
@@ -62,7 +63,22 @@ def _are_distinct(signatures: Signatures, found: Ints, family: dict[int, str], b
         other = places.setdefault(row.tobytes(), place)
         if other != place:
             pair = [seeds[other], seeds[place]]
-            anew = signatures(pair, number)
-            if (anew[0] == anew[1]).all():
+            pairs = [pair, *(_changed_alike(family, pair, base ^ fresh) for fresh in _FRESH)]
+            if all(_are_alike(signatures(one, number)) for one in pairs):
                 words = [f"{one} ({family[one]})" for one in pair]
                 raise CheckFailure(f"seeds {words[0]} and {words[1]} draw the same tokens, with s = {base}")
+
+
+_FRESH = (0x5A17_93C5, 0x2D0F_6B39)
+"""Differences, below 2**32, of the other numbers whose seeds are compared."""
+
+
+def _are_alike(found: Ints) -> bool:  # [2, num_draws] int64
+    return bool((found[0] == found[1]).all())
+
+
+def _changed_alike(family: dict[int, str], pair: list[int], base: int) -> list[int]:
+    """Return the seeds that the changes of this pair make of another number; the pair itself if they are one seed."""
+    made = {words: seed for seed, words in seed_family(base).items()}
+    found = [made.get(family[seed], seed) for seed in pair]
+    return found if found[0] != found[1] else pair

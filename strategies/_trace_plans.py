@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability
-from traces.serving import vocabulary_walk
+from fairdraw.strategies._serving import vocabulary_walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ class FlatPlan:
 
 
 _FLAT = {
-    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(33_000, 40, "edges")),
+    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(16_411, 128, "edges"), FlatPlan(33_000, 40, "edges")),
     "ci": (FlatPlan(8191, 100, "every"), FlatPlan(33_000, 60, "every"), FlatPlan(131_073, 40, "edges")),
     "nightly": (FlatPlan(8191, 300, "every"), FlatPlan(33_000, 200, "every"), FlatPlan(131_073, 100, "every")),
 }

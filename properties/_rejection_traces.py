@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from fairdraw._core.harness import emit
 from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._seed_families import families_are_apart
+from fairdraw.properties._traces import TraceCheck, WrongRow
 from fairdraw.protocols import (
     Capability,
     ExplicitNoise,
@@ -22,15 +24,15 @@ from fairdraw.protocols import (
     SeededNoise,
     SpecDecodeBatch,
 )
+from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for
+from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
-from traces.rejection_calls import RejectionTrace, Verified, read, rejection_trace_for
-from traces.seed_judge import families_are_apart
-from traces.trace_check import TraceCheck, WrongRow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from traces.rejection_calls import RejectionCall
+    from fairdraw.protocols import Noise
+    from fairdraw.strategies._rejection_traces import RejectionCall
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
@@ -48,10 +50,12 @@ def steps_of_a_serving_trace_are_legal(sampler: RejectionSampler, trace: Rejecti
     """
     for call in trace.played(sampler.device):
         given = call.batch.clone()
-        seen = read(call, emit(sampler, call.batch, call.noise).tokens)
+        seen = read(call, answered(emit, sampler, call).tokens)
         _require_layout(call, seen)
-        _require_greedy(call, seen, any_largest=Capability.LOWEST_ID_TIES not in sampler.capabilities)
+        any_largest = Capability.LOWEST_ID_TIES not in sampler.capabilities
+        _require_greedy(call, seen, any_largest=any_largest)
         if Capability.TOKEN_VERIFICATION in sampler.capabilities:
+            _require_verified(call, seen, any_largest=any_largest)
             _require_decisions(call, seen)
             if isinstance(call.noise, ExplicitNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
                 _require_given_noise(call, call.noise, seen)
@@ -109,20 +113,29 @@ def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -
     looked_at = seen.reached & greedy[call.owner]
     rows = np.arange(len(emitted))
     best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
-    no_row = seen.reached & np.isnan(logits.max(axis=1)) & ~greedy[call.owner]
-    _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, "a row with NaN rejects its draft, and gives token 0")
     known = np.clip(emitted, 0, logits.shape[1] - 1)
     is_right = emitted == best
     if any_largest:
         is_right |= logits[rows, known] == logits[rows, best]
     _wrong(call, _any_token(call, looked_at & ~is_right), seen, "it is greedy, and another logit is the largest")
-    missed = looked_at & ~seen.accepted & (call.drafts == best)
+
+
+def _require_verified(call: RejectionCall, seen: Verified, *, any_largest: bool) -> None:
+    """Require what samplers do that verify token by token: rows without distribution, and greedy drafts."""
+    logits = call.batch.target_logits.float().cpu().numpy()
+    greedy, largest = call.batch.is_greedy.cpu().numpy()[call.owner], logits.max(axis=1)
+    emitted = seen.tokens[call.owner, call.place]
+    no_row = seen.reached & ~np.isfinite(largest) & ~greedy
+    documented = "a row without distribution rejects its draft, and gives token 0"
+    _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, documented)
+    is_open = (logits == largest[:, None]).sum(axis=1) > 1 if any_largest else np.zeros(len(largest), dtype=bool)
+    missed = seen.reached & greedy & ~seen.accepted & (call.drafts == np.argmax(logits, axis=1)) & ~is_open
     _wrong(call, _any_token(call, missed), seen, "it is greedy, and a draft with the largest logit was rejected")
 
 
 def _require_decisions(call: RejectionCall, seen: Verified) -> None:
     """Require that certain drafts are accepted, impossible ones are not, and recovered tokens have residual mass."""
-    random = ~call.batch.is_greedy.cpu().numpy() & ~call.has_nan
+    random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
     chance, own = call.acceptance(), random[call.owner]
     impossible = own & seen.accepted & (chance <= 0)
     _wrong(call, _any_token(call, impossible), seen, "a draft without target probability was accepted")
@@ -134,7 +147,7 @@ def _require_decisions(call: RejectionCall, seen: Verified) -> None:
         residuals = call.residuals(tokens)
         last = np.clip(seen.last[call.owner[tokens]], 0, residuals.shape[1] - 1)
         nothing = residuals[np.arange(len(tokens)), last] <= 0
-        surely = nothing & call.has_residual(tokens) & (_shortfall(call, tokens, last) > _MARGIN * 1e-3)
+        surely = nothing & call.has_residual(tokens) & (_shortfall(call, tokens, last) > _ROUNDING)
         wrong = np.zeros(len(chance), dtype=bool)
         wrong[tokens[surely]] = True
         _wrong(call, _any_token(call, wrong), seen, "the recovered token has no residual probability")
@@ -158,7 +171,7 @@ def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> NDArray[np.floa
 
 
 def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verified) -> None:
-    random = ~call.batch.is_greedy.cpu().numpy() & ~call.has_nan
+    random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
     uniforms, chance = noise.uniforms.cpu().numpy(), _ratio(call)
     own = random[call.owner] & seen.reached & ((chance > _LEAST) | (chance <= 0))
     wrongly = own & seen.accepted & (chance * (1 + _MARGIN) < uniforms)
@@ -180,6 +193,9 @@ def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verifi
 _LEAST = 2.0**-100
 """Smaller ratios may be those of denormal numbers."""
 
+_ROUNDING = 1e-5
+"""Relative, of probabilities: as far as formulas of a sampler's own may move them."""
+
 _ROUNDED = 1e-2
 """Absolute, of scores: a difference of two float32 probabilities is off by 1e-7, and an exponential may be 1e-5."""
 
@@ -196,23 +212,20 @@ _AT_ONCE = 48
 _TILT = 1e-4
 
 
-def seeded_requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: RejectionTrace) -> None:
-    """A request with a seed, verified again with the same rows and drafts, emits the same tokens.
+def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: RejectionTrace) -> None:
+    """A request with a seed, or with given noise, emits the same tokens when the same is asked again.
 
     It is asked in another order, among others, in float32 and in memory of its own, and one request of each call alone.
     Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call.
     """
     rng = bulk_rng("again", trace.seed)
     for call in trace.played(sampler.device):
-        if not isinstance(call.noise, SeededNoise) or not call.noise.request_seeds:
-            continue
-        seen = emit(sampler, call.batch, call.noise).tokens
-        seeded = np.array(sorted(call.noise.request_seeds))
-        random = ~call.batch.is_greedy.cpu().numpy() & ~call.has_nan
-        lengths = np.array(call.batch.num_draft_tokens)
-        seeded = seeded[(random & (lengths > 0))[seeded]]
-        if len(seeded):
-            order = rng.permutation(seeded)[:_AT_ONCE]
+        own = np.zeros(call.batch.batch_size, dtype=bool)
+        own[slice(None) if isinstance(call.noise, ExplicitNoise) else list(call.noise.request_seeds)] = True
+        own &= ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd & (np.array(call.batch.num_draft_tokens) > 0)
+        if own.any():
+            seen = answered(emit, sampler, call).tokens
+            order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
             for rows in (order, order[:1]):
                 _require_same(sampler, call, seen, rows)
 
@@ -226,18 +239,18 @@ def _require_same(sampler: RejectionSampler, call: RejectionCall, seen: NDArray[
             differs = np.zeros(call.batch.batch_size, dtype=bool)
             differs[row] = True
             how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
-            what = f"asked again {how} with its seed, it emits {other[other >= 0].tolist()}"
+            what = f"when the same is asked again {how}, it emits {other[other >= 0].tolist()}"
             _wrong(call, differs, read(call, seen), what)
 
 
-def _asked_again(call: RejectionCall, rows: Ints) -> tuple[SpecDecodeBatch, SeededNoise]:
-    assert isinstance(call.noise, SeededNoise)
+def _asked_again(call: RejectionCall, rows: Ints) -> tuple[SpecDecodeBatch, Noise]:
     batch = call.batch.select(rows.tolist())
+    logits, longest = batch.target_logits.float().contiguous(), max(batch.num_draft_tokens)
+    batch = batch.replace(target_logits=logits, max_spec_len=longest)
+    if isinstance(call.noise, ExplicitNoise):
+        return batch, call.noise.select(call.batch, rows.tolist())
     seeds = {new: call.noise.request_seeds[old] for new, old in enumerate(rows.tolist())}
-    counts = batch.num_draft_tokens
-    return batch.replace(target_logits=batch.target_logits.float().contiguous(), max_spec_len=max(counts)), SeededNoise(
-        derive_seed("again", call.noise.seed), seeds
-    )
+    return batch, SeededNoise(derive_seed("again", call.noise.seed), seeds)
 
 
 def _is_near_tie(
@@ -256,7 +269,7 @@ def _is_near_tie(
     for token, by in ((again[place], -_TILT), (first[place], _TILT)):
         if token >= 0:
             tilted[place, int(token)] += by
-    seen = emit(sampler, batch.replace(target_logits=tilted), SeededNoise(noise.seed, noise.request_seeds)).tokens
+    seen = emit(sampler, batch.replace(target_logits=tilted), noise).tokens
     return bool(seen[0, place] == first[place])
 
 
@@ -303,7 +316,9 @@ def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, 
     return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
 
 
-def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) -> TraceCheck:
+def _check(
+    code: str, body: Any, *needs: Capability, one_of: tuple[Capability, ...] = (), is_single: bool = False
+) -> TraceCheck:
     title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
     cases, make = st.nothing, rejection_trace_for
     return TraceCheck(
@@ -315,6 +330,7 @@ def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) ->
         needs,
         lambda can: cases(),
         body,
+        needs_one_of=(one_of,) if one_of else (),
         trace=make,
         is_single=is_single,
     )
@@ -322,7 +338,11 @@ def _check(code: str, body: Any, *needs: Capability, is_single: bool = False) ->
 
 TRACES = (
     _check("REJ701", steps_of_a_serving_trace_are_legal),
-    _check("REJ702", seeded_requests_of_serving_steps_repeat, Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS),
+    _check(
+        "REJ702",
+        requests_of_serving_steps_repeat,
+        one_of=(Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE),
+    ),
     _check(
         "REJ703",
         seeds_of_a_family_recover_tokens_of_their_own,

@@ -7,20 +7,23 @@ after the other, so that all that matters is who stands in which row. A call of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fairdraw._core.failures import AdapterError
 from fairdraw.protocols import Capability
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+
+Answer = TypeVar("Answer")
 
 _FINISH, _PREEMPT, _SWAP = 0.08, 0.02, 0.1
 """Chances per request and call: of leaving for good, of leaving for a while; and per call, that two requests swap."""
@@ -122,12 +125,20 @@ class Serving:
 WALKS = ("every", "edges", "few")
 """Which batch sizes a trace walks through: every one, those at which kernels change, or three."""
 
+_OFTEN, _TIMES = 64, 3
+"""Sizes up to this come so many times more: a small batch has few rows in which a fault of its size could show."""
 
-def sizes_of(how: str, most: int, seed: int) -> list[int]:
-    """Return the sizes of a trace's batches up to `most`, in an order that jumps: small after large."""
+
+def sizes_of(how: str, most: int, seed: int, times: int = _TIMES) -> list[int]:
+    """Return the sizes of a trace's batches up to `most`, in an order that jumps: small after large.
+
+    Args:
+        times: Small sizes come so many times more.
+    """
     if how == "few":
         return [most, max(1, most // 2), most]
     sizes = list(range(1, most + 1)) if how == "every" else edges(most)
+    sizes += [size for size in range(1, min(most, _OFTEN) + 1) for _ in range(times)]
     return [int(size) for size in bulk_rng("sizes", seed).permutation(sizes)]
 
 
@@ -176,6 +187,20 @@ def greedy_requests(how: str, is_one_of_some: NDArray[np.bool_]) -> NDArray[np.b
     size = len(is_one_of_some)
     chosen = {"none": False, "all": True, "one": np.arange(size) == size // 2, "some": is_one_of_some}[how]
     return np.broadcast_to(np.asarray(chosen, dtype=bool), size)
+
+
+def answered(ask: Callable[[Any, Any, Any], Answer], sampler: Any, call: Any) -> Answer:  # Any: of any contract
+    """Return the answer to a call; to contiguous copies of its tensors, if strided ones are refused by name."""
+    batch = call.batch
+    try:
+        return ask(sampler, batch, call.noise)
+    except AdapterError:
+        raise
+    except Exception as refusal:
+        copies = {name: one.contiguous() for name, one in batch.tensors().items() if not one.is_contiguous()}
+        if not any(name in str(refusal) for name in copies):
+            raise
+        return ask(sampler, batch.replace(**copies), call.noise)
 
 
 def settings_of_calls(

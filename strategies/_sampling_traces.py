@@ -19,9 +19,9 @@ from fairdraw._oracles.supports import Parameters, Support, log_error, supports_
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SeededNoise, filter_policy
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import strided_like
+from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._recipe import Recipe
-from fairdraw.strategies.rows import bulk_rng, target_row
-from traces.serving import (
+from fairdraw.strategies._serving import (
     WALKS,
     ServedRows,
     Serving,
@@ -31,6 +31,7 @@ from traces.serving import (
     settings_of_calls,
     sizes_of,
 )
+from fairdraw.strategies.rows import bulk_rng, target_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,14 +46,11 @@ _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
 """What is left of a row: all of it, one residue class of the ids, the ends, the lower or the upper half."""
 
-_TEMPERATURES = (1.0, 0.7, 1.3, 2.0, 0.2, 9.0, 1.0, 2e-5, 1e-4, 0.999, 1.001, 100.0)
+TEMPERATURES = (1.0, 0.7, 1.3, 2.0, 0.2, 9.0, 1.0, 2e-5, 1e-4, 0.999, 1.001, 100.0)
 _TOP_PS = (0.9, 0.5, 0.1, 0.99, 1e-6, 1e-4, 0.9999, 1 - 2.0**-24)
 _MIN_PS = (0.05, 0.5, 1.0, 1e-6, 0.2, 1e-4, 0.999)
 _STARTS = (0, 2**15, 2**16, 2**20, 2**24, 2**31, 2**32, 2**40)
 """Positions near which requests begin: numbers that fewer bits cannot count beyond."""
-
-NUM_PARAMETERS = 24
-"""Sets of parameters of one trace; each request has one of them."""
 
 _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "dtype": ("float32", "bfloat16", "float16", "float32"),
@@ -60,8 +58,8 @@ _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "noise": ("call", "some seeds", "all seeds", "explicit"),
     "filters": ("all", "none", "top_k", "top_p", "min_p", "top_k top_p"),
     "greedy": ("some", "none", "all", "one"),
-    "rows": ("mixed", "mixed", "alike"),
-    "nan": (False, False, True),
+    "alike": ("nothing", "nothing", "rows and parameters", "parameters", "rows"),
+    "odd row": ("none", "none", "NaN", "empty"),
 }
 _NEEDS = {
     ("dtype", "bfloat16"): Capability.HALF_LOGITS,
@@ -75,7 +73,8 @@ _NEEDS = {
     ("greedy", "some"): Capability.GREEDY,
     ("greedy", "all"): Capability.GREEDY,
     ("greedy", "one"): Capability.GREEDY,
-    ("nan", True): Capability.NAN_LOGITS,
+    ("odd row", "NaN"): Capability.NAN_LOGITS,
+    ("odd row", "empty"): Capability.EMPTY_ROWS,
 }
 _FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
@@ -91,7 +90,7 @@ class SamplingCall:
         support: What each random row may draw; rows of greedy requests and of NaN mean nothing there.
         kinds: Number of each row's distribution: rows of one number have one.
         logit_rows: Number of each row's logits among those of the trace.
-        is_nan: Rows that hold a NaN.
+        is_odd: Rows that hold a NaN, or no token at all.
     """
 
     number: int
@@ -103,13 +102,13 @@ class SamplingCall:
     kinds: Ints  # [batch_size] int64
     logit_rows: Ints  # [batch_size] int64
     parameters: Ints  # [batch_size] int64
-    is_nan: NDArray[np.bool_]  # [batch_size] bool
+    is_odd: NDArray[np.bool_]  # [batch_size] bool
 
     @property
     def is_random(self) -> NDArray[np.bool_]:  # [batch_size] bool
         """Whether the row's token is drawn from a distribution."""
         greedy = self.batch.is_greedy.cpu().numpy()
-        return np.asarray(~greedy & ~self.is_nan & self.support.is_distribution)
+        return np.asarray(~greedy & ~self.is_odd & self.support.is_distribution)
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,7 +146,7 @@ class SamplingTrace(Recipe):
 
     def sizes(self) -> list[int]:
         """Return the batch sizes, call after call."""
-        return sizes_of(self.walk, self.most_rows, self.seed)
+        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
 
     def played(self, device: str = "cpu") -> Iterator[SamplingCall]:
         """Yield the calls; each is built when it is asked for."""
@@ -202,22 +201,30 @@ def rows_of_dtypes(size: int, seed: int) -> dict[str, torch.Tensor]:
     return {name: exact.to(getattr(torch, name)) for name in ("float32", "bfloat16", "float16")}
 
 
-def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, NDArray[Any]]:  # [24] each
-    """Return the sets of parameters that requests have; the first has none."""
-    rng = bulk_rng("trace parameters", seed)
-    top_ks = np.array([1, 2, 5, max(1, size // 2), max(1, size - 1), 50])
-    drawn = {
-        "temperature": rng.choice(_TEMPERATURES, NUM_PARAMETERS).astype(np.float32),
-        "top_k": np.minimum(rng.choice(top_ks, NUM_PARAMETERS), size),
-        "top_p": rng.choice(_TOP_PS, NUM_PARAMETERS).astype(np.float32),
-        "min_p": rng.choice(_MIN_PS, NUM_PARAMETERS).astype(np.float32),
+def spoil(row: torch.Tensor, place: int, how: str) -> None:  # row: [vocab_size] float, written
+    """Leave a row of logits without a distribution: one `NaN`, or `empty`."""
+    if how == "empty":
+        row.fill_(-torch.inf)
+    else:
+        row[place % row.numel()] = torch.nan
+
+
+def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, NDArray[Any]]:  # [num_sets] each
+    """Return the sets of parameters that requests have: every pair of values occurs. The first set has none."""
+    off = {"temperature": 1, "top_k": size, "top_p": 1, "min_p": 0}
+    values = {
+        "temperature": TEMPERATURES,
+        "top_k": tuple(min(k, size) for k in (1, 2, 5, max(1, size // 2), max(1, size - 1), 50, size, size)),
+        "top_p": (*_TOP_PS, 1, 1),
+        "min_p": (*_MIN_PS, 0, 0),
     }
-    drawn["temperature"][0] = 1
-    for name, off in (("top_k", size), ("top_p", 1), ("min_p", 0)):
-        is_off = rng.random(NUM_PARAMETERS) < 0.5
-        is_off[0] = True
-        drawn[name][is_off | (str(_FILTER_NEEDS[name]) in without)] = off
-    return drawn
+    for name, need in _FILTER_NEEDS.items():
+        if str(need) in without:
+            values[name] = (off[name],)
+    sets = [off, *covering_settings(values, 2, seed % 8)]
+    return {
+        name: np.array([one[name] for one in sets], dtype=np.int64 if name == "top_k" else np.float32) for name in off
+    }
 
 
 # -- playing ----------------------------------------------------------------------------------------------------------
@@ -230,6 +237,7 @@ class _Player:
         self.trace, self.device = trace, device
         self.rows = rows_of_dtypes(trace.vocab_size, trace.seed)
         self.sets = _parameter_sets(trace.vocab_size, trace.seed, trace.without)
+        self.num_sets = len(self.sets["temperature"])
         self.settings = settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed)
         self.salt = np.int64(derive_seed("requests", trace.seed))
         self.table = _Supports(self)
@@ -250,26 +258,28 @@ class _Player:
 
     def _call(self, number: int, rows: ServedRows) -> SamplingCall:
         setting, request = self.settings[number % len(self.settings)], rows.request
-        row, parameters = self._of(1, request, NUM_ROWS), self._of(2, request, NUM_PARAMETERS)
-        if self.trace.flat or setting["rows"] == "alike":
-            row[:], parameters[:] = (0, 0) if self.trace.flat else (number % 3, number % 5)
+        row, parameters = self._of(1, request, NUM_ROWS), self._of(2, request, self.num_sets)
+        if self.trace.flat or "rows" in setting["alike"]:
+            row[:] = 0 if self.trace.flat else number % 3
+        if self.trace.flat or "parameters" in setting["alike"]:
+            parameters[:] = 0 if self.trace.flat else number % self.num_sets
         given = setting["filters"].split() if setting["filters"] != "all" else list(_FILTER_NEEDS)
         given = [name for name in given if name in _FILTER_NEEDS and str(_FILTER_NEEDS[name]) not in self.trace.without]
         is_greedy = greedy_requests(setting["greedy"], self._of(3, request, 4) == 0)
-        is_nan = np.zeros(len(request), dtype=bool)
-        is_nan[number % len(request)] = setting["nan"] and len(request) > 1
+        is_odd = np.zeros(len(request), dtype=bool)
+        is_odd[number % len(request)] = setting["odd row"] != "none" and len(request) > 1
         kinds, support = self.table.of(setting["dtype"], row, parameters, given)
         return SamplingCall(
             number,
             setting,
-            self._batch(setting, rows, row, parameters, given, is_greedy, is_nan),
+            self._batch(setting, rows, row, parameters, given, is_greedy, is_odd),
             self._noise(setting["noise"], number, rows, support),
             rows,
             support,
             kinds,
             row,
             parameters,
-            is_nan,
+            is_odd,
         )
 
     def _batch(
@@ -280,11 +290,11 @@ class _Player:
         parameters: Ints,
         given: Sequence[str],
         is_greedy: NDArray[np.bool_],
-        is_nan: NDArray[np.bool_],
+        is_odd: NDArray[np.bool_],
     ) -> SamplingBatch:
         logits = self.rows[setting["dtype"]][torch.from_numpy(row)]
-        for place in np.flatnonzero(is_nan):
-            logits[place, place % self.trace.vocab_size] = torch.nan
+        for place in np.flatnonzero(is_odd):
+            spoil(logits[place], int(place), setting["odd row"])
         temperature = np.where(is_greedy, np.float32(0), self.sets["temperature"][parameters])
         start = np.array(_STARTS)[self._of(4, rows.request, len(_STARTS))]
         positions = np.maximum(0, start - 3) + self._of(5, rows.request, 5) + rows.age
@@ -349,7 +359,7 @@ class _Supports:
         """Return the number of each row's kind, and the supports, in the order of the rows."""
         mask = sum(1 << place for place, name in enumerate(_FILTER_NEEDS) if name in given)
         half = ("float32", "bfloat16", "float16").index(dtype)
-        keys = ((half * 8 + mask) * NUM_ROWS + row) * NUM_PARAMETERS + parameters
+        keys = ((half * 8 + mask) * NUM_ROWS + row) * self._player.num_sets + parameters
         different, first, places = np.unique(keys, return_index=True, return_inverse=True)
         missing = [place for place, key in enumerate(different.tolist()) if key not in self._places]
         if missing:
@@ -415,5 +425,5 @@ def _selected(call: SamplingCall, rows: Sequence[int]) -> SamplingCall:
         kinds=call.kinds[index],
         logit_rows=call.logit_rows[index],
         parameters=call.parameters[index],
-        is_nan=call.is_nan[index],
+        is_odd=call.is_odd[index],
     )

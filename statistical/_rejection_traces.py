@@ -14,24 +14,25 @@ import numpy as np
 from fairdraw._core.checks import Stage
 from fairdraw._core.harness import emit
 from fairdraw.protocols import Capability, ExplicitNoise
+from fairdraw.statistical._slice_check import SliceCheck
+from fairdraw.statistical._slices import Event, Slices, TokenKinds
+from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
+from fairdraw.strategies._rejection_traces import read, rejection_trace_for
+from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
-from traces.draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
-from traces.rejection_calls import read, rejection_trace_for
-from traces.slice_check import SliceCheck
-from traces.slices import Event, Slices, TokenKinds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from traces.rejection_calls import RejectionCall, RejectionTrace, Verified
+    from fairdraw.strategies._rejection_traces import RejectionCall, RejectionTrace, Verified
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
 _CROSSED = (
-    "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "rows", "a row of NaN", "placeholders",
-    "seeded", "new request", "moved request", "place", "number of drafts", "draft distribution", "row modulo 8",
-    "batch size modulo 8", "decision",
+    "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "alike", "a row without distribution",
+    "placeholders", "seeded", "new request", "moved request", "place", "number of drafts", "draft distribution",
+    "row modulo 8", "batch size modulo 8", "decision",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
 
@@ -41,7 +42,7 @@ def collect(sampler: Any, trace: RejectionTrace, slices: Slices) -> None:  # Any
     rng, past = bulk_rng("ranks", trace.seed), Past()
     for call in trace.played(sampler.device):
         if not isinstance(call.noise, ExplicitNoise):  # decisions of given noise are compared by the properties
-            seen = read(call, emit(sampler, call.batch, call.noise).tokens)
+            seen = read(call, answered(emit, sampler, call).tokens)
             slices.add(*_drawn(call, seen, past, rng))
 
 
@@ -49,7 +50,7 @@ def _drawn(
     call: RejectionCall, seen: Verified, past: Past, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Event]]:
     """Return features and projections of all drafts that were verified, and then of all recovered tokens."""
-    random = (~call.batch.is_greedy.cpu().numpy() & ~call.has_nan)[call.owner]
+    random = (~call.batch.is_greedy.cpu().numpy() & ~call.is_odd)[call.owner]
     chance, size = call.acceptance(), call.batch.batch_size
     verified = random & seen.reached & (call.drafts >= 0)
     spread = rng.random(len(chance))
@@ -156,7 +157,7 @@ def _side_by_side(
 def _features(call: RejectionCall, past: Past) -> dict[str, Ints]:
     """Return the level of every feature of each draft token, `[num_tokens]`."""
     lengths = np.array(call.batch.num_draft_tokens)
-    of_rows = features_of_rows(call, past, has_nan=call.has_nan)
+    of_rows = features_of_rows(call, past, is_odd=call.is_odd)
     of_rows |= {"no drafts above": above(lengths == 0, 1, 0), "no drafts below": above(lengths == 0, -1, 0)}
     found = {name: levels[call.owner] for name, levels in of_rows.items()}
     tokens = np.arange(len(call.owner))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
-from traces.plans import traces
+from fairdraw.strategies._trace_plans import traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
