@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from fairdraw._core.checks import check
@@ -19,26 +17,19 @@ from fairdraw.properties._rejection_asserts import (
     pick,
     same_rows,
     same_tokens,
-    sound,
 )
 from fairdraw.properties._rejection_cases import POSITIVE, accepting, lively, ordinary, rejecting
-from fairdraw.properties._rejection_settled import settled_requests
 from fairdraw.protocols import (
     MAX_SPEC_LEN,
     PLACEHOLDER_TOKEN_ID,
     Capability,
     ExplicitNoise,
     RejectionSampler,
-    SpecDecodeBatch,
 )
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies.rows import bulk_rng
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
-_RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 
 
 @check("REJ301", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
@@ -130,66 +121,6 @@ def one_hot_draft_probs_equal_no_draft_probs(sampler: RejectionSampler, case: Re
     draft_probs = torch.zeros(batch.num_tokens, batch.vocab_size, dtype=torch.float32, device=batch.device)
     draft_probs[torch.arange(batch.num_tokens, device=batch.device), batch.draft_token_ids.long()] = 1.0
     same_tokens(without, emit(sampler, batch.replace(draft_probs=draft_probs), noise), "with one-hot draft_probs")
-
-
-def _same_where_settled(
-    sampler: RejectionSampler,
-    batch: SpecDecodeBatch,
-    noise: ExplicitNoise,
-    expected: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
-    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
-    why: str,
-) -> None:
-    """Rows agree wherever no decision hangs on the rounding of a softmax that is summed in another order."""
-    settled = sorted({*settled_requests(batch, noise)} & {*covered(sampler, batch, noise)})
-    same_rows(expected[settled], seen[settled], why)
-
-
-@check("REJ307", lambda can: rejecting(can, explicit=True, greedy=None, exponentials=("random", "tiny")), needs=_RACE)
-def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(
-    sampler: RejectionSampler, case: RejectionCase
-) -> None:
-    """Logits padded with -inf, draft probabilities with 0 and exponentials with anything: nothing changes.
-
-    Servers pad vocabularies to multiples of 64 or of the tensor-parallel size. Padding wins where lanes are masked with
-    0 in log space, or where a distribution is normalised by the vocabulary size.
-    """
-    batch, noise, emission = emit_case(sampler, case)
-    extra = 1 + case.seed % 9
-    exponentials = torch.full((batch.batch_size, extra), 2.0**-100, dtype=torch.float32, device=batch.device)
-    padded = batch.replace(
-        target_logits=torch.nn.functional.pad(batch.target_logits, (0, extra), value=-torch.inf),
-        draft_probs=None if batch.draft_probs is None else torch.nn.functional.pad(batch.draft_probs, (0, extra)),
-    )
-    padded_noise = ExplicitNoise(noise.uniforms, torch.cat([noise.exponentials, exponentials], dim=1))
-    seen = emit(sampler, padded, padded_noise)
-    _same_where_settled(sampler, batch, noise, emission.tokens, seen.tokens, f"with {extra} masked tokens more")
-
-
-@check(
-    "REJ308",
-    lambda can: rejecting(can, explicit=True, greedy=None, exponentials=("random",)),
-    needs=_RACE,
-)
-def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If token ids are permuted in logits, draft probabilities, drafts and noise, the output is permuted.
-
-    Ties aside, no id may be preferred. Biases towards low ids come from `>=` in a scan or from clamped sums.
-    """
-    batch, noise, emission = emit_case(sampler, case)
-    sound(batch, emission)  # every token has a name
-    new_id = bulk_rng("relabel", case.seed).permutation(batch.vocab_size)
-    old_id = torch.tensor(np.argsort(new_id), dtype=torch.int64, device=batch.device)
-    names = torch.tensor(new_id, dtype=torch.int32, device=batch.device)
-    relabelled = batch.replace(
-        draft_token_ids=names[batch.draft_token_ids.long()],
-        draft_probs=None if batch.draft_probs is None else batch.draft_probs[:, old_id],
-        target_logits=batch.target_logits[:, old_id],
-        bonus_token_ids=names[batch.bonus_token_ids.long()],
-    )
-    seen = emit(sampler, relabelled, ExplicitNoise(noise.uniforms, noise.exponentials[:, old_id]))
-    expected = np.where(emission.tokens == PLACEHOLDER_TOKEN_ID, PLACEHOLDER_TOKEN_ID, new_id[emission.tokens])
-    _same_where_settled(sampler, batch, noise, expected.astype(np.int32), seen.tokens, "with relabelled ids")
 
 
 @check(

@@ -133,22 +133,6 @@ def calls_with_other_seeds_do_not_share_noise(sampler: RejectionSampler, case: R
         broken("two calls with different seeds emitted the same tokens in all of 16 requests")
 
 
-@check(
-    "REJ506",
-    lambda can: identical_requests(can, vocab_size=32, num_drafts=1),
-    needs=_OWN,
-    weight=0.12,
-    stage=Stage.INDEPENDENCE,
-)
-def neighbouring_request_seeds_do_not_share_noise(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """64 equal requests with the seeds s, s + 1, s + 2, ... of their own recover different tokens.
-
-    False failures: below 1e-35, as in REJ502. Users count their seeds; noise from `seed + position` hands on numbers.
-    """
-    own = {i: case.seed + i for i in range(_COPIES)}
-    _are_apart(_copies(sampler, case, SeededNoise(derive_seed("copies", case.seed), own)), "neighbouring seeds")
-
-
 def _with_seeds_of_all_kinds(case: RejectionCase) -> RejectionCase:
     """Two requests in three have a seed, among them the first."""
     kinds, first = tuple(SEED_KINDS), derive_seed("kinds", case.seed)
@@ -176,40 +160,6 @@ def requests_with_per_request_seeds_do_not_depend_on_other_requests(
     same_rows(
         alone.tokens, together.tokens[[request]], f"request {request} with its per-request seed, beside other requests"
     )
-
-
-_SEEDS = (0, 1, 2, 3, 42, 1234, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1)
-"""What users write, and where integers and floats end."""
-
-
-def _with_seeds_beside(seed: int, slow: bool) -> list[int | None]:
-    """All of `_SEEDS`, one to three requests without a seed here and there; a slow sampler is given half of them."""
-    seeds: list[int | None] = [*_SEEDS[seed % 2 :: 2]] if slow else [*_SEEDS]
-    for step in range(3):
-        seeds.insert(derive_seed("beside", seed, step) % (len(seeds) + 1), None)
-    return seeds
-
-
-@check("REJ511", lambda can: identical_requests(can, vocab_size=4096, num_drafts=1), needs=_OWN, weight=0.05)
-def no_value_of_a_per_request_seed_means_that_there_is_none(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Requests with seed 0, 1, 42, 2**31, 2**32, 2**63 - 1 and others give the same tokens under any seed of the call.
-
-    Also alone, and without the requests beside them that have no seed. `if seed:` takes 0 for no seed; other values
-    stand for none where a seed is stored beside a flag.
-    """
-    given = _with_seeds_beside(case.seed, sampler.capabilities.slow)
-    batch = case.batch(sampler.device).select([0] * len(given))
-    own = {i: seed for i, seed in enumerate(given) if seed is not None}
-    first, second = (
-        emit(sampler, batch, SeededNoise(derive_seed("call", case.seed, label), own)) for label in ("one", "two")
-    )
-    seeded = list(own)
-    same_rows(first.tokens[seeded], second.tokens[seeded], f"seeds {[*own.values()]} under another seed of the call")
-    seen = emit(sampler, batch.select(seeded), SeededNoise(case.seed, dict(enumerate(own.values()))))
-    same_rows(first.tokens[seeded], seen.tokens, f"seeds {[*own.values()]} without requests that have none")
-    one = pick(case, seeded)
-    alone = emit(sampler, batch.select([one]), SeededNoise(case.seed, {0: own[one]}))
-    same_rows(first.tokens[[one]], alone.tokens, f"seed {own[one]}, alone")
 
 
 def _with_draftless_request(case: RejectionCase) -> RejectionCase:

@@ -1,9 +1,7 @@
 """Which requests are decided so clearly that rounding cannot change their tokens, and which a sampler's word covers.
 
-Padding or relabelling a vocabulary changes the order in which a softmax is summed, hence the last bits of every
-probability. Relations that do so compare only requests whose decisions survive a much larger change. So does every
-comparison with the oracle if the sampler does not support `reference-rounding`: its formulas are its own, and its
-answer may differ from the oracle's where two scores are nearer than the error model allows, and nowhere else.
+If a sampler does not support `reference-rounding`, its formulas are its own, and its answer may differ from the
+oracle's where two scores are nearer than the error model allows, and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import ExplicitNoise, RejectionSampler, SpecDecodeBatch
 
-# Summing 151936 float32 numbers in another order moves the sum by less than 1e-6 relative; ten times that is clear.
-_SHIFT = 1e-5
-
 # Two float32 scores that are equal after rounding are nearer than this, relative to each other.
 _TIE = 2.0**-22
 
@@ -34,11 +29,6 @@ _ANY = 2.0**1000
 
 # A probability below this may underflow in float32, or be kept by a sampler that works with logarithms.
 _UNDERFLOW = 2.0**-120
-
-
-def settled_requests(batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[int]:
-    """Requests that emit the same tokens if every target probability moves by a factor of up to `1 ± 1e-5`."""
-    return _settled(batch, noise, lambda step: (_SHIFT, _SHIFT), are_ties_open=True)
 
 
 def covered_requests(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[int]:

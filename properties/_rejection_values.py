@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairdraw._core.checks import check
-from fairdraw._core.harness import Emission, emit
+from fairdraw._core.harness import emit
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import (
     broken,
@@ -22,6 +22,7 @@ from fairdraw.properties._rejection_asserts import (
 )
 from fairdraw.properties._rejection_cases import identical_requests, lively, ordinary
 from fairdraw.properties._rejection_near_ties import close_steps
+from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.protocols import (
     Capabilities,
     Capability,
@@ -34,14 +35,13 @@ from fairdraw.strategies import DTYPES, RejectionCase
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from fairdraw.properties._rejection_cases import Cases
 
 _SEEDED = (Capability.SEEDED_NOISE,)
-_OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _DENSE = (Capability.DENSE_DRAFTS, Capability.TOKEN_VERIFICATION)
 _ANY_NOISE = ((Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE),)
@@ -75,160 +75,25 @@ def requests_with_every_pair_of_parameters_are_verified_side_by_side(
     _is_right(sampler, case)
 
 
-def _seeded_pairs(can: Capabilities) -> Cases:
-    return lively(can, explicit=False, widths=("covering",), dtypes=DTYPES)
-
-
-@check("REJ342", _seeded_pairs, needs=_SEEDED, weight=0.2)
-def seeded_requests_with_every_pair_of_parameters_are_verified_side_by_side(
-    sampler: RejectionSampler, case: RejectionCase
-) -> None:
-    """The same with seeds: requests with and without, seeds 0, equal, counted up, near 2**32 and near 2**63.
-
-    A second call gives the same tokens, so that a pair of parameters that reads foreign numbers shows.
-    """
-    _is_right(sampler, case)
-    _, _, first = emit_case(sampler, case)
-    _, _, second = emit_case(sampler, case)
-    same_rows(first.tokens, second.tokens, "a second call with the same seeds")
-
-
 # -- seeds ------------------------------------------------------------------------------------------------------------
 
-_BITS = 63
 _VOCAB_SIZE = 4096
-
-
-def _heeded_by_torch(device: str, base: int) -> list[int]:
-    """Bits of a seed that torch's own generator heeds on this device: on a CPU the lower 32."""
-    first = torch.rand(4, generator=torch.Generator(device).manual_seed(base), device=device)
-    others = (torch.Generator(device).manual_seed(base ^ (1 << bit)) for bit in range(_BITS))
-    return [
-        bit for bit, other in enumerate(others) if not torch.equal(first, torch.rand(4, generator=other, device=device))
-    ]
-
-
-def _bits(sampler: RejectionSampler, case: RejectionCase) -> list[int]:
-    """All bits; every fifth for a slow sampler, others in other cases."""
-    return list(range(_BITS))[case.seed % 5 :: 5] if sampler.capabilities.slow else list(range(_BITS))
-
-
-def _bases(case: RejectionCase) -> tuple[list[int], list[int]]:
-    """Three small seeds, and three large ones, whose lower bits a float has no room for."""
-    return [0, 1 + case.seed % 1000, 2**20 + case.seed % 2**20], [derive_seed("base", case.seed, i) for i in range(3)]
-
-
-_LOW_BITS = 32
-
-
-def _lost(ignored: set[int], asked: Sequence[int], heeded: Sequence[int]) -> list[int]:
-    """Bits that should count and do not: those that torch tells apart, and all others as soon as one of them counts.
-
-    So a sampler that makes generators of its own on a CPU, which heed 32 bits, is right, and one that heeds 48 is not.
-    """
-    others = set(asked) - set(heeded)
-    return sorted(ignored & (set(asked) if others - ignored else set(heeded)))
-
-
-def _require_all(lost: Sequence[int], whose: str) -> None:
-    if lost:
-        broken(f"bits {lost} of {whose} do not count: seeds that differ there alone gave the same tokens")
-
-
-def _moved(device: str, seeds: dict[int, int], emission: Emission) -> bool:
-    """Whether the call has drawn from the requests' generators."""
-    before = SeededNoise(0, seeds).generators(device)
-    return any(before[i].get_state().numpy().tobytes() != state for i, state in emission.generator_states.items())
-
-
-@check("REJ343", lambda can: identical_requests(can, vocab_size=_VOCAB_SIZE, num_drafts=1), needs=_OWN, weight=0.02)
-def every_bit_of_a_per_request_seed_counts(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """64 equal requests whose seeds differ in one bit each from the first one's recover other tokens than that.
-
-    The lower 32 of 63 bits count, which is what torch's generator heeds on a CPU, and those that it heeds on the
-    sampler's device, if the sampler draws from it. If any other bit counts, all do. A slow sampler is asked every
-    fifth. False failures: 126 * 4096**-3 = 2e-9. Seeds that pass through 31 bits, or through a float, lose some.
-    """
-    bits = _bits(sampler, case)
-    for bases in _bases(case):
-        ignored, moved = set(bits), False
-        for base in bases:
-            seeds = {0: base, **{1 + i: base ^ (1 << bit) for i, bit in enumerate(bits)}}
-            batch = case.batch(sampler.device).select([0] * len(seeds))
-            emission = emit(sampler, batch, SeededNoise(derive_seed("call", case.seed, base), seeds))
-            is_equal = (emission.tokens[1:] == emission.tokens[0]).all(axis=1)
-            ignored &= {bit for bit, equal in zip(bits, is_equal, strict=True) if equal}
-            moved |= _moved(sampler.device, seeds, emission)
-        heeded = _heeded_by_torch(sampler.device, bases[0]) if moved else range(_LOW_BITS)
-        _require_all(_lost(ignored, bits, heeded), f"per-request seeds near {bases}")
 
 
 @check("REJ344", lambda can: identical_requests(can, vocab_size=_VOCAB_SIZE, num_drafts=1), needs=_SEEDED, weight=0.02)
 def every_bit_of_the_seed_of_a_call_counts(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Calls whose seeds differ in one bit draw different numbers, for each of 63 bits, as far as they count (REJ343).
+    """Calls whose seeds one of the lower 32 bits, a sign, a sum or a shift tells apart draw different numbers.
 
-    Six requests are compared; four, at every fifth bit, for a slow sampler. False failures: below
-    63 * 4096**-4 = 2e-13.
+    Six requests are compared. False failures: below 1e-15. Seeds that pass through 31 bits, or through a float, lose
+    some.
     """
-    count = 4 if sampler.capabilities.slow else 6
-    batch, base = case.batch(sampler.device).select([0] * count), derive_seed("base", case.seed)
-    first = emit(sampler, batch, SeededNoise(base))
-    untouched = torch.Generator(sampler.device).manual_seed(base).get_state().numpy().tobytes()
-    heeded = _heeded_by_torch(sampler.device, base) if first.default_state != untouched else range(_LOW_BITS)
-    bits = _bits(sampler, case)
-    others = {bit: emit(sampler, batch, SeededNoise(base ^ (1 << bit))).tokens for bit in bits}
-    ignored = {bit for bit, tokens in others.items() if (tokens == first.tokens).all()}
-    _require_all(_lost(ignored, bits, heeded), "the call's seed")
+    batch = case.batch(sampler.device).select([0] * 6)
 
+    def signatures(seeds: list[int], _: int) -> NDArray[np.int64]:  # [num_seeds, 12] int64
+        drawn = [emit(sampler, batch, SeededNoise(seed)).tokens.flatten() for seed in seeds]
+        return np.stack(drawn).astype(np.int64)
 
-_NEGATIVE = 32
-
-
-def _are_distinct(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A seed and another that a hash takes for it emit other tokens, for at least one of eight of them."""
-    bases = [
-        2 + derive_seed("likened", case.seed, i) % (2**30 - 2) for i in range(4 if sampler.capabilities.slow else 8)
-    ]
-    others = {
-        "s + 2**31 - 1": [base + 2**31 - 1 for base in bases],
-        "s + 2**32 - 1": [base + 2**32 - 1 for base in bases],
-        "s + 2**61 - 1": [base + 2**61 - 1 for base in bases],
-        "s * 2**32": [base << 32 for base in bases],
-    }
-    seeds = dict(enumerate([*bases, *(seed for some in others.values() for seed in some)]))
-    batch = case.batch(sampler.device).select([0] * len(seeds))
-    tokens = emit(sampler, batch, SeededNoise(derive_seed("likened", case.seed), seeds)).tokens
-    first, *rest = tokens.reshape(1 + len(others), len(bases), -1)
-    for words, emitted in zip(others, rest, strict=True):
-        if (emitted == first).all():
-            broken(f"per-request seeds s and {words} emit the same tokens, for each of {bases}")
-
-
-@check("REJ345", lambda can: identical_requests(can, vocab_size=_VOCAB_SIZE, num_drafts=1), needs=_OWN, weight=0.02)
-def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Seeds -2, -4, ... and others down to -2**63 give tokens that repeat, and others than 2, 4, ... do.
-
-    `SeededNoise` has every integer of 64 bits, as torch's generators take them. False failures: of 16 tokens of
-    4096, more than 8 agree
-    with probability below 1e-28. An absolute value, or an unsigned number of 32 bits, folds them together.
-
-    Nor are eight seeds taken for those 2**31 - 1, 2**32 - 1 or 2**61 - 1 further, or for themselves times 2**32, as
-    remainders, Python's `hash` and folded halves have it: all eight tokens would be equal by chance below 1e-20, and a
-    slow sampler's four below 1e-10.
-    """
-    count = 8 if sampler.capabilities.slow else _NEGATIVE
-    size = [1 + i if i % 2 else 2**63 - i * case.seed for i in range(count)]
-    batch = case.batch(sampler.device).select([0] * count)
-    call = derive_seed("call", case.seed)
-    negative, again, positive = (
-        emit(sampler, batch, SeededNoise(call, dict(enumerate(seeds))))
-        for seeds in ([-s for s in size], [-s for s in size], [min(s, 2**63 - 1) for s in size])
-    )
-    same_rows(negative.tokens, again.tokens, "a second call with the same negative seeds")
-    num_equal = int((negative.tokens == positive.tokens).all(axis=1)[1::2].sum())
-    if num_equal > count // 4:
-        broken(f"{num_equal} of {count // 2} seeds and their negatives gave the same tokens")
-    _are_distinct(sampler, case)
+    families_are_apart(signatures, sampler.capabilities, case.seed, of_calls=True)
 
 
 # -- rows without a distribution beside others ---------------------------------------------------------------------
@@ -251,15 +116,6 @@ def _beside(can: Capabilities) -> Cases:
     return ordinary(can, explicit=True, widths=("few", "few", "covering") if can.slow else ("few", "covering"))
 
 
-@check("REJ346", _beside, needs=(*_EXPLICIT, Capability.NAN_LOGITS), weight=0.1)
-def rows_with_nan_anywhere_do_not_disturb_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Requests whose target rows hold NaN, anywhere in a batch with all pairs of parameters, change no other request.
-
-    Suspect what is computed over several rows: a maximum, a sum, a test whether any row is valid.
-    """
-    _beside_others(sampler, case, "nan")
-
-
 @check("REJ347", _beside, needs=(*_EXPLICIT, Capability.EMPTY_ROWS), weight=0.1)
 def rows_without_any_token_do_not_disturb_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Requests whose target rows are all -inf, anywhere in the batch, change no other request.
@@ -273,7 +129,6 @@ def rows_without_any_token_do_not_disturb_other_requests(sampler: RejectionSampl
 
 _RANGE, _GROUPS = (1e-30, 1e-2), 7
 _FEW_TOKENS, _MORE_TOKENS = 8, 16
-_LEAST_RESIDUAL = 1e-4
 
 
 def _one_draft(vocab_size: int) -> Callable[[Capabilities], Cases]:
@@ -343,32 +198,3 @@ def improbable_drafts_are_accepted_as_often_as_probable_ones(sampler: RejectionS
         seen, draws = int(accepted[:, mine].sum()), calls * int(mine.sum())
         if draws and is_improbable(seen, draws, 0.5):
             broken(f"of drafts of probability below {most:.0e}, twice the target's, {seen} of {draws} were accepted")
-
-
-@check("REJ349", _one_draft(_MORE_TOKENS), needs=_DENSE, needs_one_of=_ANY_NOISE, weight=0.03)
-def a_residual_of_little_mass_is_recovered_from(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If target and draft differ by 0.5 to 0.0001 in all, recovered tokens are those that the draft has too little of.
-
-    The draft is impossible under the target, two tokens are missing from the drafter's distribution, all others have a
-    little too much there. The two are counted. False failures: below 1e-10. Suspect a residual that is clamped, or
-    replaced by the target, where it is small.
-    """
-    count, rng = 12 if sampler.capabilities.slow else 300, bulk_rng("residual", case.seed)
-    rows, mass = np.arange(count), np.exp(rng.uniform(np.log(_LEAST_RESIDUAL), np.log(0.5), size=count))
-    ids = rng.permuted(np.tile(np.arange(_MORE_TOKENS), (count, 1)), axis=1)
-    target = np.tile(((1 - mass) / (_MORE_TOKENS - 3))[:, None], (1, _MORE_TOKENS))
-    draft = target * (1 + mass / 2)[:, None]
-    for place, (wanted, given) in enumerate(((0 * mass, mass * (1 + mass) / 2), (mass / 3, 0), (mass * 2 / 3, 0))):
-        target[rows, ids[:, place]], draft[rows, ids[:, place]] = wanted, given
-    tokens = _drawn(sampler, case, _given(sampler, case, target, draft, ids[:, 0]))
-    first, again = tokens[:, 0].reshape(-1, count), np.tile(np.arange(count), len(tokens) // count)
-    wrong = np.flatnonzero(((first != ids[:, 1]) & (first != ids[:, 2])).ravel())
-    if wrong.size:
-        one = again[wrong[0]]
-        broken(
-            f"request {one} got token {first.ravel()[wrong[0]]}: its residual of {mass[one]:.2g} is on "
-            f"{ids[one, 1:3].tolist()} alone"
-        )
-    seen = int((first == ids[:, 2]).sum())
-    if is_improbable(seen, first.size, 2 / 3):
-        broken(f"{seen} of {first.size} recovered tokens are those with two thirds of a small residual")

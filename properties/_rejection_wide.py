@@ -21,7 +21,6 @@ from fairdraw.properties._rejection_asserts import (
     emit_case,
     explicit_noise,
     is_left_to,
-    same_rows,
     same_tokens,
     works_or_refuses,
 )
@@ -29,7 +28,6 @@ from fairdraw.properties._rejection_cases import ordinary
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._cases import far_apart, require_far_memory
-from fairdraw.strategies._sizes import BATCH_SIZES
 from fairdraw.strategies._wide import CERTAIN
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 
@@ -46,34 +44,6 @@ IMPOSSIBLE = DraftRecipe(target="one-hot", draft="elsewhere", token="drawn", uni
 
 
 # -- any number of requests -----------------------------------------------------------------------------------------
-
-_PREFIXES = 10
-
-
-def _with_fewer_if_slow(can: Capabilities) -> Cases:
-    cases = ordinary(can, explicit=True, max_vocab_size=8, min_requests=2, widths=("many",))
-    most = 40 if can.slow else 1100
-    return cases.map(lambda case: case.replace(requests=(case.requests * most)[:most]) if case.seed else case)
-
-
-@check("REJ641", _with_fewer_if_slow, needs=_EXPLICIT, weight=0.08)
-def the_first_requests_of_a_batch_of_any_size_give_the_tokens_of_the_whole_batch(
-    sampler: RejectionSampler, case: RejectionCase
-) -> None:
-    """Batches of up to 1,100 requests, and ten shorter ones that begin alike, give the same tokens for the same noise.
-
-    Suspect what depends on the number of requests: a grid or a bit mask that was sized for a power of two, another
-    kernel for large batches, or a remainder that the last block forgets.
-    """
-    batch, noise, whole = emit_case(sampler, case)
-    rng = bulk_rng("prefixes", case.seed)
-    edges = [size for size in BATCH_SIZES if size < batch.batch_size]
-    sizes = {*rng.integers(1, batch.batch_size, _PREFIXES // 2).tolist()}
-    sizes |= {*rng.choice(edges, _PREFIXES // 2).tolist()} if edges else set()
-    for size in sorted(sizes):
-        first = list(range(size))
-        seen = emit(sampler, batch.select(first), noise.select(batch, first))
-        same_rows(whole.tokens[:size], seen.tokens, f"the first {size} of {batch.batch_size} requests")
 
 
 # -- any place of the first rejection, and any number of rows ----------------------------------------------------------

@@ -111,20 +111,11 @@ def comparable_rows(sampler: TokenSampler, batch: SamplingBatch) -> list[int]:
     return [i for i, request in enumerate(requests_of(batch)) if is_comparable(request)]
 
 
-# Summing a row in another order moves its probabilities by less than 1e-6 relative; ten times that is clear.
-_SHIFT = 1e-5
-
 # Two float32 scores that are equal after rounding are nearer than this, relative to each other.
 _TIE = 2.0**-22
 
 # A probability below this may underflow in float32, or be kept by a sampler that works with logarithms.
 _UNDERFLOW = 2.0**-120
-
-
-def settled_rows(sampler: TokenSampler, batch: SamplingBatch, noise: RaceNoise) -> list[int]:
-    """Comparable rows that draw the same token if every probability moves by a factor of up to `1 ± 1e-5`."""
-    exponentials = noise.exponentials.double().cpu().numpy()
-    return [i for i in covered_rows(sampler, batch, noise) if _is_settled(Request(batch, i), exponentials[i], _SHIFT)]
 
 
 def covered_rows(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> list[int]:

@@ -25,11 +25,10 @@ from fairdraw.properties._sampling_asserts import (
     requests_of,
     same_tokens,
     selected_noise,
-    settled_rows,
     slack_of,
     varied,
 )
-from fairdraw.protocols import Capability, RaceNoise, SeededNoise, TokenSampler
+from fairdraw.protocols import Capability, SeededNoise, TokenSampler
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
 
     from fairdraw._oracles.sampling import Request
-    from fairdraw.protocols import Capabilities, SamplingBatch
+    from fairdraw.protocols import Capabilities
     from fairdraw.strategies.sampling import SamplingCase
 
 _GREEDY = (Capability.GREEDY,)
@@ -184,14 +183,6 @@ def _several(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return _lively(can) | _lively(can, min_vocab_size=2, filters=None, greedy=None, logits=None)
 
 
-def _same_where_settled(
-    sampler: TokenSampler, batch: SamplingBatch, noise: RaceNoise, expected: object, seen: object, why: str
-) -> None:
-    assert isinstance(expected, np.ndarray)
-    assert isinstance(seen, np.ndarray)
-    same_tokens(expected, seen, why, settled_rows(sampler, batch, noise))
-
-
 @check("SAM131", _several, needs=EXPLICIT)
 def tokens_do_not_depend_on_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request alone gets the same token as in its batch, with the same noise.
@@ -258,35 +249,6 @@ def filters_that_keep_all_change_nothing(sampler: TokenSampler, case: SamplingCa
     supported = {name: value for name, value in off.items() if _FILTERS[name] in sampler.capabilities}
     seen = sample_tokens(sampler, batch.replace(**supported), noise)
     same_tokens(bare.tokens, seen.tokens, "with filters that keep all", covered_rows(sampler, batch, noise))
-
-
-@check("SAM135", lambda can: ordinary(can, explicit=True, exponentials=("random", "tiny")), needs=RACE)
-def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Logits padded with -inf, and races with tiny exponentials behind them: nothing changes.
-
-    Servers pad vocabularies to multiples of 64. Padding wins where lanes are masked with 0 in log space.
-    """
-    batch, noise, seen = call(sampler, case)
-    extra = 1 + case.seed % 9
-    logits = torch.nn.functional.pad(batch.logits, (0, extra), value=-torch.inf)
-    exponentials = torch.nn.functional.pad(noise.exponentials, (0, extra), value=2.0**-100)
-    padded = sample_tokens(sampler, batch.replace(logits=logits), RaceNoise(exponentials))
-    _same_where_settled(sampler, batch, noise, seen.tokens, padded.tokens, f"with {extra} masked tokens more")
-
-
-@check("SAM136", lambda can: ordinary(can, explicit=True, exponentials=("random",)), needs=RACE)
-def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
-    """If token ids are permuted in logits and noise, the tokens are permuted.
-
-    Ties aside, no id may be preferred. Biases towards low ids come from clamped sums.
-    """
-    batch, noise, seen = call(sampler, case)
-    new_id = bulk_rng("relabel", case.seed).permutation(batch.vocab_size)
-    old_id = torch.tensor(np.argsort(new_id), dtype=torch.int64, device=batch.device)
-    relabelled = batch.replace(logits=batch.logits[:, old_id])
-    other = sample_tokens(sampler, relabelled, RaceNoise(noise.exponentials[:, old_id]))
-    known = np.clip(seen.tokens, 0, batch.vocab_size - 1)
-    _same_where_settled(sampler, batch, noise, new_id[known], other.tokens, "with relabelled ids")
 
 
 @check(

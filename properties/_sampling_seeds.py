@@ -111,18 +111,6 @@ def calls_with_other_seeds_do_not_share_noise(sampler: TokenSampler, case: Sampl
         broken("two calls with different seeds drew the same tokens in all of 16 requests")
 
 
-@check("SAM164", _flat, needs=_OWN, weight=0.12, stage=Stage.INDEPENDENCE)
-def neighbouring_request_seeds_do_not_share_noise(sampler: TokenSampler, case: SamplingCase) -> None:
-    """64 equal requests with the seeds s, s + 1, s + 2, ... of their own draw different tokens.
-
-    False failures: below 1e-35. Users count their seeds; noise from `seed + position` hands on numbers.
-    """
-    own = {i: case.seed + i for i in range(_COPIES)}
-    batch = case.batch(sampler.device).select([0] * _COPIES)
-    seen = sample_tokens(sampler, batch, SeededNoise(derive_seed("copies", case.seed), own))
-    _are_apart(seen, "neighbouring seeds")
-
-
 def _alone_and_together(sampler: TokenSampler, case: SamplingCase, why: str) -> None:
     batch, noise, together = call(sampler, case)
     assert isinstance(noise, SeededNoise)

@@ -165,12 +165,12 @@ def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
             broken(f"{kind} row {request}, without a distribution, got {seen.tokens[request]} instead of {expected}")
 
 
-@check("SAM108", lambda can: varied(can, logits=("nan",)), needs=_NAN, depends_on=("SAM121", "SAM141", "SAM185"))
+@check("SAM108", lambda can: varied(can, logits=("nan",)), needs=_NAN, depends_on=("SAM121", "SAM141", "SAM201"))
 def rows_with_nan_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
     """A random request whose logits hold a NaN gets token 0; a greedy one the first NaN, as `torch.argmax` has it.
 
     Maxima of NaN differ between devices; a documented answer does not. Greedy and random rows stand in one batch, up to
-    1100 of them: if SAM121, SAM141 or SAM185 fails, too, look for rows that are taken for each other, not for NaN.
+    1100 of them: if SAM121, SAM141 or SAM201 fails, too, look for rows that are taken for each other, not for NaN.
     """
     _documented(sampler, case)
 

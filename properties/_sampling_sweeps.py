@@ -14,21 +14,16 @@ import numpy as np
 import torch
 
 from fairdraw._core.sampling_harness import sample_tokens
-from fairdraw._oracles.sampling import SamplingOracle
-from fairdraw.properties._rejection_asserts import is_improbable
-from fairdraw.properties._rejection_near_ties import close_race
 from fairdraw.properties._sampling_asserts import (
     RACE,
     aimed_at,
     broken,
     check,
-    equals_the_oracle_on,
-    requests_of,
     same_tokens,
     supports_of,
 )
 from fairdraw.properties._sampling_noise import NOISE, noise_of, plain
-from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, TokenSampler, filter_policy
+from fairdraw.protocols import Capability, SamplingBatch, TokenSampler
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
@@ -222,71 +217,6 @@ def drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch,
 
 
 # -- temperatures -----------------------------------------------------------------------------------------------------
-
-
-def _heat(seed: int, count: int) -> Floats:  # [count] float64
-    """Temperatures from next to greedy to 500, log-wise; others with another seed."""
-    steps = np.linspace(np.log(1.3e-5), np.log(500), count + 1)
-    return np.asarray(np.exp(bulk_rng("heat", seed).uniform(steps[:-1], steps[1:])))
-
-
-@check("SAM187", lambda can: plain(can, 8), needs_one_of=NOISE, weight=0.03)
-def temperatures_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Temperatures from 1.3e-5 to 500, with logits as large as they are: the same distribution at each.
-
-    With explicit noise races are won by a thousandth. Otherwise two groups of tokens are counted at each temperature,
-    and at all hot and all cold ones together. False failures: below 1e-10. Suspect a temperature that is clamped.
-    """
-    heat = _heat(case.seed, 8 if sampler.capabilities.slow else 24)
-    if filter_policy(sampler).temperature == "last":
-        # Float32 log-probabilities are divided late: below 0.01 their rounding may decide a close race.
-        heat = heat[heat > 0.01]
-    if sampler.capabilities.why_unsupported(RACE) is None:
-        half = ("bfloat16", "float16")[case.seed % 2] if Capability.HALF_LOGITS in sampler.capabilities else "float32"
-        for dtype in ("float32", half):
-            _wins_close_races(sampler, case, heat, dtype, 1.5)
-        _wins_close_races(sampler, case, np.array(_NEAR_ONE), "float32", 8.0)
-        return
-    _is_as_warm(sampler, case, heat)
-
-
-_NEAR_ONE = (0.9996, 1.0004, 0.9992, 1.0008)
-"""By logits that are far apart they show."""
-
-
-def _wins_close_races(sampler: TokenSampler, case: SamplingCase, heat: Floats, dtype: str, spread: float) -> None:
-    rng, oracle = bulk_rng("logits", case.seed), SamplingOracle()
-    batch = _heated(sampler, case, heat, rng.normal(scale=spread, size=(len(heat), 8)))
-    batch = batch.replace(logits=batch.logits.to(getattr(torch, dtype)))
-    races = [close_race(oracle.distribution(request), rng) for request in requests_of(batch)]
-    equals_the_oracle_on(sampler, batch, RaceNoise(torch.from_numpy(np.stack(races)).to(batch.device)))
-
-
-def _heated(sampler: TokenSampler, case: SamplingCase, heat: Floats, scaled: Floats) -> SamplingBatch:
-    """Requests whose logits over their temperature are `scaled`."""
-    requests = tuple(SampledRequest(temperature=float(one)) for one in heat)
-    batch = case.replace(requests=requests).batch(sampler.device)
-    logits = batch.temperature.double().cpu()[:, None] * torch.from_numpy(scaled)
-    return batch.replace(logits=logits.float().to(batch.device))
-
-
-def _is_as_warm(sampler: TokenSampler, case: SamplingCase, heat: Floats) -> None:
-    """Four of eight tokens have e times the probability of the others."""
-    calls, copies = (1, 8) if sampler.capabilities.slow else (12, 40)
-    rows = np.repeat(heat, copies)
-    batch = _heated(sampler, case, rows, np.tile([1.0, 0] * 4, (len(rows), 1)))
-    answers = [sample_tokens(sampler, batch, noise_of(sampler, batch, case.seed, call)).tokens for call in range(calls)]
-    rarer = (np.stack(answers) % 2 == 1).sum(axis=0).reshape(len(heat), copies).sum(axis=1)
-    draws, prob = calls * copies, 1 / (1 + np.e)
-    for one, count in zip(heat, rarer, strict=True):
-        if is_improbable(count, draws, prob):
-            broken(f"at temperature {one:.4g} {count} of {draws} tokens are of the rarer half, not {draws * prob:.0f}")
-    for side, mine in (("above", heat > 1), ("below", heat < 1)):
-        if is_improbable(rarer[mine].sum(), draws * mine.sum(), prob):
-            total = draws * mine.sum()
-            broken(
-                f"at temperatures {side} 1 {rarer[mine].sum()} of {total} are of the rarer half: {prob:.3f} expected"
-            )
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 1xx is what every output looks like, 2xx greedy requests, 30x and 31x relations between runs, 32x which number may
 influence which token, 40x and 41x bit for bit the oracle, 42x bit for bit the real vLLM, 5xx seeds and generators, 6xx
-sizes and layouts.
+sizes and layouts, 7xx serving traces.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from fairdraw.properties import _rejection_sizes as sizes
 from fairdraw.properties import _rejection_structure as structure
 from fairdraw.properties import _rejection_tiles as tiles
 from fairdraw.properties import _rejection_time as time
+from fairdraw.properties import _rejection_traces as serving
 from fairdraw.properties import _rejection_values as values
 from fairdraw.properties import _rejection_wide as wide
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, greedy, low_logits, relations, noise, equality, seeds, sizes, tiles, time, values, wide)
+CHECKS = checks_in(
+    structure, greedy, low_logits, relations, noise, equality, seeds, sizes, tiles, time, values, wide, serving
+)

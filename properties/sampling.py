@@ -2,7 +2,7 @@
 
 10x and 11x is what every draw is, 12x greedy requests and temperature, 13x relations between runs, 14x and 15x bit for
 bit, 16x seeds, generators and counters, 17x the drafter, 18x sizes and values of
-production, 19x time and noise of the sampler's own.
+production, 19x time and noise of the sampler's own, 20x serving traces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from fairdraw.properties import _sampling_structure as structure
 from fairdraw.properties import _sampling_sweeps as sweeps
 from fairdraw.properties import _sampling_tiles as tiles
 from fairdraw.properties import _sampling_time as time
+from fairdraw.properties import _sampling_traces as serving
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, alike, relations, equality, seeds, drafts, tiles, time, sweeps, noise)
+CHECKS = checks_in(structure, alike, relations, equality, seeds, drafts, tiles, time, sweeps, noise, serving)

@@ -7,7 +7,6 @@ From the exact distribution to a verdict, in the order in which the modules buil
 * `evidence`, `decision`: an e-process decides, checkpoint after checkpoint; all else is computed once at the end.
 * `distributions`, `outcomes`, `rejection`: the statistics S1 to S8 of the rejection contract, by enumeration.
 * `pit`, `production`: S9, the same at production vocabularies, one token at a time.
-* `decode` and its neighbours: text that language models write through the sampler.
 * `workloads`, `_sampling_workloads`: what a check draws from, prepared for a budget.
 * `distribution_check`, `stratified_check`: the two kinds of checks. `suite` and `sampling` list them.
 * `ledger`, `keeping`, `pictures`, `sharding`: nightly runs, pictures, and runs of a billion draws.

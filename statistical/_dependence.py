@@ -52,7 +52,6 @@ class Shape:
     Args:
         kind: What is drawn from, in words; it ends the names of its tables.
         num_draws: Draws of a row, each of which brings one feature or more.
-        seeds_of: `calls` or `rows`: what has seeds that are related.
     """
 
     kind: str
@@ -60,7 +59,6 @@ class Shape:
     num_rows: int
     features: tuple[str, ...]
     num_draws: int = 1
-    seeds_of: str = "calls"
 
     @property
     def furthest(self) -> tuple[int, int]:
@@ -344,13 +342,11 @@ def _relation(code: NDArray[np.int64], shape: Shape, share: float) -> str:
 
 
 def _two(fixed: str, numbers: list[int], shape: Shape) -> str:
-    """Two rows, or calls, and what their seeds are."""
-    if fixed != shape.seeds_of:
+    """Two rows, or calls, and what the seeds of calls are."""
+    if fixed != "calls":
         return f"{fixed} {numbers[0]} and {numbers[1]}"
-    count = shape.num_rows if fixed == "rows" else shape.num_calls
-    words = " and ".join(seed_words(count, number) for number in numbers)
-    unseeded = "; every fourth row has none" if fixed == "rows" else ""
-    return f"{fixed} {numbers[0]} and {numbers[1]} (of seeds {words}{unseeded})"
+    words = " and ".join(seed_words(shape.num_calls, number) for number in numbers)
+    return f"{fixed} {numbers[0]} and {numbers[1]} (of seeds {words})"
 
 
 def _distances(calls: list[int], rows: list[int]) -> str:

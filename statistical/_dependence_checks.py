@@ -28,7 +28,6 @@ __all__ = ["REJECTION_CHECKS", "SAMPLING_CHECKS"]
 
 _DRAFTS = ((Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),)
 _TOKEN = Capability.TOKEN_VERIFICATION
-_OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
 
 
 def _check(
@@ -81,30 +80,20 @@ _EVEN = """The number of draws that fall into the upper half of their distributi
     Too even: strata over the batch, draws without replacement, a low-discrepancy sequence, alternating numbers. Too
     uneven: rows that share their noise in groups.
     """
-_SEEDS = """Rows with seeds of their own are independent, of rows with related seeds and of rows without one.
-
-    Seeds that are folded, added to the row, or read as few bits; a stream of its own that every request begins anew.
-    Seeds of a call follow each other, differ in one of the lower 32 bits, or are doubles.
-    """
 
 
-def _dependence(
-    make: Callable[..., ExplainedCheck], seeded: Callable[..., ExplainedCheck], family: int
-) -> tuple[ExplainedCheck, ...]:
-    """The five checks that both contracts have, in codes from `family` on."""
+def _dependence(make: Callable[..., ExplainedCheck], family: int) -> tuple[ExplainedCheck, ...]:
+    """The four checks that both contracts have, in codes from `family` on."""
     return (
         make(f"DIST{family + 1}", "rows of a call are independent at every distance", ("D1",), _ROWS),
         make(f"DIST{family + 2}", "calls are independent at every distance", ("D2",), _CALLS),
         make(f"DIST{family + 3}", "no draw follows from two others", ("D3",), _THREE),
         make(f"DIST{family + 4}", "draws are as uneven as chance", ("D5",), _EVEN),
-        seeded(f"DIST{family + 5}", "rows with related seeds are independent", ("D",), _SEEDS),
     )
 
 
 _REJECTION = partial(_check, "rejection", rejection_dependence(0.6, 0.45), (), "DIST102")
-_REJECTION_SEEDS = partial(_check, "rejection", rejection_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST102")
 _SAMPLING = partial(_check, "sampling", sampling_dependence(0.5, 0.45), (), "DIST701")
-_SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST707")
 
 _ODDS_SHARE = 26
 """A draw from three or nine tokens costs next to nothing, but for an interpreter."""
@@ -129,7 +118,7 @@ _NEXT = """What is drawn next from torch's generator, by `torch.rand`, by a race
 _SEEDED = (Capability.SEEDED_NOISE,)
 
 REJECTION_CHECKS = (
-    *_dependence(_REJECTION, _REJECTION_SEEDS, 320),
+    *_dependence(_REJECTION, 320),
     _REJECTION(
         "DIST326",
         "draws of one request are independent",
@@ -185,7 +174,7 @@ REJECTION_CHECKS = (
     ),
 )
 SAMPLING_CHECKS = (
-    *_dependence(_SAMPLING, _SAMPLING_SEEDS, 760),
+    *_dependence(_SAMPLING, 760),
     _check(
         "sampling", sampling_rare_tokens(), (), "DIST701", "DIST771", "draws reach every rare token", ("N1",), _RARE
     ),

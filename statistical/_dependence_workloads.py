@@ -2,8 +2,7 @@
 
 Every request of a batch has the same distribution, so that shared noise gives equal draws. A draw brings about three
 bits; peaked distributions would hide what their noise shares. Seeds of the calls of a half are 0, 1, 2, ... beyond a
-fresh one, a fresh one with single bits flipped, a fresh one doubled again and again, and fresh ones. With per-request
-seeds the same holds for the rows of a call, and every fourth row has none.
+fresh one, a fresh one with single bits flipped, a fresh one doubled again and again, and fresh ones.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class Kind:
     features: tuple[str, ...]
     draw: Callable[[Any, int, int, int], NDArray[np.bool_]]  # Any: a sampler of either contract
     num_draws: int = 1
-    seeds_of: str = "calls"
     acceptance: float = 0.0
 
 
@@ -195,16 +193,8 @@ _KINDS = (
 that share a number show in the acceptance of the later one, so many positions must be reached."""
 
 
-def request_seeded(num_rows: int, seed: int) -> SeededNoise:
-    """Noise of a call in which three of four rows have seeds of their own, which are related."""
-    own = related_seeds(num_rows, derive_seed("rows", seed))
-    return SeededNoise(derive_seed("unseeded", seed), {i: one for i, one in enumerate(own) if i % 4 < 3})
-
-
-def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
+def rejection_dependence(share: float, slow_share: float) -> Workload:
     """D1 to D5 of the rejection contract."""
-
-    seeds_of = "rows" if request_seeds else "calls"
 
     def kind_of(verified: Verified, setting: Setting) -> Kind:
         given, is_verified = verified.configuration(dense=_DENSE in setting.supported), _TOKEN in setting.supported
@@ -212,20 +202,18 @@ def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool
 
         def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
             batch = given.batch(num_rows, seed, setting.device)
-            seeded = request_seeded(num_rows, seed) if request_seeds else None
-            tokens = emit(sampler, batch, seeded or noise_for(noise_kind(sampler), batch, noise_seed)).tokens
+            tokens = emit(sampler, batch, noise_for(noise_kind(sampler), batch, noise_seed)).tokens
             return read(given, tokens, harness_rng(seed))
 
         coin = verified.acceptance if is_verified and verified.num_draft == 1 else 0.0
         features = verified.features(is_verified=is_verified)
-        return Kind(verified.name, features, draw, verified.num_draft + 1, seeds_of, coin)
+        return Kind(verified.name, features, draw, verified.num_draft + 1, coin)
 
     def prepare(setting: Setting) -> SamplingPlan:
-        num_kinds = 1 if request_seeds else len(_KINDS) - (setting.num_draws < _FEW_DRAWS)
+        num_kinds = len(_KINDS) - (setting.num_draws < _FEW_DRAWS)
         return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[:num_kinds]))
 
-    name = "rejection: dependence, with seeds" if request_seeds else "rejection: dependence"
-    return Workload(name, "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN}))
+    return Workload("rejection: dependence", "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN}))
 
 
 def harness_rng(seed: int) -> np.random.Generator:
@@ -282,10 +270,8 @@ def plain_noise(sampler: Any, batch: SamplingBatch, seed: int) -> SamplingNoise:
     return RaceNoise(exponentials(np.random.default_rng(seed), batch.batch_size, batch.vocab_size).to(batch.device))
 
 
-def sampling_dependence(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
+def sampling_dependence(share: float, slow_share: float) -> Workload:
     """D1 to D5 of the sampling contract."""
-
-    seeds_of = "rows" if request_seeds else "calls"
 
     def kind(name: str, device: str) -> Kind:
         probs = PROBS[name]
@@ -293,15 +279,13 @@ def sampling_dependence(share: float, slow_share: float, *, request_seeds: bool 
 
         def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
             batch = plain_batch(np.tile(row, (num_rows, 1)), related_positions(num_rows, seed), device)
-            seeded = request_seeded(num_rows, seed) if request_seeds else None
-            tokens = sample_tokens(sampler, batch, seeded or plain_noise(sampler, batch, noise_seed)).tokens
+            tokens = sample_tokens(sampler, batch, plain_noise(sampler, batch, noise_seed)).tokens
             return pit_bits(probs, tokens, np.ones(num_rows, bool), harness_rng(seed), num_bits)
 
-        return Kind(name, tuple(f"token, bit {bit}" for bit in range(num_bits)), draw, 1, seeds_of)
+        return Kind(name, tuple(f"token, bit {bit}" for bit in range(num_bits)), draw, 1)
 
     def prepare(setting: Setting) -> SamplingPlan:
-        names = list(PROBS)[: 1 if request_seeds or setting.num_draws < _FEW_DRAWS else 2]
+        names = list(PROBS)[: 1 if setting.num_draws < _FEW_DRAWS else 2]
         return dependence_plan(setting, tuple(kind(name, setting.device) for name in names))
 
-    name = "sampling: dependence, with seeds" if request_seeds else "sampling: dependence"
-    return Workload(name, "dependence", share, slow_share, prepare)
+    return Workload("sampling: dependence", "dependence", share, slow_share, prepare)

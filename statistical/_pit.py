@@ -3,7 +3,7 @@
 A token `y` of a row with distribution `probs`, its tokens put in some order, becomes `u = F(y-) + w * probs[y]`: the
 mass before it, and a uniform share `w` of its own. If every token follows its row's distribution, all `u` are
 independent and uniform on [0, 1], *whatever the distributions*: ragged batches, temperatures per request, and 151936
-tokens all pool exactly. Rows may even depend on earlier tokens (those of a decoding loop): each `u` is uniform given
+tokens all pool exactly. Rows may even depend on earlier tokens: each `u` is uniform given
 everything before it, so an e-process over the pooled counts keeps its error rate.
 
 The order decides what can be seen, and one order is not enough. By rank (most probable first) a wrong temperature or a

@@ -1,4 +1,4 @@
-"""Seeds that a sampler may take for each other: of calls, or of requests."""
+"""Seeds of calls that a sampler may take for each other."""
 
 from __future__ import annotations
 

@@ -218,7 +218,9 @@ def _rows(filters: FilterPolicy, supported: frozenset[Capability], *, is_fine: b
 def _distribution(batch: SamplingBatch, row: int, filters: FilterPolicy) -> Floats:  # [vocab_size] float64
     request = Request(batch, row)
     if request.is_greedy:
-        return np.asarray(np.eye(request.logits.size)[int(np.argmax(request.logits))])
+        certain = np.zeros(request.logits.size)
+        certain[int(np.argmax(request.logits))] = 1
+        return certain
     support = support_of(request, filters)
     assert support is not None
     return support.distribution()

@@ -1,4 +1,4 @@
-"""What the statistical checks draw from: a workload is a configuration, a production vocabulary, or a text to decode.
+"""What the statistical checks draw from: a workload is a configuration or a production vocabulary.
 
 One drawing serves many tables, and each check judges some of them. So a workload is prepared for a budget once
 (`SamplingPlan`) and drawn once per sampler and seed (`shared_counts`), however many checks use it. What is remembered
@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
 from fairdraw.protocols import Capability, FilterPolicy, filter_policy
-from fairdraw.statistical._count_tables import Counts, Table, sum_counts
-from fairdraw.statistical._decode import decode
-from fairdraw.statistical._decode_check import decode_scenarios
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._pit import PitCells
 from fairdraw.statistical._production import (
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._configurations import Configuration
+    from fairdraw.statistical._count_tables import Counts, Table
 
 NUM_CHECKPOINTS = 32
 """Checkpoints that a plan aims at; whole calls make it up to 63, and few draws make it fewer. A clear fault is found at
@@ -56,7 +54,7 @@ class SamplingPlan:
         tables: Everything that is counted.
         count: From a sampler and a seed to the count tables of one checkpoint.
         num_checkpoints: How many there are at most.
-        draws_per_checkpoint: Rows (or draft positions, or decoded tokens) per checkpoint.
+        draws_per_checkpoint: Rows (or draft positions) per checkpoint.
     """
 
     tables: Mapping[str, Table]
@@ -287,25 +285,3 @@ def _production_plan(experiment: ProductionExperiment, num_draws: int) -> Sampli
         return experiment.count(sampler, num_calls, seed)
 
     return SamplingPlan(experiment.tables(num_calls), count, num_checkpoints, num_calls * per_call)
-
-
-def decoding(scenario: str, share: float, slow_share: float) -> Workload:
-    """One scenario of the decoding loop, as far as the sampler supports it; a draw is a decoded token."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        # Four decodings at least, each of at least 32 requests of 12 tokens, or 96 sequences of 4.
-        most = 65536 if setting.device.startswith("cuda") else 1024
-        num_requests = min(most, max(32, setting.num_draws // (4 * 12)))
-        found = decode_scenarios(num_requests, 3 * num_requests, setting.supported)[scenario]
-        per_decoding = found.setup.num_requests * found.setup.num_tokens
-        num_checkpoints, num_decodings = checkpoints(setting.num_draws, per_decoding)
-
-        def count(sampler: RejectionSampler, seed: int) -> Counts:
-            seeds = (derive_seed("decoding", seed, number) for number in range(num_decodings))
-            return sum_counts(found.count(decode(sampler, found.setup, one)) for one in seeds)
-
-        return SamplingPlan(found.tables(num_decodings), count, num_checkpoints, num_decodings * per_decoding)
-
-    group = "whole sequences" if "sequences" in scenario else "decoded tokens"
-    adapts_to = frozenset({_DENSE, Capability.ONE_HOT_DRAFTS, _RAGGED, _GREEDY})
-    return Workload(f"decoding: {scenario}", group, share, slow_share, prepare, adapts_to)

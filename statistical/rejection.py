@@ -12,11 +12,11 @@ from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT,
 from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_checks import PAIR_CHECKS
+from fairdraw.statistical._rejection_traces import SLICES
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical._trimming import TRIM_CHECKS
 from fairdraw.statistical._workloads import (
     Workload,
-    decoding,
     largest_vocabulary,
     long_drafts,
     mixed_requests,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairdraw.statistical._configurations import Configuration
+    from fairdraw.statistical._slice_check import SliceCheck
     from fairdraw.statistical._workloads import Supports
 
 __all__ = ["CHECKS", "DISTRIBUTION_CHECKS"]
@@ -65,10 +66,6 @@ _SYNTHETIC = mixed_requests("synthetic rates", 0.2, 0.1, lambda _: SYNTHETIC)
 _PRODUCTION = production(0.08, 0.6)
 _LONG = long_drafts(1.0)
 _LARGEST = largest_vocabulary(0.002)
-_TEXT = decoding("text", 0.4, 0.3)
-_PARAMETERS = decoding("requests with parameters of their own", 0.4, 0.3)
-_N_GRAM = decoding("n-gram drafts", 0.4, 0.3)
-_SEQUENCES = decoding("sequences of a small language", 0.4, 0.3)
 
 
 def _distribution(
@@ -89,7 +86,7 @@ def _distribution(
     )
 
 
-_LISTED = (
+_LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
     # 1xx: what is emitted, and how much is accepted
     _distribution(
         "DIST101",
@@ -549,113 +546,15 @@ _LISTED = (
         stage=Stage.LARGE_RECOVERY,
         fast_only=True,
     ),
-    # 5xx: a real decoding loop
-    _distribution(
-        "DIST501",
-        "decoded text follows the target model",
-        _TEXT,
-        ("next", "token after", "first", "neighbours"),
-        (_DENSE,),
-        """Language models draft and verify through the sampler; every token follows the target given all before it.
-
-        An end-to-end check. If it fails, users read something else than the target model would have written.
-        """,
-        stage=Stage.DECODED_TEXT,
-    ),
-    _distribution(
-        "DIST502",
-        "text decoded with parameters per request follows the target model",
-        _PARAMETERS,
-        ("next", "token after", "first"),
-        (),
-        """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
-
-        What the sampler does not support of these is left out. Usually parameters of one request are applied to
-        another, or greedy and random requests are mixed up.
-        """,
-        stage=Stage.DECODED_TEXT,
-    ),
-    _distribution(
-        "DIST503",
-        "text decoded with n-gram drafts follows the target model",
-        _N_GRAM,
-        ("next", "token after", "first"),
-        (_HOT,),
-        """The same with drafts that have no draft probabilities.
-
-        Look at recovery: it must leave out the rejected draft and nothing else.
-        """,
-        stage=Stage.DECODED_TEXT,
-    ),
-    _distribution(
-        "DIST504",
-        "whole sequences of a small language follow the target model",
-        _SEQUENCES,
-        ("next", "token after", "first"),
-        (),
-        """Sequences of a language of 8 tokens, and pairs of neighbouring requests, have their exact joint distribution.
-
-        It sees dependence between positions, or between requests, that no single token shows.
-        """,
-        stage=Stage.DECODED_TEXT,
-    ),
-    _distribution(
-        "DIST511",
-        "drafts of decoded text are accepted as their distributions say",
-        _TEXT,
-        ("accepted",),
-        (_DENSE, _TOKEN),
-        """The number of accepted drafts in a decoding loop has the distribution that the models' probabilities give.
-
-        The text may be right and decoding slow: the draft distribution is ignored, or not the one drafts came from.
-        """,
-        stage=Stage.DECODED_ACCEPTANCE,
-    ),
-    _distribution(
-        "DIST512",
-        "drafts of requests with parameters are accepted as their distributions say",
-        _PARAMETERS,
-        ("accepted",),
-        (_TOKEN,),
-        """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
-
-        What the sampler does not support of these is left out. Usually drafts of one request are verified with the
-        parameters of another.
-        """,
-        stage=Stage.DECODED_ACCEPTANCE,
-    ),
-    _distribution(
-        "DIST513",
-        "n-gram drafts of decoded text are accepted as their distributions say",
-        _N_GRAM,
-        ("accepted",),
-        (_HOT, _TOKEN),
-        """The number of accepted n-gram drafts in a decoding loop has the distribution that the target model gives.
-
-        Too few: decoding is slower than it could be.
-        """,
-        stage=Stage.DECODED_ACCEPTANCE,
-    ),
-    _distribution(
-        "DIST514",
-        "drafts of a small language are accepted as their distributions say",
-        _SEQUENCES,
-        ("accepted",),
-        (_TOKEN,),
-        """The number of accepted drafts in a small language, with penalties and two temperatures.
-
-        Usually one uniform for several positions, or a draft distribution that is ignored.
-        """,
-        stage=Stage.DECODED_ACCEPTANCE,
-    ),
     *REJECTION_CHECKS,
     # 8xx: a drafter and its verifier
     *PAIR_CHECKS,
     *TRIM_CHECKS,
+    SLICES,
 )
 
 DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
 """Checks that draw; each has its share of the run's false-fail rate."""
 
-CHECKS: tuple[DistributionCheck | StratifiedCheck, ...] = (*DISTRIBUTION_CHECKS, *STRATIFIED_CHECKS)
+CHECKS: tuple[DistributionCheck | SliceCheck | StratifiedCheck, ...] = (*DISTRIBUTION_CHECKS, *STRATIFIED_CHECKS)
 """Every statistical check of the contract; those with stratified noise (6xx) are deterministic and have no share."""

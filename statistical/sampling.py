@@ -11,9 +11,11 @@ from fairdraw.protocols import Capability
 from fairdraw.statistical._dependence_checks import SAMPLING_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._sampling_combinations import combinations_of_parameters
+from fairdraw.statistical._sampling_traces import SLICES
 from fairdraw.statistical._sampling_workloads import drafts, largest, production, small_distributions
 
 if TYPE_CHECKING:
+    from fairdraw.statistical._slice_check import SliceCheck
     from fairdraw.statistical._workloads import Workload
 
 __all__ = ["CHECKS"]
@@ -47,7 +49,7 @@ def _distribution(
     return DistributionCheck(code, title, text, "sampling", "statistical", needs, workload, tables, **fields)
 
 
-_LISTED = (
+_LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
     _distribution(
         "DIST701",
         "tokens follow the softmax of their logits",
@@ -325,6 +327,9 @@ _LISTED = (
         stage=Stage.DRAFTS,
     ),
     *SAMPLING_CHECKS,
+    SLICES,
 )
 
-CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
+CHECKS: tuple[DistributionCheck | SliceCheck, ...] = tuple(
+    dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED
+)

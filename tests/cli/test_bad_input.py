@@ -72,11 +72,7 @@ FILES = {
     "lines in no folder": ("json", "absent/run.jsonl", r"absent/run\.jsonl cannot be written: no such folder"),
     "lines under a file": ("json", "binary/run.jsonl", r"binary/run\.jsonl cannot be written: no such folder"),
     "lines where nobody may write": ("json", "/proc/run.jsonl", r"/proc/run\.jsonl cannot be written"),
-    "lines are the baseline": (
-        "json",
-        "baseline.json",
-        r"baseline\.json, but that is the file of .*baseline, too",
-    ),
+    "lines are the baseline": ("json", "baseline.json", r"baseline\.json, but that is the file of .*baseline, too"),
     "lines over a link": ("html", "run.link", r"html=.*run\.link, but that is the file of .*json, too"),
     "page over a second name": ("html", "./folder/../run.jsonl", r"html=.*run\.jsonl, but that is the file of .*json"),
     "lines are a pipe": ("json", "pipe", r"json=.*pipe is a pipe, but the run writes it more than once"),

@@ -49,6 +49,15 @@ class TestCheck:
         assert shown.count("\nmeaning:") == 2
         assert re.search(r"\nalso failed .*:\n  REJ10\d [a-z ]+\n", shown)
 
+    def test_first_failure_ends_the_run_where_asked(self) -> None:
+        result = check("make_beyond", "-k", "REJ10", "-x")
+        assert result.exit_code == 1
+        assert result.output.splitlines()[-1].startswith("RED: checks failed: 1; checks not run: ")
+
+    def test_verdict_names_controls_that_were_left_out(self) -> None:
+        shown = check("make_right", "--no-controls").output
+        assert shown.rstrip().endswith("whether the checks can fail was not tried: --no-controls")
+
     def test_no_matching_check_is_not_green(self) -> None:
         result = fairdraw("check", "rejection/oracle", "-k", "zzz", "-k", "yyy")
         assert result.exit_code == 3

@@ -171,16 +171,16 @@ class TestVerdict:
             from fairdraw.adapters import load
 
             def test_mutant_is_caught(fairdraw_control):
-                fairdraw_control(Mutant("no fault at all", "", ("REJ601",), lambda: load("rejection/oracle")))
+                fairdraw_control(Mutant("no fault at all", "", ("REJ101",), lambda: load("rejection/oracle")))
             """
         )
         result = ask(pytester)
         assert result.ret == 1
         result.stdout.fnmatch_lines(
             [
-                "the mutant 'no fault at all' was not caught by REJ601",
+                "the mutant 'no fault at all' was not caught by REJ101",
                 "mutation controls (rejection): 0/1 caught at this run's numbers in * s",
-                "  missed: no fault at all was not caught by REJ601",
+                "  missed: no fault at all was not caught by REJ101",
                 "RED: mutants missed*: 1",
             ]
         )

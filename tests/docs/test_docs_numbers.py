@@ -19,6 +19,7 @@ from fairdraw.statistical import _stratified_check as stratified_check
 from fairdraw.statistical import _workloads as subjects
 from fairdraw.statistical import sampling
 from fairdraw.statistical._design import E_PROCESS_FACTOR
+from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._evidence import CONCENTRATIONS
 from fairdraw.statistical._pooling import MIN_EXPECTED, TILE_SIZE
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS
@@ -90,11 +91,11 @@ def test_draws_of_a_profile_stand_in_the_table(profile: Profile) -> None:
 def test_no_check_looks_more_often_than_the_manual_says(profile: str) -> None:
     sampler = load_sampler("rejection/oracle")
     numbers = {
-        check.code: check.sampling_plan(sampler, PROFILES[profile]).num_checkpoints for check in DISTRIBUTION_CHECKS
+        check.code: check.sampling_plan(sampler, PROFILES[profile]).num_checkpoints
+        for check in DISTRIBUTION_CHECKS
+        if isinstance(check, DistributionCheck)
     }
     assert max(numbers.values()) <= MOST_CHECKPOINTS
-    words = {"smoke": f"{numbers['DIST501']} in `smoke`", "ci": f"{numbers['DIST501']} in `ci`"}
-    assert words[profile] in page("design-statistics")
 
 
 def test_contracts_with_distribution_checks_are_named() -> None:

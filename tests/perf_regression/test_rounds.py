@@ -16,13 +16,7 @@ from fairdraw.perf_regression import _rounds as rounds_module
 from fairdraw.perf_regression._decision import Gate, Verdict, decide
 from fairdraw.perf_regression._device_time import GpuState, gpu_watches, read_gpu, watch_clock
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.perf_regression._rounds import (
-    Rounds,
-    after_own_step,
-    calibrate,
-    orders,
-    watch_garbage,
-)
+from fairdraw.perf_regression._rounds import Rounds, after_own_step, calibrate, orders, watch_garbage
 from fairdraw.perf_regression._scaling import decide_exponent, decide_fixed_share, fixed_share, largest_exponent
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ UNJUDGED = {
 """Contract and capability to the reason why no distribution can be tested without it."""
 
 LEAST = {
-    "rejection": ("DIST301", "DIST302", "DIST401", "DIST402", "DIST504"),
+    "rejection": ("DIST301", "DIST302", "DIST401", "DIST402"),
     "sampling": ("DIST701", "DIST702", "DIST711"),
 }
 """Checks of distributions that are run whatever a sampler lacks."""
@@ -255,7 +255,6 @@ NARROWED = (
     ("REJ408", Capability.RAGGED),
     ("REJ408", Capability.PLACEHOLDER_DRAFTS),
     ("REJ622", Capability.RAGGED),
-    ("REJ623", Capability.RAGGED),
     ("SAM122", Capability.EXPLICIT_NOISE),
     ("SAM134", Capability.TOP_K),
     ("SAM134", Capability.TOP_P),

@@ -18,12 +18,7 @@ from fairdraw.adapters._runtime import prepare_triton
 from fairdraw.properties.logits_plan import CHECKS
 from fairdraw.protocols import Capability
 from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, PlanSetup, logits_planner
-from fairdraw.strategies.logits_plan import (
-    EVENT_KINDS,
-    LogitsCase,
-    logits_cases,
-    sets_of_kinds,
-)
+from fairdraw.strategies.logits_plan import EVENT_KINDS, LogitsCase, logits_cases, sets_of_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from fairdraw._core.failures import AdapterError
 from fairdraw._core.sampling_harness import check_sampling_batch, sample_tokens
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.sampling import right
-from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.sampling import Request, SamplingOracle
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
 from fairdraw.properties.sampling import CHECKS
@@ -123,3 +123,10 @@ def test_min_p_leaves_open_what_float32_rounds_to_its_least_number(min_p: float,
     assert support is not None
     assert support.allowed.tolist() == allowed
     assert support.required.tolist() == [True, False, False, False]
+
+
+def test_greedy_draft_of_a_large_vocabulary_takes_one_row() -> None:
+    """A million tokens: an identity matrix of that size has four terabytes."""
+    batch = SamplingCase(10**6, (SampledRequest(temperature=0.0),)).batch()
+    said = SamplingOracle().said_distribution(Request(batch, 0), 3)
+    assert (said.sum(), said[3]) == (1, 1)

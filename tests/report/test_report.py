@@ -12,15 +12,7 @@ import pytest
 
 from fairdraw._core.failures import FailureReport
 from fairdraw._report.causes import find_causes
-from fairdraw._report.summary import (
-    Header,
-    Summary,
-    broken_texts,
-    failure_text,
-    progress_line,
-    start_of_run,
-    wrapped,
-)
+from fairdraw._report.summary import Header, Summary, broken_texts, failure_text, progress_line, start_of_run, wrapped
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.controls import Control
 from fairdraw._run.runner import CheckRecord

@@ -68,7 +68,6 @@ def asked(check: AnyCheck, sampler: Any, clock: Clock, budget: float, profile: P
         ("rejection/torch", "REJ106"),
         ("rejection/torch", "DIST101"),
         ("rejection/torch", "DIST401"),
-        ("rejection/torch", "DIST501"),
         ("rejection/torch", "DIST602"),
         ("sampling", "SAM101"),
         ("sampling", "DIST701"),

@@ -100,14 +100,7 @@ def test_engine_may_pass_no_outputs_where_no_tokens_are_read() -> None:
 
 def test_parameters_of_greedy_requests_plan_no_filters() -> None:
     plan, _ = plan_of(dataclasses.replace(EVERYTHING, temperature=0.0, custom=()))
-    assert plan.processors == (
-        "allowed ids",
-        "bad words",
-        "min tokens",
-        "logit bias",
-        "penalties",
-        "thinking budget",
-    )
+    assert plan.processors == ("allowed ids", "bad words", "min tokens", "logit bias", "penalties", "thinking budget")
 
 
 def test_processors_are_planned_in_the_order_of_upstream() -> None:

@@ -22,11 +22,7 @@ def test_requests_beside_each_other_and_alone_are_estimated() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "settings", "scale"),
-    [
-        (1e-9, {}, 0.3),
-        (1e9, {}, 1.0),
-        (1e-9, {"tokens": 4000}, 1.0),
-    ],
+    [(1e-9, {}, 0.3), (1e9, {}, 1.0), (1e-9, {"tokens": 4000}, 1.0)],
     ids=["slow", "fast", "as many tokens as were asked for"],
 )
 def test_slow_server_is_judged_by_fewer_tokens(

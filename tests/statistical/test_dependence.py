@@ -12,6 +12,8 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants import _dependence as mutants
+from fairdraw.properties import rejection as rejection_properties
+from fairdraw.properties import sampling as sampling_properties
 from fairdraw.statistical import rejection, sampling
 from fairdraw.statistical._dependence import gray_bits
 from fairdraw.statistical._related_seeds import related_seeds, seed_words
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in (*rejection.DISTRIBUTION_CHECKS, *sampling.CHECKS)}
+ALL = CHECKS | {check.code: check for check in (*rejection_properties.CHECKS, *sampling_properties.CHECKS)}
 OWN = [check for check in CHECKS.values() if check.code.startswith(("DIST32", "DIST34", "DIST76", "DIST77"))]
 CONTROLS = (*mutants.REJECTION_MUTANTS, *mutants.SAMPLING_MUTANTS)
 OTHERS = [mutant for mutant in (*mutants.ALL_REJECTION, *mutants.ALL_SAMPLING) if mutant not in CONTROLS]
@@ -29,8 +32,8 @@ OTHERS = [mutant for mutant in (*mutants.ALL_REJECTION, *mutants.ALL_SAMPLING) i
 @pytest.mark.parametrize("mutant", OTHERS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in OTHERS])
 def test_member_of_a_family_is_caught(mutant: Mutant) -> None:
     profile = PROFILES["ci" if mutant.min_draws else "smoke"]
-    with pytest.raises(CheckFailure, match=r"noise|draws|calls|rows|uniforms|exponentials"):
-        CHECKS[mutant.caught_by[0]].run(mutant.make(), profile=profile, seed=DEFAULT_SEED)
+    with pytest.raises(CheckFailure, match=r"noise|draws|calls|rows|seed|uniforms|exponentials"):
+        ALL[mutant.caught_by[0]].run(mutant.make(), profile=profile, seed=DEFAULT_SEED)
 
 
 def test_slow_sampler_that_is_fast_enough_draws_wide_rows() -> None:
@@ -51,6 +54,14 @@ def test_odd_but_right_noise_passes(member: mutants.Member, contract: str) -> No
     for check in OWN:
         if check.contract == contract:
             assert check.run(sampler, profile=PROFILES["smoke"], seed=DEFAULT_SEED) > 0, check.code
+
+
+@pytest.mark.parametrize("codes", [("REJ702", "DIST691"), ("SAM202", "DIST791")], ids=" ".join)
+def test_member_without_its_fault_passes_the_judges_of_traces(codes: tuple[str, ...]) -> None:
+    """Otherwise they would catch every member for what no member is about."""
+    sampler = mutants.ODD[0].rejection() if "REJ702" in codes else mutants.ODD[0].sampling()
+    for code in codes:
+        assert ALL[code].run(sampler, profile=PROFILES["smoke"], seed=DEFAULT_SEED) > 0, code
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,6 @@ def test_texts_stay_inside_and_ticks_apart(
         assert all(left.x1 < right.x0 for left, right in pairwise(ticks))
 
 
-def test_tables_of_the_decoding_loop_have_their_kinds() -> None:
-    names = ("next token by id", "accepted drafts", "first tokens at temperature 0.8")
-
-    assert [Kind.of(name) for name in names] == [Kind.MASS, Kind.LENGTHS, Kind.CELLS]
-
-
 def test_impossible_observations_are_reported_in_the_title() -> None:
     from fairdraw.statistical._pictures import _Pools, _title
 

@@ -300,10 +300,7 @@ class TestArguments:
             (fst.num_draft_tokens(max_drafts=129), swapped("num_draft_tokens", "drafts", 0, 129)),
             (fst.logit_rows(3, 2), swapped("logit_rows", "vocab_size", 3, 2)),
             (fst.request_recipes(min_drafts=3, max_drafts=1), swapped("request_recipes", "drafts", 3, 1)),
-            (
-                fst.probability_rows(targets=("empty",)),
-                f"probability_rows: targets='empty', but {TARGETS}. {SPELLING}",
-            ),
+            (fst.probability_rows(targets=("empty",)), f"probability_rows: targets='empty', but {TARGETS}. {SPELLING}"),
             (
                 fst.draft_recipes(tokens=()),
                 "draft_recipes: tokens=(), but there must be a kind to draw. Use None for all of them.",

@@ -1,18 +1,15 @@
-"""The exam: faults that no check was written for, by class; how many a run finds, whether its first report is right.
+"""The exam: correct samplers with one fault each, made by a generator that knows nothing of the suite.
 
-    python tools/exam --jobs 16 --out statistical/records/exam.json --docs docs/exam.md
-    python tools/exam --profile smoke --match dependence --seeds 1 --out /tmp/exam.json
+    python tools/exam --profile smoke --contract sampling --contract rejection --out statistical/records/exam.jsonl
+    python tools/exam --seed 40 --members 0:50 -j 2
     python tools/exam --list
+    python tools/exam --rows --out statistical/records/exam.jsonl
 
-Each member is a correct sampler, built on the public protocols alone, with one fault; what exactly is wrong
-(which row, which size, which period, which combination) is drawn from `--exam`, so another number is another exam. The
-members without a fault show false alarms.
-
-A member is checked as by `fairdraw check`: every check of its contract with the profile's numbers, without a reference
-sampler. With the first seed the whole run is made, and its first report is compared with the area that the fault was
-declared to lie in; with the others a run ends at the first check that fails, and begins with the check that found the
-member before (`--hints`): whether a fault is found does not depend on the order. Rows are written at once to a file
-beside the record, so that `--resume` continues.
+A fault is a random condition (see `exam.conditions`) times a random effect (the `EFFECTS` of each contract); `--seed`
+draws other ones. Each member is checked by the functions of the suite, in its order, until one fails; each in a process
+of its own. What the report says is recorded, and whether it names the cause by this rule: its title, its effect and its
+notes match the pattern of words that stands in `faults.toml` beside a feature of the condition (`names_condition`), or
+beside the effect (`names_effect`). Rows are written at once, and those that are there already are not run again.
 """
 
 from __future__ import annotations
@@ -22,223 +19,219 @@ import json
 import os
 import re
 import time
-from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records import read_rows, results
+from records import results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from exam.registry import Member
-    from fairdraw._run.runner import CheckRecord
+    from exam.members import Member
 
 Row = dict[str, Any]  # Any: JSON
-Task = tuple[str, str, int, int, bool, tuple[str, ...]]
-"""Member, profile, seed, number of the exam, whether every check is run, the checks that come first."""
-EXAM = 17
-PROFILE_NAMES = ("smoke", "ci")
+Task = tuple[int, str, str, str, int]
+"""Seed, profile, contract, class, number; the class `correct` has no fault."""
+CORRECT = "correct"
 
 
-@cache
-def known(exam: int) -> dict[str, Member]:
-    """The members by name."""
-    from exam.registry import members
+def sat(task: Task) -> Row:
+    """Return the row of a member that was examined, in a process of its own: a fault may write what checks share."""
+    from exam.members import member_of
+    from fairdraw._run.loading import all_checks
 
-    return {member.name: member for member in members(exam)}
-
-
-def seeds() -> tuple[int, ...]:
-    """The release's, and four others."""
-    from fairdraw._core.seeds import DEFAULT_SEED
-
-    return DEFAULT_SEED, 0, 1, 2, 3
-
-
-# -- one run --------------------------------------------------------------------------------------------------------
+    seed, _, contract, kind, number = task
+    assert all_checks(contract=contract)  # imported before the process is forked
+    member = None if kind == CORRECT else member_of(seed, contract, kind, number)
+    about = {"words": member.words if member else "nothing is wrong"}
+    if member:
+        about |= {"condition": member.condition.words, "effect": member.effect_words}
+    with get_context("fork").Pool(1) as pool:
+        return {**key_of(task), **about, **pool.apply(judged, (task, member))}
 
 
-def records_of(
-    member: Member, profile: str, seed: int, hints: tuple[str, ...], *, whole: bool
-) -> Iterator[CheckRecord]:
-    """The records of a run, which ends at the first failed check unless it is to be whole."""
+def key_of(task: Task) -> Row:
+    """Return what a row is about."""
+    seed, profile, contract, kind, number = task
+    return {
+        "member": f"{contract}/{kind.replace(' ', '-')}/{number}",
+        "contract": contract,
+        "class": kind,
+        "profile": profile,
+        "seed": seed,
+    }
+
+
+def judged(task: Task, member: Member | None) -> Row:
+    """Run the suite on a member, or on a correct sampler, until a check fails."""
+    from exam.members import correct
     from fairdraw._core.checks import PROFILES
     from fairdraw._run.loading import all_checks
     from fairdraw._run.runner import Session, run_check
 
-    session, sampler = Session(profile=PROFILES[profile], seed=seed, crash_folder=None), member.make()
-    checks = [check for check in all_checks(contract=member.contract) if not check.differential]
-    for check in sorted(checks, key=lambda check: (check.code not in hints, check.suite == "statistical")):
+    _, profile, contract, _, number = task
+    sampler = member.make() if member else correct(contract, own_noise=number == 1)
+    patterns = member.patterns() if member else ("$^", "$^")
+    session, started = Session(profile=PROFILES[profile], crash_folder=None), time.perf_counter()
+    found, said, matched = None, "", (False, False)
+    for check in all_checks(contract=contract):
+        if check.differential:
+            continue
         record = run_check(check, sampler, session)
-        yield record
-        if is_found(record) and not whole:
-            return
-
-
-def is_found(record: CheckRecord) -> bool:
-    """Whether this check saw the fault. A check without a verdict did not."""
-    return record.status in ("failed", "error", "incomplete")
-
-
-def sat(task: Task) -> Row:
-    """One row: a member that was examined."""
-    name, profile, seed, exam, whole, hints = task
-    member, started = known(exam)[name], time.process_time()
-    records = list(records_of(member, profile, seed, hints, whole=whole))
-    found = [record for record in records if is_found(record)]
+        if record.status in ("failed", "error", "incomplete"):
+            report = record.failure_report
+            effect = report.effect.splitlines()[0] if report else record.reason
+            found, said = record.code, f"{record.title}: {effect}"
+            text = "\n".join([record.title, report.effect if report else "", *(report.notes if report else ())])
+            condition, cause = (re.search(pattern, text, re.IGNORECASE) is not None for pattern in patterns)
+            matched = condition, cause
+            break
+    seconds = round(time.perf_counter() - started, 1)
     return {
-        "member": name,
-        "words": member.words,
-        "class": member.kind,
-        "contract": member.contract,
-        "profile": profile,
-        "seed": seed,
-        "found": found[0].code if found else None,
-        "failed": len(found) if whole else None,
-        "undecided": [record.code for record in records if record.status == "inconclusive"],
-        **(first_report(member, records) if whole and found else {}),
-        "resolution": member.resolution,
-        "seconds": round(time.process_time() - started, 1),
-        "commit": _commit(),
+        "found": found,
+        "first": said[:400],
+        "names_condition": matched[0],
+        "names_effect": matched[1],
+        "seconds": seconds,
     }
-
-
-def first_report(member: Member, records: list[CheckRecord]) -> Row:
-    """What the report of this run says first, and whether it is right."""
-    from fairdraw._report.causes import find_causes
-
-    cause = find_causes(records)[0]
-    first = f"{cause.reported.id}{f' (lacks {cause.missing}?)' if cause.missing else ''}"
-    return {"first": first, "right": member.area.is_right(cause), "area": member.area.words}
-
-
-@cache
-def _commit() -> str:
-    from records import commit
-
-    return commit()[:10]
-
-
-# -- all runs -------------------------------------------------------------------------------------------------------
-
-
-def key(row: Row) -> tuple[object, ...]:
-    """What a row is about; the words hold the drawn parameters."""
-    return row["member"], row["words"], row["profile"], row["seed"]
 
 
 def tasks(arguments: argparse.Namespace) -> list[Task]:
-    """What is to be run; the members that nothing found before come last, since theirs are whole runs."""
-    pattern = re.compile(arguments.match)
-    named = {f"{m.kind} {m.contract} {m.name} {m.words}": m for m in known(arguments.exam).values()}
-    chosen = [member for text, member in named.items() if pattern.search(text)]
-    profiles, hints = arguments.profile or PROFILE_NAMES, found_by(arguments.hints)
-    chosen.sort(key=lambda member: member.name not in hints)
-    return [
-        (member.name, profile, seed, arguments.exam, number == 0 and not arguments.quick, hints.get(member.name, ()))
-        for profile in sorted(profiles)
-        for member in chosen
-        for number, seed in enumerate(seeds()[: arguments.seeds])
-    ]
+    """Return what is to be run: a member of each class first, then another of each."""
+    from exam.members import CONTRACTS, slots
+
+    chosen = arguments.contract or list(CONTRACTS)
+    if arguments.correct:
+        twice = [
+            (name, CORRECT, number) for name in chosen for number in range(1 + (name in ("sampling", "rejection")))
+        ]
+        return [(arguments.seed, arguments.profile, *one) for one in twice]
+    members = sorted((slot for name in chosen for slot in slots(name)), key=lambda slot: slot[2])
+    first, _, last = arguments.members.partition(":")
+    part = slice(int(first or 0), int(last) if last else None)
+    return [(arguments.seed, arguments.profile, *slot) for slot in members[part]]
 
 
-def found_by(earlier: Iterable[Path]) -> dict[str, tuple[str, ...]]:
-    """Member to the checks that found it in earlier records."""
-    rows = [row for path in earlier for row in read_rows(path)["rows"] if row["found"]]
-    return {
-        name: tuple({row["found"] for row in rows if row["member"] == name}) for name in {r["member"] for r in rows}
-    }
+def read(path: Path) -> list[Row]:
+    """Return the rows of a record; the first line says where it was made."""
+    lines = path.read_text(encoding="utf-8").splitlines()[1:] if path.exists() else []
+    return [json.loads(line) for line in lines]
 
 
-def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
-    """A row for each task; those that are in `part` already are kept."""
-    earlier = [*arguments.kept, *[part] * arguments.resume]
-    lines = [line for path in earlier if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
-    kept = {key(row): row for row in map(json.loads, lines)}
-    wanted = {
-        (name, known(arguments.exam)[name].words, profile, seed): (name, profile, seed, *rest)
-        for name, profile, seed, *rest in tasks(arguments)
-    }
-    with part.open("a" if arguments.resume else "w", encoding="utf-8") as file:
-        todo = [task for about, task in wanted.items() if about not in kept]
-        for row in results(sat, todo, arguments.jobs, arguments.seconds):
+def ran(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Yield the row of each task, after writing it; those that are there already come first."""
+    from records import commit, machine
+
+    kept = {tuple(row[name] for name in ("member", "profile", "seed")): row for row in read(arguments.out)}
+    todo = []
+    for task in tasks(arguments):
+        key = tuple(key_of(task)[name] for name in ("member", "profile", "seed"))
+        if key in kept:
+            yield kept[key]
+        else:
+            todo.append(task)
+    if not arguments.out.exists():
+        head = {"commit": commit(), "machine": machine(), "seed": arguments.seed}
+        arguments.out.write_text(json.dumps(head) + "\n", encoding="utf-8")
+    with arguments.out.open("a", encoding="utf-8") as file:
+        rows: Iterator[Row] = results(sat, todo, arguments.jobs, arguments.seconds)
+        for row in rows:
             file.write(json.dumps(row) + "\n")
             file.flush()
-            kept[key(row)] = row
-            print(
-                f"{row['profile']:5} {row['seed']:6} {row['seconds']:6.1f} s  {row['found'] or '-':8} {row['member']}",
-                flush=True,
-            )
-    return [kept[about] for about in wanted if about in kept]
+            print(f"{row['seconds']:6.1f} s  {row['found'] or 'missed':8} {row['member']}: {row['words']}", flush=True)
+            yield row
 
 
-def write_record(path: Path, rows: Iterable[Row], exam: int, made_on: str) -> None:
-    """Write the record; each row says the commit that made it."""
-    from records import commit, machine, write_rows
+HEAD = """\
+# Exam of generated faults
 
-    head = {
-        "commit": commit(),
-        "machine": machine(),
-        "exam": exam,
-        "members": len(known(exam)),
-        "seeds": seeds(),
-        "made_on": made_on,
-    }
-    write_rows(path, head, rows, ("member", "words", "profile"))
+Written by `tools/exam` from `statistical/records/exam.jsonl`. A member is a correct sampler with one fault: a random
+condition (a batch size, a row, a token's bit, a dtype, a seed, what came before, a neighbour, some of these) times a
+random effect. The generator knows the protocols and nothing of the suite. The condition holds in ordinary serving, and
+the effect was seen there. Of {} members in {} contracts this record has {}, in an order that takes one of each class
+first. *First report names it*: the title, the effect or a note of the first failing check has a word of the condition
+or of the effect.
+"""
 
 
-def prove(arguments: argparse.Namespace) -> int:
-    """A line for each member; 1 if a correct sampler differs from itself."""
-    from exam.proof import proof
-    from exam.registry import CONTROL
+# -- the page -------------------------------------------------------------------------------------------------------
 
-    wrong = 0
-    for name in dict.fromkeys(name for name, *_ in tasks(arguments)):
-        member, shown = known(arguments.exam)[name], proof(known(arguments.exam)[name])
-        wrong += member.kind == CONTROL and shown.startswith("differs")
-        print(f"{shown:24} {name}: {member.words}", flush=True)
-    return int(wrong > 0)
+
+def table(rows: list[Row], by: str) -> list[str]:
+    """Return a table of found members by contract or by class."""
+    lines = [f"| {by} | profile | members | found | first report names it |", "|---|---|---|---|---|"]
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["profile"], row[by]), []).append(row)
+        groups.setdefault((row["profile"], "**all**"), []).append(row)
+    for (profile, name), group in sorted(groups.items(), key=lambda one: (one[0][0], one[0][1] == "**all**")):
+        found = [row for row in group if row["found"]]
+        named = sum(row["names_condition"] or row["names_effect"] for row in found)
+        share = f"{len(found)} ({round(100 * len(found) / len(group))} %)"
+        lines.append(f"| {name} | `{profile}` | {len(group)} | {share} | {named} of {len(found)} |")
+    return lines
+
+
+def missed(rows: list[Row]) -> list[str]:
+    """Return a line for each member that was missed, in words."""
+    return [f"* `{row['profile']}` {row['member']}: {row['words']}." for row in rows if not row["found"]]
+
+
+def page(rows: list[Row]) -> str:
+    """Return docs/exam.md."""
+    from exam.members import CONTRACTS, slots
+
+    faulty = [row for row in rows if row["class"] != CORRECT]
+    right = [row for row in rows if row["class"] == CORRECT]
+    return "\n".join(
+        [
+            HEAD.format(len(slots()), len(CONTRACTS), len({row["member"] for row in faulty})),
+            *table(faulty, "contract"),
+            "",
+            *table(faulty, "class"),
+            "",
+            f"Correct samplers: {len(right)} runs, {sum(bool(row['found']) for row in right)} of them red.",
+            "",
+            "## Missed",
+            "",
+            *missed(faulty),
+            "",
+        ]
+    )
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--docs", type=Path)
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--profile", action="append", choices=PROFILE_NAMES)
-    parser.add_argument("--seeds", type=int, default=5, help="how many of the seeds")
-    parser.add_argument("--match", default="", help="only members whose class, contract, name and words have this")
-    parser.add_argument("--exam", type=int, default=EXAM, help="draws the parameters of the faults")
-    parser.add_argument("--resume", action="store_true", help="keep the rows of a run that was stopped")
-    parser.add_argument("--quick", action="store_true", help="every run ends at its first failure: no first reports")
-    parser.add_argument("--kept", type=Path, action="append", default=[], help="keep the rows of this .part file, too")
-    parser.add_argument("--hints", type=Path, action="append", default=[], help="a record: what found a member before")
-    parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="begin no run after so many; write the rest"
-    )
-    parser.add_argument("--made-on", default="", help="a sentence about the machines, if there were several")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--prove", action="store_true", help="show that members are wrong: see exam.proof")
-    parser.add_argument("--page-only", action="store_true", help="write the page of the record that is there")
+    parser.add_argument("--seed", type=int, default=39, help="Draw the faults from this number.")
+    parser.add_argument("--contract", action="append", help="Examine this contract only; repeatable.")
+    parser.add_argument("--profile", choices=("smoke", "ci"), default="smoke", help="Try as much as this profile does.")
+    parser.add_argument("--members", default=":", metavar="A:B", help="Examine this part of the list only.")
+    parser.add_argument("--correct", action="store_true", help="Examine the samplers without a fault.")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="Use so many processes.")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no member after so many seconds.")
+    parser.add_argument("--out", type=Path, default=Path("exam.jsonl"), help="Write rows here, and go on from them.")
+    parser.add_argument("--docs", type=Path, help="Write the page of the whole record here.")
+    parser.add_argument("--list", action="store_true", help="Print the members in words; examine none.")
+    parser.add_argument("--rows", action="store_true", help="Print the misses of the record in words; examine none.")
     return parser.parse_args()
 
 
 def main() -> int:
-    from exam.page import page
-
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     arguments = parsed()
-    if arguments.prove:
-        return prove(arguments)
     if arguments.list:
-        print("\n".join(f"{m.kind}: {m.name}: {m.words}" for m in known(arguments.exam).values()))
+        from exam.members import member_of
+
+        for seed, _, contract, kind, number in tasks(arguments):
+            member = member_of(seed, contract, kind, number)
+            print(f"{member.id}: {member.words}", flush=True)
         return 0
-    if not arguments.page_only:
-        part = arguments.out.with_suffix(".part")
-        write_record(arguments.out, all_rows(arguments, part), arguments.exam, arguments.made_on)
-    text = page(read_rows(arguments.out))
+    if arguments.rows:
+        print("\n".join(missed(read(arguments.out))))
+        return 0
+    rows = list(ran(arguments))
+    print("\n".join([*table(rows, "contract"), "", *table(rows, "class")]))
     if arguments.docs:
-        arguments.docs.write_text(text, encoding="utf-8")
-    print(text)
+        arguments.docs.write_text(page(read(arguments.out)), encoding="utf-8")
     return 0

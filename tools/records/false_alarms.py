@@ -6,7 +6,7 @@
     python tools/record.py false_alarms --codes DIST34 DIST77 --out statistical/records/false_alarms_noise.json
 
 Every run is the whole suite of each contract on `torch`, the vectorised sampler (log-probabilities: the specification),
-at a small size: `--draws` rows per configuration, and as many decoded tokens and production positions. Checks of large
+at a small size: `--draws` rows per configuration, and as many production positions. Checks of large
 vocabularies cost as much as all others together, and are in every fifth run. Checks decide as in a real run, checkpoint
 after checkpoint. The p-values that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says
 whether they are, table by table.

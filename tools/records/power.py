@@ -173,7 +173,7 @@ Made by `python tools/record.py power` from `statistical/records/power.json`; do
 
 Each mutant was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for the
 whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per configuration, less for
-production vocabularies (DIST4xx, where a draw is a drafted position) and decoded text (DIST5xx, a decoded token). A
+production vocabularies (DIST4xx, where a draw is a drafted position). A
 check evaluates its counts up to 63 times, and nothing is caught before the first checkpoint: clear faults need the
 draws of one checkpoint (8,192 for DIST101 in `ci`, a sixty-first of its budget). DIST6xx use stratified noise: nothing
 is random there, so they have no rate and no checkpoints. Seconds are those of one processor core, drawing included.

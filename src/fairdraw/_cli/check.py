@@ -71,6 +71,8 @@ class _Options:
     write_baseline: Path | None
     pictures: Path | None
     ledger: Path | None
+    exit_first: bool = False
+    no_controls: bool = False
     server: ServerSettings | None = None
 
     def with_own_files(self) -> _Options:
@@ -109,6 +111,7 @@ class _Options:
             baseline=self.baseline,
             ledger=self.ledger,
             no_known=self.no_known,
+            no_controls=self.no_controls,
             settings=self.server,
         )
 
@@ -181,6 +184,8 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     metavar="SECONDS",
     help="Of each sampler; what is not decided by then is inconclusive.",
 )
+@click.option("-x", "--exitfirst", "exit_first", is_flag=True, help="Stop at the first check that fails.")
+@click.option("--no-controls", is_flag=True, help="Do not try whether the checks can fail: no mutation controls.")
 @click.option("-q", "--quiet", is_flag=True, help="Print failure reports and the verdict only.")
 @colour_option
 @click.option("--json", "json_file", type=_FILE, help="Write the run as JSON lines; see: fairdraw schema.")
@@ -363,6 +368,8 @@ class _Run:
                 self._say_record(found)
             self._show("checks", len(self.records), len(plan.pieces), plan.titles)
             yield found is not None
+            if self.options.exit_first and self.records and self.records[-1].is_broken:
+                return
         for control in crew.controls(plan):
             if control is not None:
                 self.controls.append(control)
@@ -424,7 +431,8 @@ class _Run:
         planned, totals = (len(self.plan.pieces), self.plan.totals) if self.plan else (0, {})
         not_run, old = planned - len(self.records), self._header().old_answers
         narrowed, scale = self.options.job.narrowed, self.plan.scale if self.plan else 1.0
-        return Scope(not_run, narrowed, self.signal, self.left, totals=totals, scale=scale, old_answers=old)
+        found = Scope(not_run, narrowed, self.signal, self.left, totals=totals, scale=scale, old_answers=old)
+        return replace(found, has_controls=not self.options.no_controls)
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""

@@ -48,6 +48,7 @@ class Job:
         xfails, baseline: Files of failures that the user knows about.
         ledger: The ledger's file; `None` for none.
         no_known: Defects that the sampler declares as known fail, too.
+        no_controls: No mutation control is planned.
         settings: Of a server.
     """
 
@@ -62,6 +63,7 @@ class Job:
     baseline: Path | None = None
     ledger: Path | None = None
     no_known: bool = False
+    no_controls: bool = False
     settings: ServerSettings | None = None
 
     @property
@@ -181,7 +183,7 @@ class Bench:
             self.sampler.name,
             header,
             pieces,
-            tuple(one.control(untried=Untried.LOST) for one in self._mutants(scale)),
+            () if self.job.no_controls else tuple(one.control(untried=Untried.LOST) for one in self._mutants(scale)),
             nothing,
             is_silent=bool(silent),
             groups={check.code: key for check in self.checks if (key := workload_key(check))},

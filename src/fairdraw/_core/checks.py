@@ -141,8 +141,6 @@ class Stage(StrEnum):
     LARGE_ACCEPTANCE = auto()
     LARGE_RECOVERY = auto()
     LARGE_ROWS = auto()
-    DECODED_ACCEPTANCE = auto()
-    DECODED_TEXT = auto()
     HISTORY = auto()
     """Evidence added up over many runs."""
 

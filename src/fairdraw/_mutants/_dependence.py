@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fairdraw._mutants import sampling_distributions as sampling
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn
 from fairdraw._mutants._mutant import Mutant
-from fairdraw.protocols import Capability, RaceNoise, rejection_sampler, token_sampler
+from fairdraw.protocols import RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ _TINY = 2.0**-60
 
 def right_numbers(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:  # [num_rows, width] float64
     """What every member would draw without its fault."""
-    return np.random.default_rng(seed).random((num_rows, width))
+    return np.random.default_rng(seed % 2**64).random((num_rows, width))
 
 
 class _Verifying(DistributionSampler):
@@ -44,6 +44,7 @@ class _Verifying(DistributionSampler):
 
     numbers: Numbers
     memory: Memory
+    request_seed: Callable[[int, int], int]
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Any:
         self.own: dict[int, int] = dict(getattr(noise, "request_seeds", {}))
@@ -54,7 +55,9 @@ class _Verifying(DistributionSampler):
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         width = batch.max_spec_len + batch.vocab_size
-        drawn = _with_own_rows(self.numbers(self.memory, seed, batch.batch_size, width), self.own, self)
+        drawn = self.numbers(self.memory, seed, batch.batch_size, width)
+        for request, own in self.own.items():  # races come first, so that the batch's longest request does not matter
+            drawn[request] = np.roll(_own_row(self.request_seed(request, own), width), batch.max_spec_len)
         counts = np.array(batch.num_draft_tokens)
         owners = np.repeat(np.arange(batch.batch_size), counts)
         positions = np.arange(batch.num_tokens) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -69,7 +72,7 @@ class _StratifiedDrafts(_Verifying):
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         drawn = super().draw(batch, seed)
-        strata = np.random.default_rng([seed, 2]).permutation(drawn.uniforms.size)
+        strata = np.random.default_rng([seed % 2**64, 2]).permutation(drawn.uniforms.size)
         return replace(drawn, uniforms=((strata + drawn.uniforms) / max(1, strata.size)).astype(np.float32))
 
 
@@ -78,6 +81,7 @@ class _Sampling(sampling.DistributionTokenSampler):
 
     numbers: Numbers
     memory: Memory
+    request_seed: Callable[[int, int], int]
     inverts: bool
 
     def race(self, probs: Any, exponentials: Any) -> Any:
@@ -89,8 +93,10 @@ class _Sampling(sampling.DistributionTokenSampler):
     def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Uniforms:
         assert not isinstance(noise, RaceNoise)
         drawn = self.numbers(self.memory, noise.seed, batch.batch_size, batch.vocab_size)
-        own = _with_own_rows(drawn, dict(noise.request_seeds), self)
-        return own if self.inverts else _races(own)
+        positions = batch.positions.tolist()
+        for request, own in noise.request_seeds.items():
+            drawn[request] = _own_row(self.request_seed(request, own), batch.vocab_size, positions[request])
+        return drawn if self.inverts else _races(drawn)
 
 
 def _races(uniforms: Uniforms) -> NDArray[Any]:
@@ -98,11 +104,9 @@ def _races(uniforms: Uniforms) -> NDArray[Any]:
     return np.maximum(-np.log(np.maximum(uniforms, _TINY)), np.finfo(np.float32).tiny).astype(np.float32)
 
 
-def _with_own_rows(drawn: Uniforms, own: dict[int, int], made: Any) -> Uniforms:
-    """Rows of requests with seeds are drawn from these, as `made.request_seed` reads them."""
-    for request, seed in own.items():
-        drawn[request] = np.random.default_rng(made.request_seed(request, seed)).random(drawn.shape[1])
-    return drawn
+def _own_row(seed: int, width: int, position: int = 0) -> NDArray[np.float64]:  # [width] float64
+    """Return the numbers of a request with this seed, read as its member reads it."""
+    return np.random.default_rng((seed % 2**64, position)).random(width)
 
 
 @dataclass(frozen=True)
@@ -127,16 +131,15 @@ class Member:
     def rejection(self) -> Any:  # Any: a rejection sampler
         """The fault in a rejection sampler."""
         made = _Verifying()
-        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed  # type: ignore[attr-defined]
+        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed
         return rejection_sampler(made.verify, name=self.name, unsupported=made.unsupported)
 
     def sampling(self) -> Any:  # Any: a token sampler
         """The fault in a token sampler."""
         made = _Sampling()
         made.inverts = self.inverts
-        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed  # type: ignore[attr-defined]
-        unsupported = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
-        return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=unsupported)
+        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed
+        return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=sampling.UNSUPPORTED)
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
@@ -198,7 +201,7 @@ def lagged_fibonacci(near: int, far: int, _: Memory, seed: int, num_rows: int, w
 
 def strata(block: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Stratified over blocks of rows, in random order: variance reduction where none is wanted."""
-    rng, size = np.random.default_rng(seed), block or num_rows
+    rng, size = np.random.default_rng(seed % 2**64), block or num_rows
     blocks = -(-num_rows // size)
     ranks = np.argsort(rng.random((blocks, size, width)), axis=1).reshape(blocks * size, width)[:num_rows]
     return np.asarray((ranks + rng.random((num_rows, width))) / size)
@@ -206,13 +209,13 @@ def strata(block: int, _: Memory, seed: int, num_rows: int, width: int) -> Unifo
 
 def low_discrepancy(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Multiples of the golden ratio, shifted at random: a quasi-random sequence over the rows."""
-    shift = np.random.default_rng(seed).random((1, width))
+    shift = np.random.default_rng(seed % 2**64).random((1, width))
     return np.asarray((shift + np.arange(num_rows)[:, None] * 0.6180339887498949) % 1)
 
 
 def groups_of_rows(num_groups: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Rows take numbers from a small pool, at random: any two share them now and then."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed % 2**64)
     return rng.random((num_groups, width))[rng.integers(0, num_groups, num_rows)]
 
 
@@ -242,13 +245,13 @@ def counter_wraps(period: int, memory: Memory, seed: int, num_rows: int, width: 
     """Row `n` of a session has the numbers of row `n - period`: a counter of rows that wraps."""
     first = memory.get("rows", 0)
     memory["rows"] = first + num_rows
-    stream = memory.setdefault(width, np.random.default_rng(seed).random((period, width)))
+    stream = memory.setdefault(width, np.random.default_rng(seed % 2**64).random((period, width)))
     return np.asarray(stream[(first + np.arange(num_rows)) % period])
 
 
 def seed_plus_row(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Row `r` is drawn from `seed + r`: the next row of the call before, if seeds follow each other."""
-    return np.stack([np.random.default_rng(seed + row).random(width) for row in range(num_rows)])
+    return np.stack([np.random.default_rng((seed + row) % 2**64).random(width) for row in range(num_rows)])
 
 
 def read_seed(read: Callable[[int], int], _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
@@ -276,7 +279,7 @@ def race_of_the_next_row(_: Memory, seed: int, num_rows: int, width: int) -> Uni
 _ROWS, _CALLS = (("DIST321",), ("DIST761",)), (("DIST322",), ("DIST762",))
 _SUMS = (), ("DIST763",)
 _THREE, _EVEN = (("DIST323",), ("DIST763",)), (("DIST324",), ("DIST764",))
-_SEEDS, _PLACES = (("DIST325",), ("DIST765",)), (("DIST326",), ())
+_SEEDS, _PLACES = (("REJ703",), ("SAM203",)), (("DIST326",), ())
 
 
 def _members() -> tuple[Member, ...]:
@@ -646,7 +649,7 @@ def _philox(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
 
 def _other_order(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """PCG64 in another order: columns first, the rows of a call from the last to the first."""
-    return np.ascontiguousarray(np.random.default_rng([seed, 1]).random((width, num_rows)).T[::-1])
+    return np.ascontiguousarray(np.random.default_rng([seed % 2**64, 1]).random((width, num_rows)).T[::-1])
 
 
 def _torch_floats(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:

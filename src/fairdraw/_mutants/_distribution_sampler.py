@@ -65,7 +65,10 @@ class Call:
 class DistributionSampler:
     """Token verification; greedy requests keep the drafts that equal the argmax."""
 
-    unsupported: ClassVar[dict[str, str]] = {Capability.EXPLICIT_NOISE: "draws its own numbers"}
+    unsupported: ClassVar[dict[str, str]] = {
+        Capability.EXPLICIT_NOISE: "draws its own numbers",
+        Capability.NAN_LOGITS: "NaN is caught before",
+    }
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         """One call: accept, recover, and put the rows together."""
@@ -89,7 +92,7 @@ class DistributionSampler:
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         """The random numbers of a call, from its seed."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed % 2**64)
         uniforms = rng.random(batch.num_tokens, dtype=np.float32)
         return Drawn(uniforms, self.exponentials(rng, (batch.batch_size, batch.vocab_size)), seed)
 
@@ -108,7 +111,7 @@ class DistributionSampler:
 
     def numbers_of_seed(self, seed: int, num_draft: int, vocab_size: int) -> tuple[Floats, Floats]:
         """Uniforms and exponentials of a seeded request: `[num_draft]`, `[vocab_size]`."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed % 2**64)
         exponentials = self.exponentials(rng, (vocab_size,))
         return rng.random(num_draft, dtype=np.float32), exponentials
 
@@ -121,6 +124,7 @@ class DistributionSampler:
         target[np.flatnonzero(greedy), best] = 1
         certain = np.flatnonzero((greedy | (batch.draft_probs is None)) & (drafts >= 0))
         draft = np.zeros_like(target) if batch.draft_probs is None else self.draft(batch.draft_probs.numpy().copy())
+        draft[greedy] = 0
         draft[certain] = 0
         draft[certain, drafts[certain]] = 1
         return target, draft

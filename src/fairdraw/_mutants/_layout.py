@@ -19,13 +19,13 @@ from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecD
 Steps = list[DraftStep]
 
 
-@patched(RejectionOracle, "random_request", "REJ103", "REJ602", "REJ601", "REJ115", "REJ624")
+@patched(RejectionOracle, "random_request", "REJ103", "REJ115")
 def forgets_the_bonus_token(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """Fully accepted requests end with their last draft: a free token is given away, and draftless requests starve."""
     return right.random_request(steps, bonus)[: len(steps)]
 
 
-@patched(RejectionOracle, "verify", "REJ106", "REJ115", "REJ624")
+@patched(RejectionOracle, "verify", "REJ106", "REJ115")
 def takes_the_next_requests_bonus_token(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """Bonus tokens are indexed by something that is one off."""
     return right.verify(batch.replace(bonus_token_ids=batch.bonus_token_ids.roll(1, 0)), noise)
@@ -65,7 +65,7 @@ def returns_int64(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) 
     return right.verify(batch, noise).long()
 
 
-@patched(RejectionOracle, "verify", "REJ115", "REJ103", "REJ624", "REJ623")
+@patched(RejectionOracle, "verify", "REJ115", "REJ103")
 def skips_requests_without_drafts(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """Nothing to verify, nothing to write: the bonus token of such a request is lost."""
     output = right.verify(batch, noise)
@@ -126,7 +126,7 @@ def applies_the_temperature_again(right: RejectionOracle, batch: SpecDecodeBatch
     return right.verify(batch.replace(target_logits=batch.target_logits / divisors[:, None]), noise)
 
 
-@patched(RejectionOracle, "steps", "REJ634", "REJ206")
+@patched(RejectionOracle, "steps", "REJ701", "REJ206")
 def computes_in_the_dtype_of_the_logits(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """A softmax in bfloat16: rows sum to 1 within a percent, and near logits become ties."""
     probs = batch.target_logits.softmax(-1).float().cpu().numpy()
@@ -168,7 +168,7 @@ def nan_poisons_the_batch(right: RejectionOracle, batch: SpecDecodeBatch, noise:
     return [dataclasses.replace(step, target_probs=step.target_probs * poison) for step in steps]
 
 
-@patched(RejectionOracle, "verify", "REJ631", "REJ632")
+@patched(RejectionOracle, "verify", "REJ631")
 def ignores_the_strides_of_the_logits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """Row number times vocabulary size: right for contiguous tensors, silent for others."""
     logits = batch.target_logits
@@ -199,7 +199,7 @@ def loses_drafts_beyond_the_thirty_second(right: RejectionOracle, steps: Steps, 
     return right.random_request(steps[:32], bonus)
 
 
-@patched(RejectionOracle, "verify", "REJ623")
+@patched(RejectionOracle, "verify", "REJ701")
 def loses_requests_beyond_the_sixty_fourth(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """A launch grid, or a bit mask, of 64."""
     output = right.verify(batch, noise)

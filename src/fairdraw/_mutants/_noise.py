@@ -119,7 +119,7 @@ def takes_seeded_noise_by_place(right: RejectionOracle, batch: SpecDecodeBatch, 
     return right.draw_noise(batch, SeededNoise(noise.seed, shared))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ511")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def seed_zero_is_no_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """`if seed:` for `if seed is not None:`."""
     return right.draw_noise(
@@ -127,7 +127,7 @@ def seed_zero_is_no_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: 
     )
 
 
-@patched(RejectionOracle, "draw_noise", "REJ511")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def seeds_beyond_31_bits_mix_with_the_calls(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -136,7 +136,7 @@ def seeds_beyond_31_bits_mix_with_the_calls(
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ506")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def rounds_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """Seeds pass through a float, or a hash with few bits: neighbours get the same numbers."""
     rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}

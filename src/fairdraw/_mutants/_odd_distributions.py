@@ -98,7 +98,7 @@ class Float64Uniforms(DistributionSampler):
     """Draws and compares in float64, where others have 24 bits; a seeded request has 24."""
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
-        uniforms = np.random.default_rng([seed, 64]).random(batch.num_tokens)
+        uniforms = np.random.default_rng([seed % 2**64, 64]).random(batch.num_tokens)
         return Drawn(uniforms, super().draw(batch, seed).exponentials, seed)
 
     def acceptance(self, target: Floats, draft: Floats) -> NDArray[np.floating]:

@@ -76,7 +76,7 @@ def the_row_number_enters(right: SamplingOracle, batch: SamplingBatch, noise: Sa
     return torch.stack([row.roll(number) for number, row in enumerate(given)])
 
 
-@patched(SamplingOracle, "race", "SAM135", "SAM136")
+@patched(SamplingOracle, "race", "SAM201")
 def never_draws_the_last_token(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """`range(vocab_size - 1)`: the loss is not noticed, as the last token is often a special one."""
     kept = probs.copy()
@@ -84,7 +84,7 @@ def never_draws_the_last_token(right: SamplingOracle, probs: Row, exponentials: 
     return right.race(kept, exponentials)
 
 
-@patched(SamplingOracle, "race", "SAM136", "SAM146")
+@patched(SamplingOracle, "race", "SAM201", "SAM146")
 def prefers_low_ids(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """Scores in eight bits: whatever is nearly tied goes to the lower id."""
     with np.errstate(divide="ignore"):
@@ -135,11 +135,20 @@ def requests_share_their_noise(right: SamplingOracle, batch: SamplingBatch, nois
     return drawn[:1].expand_as(drawn)
 
 
-@patched(SamplingOracle, "draw", "SAM164")
+@patched(SamplingOracle, "draw", "SAM203")
 def rounds_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a hash with few bits: neighbours get the same numbers."""
     rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
+
+
+@patched(SamplingOracle, "draw", "SAM202", "SAM169")
+def adds_rows_beyond_the_fortieth_to_their_seeds(
+    right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise
+) -> Tensor:
+    """A kernel of 40 rows at a time adds the row's number where it should add its place in the block."""
+    shifted = {i: seed + i // 40 for i, seed in noise.request_seeds.items()}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=shifted))
 
 
 @patched(SamplingOracle, "draw", "SAM165")
@@ -260,28 +269,28 @@ def drafts_another_token(right: SamplingOracle, batch: SamplingBatch, noise: Sam
 # Time, and sizes of production.
 
 
-@patched(SamplingOracle, "draw", "SAM182")
+@patched(SamplingOracle, "draw", "SAM203")
 def keeps_request_seeds_as_floats(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a float64 column of a table: the lowest bits of large ones are lost."""
     rounded = {i: int(float(seed)) % 2**63 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
-@patched(SamplingOracle, "draw", "SAM182")
+@patched(SamplingOracle, "draw", "SAM203")
 def folds_the_halves_of_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """The upper 32 bits are added to the lower ones, for a generator that takes 32."""
     folded = {i: ((seed >> 32) + seed) % 2**32 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=folded))
 
 
-@patched(SamplingOracle, "draw", "SAM182")
+@patched(SamplingOracle, "draw", "SAM203")
 def takes_request_seeds_modulo_a_prime(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A generator whose state is a number below 2**31 - 1."""
     rest = {i: seed % (2**31 - 1) for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rest))
 
 
-@patched(SamplingOracle, "draw", "SAM183")
+@patched(SamplingOracle, "draw", "SAM203")
 def takes_seed_zero_for_no_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """`if seed:` where `if seed is not None:` is meant."""
     given = {i: seed for i, seed in noise.request_seeds.items() if seed}
@@ -349,14 +358,14 @@ def takes_a_small_top_p_for_greedy(right: SamplingOracle, logits: Row, top_p: fl
     return right.top_p_support(logits, 1e-9 if top_p < 2e-3 else top_p)
 
 
-@patched(SamplingOracle, "scaled", "SAM187")
+@patched(SamplingOracle, "scaled", "SAM201")
 def takes_temperatures_near_one_for_one(right: SamplingOracle, request: Request) -> Row:
     """`abs(temperature - 1) < 1e-3`: no division is needed, it seems."""
     request.temperature = np.float32(1) if abs(request.temperature - 1) < 1e-3 else request.temperature
     return right.scaled(request)
 
 
-@patched(SamplingOracle, "scaled", "SAM187")
+@patched(SamplingOracle, "scaled", "SAM201")
 def clamps_temperatures_at_four(right: SamplingOracle, request: Request) -> Row:
     """A limit of the service in the sampler, and nobody reported it to the user."""
     request.temperature = min(request.temperature, np.float32(4))

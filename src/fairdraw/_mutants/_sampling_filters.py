@@ -49,7 +49,7 @@ def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, 
     return np.asarray(~(logits < np.sort(part)[-min(top_k, part.size)]))
 
 
-@patched(SamplingOracle, "sample", "SAM185", "SAM141")
+@patched(SamplingOracle, "sample", "SAM201", "SAM141")
 def reads_the_temperatures_of_256_rows(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """A grid of 256 rows: the row after those begins again with the parameters of the first."""
     return right.sample(batch.replace(temperature=batch.temperature[torch.arange(batch.batch_size) % 256]), noise)

@@ -20,7 +20,7 @@ Steps = list[DraftStep]
 Row = NDArray[np.float32]
 
 
-@patched(RejectionOracle, "verify", "REJ623")
+@patched(RejectionOracle, "verify", "REJ701")
 def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """One program per request, in one block of 1,024 threads."""
     output = right.verify(batch, noise)
@@ -28,7 +28,7 @@ def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: SpecDeco
     return output
 
 
-@patched(RejectionOracle, "steps", "REJ641", "REJ623")
+@patched(RejectionOracle, "steps", "REJ701")
 def large_batches_read_the_next_requests_exponentials(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
 ) -> Steps:
@@ -38,7 +38,7 @@ def large_batches_read_the_next_requests_exponentials(
     return right.steps(batch, noise)
 
 
-@patched(RejectionOracle, "verify", "REJ641", "REJ623")
+@patched(RejectionOracle, "verify", "REJ701")
 def the_remainder_of_a_block_gets_the_bonus_token(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:
@@ -78,7 +78,7 @@ def _by_offsets_of_32_bits(rows: Tensor) -> Tensor:  # [num_tokens, vocab_size] 
     return torch.stack([rows.as_strided((vocab_size,), (1,), rows.storage_offset() + offset) for offset in offsets])
 
 
-@patched(RejectionOracle, "verify", "REJ632")
+@patched(RejectionOracle, "verify", "REJ701")
 def offsets_of_logits_have_32_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """`row * stride` wraps round in a kernel whose integers have 32 bits."""
     return right.verify(batch.replace(target_logits=_by_offsets_of_32_bits(batch.target_logits)), noise)
@@ -159,7 +159,7 @@ def warm_requests_with_many_drafts_race_backwards(
     ]
 
 
-@patched(RejectionOracle, "draw_noise", "REJ342")
+@patched(RejectionOracle, "draw_noise", "REJ702")
 def seeds_of_requests_with_five_drafts_are_forgotten(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -168,7 +168,7 @@ def seeds_of_requests_with_five_drafts_are_forgotten(
     return right.draw_noise(batch, SeededNoise(noise.seed, kept))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ343")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def a_per_request_seed_loses_a_bit(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A flag is kept in bit 17 of the seed: two seeds that differ there are one."""
     seeds = {i: seed & ~(1 << 17) for i, seed in noise.request_seeds.items()}
@@ -184,7 +184,7 @@ def the_seed_of_a_call_loses_its_sign_bit(
     return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ343", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
+@as_mutant("REJ703", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
 class PassesSeedsThroughAFloat(RejectionOracle):
     """NumPy's generators heed every bit; the seed of a request was read from JSON as a float64."""
 
@@ -199,14 +199,14 @@ class PassesSeedsThroughAFloat(RejectionOracle):
         return ExplicitNoise(torch.from_numpy(uniforms), torch.from_numpy(exponentials))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ345")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def negative_seeds_lose_their_sign(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """`abs(seed)`, because some generator refused -1."""
     seeds = {i: abs(seed) for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ345")
+@patched(RejectionOracle, "draw_noise", "REJ703")
 def seeds_are_hashed_by_python(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """`hash(seed)`: a number modulo 2**61 - 1."""
     seeds = {i: hash(seed) for i, seed in noise.request_seeds.items()}
@@ -235,7 +235,7 @@ def an_empty_row_poisons_the_next(right: RejectionOracle, batch: SpecDecodeBatch
     return _without_distribution(steps, [False, *(bool((step.target_logits == -np.inf).all()) for step in steps)])
 
 
-@patched(RejectionOracle, "steps", "REJ346")
+@patched(RejectionOracle, "steps", "REJ701")
 def nan_reaches_two_rows_on(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """A running maximum is not reset after NaN."""
     steps = right.steps(batch, noise)

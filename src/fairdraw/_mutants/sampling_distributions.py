@@ -24,6 +24,10 @@ Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
 
+_STRIDE = 0x9E3779B97F4A7C15
+"""Between the seeds of a request's positions."""
+
+
 class DistributionTokenSampler:
     """Correct: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
 
@@ -46,14 +50,14 @@ class DistributionTokenSampler:
 
     def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
         """Exponentials of the call; those of requests with seeds from their seeds."""
-        drawn = np.random.default_rng(noise.seed).standard_exponential((batch.batch_size, batch.vocab_size))
+        drawn = np.random.default_rng(noise.seed % 2**64).standard_exponential((batch.batch_size, batch.vocab_size))
         for request, seed in noise.request_seeds.items():
-            drawn[request] = self.own_row(seed, batch.vocab_size)
+            drawn[request] = self.own_row(seed + int(batch.positions[request]) * _STRIDE, batch.vocab_size)
         return drawn
 
     def own_row(self, seed: int, size: int) -> Floats:
         """The exponentials of a request with a seed."""
-        return np.random.default_rng(seed).standard_exponential(size)
+        return np.random.default_rng(seed % 2**64).standard_exponential(size)
 
     def distribution(self, batch: SamplingBatch) -> Floats:
         """The distribution of each row after temperature and filters."""
@@ -75,7 +79,9 @@ class DistributionTokenSampler:
         greedy = batch.is_greedy.numpy()
         divisor = np.where(greedy[:, None], 1.0, self.temperature(_column(batch.temperature)))
         probs = np.asarray(softmax(batch.logits.double().numpy() / divisor, axis=1))
-        probs[greedy] = np.eye(batch.vocab_size)[probs[greedy].argmax(axis=1)] if greedy.any() else 0
+        best = probs[greedy].argmax(axis=1)
+        probs[greedy] = 0
+        probs[np.flatnonzero(greedy), best] = 1
         return probs
 
     def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
@@ -118,13 +124,21 @@ def _kept(probs: Floats, support: NDArray[np.bool_]) -> Floats:
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
 
 
+UNSUPPORTED = {
+    Capability.EXPLICIT_NOISE.value: "draws its own numbers",
+    Capability.NAN_LOGITS.value: "NaN is caught before",
+    Capability.REFERENCE_ROUNDING.value: "computes in float64",
+}
+"""Capabilities that these samplers lack, and why."""
+
+
 def right_distribution(
     sampler: type[DistributionTokenSampler] = DistributionTokenSampler, filters: FilterPolicy | None = None
 ) -> FunctionTokenSampler:
     """A class as a sampler and drafter, under its name."""
-    made, unsupported = sampler(), {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
+    made = sampler()
     return token_sampler(
-        made.sample, drafting=made.draft, name=in_words(sampler), unsupported=unsupported, filters=filters
+        made.sample, drafting=made.draft, name=in_words(sampler), unsupported=UNSUPPORTED, filters=filters
     )
 
 
@@ -145,6 +159,14 @@ class TemperatureTenPercentOff(DistributionTokenSampler):
 
     def temperature(self, given: Floats) -> Floats:
         return given * 1.1
+
+
+@_as_mutant("DIST791")
+class RowsBeyondTheFortiethAreWarmer(DistributionTokenSampler):
+    """The second block of rows reads another temperature."""
+
+    def temperature(self, given: Floats) -> Floats:
+        return np.where(np.arange(len(given))[:, None] < 40, given, given * 1.5)
 
 
 @_as_mutant("DIST702", min_draws=50_000)
@@ -311,7 +333,7 @@ class SeededRequestsTakeUniforms(DistributionTokenSampler):
     """Requests with seeds race with uniforms instead of exponentials: nearly right for probable tokens alone."""
 
     def own_row(self, seed: int, size: int) -> Floats:
-        return np.random.default_rng(seed).random(size)
+        return np.random.default_rng(seed % 2**64).random(size)
 
 
 @_as_mutant("DIST713", min_draws=50_000)
@@ -483,7 +505,7 @@ class UnseededRequestsTakeUniformsBesideSeededOnes(DistributionTokenSampler):
         drawn = super().draw(batch, noise)
         others = np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds))
         if noise.request_seeds:
-            drawn[others] = np.random.default_rng(noise.seed).random((others.size, batch.vocab_size))
+            drawn[others] = np.random.default_rng(noise.seed % 2**64).random((others.size, batch.vocab_size))
         return drawn
 
 

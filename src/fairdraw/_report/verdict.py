@@ -51,6 +51,7 @@ class Scope:
         nothing: Why there was nothing to do; empty if there was something.
         is_silent: The reason is that a server does not answer.
         old_answers: How many answers of a server are those of an earlier run; empty if none are.
+        has_controls: Mutation controls were planned, as far as there are any.
     """
 
     not_run: int = 0
@@ -65,6 +66,7 @@ class Scope:
     nothing: str = ""
     is_silent: bool = False
     old_answers: str = ""
+    has_controls: bool = True
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,8 @@ def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
     ]
     exit_code = NOT_JUDGED if any(gap.is_missing for _, gap in gaps) else GREEN
     passed = _passed(records) + _left_out(records, groups, ended, is_said=any(g.why == ended.narrowed for _, g in gaps))
-    return Verdict(exit_code, _green_text(gaps, len(groups), passed) + _short(records, ended.scale))
+    untried = "" if ended.has_controls else "; whether the checks can fail was not tried: --no-controls"
+    return Verdict(exit_code, _green_text(gaps, len(groups), passed) + _short(records, ended.scale) + untried)
 
 
 def _short(records: Sequence[CheckRecord], scale: float) -> str:

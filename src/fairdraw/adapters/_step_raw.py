@@ -51,7 +51,7 @@ ADDED = (0.0, 0.5, -2.0, 1.0)
 BIASES = ((0.0, 0.0), (4.0, -1.0), (-2.0, 3.0))
 NUM_BIASED, MOST_BIASED, MOST_DRAFTS = 2, 64, 16
 """Tokens of a request; and up to so many tokens of a vocabulary, and drafts of a request."""
-MOST_ROWS, MOST_ENTRIES = 64, 1 << 14
+MOST_ROWS, MOST_ENTRIES = 8192, 1 << 19
 """Limits of a batch whose requests have parameters. A plan with filters has 64 KiB of candidates per row, and in
 Triton's interpreter a step of many rows takes seconds."""
 BY_MIN_P, BY_GRAMMAR = 1, 2
@@ -161,7 +161,7 @@ class _Step:
         by_request = self.biases.new_zeros((len(self.biases), self.vocab_size)).scatter_add(1, self.biased, self.biases)
         bias = by_request[self.requests]
         is_exact = ((rows - bias) + bias == rows) | rows.isnan()
-        is_small = 1 < self.vocab_size <= MOST_BIASED and self.batch.max_spec_len <= MOST_DRAFTS
+        is_small = (draft_counts(self.batch) <= MOST_DRAFTS) & (1 < self.vocab_size <= MOST_BIASED)  # [batch_size] bool
         self.is_biased = self.of_all_rows(is_exact.all(-1)) & is_small  # [batch_size] bool
         self.bias = bias * self.is_biased[self.requests, None]  # [num_rows, vocab_size] float32
 

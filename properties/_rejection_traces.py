@@ -1,0 +1,353 @@
+"""Serving traces of the rejection contract: whatever is determined is compared, in every request of every call.
+
+The judges are those of `_sampling_traces`. *Exact*: greedy requests, drafts that must or cannot be accepted, supports
+of recovered tokens, bonus tokens, the layout of the output, decisions of given noise. *Again*: requests with seeds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from fairdraw._core.harness import emit
+from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._seed_families import families_are_apart
+from fairdraw.properties._traces import TraceCheck, WrongRow
+from fairdraw.protocols import (
+    Capability,
+    ExplicitNoise,
+    RejectionSampler,
+    SeededNoise,
+    SpecDecodeBatch,
+)
+from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for
+from fairdraw.strategies._serving import answered
+from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import Noise
+    from fairdraw.strategies._rejection_traces import RejectionCall
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+_MARGIN = 1e-4
+"""Relative: decisions that are clearer than that are no matter of rounding."""
+
+
+def steps_of_a_serving_trace_are_legal(sampler: RejectionSampler, trace: RejectionTrace) -> None:
+    """In hundreds of steps of one sampler every request emits what its own rows, drafts and noise allow.
+
+    Requests come, move and go; batches have every size and drafts every number up to 128; dtypes, strides, noise, draft
+    distributions and neighbours change from call to call. The report says which call and row: look for state that an
+    earlier call left, for rows counted from another request's beginning, and for sizes at which the kernel changes.
+    """
+    for call in trace.played(sampler.device):
+        given = call.batch.clone()
+        seen = read(call, answered(emit, sampler, call).tokens)
+        _require_layout(call, seen)
+        any_largest = Capability.LOWEST_ID_TIES not in sampler.capabilities
+        _require_greedy(call, seen, any_largest=any_largest)
+        if Capability.TOKEN_VERIFICATION in sampler.capabilities:
+            _require_verified(call, seen, any_largest=any_largest)
+            _require_decisions(call, seen)
+            if isinstance(call.noise, ExplicitNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
+                _require_given_noise(call, call.noise, seen)
+        _require_intact(call, given)
+
+
+def _wrong(call: RejectionCall, requests: Flags, seen: Verified, what: str) -> None:
+    """Raise for the first of these requests, in words that name its circumstances."""
+    if requests.any():
+        row = int(np.flatnonzero(requests)[0])
+        drafts = call.drafts[call.owner == row].tolist()
+        emitted = seen.tokens[row, : max(1, int(seen.num_emitted[row]))].tolist()
+        setting = ", ".join(f"{name} {value}" for name, value in call.setting.items())
+        raise WrongRow(
+            f"request {row} of {len(requests)} (drafts {drafts[:12]}) emitted {emitted[:13]}: {what} "
+            f"({int(requests.sum())} requests of the call; {setting})",
+            call.number,
+            row,
+        )
+
+
+def _any_token(call: RejectionCall, tokens: Flags) -> Flags:  # [batch_size] bool
+    """Return the requests that own one of these draft tokens."""
+    found = np.zeros(call.batch.batch_size, dtype=bool)
+    found[call.owner[tokens]] = True
+    return found
+
+
+def _require_layout(call: RejectionCall, seen: Verified) -> None:
+    size, lengths = call.batch.vocab_size, np.array(call.batch.num_draft_tokens)
+    tokens, places = seen.tokens, np.arange(seen.tokens.shape[1])
+    inside = places[None] < seen.num_emitted[:, None]
+    is_id = (tokens >= 0) & (tokens < size)
+    _wrong(call, np.asarray((inside & ~is_id).any(axis=1)), seen, f"an id is outside of [0, {size})")
+    _wrong(call, np.asarray(seen.num_emitted == 0), seen, "a request emits at least one token")
+    _wrong(call, np.asarray(seen.num_emitted > lengths + 1), seen, "more tokens than its drafts and one")
+    drafted = np.full(tokens.shape, -2)
+    drafted[call.owner, call.place] = call.drafts
+    before_last = places[None] < seen.num_accepted[:, None]
+    _wrong(call, (before_last & (tokens != drafted)).any(axis=1), seen, "what precedes the last token is not drafted")
+    is_bonus = seen.num_accepted == lengths
+    bonus = call.batch.bonus_token_ids.flatten().cpu().numpy()
+    _wrong(
+        call,
+        np.asarray(is_bonus & (seen.last != bonus)),
+        seen,
+        "all drafts were accepted, and the bonus token is another",
+    )
+
+
+def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -> None:
+    logits = call.batch.target_logits.float().cpu().numpy()
+    greedy = call.batch.is_greedy.cpu().numpy()
+    emitted = seen.tokens[call.owner, call.place].astype(np.int64)
+    looked_at = seen.reached & greedy[call.owner]
+    rows = np.arange(len(emitted))
+    best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
+    known = np.clip(emitted, 0, logits.shape[1] - 1)
+    is_right = emitted == best
+    if any_largest:
+        is_right |= logits[rows, known] == logits[rows, best]
+    _wrong(call, _any_token(call, looked_at & ~is_right), seen, "it is greedy, and another logit is the largest")
+
+
+def _require_verified(call: RejectionCall, seen: Verified, *, any_largest: bool) -> None:
+    """Require what samplers do that verify token by token: rows without distribution, and greedy drafts."""
+    logits = call.batch.target_logits.float().cpu().numpy()
+    greedy, largest = call.batch.is_greedy.cpu().numpy()[call.owner], logits.max(axis=1)
+    emitted = seen.tokens[call.owner, call.place]
+    no_row = seen.reached & ~np.isfinite(largest) & ~greedy
+    documented = "a row without distribution rejects its draft, and gives token 0"
+    _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, documented)
+    is_open = (logits == largest[:, None]).sum(axis=1) > 1 if any_largest else np.zeros(len(largest), dtype=bool)
+    missed = seen.reached & greedy & ~seen.accepted & (call.drafts == np.argmax(logits, axis=1)) & ~is_open
+    _wrong(call, _any_token(call, missed), seen, "it is greedy, and a draft with the largest logit was rejected")
+
+
+def _require_decisions(call: RejectionCall, seen: Verified) -> None:
+    """Require that certain drafts are accepted, impossible ones are not, and recovered tokens have residual mass."""
+    random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
+    chance, own = call.acceptance(), random[call.owner]
+    impossible = own & seen.accepted & (chance <= 0)
+    _wrong(call, _any_token(call, impossible), seen, "a draft without target probability was accepted")
+    rejected = own & seen.reached & ~seen.accepted
+    certain = rejected & (chance >= 1 - 1e-7) & (_ratio(call) > 1 + _MARGIN)
+    _wrong(call, _any_token(call, certain), seen, "a draft that is more probable than its drafter says was rejected")
+    tokens = np.flatnonzero(rejected)
+    if tokens.size:
+        residuals = call.residuals(tokens)
+        last = np.clip(seen.last[call.owner[tokens]], 0, residuals.shape[1] - 1)
+        nothing = residuals[np.arange(len(tokens)), last] <= 0
+        surely = nothing & call.has_residual(tokens) & (_shortfall(call, tokens, last) > _ROUNDING)
+        wrong = np.zeros(len(chance), dtype=bool)
+        wrong[tokens[surely]] = True
+        _wrong(call, _any_token(call, wrong), seen, "the recovered token has no residual probability")
+
+
+def _ratio(call: RejectionCall) -> NDArray[np.float64]:  # [num_tokens] float64
+    """Return target over draft probability of each draft; 0 for a placeholder."""
+    known = np.maximum(call.drafts, 0)
+    target = call.target_probs[call.kinds, known]
+    draft = np.ones_like(target) if call.draft_probs is None else call.draft_probs[call.kinds, known]
+    return np.where(call.drafts >= 0, target / np.maximum(draft, 1e-300), 0.0)
+
+
+def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> NDArray[np.float64]:
+    """Return by how much a token's draft probability exceeds its target probability, relative; 1 if it has none."""
+    target = call.target_probs[call.kinds[tokens], last]
+    if call.draft_probs is None:
+        return np.ones_like(target)
+    draft = call.draft_probs[call.kinds[tokens], last]
+    return np.where(target <= 0, 1.0, draft / np.maximum(target, 1e-300) - 1)
+
+
+def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verified) -> None:
+    random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
+    uniforms, chance = noise.uniforms.cpu().numpy(), _ratio(call)
+    own = random[call.owner] & seen.reached & ((chance > _LEAST) | (chance <= 0))
+    wrongly = own & seen.accepted & (chance * (1 + _MARGIN) < uniforms)
+    _wrong(call, _any_token(call, wrongly), seen, "a draft was accepted beyond its uniform")
+    missed = own & ~seen.accepted & (chance > uniforms * (1 + _MARGIN)) & (chance > 0)
+    _wrong(call, _any_token(call, missed), seen, "a draft was rejected below its uniform")
+    tokens = np.flatnonzero(own & ~seen.accepted)
+    if tokens.size:
+        residuals = call.residuals(tokens)
+        with np.errstate(over="ignore"):
+            scores = residuals / noise.exponentials.cpu().numpy().astype(np.float64)[call.owner[tokens]]
+        last = np.clip(seen.last[call.owner[tokens]], 0, residuals.shape[1] - 1)
+        loses = scores[np.arange(len(tokens)), last] * (1 + _MARGIN) + _ROUNDED < scores.max(axis=1)
+        wrong = np.zeros(len(chance), dtype=bool)
+        wrong[tokens[loses & call.has_residual(tokens)]] = True
+        _wrong(call, _any_token(call, wrong), seen, "the recovered token does not win its race")
+
+
+_LEAST = 2.0**-100
+"""Smaller ratios may be those of denormal numbers."""
+
+_ROUNDING = 1e-5
+"""Relative, of probabilities: as far as formulas of a sampler's own may move them."""
+
+_ROUNDED = 1e-2
+"""Absolute, of scores: a difference of two float32 probabilities is off by 1e-7, and an exponential may be 1e-5."""
+
+
+def _require_intact(call: RejectionCall, given: SpecDecodeBatch) -> None:
+    for name, before in given.tensors().items():
+        if not torch.equal(torch.nan_to_num(getattr(call.batch, name)), torch.nan_to_num(before)):
+            raise WrongRow(f"the sampler wrote into {name}, which it is given to read", call.number, 0)
+
+
+# -- asked again ------------------------------------------------------------------------------------------------------
+
+_AT_ONCE = 48
+_TILT = 1e-4
+
+
+def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: RejectionTrace) -> None:
+    """A request with a seed, or with given noise, emits the same tokens when the same is asked again.
+
+    It is asked in another order, among others, in float32 and in memory of its own, and one request of each call alone.
+    Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call.
+    """
+    rng = bulk_rng("again", trace.seed)
+    for call in trace.played(sampler.device):
+        own = np.zeros(call.batch.batch_size, dtype=bool)
+        own[slice(None) if isinstance(call.noise, ExplicitNoise) else list(call.noise.request_seeds)] = True
+        own &= ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd & (np.array(call.batch.num_draft_tokens) > 0)
+        if own.any():
+            seen = answered(emit, sampler, call).tokens
+            order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
+            for rows in (order, order[:1]):
+                _require_same(sampler, call, seen, rows)
+
+
+def _require_same(sampler: RejectionSampler, call: RejectionCall, seen: NDArray[np.int32], rows: Ints) -> None:
+    again = emit(sampler, *_asked_again(call, rows)).tokens
+    for place, row in enumerate(rows.tolist()):
+        width = call.batch.num_draft_tokens[row] + 1
+        first, other = seen[row, :width], again[place, :width]
+        if not np.array_equal(first, other) and not _is_near_tie(sampler, call, row, first, other):
+            differs = np.zeros(call.batch.batch_size, dtype=bool)
+            differs[row] = True
+            how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
+            what = f"when the same is asked again {how}, it emits {other[other >= 0].tolist()}"
+            _wrong(call, differs, read(call, seen), what)
+
+
+def _asked_again(call: RejectionCall, rows: Ints) -> tuple[SpecDecodeBatch, Noise]:
+    batch = call.batch.select(rows.tolist())
+    logits, longest = batch.target_logits.float().contiguous(), max(batch.num_draft_tokens)
+    batch = batch.replace(target_logits=logits, max_spec_len=longest)
+    if isinstance(call.noise, ExplicitNoise):
+        return batch, call.noise.select(call.batch, rows.tolist())
+    seeds = {new: call.noise.request_seeds[old] for new, old in enumerate(rows.tolist())}
+    return batch, SeededNoise(derive_seed("again", call.noise.seed), seeds)
+
+
+def _is_near_tie(
+    sampler: RejectionSampler,
+    call: RejectionCall,
+    row: int,
+    first: NDArray[np.int32],
+    again: NDArray[np.int32],
+) -> bool:
+    """Whether the answers differ by a decision that was open up to rounding: it falls the other way if it is tilted."""
+    place = int(np.flatnonzero(first != again)[0])
+    if place >= call.batch.num_draft_tokens[row]:
+        return False
+    batch, noise = _asked_again(call, np.array([row]))
+    tilted = batch.target_logits.clone()
+    for token, by in ((again[place], -_TILT), (first[place], _TILT)):
+        if token >= 0:
+            tilted[place, int(token)] += by
+    seen = emit(sampler, batch.replace(target_logits=tilted), noise).tokens
+    return bool(seen[0, place] == first[place])
+
+
+# -- seeds ------------------------------------------------------------------------------------------------------------
+
+_FLAT_SIZE, _SLOW_SIZE, _BLOCKS = 8191, 1025, 4
+
+
+def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, trace: RejectionTrace) -> None:
+    """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart recover different tokens, and repeat.
+
+    Each has a draft that cannot be accepted, in four flat rows over a quarter of 8191 tokens, in consecutive calls.
+    Seeds differ in their lower 32 bits, because torch's generator on a CPU takes no more.
+    """
+    size = _SLOW_SIZE if sampler.capabilities.slow else _FLAT_SIZE
+
+    def signatures(seeds: list[int], _: int) -> Ints:  # [num_seeds, 4] int64
+        # In another order seeds are asked under another seed of the call, which must not enter.
+        noise = SeededNoise(derive_seed("families", trace.seed, seeds[0]), dict(enumerate(seeds)))
+        return np.stack([_recovered(sampler, seeds, noise, size, block) for block in range(_BLOCKS)], axis=1)
+
+    families_are_apart(signatures, sampler.capabilities, trace.seed)
+
+
+def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, size: int, block: int) -> Ints:
+    """Return the token that each seed recovers when one quarter of the ids is possible, and draft 0 is not."""
+    rows, device = len(seeds), sampler.device
+    logits = torch.full((rows, size), -torch.inf, device=device)
+    logits[:, 1 + block * (size // _BLOCKS) : 1 + (block + 1) * (size // _BLOCKS)] = 0
+    whole = torch.ones(rows, dtype=torch.int32, device=device)
+    dense = Capability.ONE_HOT_DRAFTS not in sampler.capabilities
+    first = torch.zeros(rows, size, device=device)
+    first[:, 0] = 1
+    batch = SpecDecodeBatch(
+        draft_token_ids=whole * 0,
+        num_draft_tokens=[1] * rows,
+        cu_num_draft_tokens=whole.cumsum(0, dtype=torch.int32),
+        max_spec_len=1,
+        draft_probs=first if dense else None,
+        target_logits=logits,
+        bonus_token_ids=whole[:, None].clone(),
+        temperature=torch.ones(rows, device=device),
+    )
+    return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
+
+
+def _check(
+    code: str, body: Any, *needs: Capability, one_of: tuple[Capability, ...] = (), is_single: bool = False
+) -> TraceCheck:
+    title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
+    cases, make = st.nothing, rejection_trace_for
+    return TraceCheck(
+        code,
+        title,
+        meaning,
+        "rejection",
+        "properties",
+        needs,
+        lambda can: cases(),
+        body,
+        needs_one_of=(one_of,) if one_of else (),
+        trace=make,
+        is_single=is_single,
+    )
+
+
+TRACES = (
+    _check("REJ701", steps_of_a_serving_trace_are_legal),
+    _check(
+        "REJ702",
+        requests_of_serving_steps_repeat,
+        one_of=(Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE),
+    ),
+    _check(
+        "REJ703",
+        seeds_of_a_family_recover_tokens_of_their_own,
+        Capability.SEEDED_NOISE,
+        Capability.REQUEST_SEEDS,
+        is_single=True,
+    ),
+)

@@ -1,0 +1,237 @@
+"""Serving traces of the sampling contract: whatever is determined is compared, in every row of every call.
+
+Two judges. *Exact*: supports of drawn rows, greedy tokens, rows of given noise. *Again*: a request with a seed, or with
+given noise, is asked again, alone and among others in another order, dtype and memory: it must get the same token.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
+from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._seed_families import families_are_apart
+from fairdraw.properties._traces import TraceCheck, WrongRow
+from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
+from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
+from fairdraw.strategies._serving import answered
+from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import SamplingNoise
+    from fairdraw.strategies._sampling_traces import SamplingCall
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+_MARGIN = 1e-4
+"""Relative: a token whose score is so much smaller than the best one did not win by rounding."""
+
+
+def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTrace) -> None:
+    """In hundreds of calls of one sampler every token is one that its request's own row and parameters allow.
+
+    Requests come, move and go; batches have every size; dtypes, strides, noise and neighbours change from call to call.
+    Greedy requests have the largest logit, and with given noise the race's winner. The report says which call and row:
+    look for state that an earlier call left, and for sizes and indices at which the kernel changes.
+    """
+    for call in trace.played(sampler.device):
+        given = call.batch.clone()
+        drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
+        seen = answered(draft_tokens if drafts else sample_tokens, sampler, call)
+        tokens = seen.tokens
+        _require_legal(call, tokens)
+        if seen.draft_probs is not None:
+            _require_distributions(call, seen.draft_probs, tokens)
+        _require_greedy(call, tokens, any_largest=Capability.LOWEST_ID_TIES not in sampler.capabilities)
+        if isinstance(call.noise, RaceNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
+            _require_winners(call, call.noise, tokens)
+        _require_intact(call, given)
+
+
+def _wrong(call: SamplingCall, rows: Flags, tokens: Ints, what: str) -> None:
+    """Raise for the first of these rows, in words that name the row's circumstances."""
+    if rows.any():
+        row = int(np.flatnonzero(rows)[0])
+        setting = ", ".join(f"{name} {value}" for name, value in call.setting.items())
+        raise WrongRow(
+            f"row {row} of {len(rows)} got token {tokens[row]}, {what} ({int(rows.sum())} rows of the call; {setting})",
+            call.number,
+            row,
+        )
+
+
+def _require_legal(call: SamplingCall, tokens: Ints) -> None:
+    size = call.batch.vocab_size
+    inside = (tokens >= 0) & (tokens < size)
+    _wrong(call, ~inside, tokens, f"which is no id below {size}")
+    allowed = call.support.allowed[np.arange(len(tokens)), tokens]
+    _wrong(call, call.is_random & ~allowed, tokens, "which its filters and its row rule out")
+
+
+def _require_greedy(call: SamplingCall, tokens: Ints, *, any_largest: bool) -> None:
+    logits = call.batch.logits.float().cpu().numpy()
+    rows = call.batch.is_greedy.cpu().numpy()
+    best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
+    _wrong(
+        call,
+        call.is_odd & ~rows & (tokens != 0),
+        tokens,
+        "and not the documented token 0 of a row without distribution",
+    )
+    is_right = tokens == best
+    if any_largest:
+        is_right |= logits[np.arange(len(tokens)), tokens] == logits[np.arange(len(tokens)), best]
+    _wrong(call, rows & ~is_right, tokens, "though another logit is the largest, and it is greedy")
+
+
+def _require_distributions(
+    call: SamplingCall,
+    said: NDArray[np.float32],  # [batch_size, vocab_size] float32
+    tokens: Ints,
+) -> None:
+    rows = call.is_random & call.support.is_settled
+    kept = np.where(call.support.allowed, call.support.probs, 0.0)
+    right = kept / np.maximum(kept.sum(axis=1, keepdims=True), 1e-300)
+    off = np.abs(said - right) > _MARGIN * right + 1e-6 + call.support.slack
+    _wrong(call, rows & off.any(axis=1), tokens, "and its draft distribution is not what its filters leave")
+
+
+def _require_winners(call: SamplingCall, noise: RaceNoise, tokens: Ints) -> None:
+    rows = call.is_random & call.support.is_settled
+    probs = np.where(call.support.allowed, call.support.probs, 0.0)
+    with np.errstate(over="ignore"):
+        scores = probs / noise.exponentials.cpu().numpy().astype(np.float64)
+    own = scores[np.arange(len(tokens)), tokens]
+    _wrong(call, rows & (own * (1 + _MARGIN) < scores.max(axis=1)), tokens, "which does not win its race")
+
+
+def _require_intact(call: SamplingCall, given: SamplingBatch) -> None:
+    for name, before in given.tensors().items():
+        now = getattr(call.batch, name)
+        if not torch.equal(torch.nan_to_num(now), torch.nan_to_num(before)):
+            raise WrongRow(f"the sampler wrote into {name}, which it is given to read", call.number, 0)
+
+
+# -- asked again ------------------------------------------------------------------------------------------------------
+
+_AT_ONCE = 64
+"""Requests that are asked again together."""
+
+_TILT = 1e-4
+"""By so much a logit over its temperature is lowered, to see whether two tokens were equally good up to rounding."""
+
+
+def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTrace) -> None:
+    """A request with a seed, or with given noise, gets the same token when the same is asked again.
+
+    It is asked in another order, among others, in float32 and in memory of its own, and one request of each call alone.
+    Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call.
+    """
+    rng = bulk_rng("again", trace.seed)
+    for call in trace.played(sampler.device):
+        own = np.zeros(call.batch.batch_size, dtype=bool)
+        own[slice(None) if isinstance(call.noise, RaceNoise) else list(call.noise.request_seeds)] = True
+        own &= call.is_random & call.support.is_settled
+        if own.any():
+            tokens = answered(sample_tokens, sampler, call).tokens
+            order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
+            for rows in (order, order[:1]):
+                _require_same(sampler, call, tokens, rows)
+
+
+def _require_same(sampler: TokenSampler, call: SamplingCall, tokens: Ints, rows: Ints) -> None:
+    again = sample_tokens(sampler, *_asked_again(call, rows)).tokens
+    for row, token in zip(rows.tolist(), again.tolist(), strict=True):
+        if token != tokens[row] and not _is_near_tie(sampler, call, row, int(tokens[row]), token):
+            differs = np.zeros(len(tokens), dtype=bool)
+            differs[row] = True
+            how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
+            _wrong(call, differs, tokens, f"and token {token} when the same is asked again {how}")
+
+
+def _asked_again(call: SamplingCall, rows: Ints) -> tuple[SamplingBatch, SamplingNoise]:
+    batch = call.batch.select(rows.tolist())
+    batch = batch.replace(logits=batch.logits.float().contiguous())
+    if isinstance(call.noise, RaceNoise):
+        return batch, call.noise.select(rows.tolist())
+    seeds = {new: call.noise.request_seeds[old] for new, old in enumerate(rows.tolist())}
+    return batch, SeededNoise(derive_seed("again", call.noise.seed), seeds)
+
+
+def _is_near_tie(sampler: TokenSampler, call: SamplingCall, row: int, first: int, again: int) -> bool:
+    """Whether the two tokens were equally good up to rounding: the one gives way to the other if it is lowered."""
+    batch, noise = _asked_again(call, np.array([row]))
+    lowered = batch.logits.clone()
+    lowered[0, again] -= _TILT * batch.temperature[0]
+    return int(sample_tokens(sampler, batch.replace(logits=lowered), noise).tokens[0]) == first
+
+
+# -- seeds ------------------------------------------------------------------------------------------------------------
+
+_FLAT_SIZE, _SLOW_SIZE, _DRAWS = 8191, 1025, 4
+
+
+def seeds_of_a_family_draw_tokens_of_their_own(sampler: TokenSampler, trace: SamplingTrace) -> None:
+    """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart draw different tokens, and repeat them.
+
+    Each draws four tokens from flat rows over 8191, in consecutive calls. Seeds of samplers with counters differ in any
+    of 64 bits, others in the lower 32, because torch's generator on a CPU takes no more. Suspect a seed kept as a float
+    or in fewer bits, a hash or a remainder, `if seed:`, and a position that does not enter.
+    """
+    size = _SLOW_SIZE if sampler.capabilities.slow else _FLAT_SIZE
+
+    def signatures(seeds: list[int], number: int) -> Ints:  # [num_seeds, 4] int64
+        # In another order seeds are asked under another seed of the call, which must not enter.
+        noise = SeededNoise(derive_seed("families", trace.seed, seeds[0]), dict(enumerate(seeds)))
+        rows, whole = len(seeds), torch.ones(len(seeds), dtype=torch.float32, device=sampler.device)
+        logits, places = whole.new_zeros(rows, size), torch.zeros(rows, dtype=torch.int64, device=sampler.device)
+        first = _DRAWS * (1 + number)
+        batches = [SamplingBatch(logits, whole, None, None, None, places + first + draw) for draw in range(_DRAWS)]
+        return np.stack([sample_tokens(sampler, batch, noise).tokens for batch in batches], axis=1)
+
+    num_bits = 64 if Capability.COUNTER_NOISE in sampler.capabilities else 32
+    families_are_apart(signatures, sampler.capabilities, trace.seed, num_bits=num_bits)
+
+
+def _check(
+    code: str, body: Any, *needs: Capability, one_of: tuple[Capability, ...] = (), is_single: bool = False
+) -> TraceCheck:
+    title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
+    return TraceCheck(
+        code,
+        title,
+        meaning,
+        "sampling",
+        "properties",
+        needs,
+        lambda can: st.nothing(),
+        body,
+        needs_one_of=(one_of,) if one_of else (),
+        trace=trace_for,
+        is_single=is_single,
+    )
+
+
+TRACES = (
+    _check("SAM201", tokens_of_a_serving_trace_are_legal),
+    _check(
+        "SAM202",
+        requests_of_a_serving_trace_repeat,
+        one_of=(Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE),
+    ),
+    _check(
+        "SAM203",
+        seeds_of_a_family_draw_tokens_of_their_own,
+        Capability.SEEDED_NOISE,
+        Capability.REQUEST_SEEDS,
+        is_single=True,
+    ),
+)

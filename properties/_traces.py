@@ -1,0 +1,119 @@
+"""Checks that play serving traces: which traces a profile has, and how a failing one is made small.
+
+A trace is hundreds of calls of one sampler. What failed is looked for in fewer calls and rows: the call alone, then the
+row alone; if the call does not fail alone, it needs some of those before it, and the report says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.budget import BudgetEnded
+from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
+from fairdraw._core.failures import CheckFailure, failed
+from fairdraw.strategies._trace_plans import traces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class WrongRow(CheckFailure):
+    """A failure in one row of one call of a trace; both are numbers."""
+
+    def __init__(self, effect: str, call: int, row: int) -> None:
+        super().__init__(f"in call {call}, {effect}")
+        self.call, self.row = call, row
+
+
+@dataclass(frozen=True)
+class TraceCheck(Check):
+    """A check of whole serving traces; `body(sampler, trace)` raises `WrongRow`.
+
+    Args:
+        trace: From the sampler and the first fields of a trace to the trace.
+        is_single: One short trace will do: the body makes calls of its own.
+    """
+
+    trace: Callable[..., Any] = lambda: None
+    is_single: bool = False
+
+    def run(
+        self,
+        sampler: Any,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: Any = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """Play the traces of `profile`, and make the first that fails small.
+
+        Randomness:
+            Traces follow from (seed, profile, capabilities) alone.
+        """
+        self.begin(sampler, reference, out_of_time)
+        timed, tried = Timed(out_of_time), 0
+        guarded = timed.guarded(sampler)
+        for trace in self._traces(sampler, profile or PROFILES["ci"], seed):
+            try:
+                timed.require_time()
+                self.on_case(guarded, trace)
+            except BudgetEnded:
+                raise timed.ended(tried, "traces") from None
+            except (Exception, SystemExit) as error:
+                timed.failed(trace, error)
+                raise self._smaller(guarded, trace, error, timed, tried + 1) from None
+            tried += 1
+        return tried
+
+    def _traces(self, sampler: Any, profile: Profile, seed: int) -> Iterable[Any]:
+        found = traces(self.trace, sampler, profile, seed)
+        return islice(found, 1) if self.is_single else found
+
+    def _smaller(self, sampler: Any, trace: Any, error: BaseException, timed: Timed, tried: int) -> Exception:
+        """Return the failure of the smallest trace found that fails alike."""
+        found, remarks = (trace, error), []
+        if isinstance(error, WrongRow):
+            try:
+                found = self._fewer_calls(sampler, trace, error)
+                found = self._fewer_rows(sampler, *found)
+            except BudgetEnded:
+                remarks.append("shrinking was cut, as it took long: a shorter trace may fail, too")
+            if len(found[0].calls) > 1:
+                remarks.append(f"call {error.call} alone does not fail: it needs calls before it")
+        return failed(found[1], found[0], tried, tuple(remarks))
+
+    def _failure(self, sampler: Any, trace: Any) -> WrongRow | None:
+        try:
+            self.on_case(sampler, trace)
+        except WrongRow as error:
+            return error
+        except Exception:
+            return None
+        return None
+
+    def _fewer_calls(self, sampler: Any, trace: Any, error: WrongRow) -> tuple[Any, WrongRow]:
+        """Return the trace of the failing call alone; or of the last calls before it, as few as still fail."""
+        last, size = error.call, 1
+        while size <= last:
+            shorter = replace(trace, calls=tuple(range(last - size + 1, last + 1)))
+            if (found := self._failure(sampler, shorter)) is not None:
+                return shorter, found
+            size *= 2
+        whole = replace(trace, calls=tuple(range(last + 1)))
+        return (whole, found) if (found := self._failure(sampler, whole)) is not None else (trace, error)
+
+    def _fewer_rows(self, sampler: Any, trace: Any, error: WrongRow) -> tuple[Any, WrongRow]:
+        """Return the trace whose last call has the failing row alone, or it and some beside it."""
+        for rows in ((error.row,), tuple(range(error.row + 1)), (error.row, error.row + 1)):
+            if trace.calls and not trace.rows:
+                fewer = replace(trace, rows=rows)
+                try:
+                    found = self._failure(sampler, fewer)
+                except IndexError:
+                    continue
+                if found is not None:
+                    return fewer, found
+        return trace, error

@@ -1,0 +1,200 @@
+"""Decisions of serving traces as draws with features: what `_slices` weighs, for the rejection contract.
+
+Each verified draft is a draw (accepted or not, with a known chance), and so is each recovered token (with the residual
+as its distribution), given everything that the sampler was handed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairdraw._core.checks import Stage
+from fairdraw._core.harness import emit
+from fairdraw.protocols import Capability, ExplicitNoise
+from fairdraw.statistical._slice_check import SliceCheck
+from fairdraw.statistical._slices import Event, Slices, TokenKinds
+from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
+from fairdraw.strategies._rejection_traces import read, rejection_trace_for
+from fairdraw.strategies._serving import answered
+from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.strategies._rejection_traces import RejectionCall, RejectionTrace, Verified
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+_CROSSED = (
+    "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "alike", "a row without distribution",
+    "placeholders", "seeded", "new request", "moved request", "place", "number of drafts", "draft distribution",
+    "row modulo 8", "batch size modulo 8", "decision",
+)  # fmt: skip
+"""Features whose levels are looked at two at a time."""
+
+
+def collect(sampler: Any, trace: RejectionTrace, slices: Slices) -> None:  # Any: a rejection sampler
+    """Play a trace, and add what it decided for random requests to `slices`."""
+    rng, past = bulk_rng("ranks", trace.seed), Past()
+    for call in trace.played(sampler.device):
+        if not isinstance(call.noise, ExplicitNoise):  # decisions of given noise are compared by the properties
+            seen = read(call, answered(emit, sampler, call).tokens)
+            slices.add(*_drawn(call, seen, past, rng))
+
+
+def _drawn(
+    call: RejectionCall, seen: Verified, past: Past, rng: np.random.Generator
+) -> tuple[dict[str, Ints], dict[str, Event]]:
+    """Return features and projections of all drafts that were verified, and then of all recovered tokens."""
+    random = (~call.batch.is_greedy.cpu().numpy() & ~call.is_odd)[call.owner]
+    chance, size = call.acceptance(), call.batch.batch_size
+    verified = random & seen.reached & (call.drafts >= 0)
+    spread = rng.random(len(chance))
+    ranks = np.where(seen.accepted, spread * chance, chance + spread * (1 - chance))
+    accepted_eighths = eighths_of(ranks, verified & (chance > 0) & (chance < 1))
+    rejected = np.flatnonzero(random & seen.reached & ~seen.accepted)
+    rejected = rejected[call.has_residual(rejected)] if rejected.size else rejected
+    tokens = np.clip(seen.last[call.owner[rejected]], 0, call.batch.vocab_size - 1)
+    table, kinds = _residual_kinds(call, rejected)
+    token_ranks = table.ranks(kinds, tokens, rng)
+    recovered = np.full((2, size), -1, dtype=np.int64)  # token and eighth of each request
+    recovered[:, call.owner[rejected]] = tokens, eighths_of(token_ranks, np.ones(len(tokens), dtype=bool))
+    first = np.full(size, -1, dtype=np.int64)
+    first[call.owner[call.place == 0]] = accepted_eighths[call.place == 0]
+
+    of_drafts = _events_of_drafts(call, seen, past, chance, accepted_eighths, first)
+    of_tokens = _events_of_tokens(call, past, table, kinds, tokens, token_ranks, rejected, recovered, first)
+    features = _features(call, past)
+    past.remember(call.setting, call.rows.request, {"token": recovered[0], "eighth": recovered[1], "first": first})
+    chosen = np.concatenate([np.flatnonzero(verified), rejected])
+    levels = {name: values[chosen] for name, values in features.items()}
+    levels["decision"] = np.repeat([0, 1], [int(verified.sum()), len(rejected)])
+    judged = {name: Event(one.hit[verified], one.chance[verified]) for name, one in of_drafts.items()}
+    return levels, _side_by_side(judged, of_tokens, int(verified.sum()), len(rejected))
+
+
+def _residual_kinds(call: RejectionCall, rejected: Ints) -> tuple[TokenKinds, Ints]:
+    """Return the residuals of these draft tokens, each different one once, and which one each has."""
+    if not rejected.size:
+        return TokenKinds(np.full((1, call.batch.vocab_size), 1 / call.batch.vocab_size)), rejected
+    one_hot = call.draft_probs is None
+    keys = call.kinds[rejected] * (call.batch.vocab_size + 1) + (call.drafts[rejected] + 1) * one_hot
+    _, first, kinds = np.unique(keys, return_index=True, return_inverse=True)
+    return TokenKinds(call.residuals(rejected[first])), kinds
+
+
+def _events_of_drafts(
+    call: RejectionCall,
+    seen: Verified,
+    past: Past,
+    chance: NDArray[np.float64],
+    eighths: Ints,
+    first: Ints,
+) -> dict[str, Event]:
+    """Return the projections of each draft's acceptance, `[num_tokens]`."""
+    is_first, size = call.place == 0, len(first)
+    found = {"accepted": Event(seen.accepted, np.where((chance < 1e-6) | (chance > 1 - 1e-6), 0.0, chance))}
+    for lag in LAGS:
+        found[f"acceptance like the draft {lag} before"] = same_eighth(eighths, above(eighths, lag))
+        of_request = np.where(is_first, above(first, lag)[call.owner], -1)
+        found[f"acceptance like the request {lag} above"] = same_eighth(eighths, of_request)
+    for name, other in (
+        ("this row in the call before", past.of_row("first", size)),
+        ("this request before", past.of_request("first", call.rows.request)),
+    ):
+        found[f"acceptance like {name}"] = same_eighth(eighths, np.where(is_first, other[call.owner], -1))
+    return found
+
+
+def _events_of_tokens(
+    call: RejectionCall,
+    past: Past,
+    table: TokenKinds,
+    kinds: Ints,
+    tokens: Ints,
+    ranks: NDArray[np.float64],
+    rejected: Ints,
+    recovered: Ints,  # [2, batch_size] int64
+    first: Ints,
+) -> dict[str, Event]:
+    """Return the projections of each recovered token, `[num_rejected]`."""
+    owner, requests, size = call.owner[rejected], call.rows.request, recovered.shape[1]
+    eighths = recovered[1][owner]
+    others = {
+        "the request above": above(recovered[0], 1),
+        "this row in the call before": past.of_row("token", size),
+        "this request before": past.of_request("token", requests),
+    }
+    lagging = {f"the request {lag} above": above(recovered[1], lag) for lag in LAGS} | {
+        "this row in the call before": past.of_row("eighth", size),
+        "this request before": past.of_request("eighth", requests),
+        "its first acceptance": first,
+    }
+    found = table.events(kinds, tokens, ranks)
+    found |= {f"the token of {name}": table.is_token(kinds, tokens, other[owner]) for name, other in others.items()}
+    found |= {f"the eighth of {name}": same_eighth(eighths, other[owner]) for name, other in lagging.items()}
+    return found
+
+
+def _side_by_side(
+    drafts: dict[str, Event], tokens: dict[str, Event], num_drafts: int, num_tokens: int
+) -> dict[str, Event]:
+    """Return one set of projections for both; what a draw does not decide has chance 0 there."""
+
+    def joined(one: Event | None, other: Event | None) -> Event:
+        left = one or Event(np.zeros(num_drafts, dtype=bool), np.zeros(num_drafts))
+        right = other or Event(np.zeros(num_tokens, dtype=bool), np.zeros(num_tokens))
+        return Event(np.concatenate([left.hit, right.hit]), np.concatenate([left.chance, right.chance]))
+
+    names = (*drafts, *tokens)
+    return {name: joined(drafts.get(name), tokens.get(name)) for name in names}
+
+
+def _features(call: RejectionCall, past: Past) -> dict[str, Ints]:
+    """Return the level of every feature of each draft token, `[num_tokens]`."""
+    lengths = np.array(call.batch.num_draft_tokens)
+    of_rows = features_of_rows(call, past, is_odd=call.is_odd)
+    of_rows |= {"no drafts above": above(lengths == 0, 1, 0), "no drafts below": above(lengths == 0, -1, 0)}
+    found = {name: levels[call.owner] for name, levels in of_rows.items()}
+    tokens = np.arange(len(call.owner))
+    return found | {
+        "place": np.minimum(call.place, 130),
+        "number of drafts": lengths[call.owner],
+        "drafts behind": np.minimum(lengths[call.owner] - 1 - call.place, 16),
+        "draft token modulo 8": tokens % 8,
+        "draft token modulo 32": tokens % 32,
+        "draft token modulo 128": tokens % 128,
+        "draft tokens of the call": np.minimum(len(tokens) + 0 * tokens, 4000),
+        "draft distribution": call.variants,
+        "logits": call.logit_rows,
+        "length of the draft's id in bits": np.array([int(one + 1).bit_length() for one in call.drafts.tolist()]),
+        "draft's id modulo 8": call.drafts % 8,
+        "draft again": (above(call.drafts, 1, -2) == call.drafts).astype(np.int64),
+    }
+
+
+SLICES = SliceCheck(
+    "DIST691",
+    "decisions of serving traces follow their distributions in every slice",
+    inspect.cleandoc(
+        """Every draft that hundreds of steps verify is accepted with a known chance, and every recovered token follows
+        a known residual. Each is looked at in many ways: accepted or not, the token's rank, each bit of its id, whether
+        it is the best one, or goes with a neighbour's, an earlier call's, its own acceptance. Each is counted in
+        slices: by batch size, row, place, number of drafts, dtype, strides, seeds, the call before, and pairs.
+
+        The report names the slice and what is too frequent or too rare there. Look for what is different in just that
+        slice: a row counted from another request's beginning, a tile, noise that two places share.
+        """
+    ),
+    "rejection",
+    "statistical",
+    (Capability.TOKEN_VERIFICATION,),
+    trace=rejection_trace_for,
+    collect=collect,
+    crossed=_CROSSED,
+    stage=Stage.INDEPENDENCE,
+)

@@ -1,0 +1,109 @@
+"""Tokens of a serving trace as draws with features: what `_slices` weighs, for the sampling contract."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairdraw._core.checks import Stage
+from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw.protocols import RaceNoise
+from fairdraw.statistical._slice_check import SliceCheck
+from fairdraw.statistical._slices import Event, Slices, TokenKinds
+from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
+from fairdraw.strategies._sampling_traces import trace_for
+from fairdraw.strategies._serving import answered
+from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace
+
+    Ints = NDArray[np.int64]
+
+_CROSSED = (
+    "dtype", "layout", "noise", "filters", "greedy requests", "alike", "a row without distribution", "seeded",
+    "new request", "moved request", "parameters", "logits", "row modulo 8", "batch size modulo 8", "first position",
+)  # fmt: skip
+"""Features whose levels are looked at two at a time."""
+
+
+def collect(sampler: Any, trace: SamplingTrace, slices: Slices) -> None:  # Any: a token sampler
+    """Play a trace, and add what its random rows drew to `slices`."""
+    rng, past = bulk_rng("ranks", trace.seed), Past()
+    for call in trace.played(sampler.device):
+        if not isinstance(call.noise, RaceNoise):  # tokens of given noise are compared exactly, by the properties
+            tokens = answered(sample_tokens, sampler, call).tokens
+            slices.add(*_drawn(call, tokens, past, rng))
+
+
+def _drawn(
+    call: SamplingCall,
+    tokens: Ints,  # [batch_size] int64
+    past: Past,
+    rng: np.random.Generator,
+) -> tuple[dict[str, Ints], dict[str, Event]]:
+    """Return features and projections of the rows that are drawn from a known distribution."""
+    size, requests = call.batch.vocab_size, call.rows.request
+    judged = call.is_random & call.support.is_settled & (tokens >= 0) & (tokens < size)
+    _, first, kinds = np.unique(call.kinds, return_index=True, return_inverse=True)
+    probs = np.where(call.support.allowed[first], call.support.probs[first], 0.0)
+    table = TokenKinds(probs / np.maximum(probs.sum(axis=1, keepdims=True), 1e-300))
+    known = np.clip(tokens, 0, size - 1)
+    ranks = table.ranks(kinds, known, rng)
+    eighths, shown = eighths_of(ranks, judged), np.where(judged, tokens, -1)
+    others = {
+        "the row above": above(shown, 1),
+        "row 0": np.where(np.arange(len(shown)) > 0, shown[0], -1),
+        "this row in the call before": past.of_row("token", len(shown)),
+        "this request before": past.of_request("token", requests),
+    }
+    lagging = {f"the row {lag} above": above(eighths, lag) for lag in LAGS} | {
+        "this row in the call before": past.of_row("eighth", len(shown)),
+        "this request before": past.of_request("eighth", requests),
+    }
+    events = table.events(kinds, known, ranks)
+    events |= {f"the token of {name}": table.is_token(kinds, known, other) for name, other in others.items()}
+    events |= {f"the eighth of {name}": same_eighth(eighths, other) for name, other in lagging.items()}
+    features = _features(call, past)
+    past.remember(call.setting, requests, {"token": shown, "eighth": eighths})
+    return (
+        {name: levels[judged] for name, levels in features.items()},
+        {name: Event(event.hit[judged], event.chance[judged]) for name, event in events.items()},
+    )
+
+
+def _features(call: SamplingCall, past: Past) -> dict[str, Ints]:
+    positions = call.batch.positions.cpu().numpy()
+    return features_of_rows(call, past, is_odd=call.is_odd) | {
+        "parameters": call.parameters,
+        "logits": call.logit_rows,
+        "first position": np.array([int(one).bit_length() for one in positions.tolist()]),
+        "position modulo 8": positions % 8,
+        "same parameters as above": (above(call.parameters, 1) == call.parameters).astype(np.int64),
+    }
+
+
+SLICES = SliceCheck(
+    "DIST791",
+    "tokens of serving traces follow their distributions in every slice",
+    inspect.cleandoc(
+        """Every token that hundreds of calls draw is looked at in many ways: its rank, each bit of its id, whether it
+        is the best one, the token of a neighbour, of the call before or of its request before. Each is counted in
+        slices: by batch size, row, dtype, strides, parameters, position, what stood in the call before, and pairs.
+
+        The report names the slice and what is too frequent or too rare there. Look for what is different in just that
+        slice: a tile, a size at which the kernel changes, a buffer that an earlier call filled.
+        """
+    ),
+    "sampling",
+    "statistical",
+    (),
+    trace=trace_for,
+    collect=collect,
+    crossed=_CROSSED,
+    stage=Stage.INDEPENDENCE,
+)

@@ -1,0 +1,110 @@
+"""The check that looks everywhere: draws of serving traces, every projection, every slice, one decision."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.budget import BudgetEnded, cut_short, guarded
+from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw.statistical._distribution_check import false_fail_rate
+from fairdraw.statistical._slices import Evidence, Slices
+from fairdraw.statistical._trace_draws import word
+from fairdraw.strategies._trace_plans import flat_traces, traces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.statistical._slices import Found
+
+_SHOWN = 3
+"""Slices that a report names."""
+
+
+@dataclass(frozen=True)
+class SliceCheck(DrawnQuestion):
+    """A check of all draws of serving traces, in all slices.
+
+    Args:
+        trace: From the sampler and the first fields of a trace to the trace.
+        collect: Plays a trace and adds its draws: `(sampler, trace, slices)`.
+        crossed: Features that are looked at two at a time.
+        share: Of the run's false-fail rate.
+    """
+
+    trace: Callable[..., Any]
+    collect: Callable[..., Any]
+    crossed: tuple[str, ...] = ()
+    share: float = 1.0
+
+    def evidence(
+        self, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
+    ) -> tuple[Evidence | None, int]:
+        """Return what the traces show, `None` if nothing was drawn, and the number of draws.
+
+        Raises:
+            BudgetEnded: If time is out.
+        """
+        slices, judged = Slices(self.crossed), guarded(sampler, out_of_time)
+        for make in (traces, flat_traces):
+            for trace in make(self.trace, sampler, profile, seed):
+                if out_of_time():
+                    raise BudgetEnded
+                self.collect(judged, trace, slices)
+        return (slices.evidence() if slices.num_draws else None), slices.num_draws
+
+    def run(
+        self,
+        sampler: Any,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: Any = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """Play the traces of `profile`, and weigh what they drew.
+
+        Raises:
+            CapabilityUnsupported, CheckFailure, Inconclusive: As `DistributionCheck.run`.
+
+        Error rates:
+            A correct sampler fails with probability at most `share * false_fail_rate(seed)`.
+        """
+        reason = self.why_not(sampler, reference)
+        if reason is not None:
+            raise CapabilityUnsupported(reason)
+        chosen = profile or PROFILES["ci"]
+        try:
+            evidence, num_draws = self.evidence(sampler, chosen, seed, out_of_time)
+        except BudgetEnded:
+            raise cut_short("the traces were not played to their end") from None
+        threshold = -math.log(self.share * false_fail_rate(seed))
+        if evidence is None or evidence.log_e_value < threshold:
+            return num_draws
+        error: Ended = self._failure(evidence, threshold)
+        error.case, error.tried = self.case(sampler, chosen), num_draws
+        raise error
+
+    def __call__(self, sampler: Any) -> None:
+        """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
+        self.run(sampler, seed=DEFAULT_SEED)
+
+    def _failure(self, evidence: Evidence, threshold: float) -> CheckFailure:
+        first = evidence.found[0]
+        effect = "; ".join(self._words_of(found) for found in evidence.found[:_SHOWN])
+        shown = (
+            f"E = 10^{evidence.log_e_value / math.log(10):.1f} >= threshold 10^{threshold / math.log(10):.1f}, over "
+            f"{evidence.num_slices} slices and {evidence.num_projections} projections"
+        )
+        distance = abs(first.num_hits - first.expected) / max(first.num_draws, 1)
+        return CheckFailure(effect, evidence=shown, distance=distance)
+
+    def _words_of(self, found: Found) -> str:
+        where = ", ".join(f"{name} {word(name, level)}" for name, level in found.slice_of.items())
+        return (
+            f"{found.projection}: {found.num_hits} of {found.num_draws} draws, {found.expected:.1f} expected, "
+            f"where {where}"
+        )

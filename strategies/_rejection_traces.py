@@ -1,0 +1,480 @@
+"""Serving traces of the rejection contract: some hundred verification steps of one sampler, as arrays.
+
+The requests are those of `_serving`; each has some drafts in every call, and a target row and a draft distribution at
+each of its positions. Half of the drafts are drawn from the draft distribution, as an engine's are; the others are what
+seldom is drafted: ids of the target's tail, at the vocabulary's ends, placeholders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.supports import softmax_of_rows
+from fairdraw.protocols import (
+    MAX_SPEC_LEN,
+    PLACEHOLDER_TOKEN_ID,
+    Capability,
+    ExplicitNoise,
+    SeededNoise,
+    SpecDecodeBatch,
+)
+from fairdraw.strategies._arguments import one_of
+from fairdraw.strategies._cases import strided_like
+from fairdraw.strategies._recipe import Recipe
+from fairdraw.strategies._sampling_traces import NUM_ROWS, TEMPERATURES, rows_of_dtypes, spoil
+from fairdraw.strategies._serving import (
+    WALKS,
+    ServedRows,
+    Serving,
+    greedy_requests,
+    mixed_seeds,
+    of_request,
+    settings_of_calls,
+    sizes_of,
+)
+from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import Noise
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+    Numbers = NDArray[np.float64]
+
+_SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
+    "dtype": ("float32", "bfloat16", "float16", "float32"),
+    "layout": ("contiguous", "sliced", "contiguous", "transposed", "huge-stride"),
+    "noise": ("call", "some seeds", "all seeds", "explicit"),
+    "drafts": ("dense", "one-hot"),
+    "lengths": ("equal", "ragged", "ragged", "some none", "long"),
+    "greedy": ("some", "none", "all", "one"),
+    "alike": ("nothing", "nothing", "rows"),
+    "placeholders": (False, False, True),
+    "odd row": ("none", "none", "NaN", "empty"),
+    "slack": (0, 0, 3),
+}
+_NEEDS: dict[tuple[str, Any], Capability] = {
+    ("dtype", "bfloat16"): Capability.HALF_LOGITS,
+    ("dtype", "float16"): Capability.HALF_LOGITS,
+    ("layout", "sliced"): Capability.STRIDED_INPUTS,
+    ("layout", "transposed"): Capability.STRIDED_INPUTS,
+    ("layout", "huge-stride"): Capability.STRIDED_INPUTS,
+    ("noise", "some seeds"): Capability.REQUEST_SEEDS,
+    ("noise", "all seeds"): Capability.REQUEST_SEEDS,
+    ("noise", "explicit"): Capability.EXPLICIT_NOISE,
+    ("drafts", "dense"): Capability.DENSE_DRAFTS,
+    ("drafts", "one-hot"): Capability.ONE_HOT_DRAFTS,
+    ("lengths", "ragged"): Capability.RAGGED,
+    ("lengths", "some none"): Capability.RAGGED,
+    ("lengths", "long"): Capability.RAGGED,
+    ("greedy", "some"): Capability.GREEDY,
+    ("greedy", "all"): Capability.GREEDY,
+    ("greedy", "one"): Capability.GREEDY,
+    ("placeholders", True): Capability.PLACEHOLDER_DRAFTS,
+    ("odd row", "NaN"): Capability.NAN_LOGITS,
+    ("odd row", "empty"): Capability.EMPTY_ROWS,
+    ("slack", 3): Capability.RAGGED,
+}
+
+_USUAL, _MOST_TOKENS = 5, 3000
+"""Drafts of a request in most calls; and of a call in all."""
+
+NUM_VARIANTS = 4
+"""Draft distributions for each target row."""
+
+
+@dataclass(frozen=True)
+class RejectionCall:
+    """One verification step of a trace.
+
+    Args:
+        number: Of the call within its trace, from 0.
+        setting: The call's own features.
+        rows: Who stands where.
+        owner: The request's row of each draft token, and `place` its number among that request's drafts.
+        kinds: Number of each draft token's target row and draft distribution, `variants` of the latter alone.
+        target_probs, draft_probs: In float64, of each kind; no draft distribution (`None`) if drafts are one-hot.
+        is_odd: Requests one of whose target rows holds a NaN, or no token at all.
+    """
+
+    number: int
+    setting: dict[str, Any]
+    batch: SpecDecodeBatch
+    noise: Noise
+    rows: ServedRows
+    owner: Ints  # [num_tokens] int64
+    place: Ints  # [num_tokens] int64
+    kinds: Ints  # [num_tokens] int64
+    logit_rows: Ints  # [num_tokens] int64
+    variants: Ints  # [num_tokens] int64
+    target_probs: Numbers  # [num_kinds, vocab_size] float64
+    draft_probs: Numbers | None  # [num_kinds, vocab_size] float64
+    is_odd: Flags  # [batch_size] bool
+
+    @property
+    def drafts(self) -> Ints:  # [num_tokens] int64
+        """The draft token ids."""
+        return self.batch.draft_token_ids.cpu().numpy().astype(np.int64)
+
+    def acceptance(self) -> Numbers:  # [num_tokens] float64
+        """Return the probability that each draft is accepted, given that those before it were."""
+        drafts, known = self.drafts, np.maximum(self.drafts, 0)
+        target = self.target_probs[self.kinds, known]
+        draft = np.ones_like(target) if self.draft_probs is None else self.draft_probs[self.kinds, known]
+        ratio = np.divide(target, draft, out=np.zeros_like(target), where=draft > 0)
+        return np.where(drafts >= 0, np.minimum(ratio, 1.0), 0.0)
+
+    def residuals(self, tokens: Ints) -> Numbers:  # [len(tokens), vocab_size] float64
+        """Return the distribution of the token that replaces each of these draft tokens (numbers of rows)."""
+        target = self.target_probs[self.kinds[tokens]]
+        if self.draft_probs is None:
+            left, drafts = target.copy(), self.drafts[tokens]
+            rows = np.flatnonzero(drafts >= 0)
+            left[rows, drafts[rows]] = 0.0
+        else:
+            left = np.maximum(target - self.draft_probs[self.kinds[tokens]], 0.0)
+        return np.asarray(left / np.maximum(left.sum(axis=1, keepdims=True), 1e-300))
+
+    def has_residual(self, tokens: Ints) -> Flags:  # [len(tokens)] bool
+        """Return whether a rejection leaves a distribution that is not one of rounding, and that all engines agree on.
+
+        Engines differ where a placeholder has a draft distribution: the residual, or the target (REJ407).
+        """
+        target = self.target_probs[self.kinds[tokens]]
+        if self.draft_probs is None:
+            known = np.maximum(self.drafts[tokens], 0)
+            left = np.where(self.drafts[tokens] < 0, 1.0, 1 - target[np.arange(len(tokens)), known])
+        else:
+            left = np.maximum(target - self.draft_probs[self.kinds[tokens]], 0.0).sum(axis=1)
+            left[self.drafts[tokens] < 0] = 0.0
+        return np.asarray(left > _NOTHING_LEFT)
+
+
+_NOTHING_LEFT = 1e-5
+"""A residual with less mass than that is one of rounding; such rows are not judged."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """An output, read along its drafts.
+
+    Args:
+        num_emitted: Tokens before the trailing placeholders, per request.
+        accepted: Whether each draft was verified and accepted, `reached` whether it was verified at all.
+        last: The token behind the accepted drafts, per request; -1 if there is none.
+    """
+
+    tokens: NDArray[np.int32]  # [batch_size, max_spec_len + 1] int32
+    num_emitted: Ints  # [batch_size] int64
+    num_accepted: Ints  # [batch_size] int64
+    accepted: Flags  # [num_tokens] bool
+    reached: Flags  # [num_tokens] bool
+    last: Ints  # [batch_size] int64
+
+
+def read(call: RejectionCall, tokens: NDArray[np.int32]) -> Verified:
+    """Return what became of each draft: those before the last emitted token were accepted."""
+    width = tokens.shape[1]
+    filled = tokens != PLACEHOLDER_TOKEN_ID
+    num_emitted = np.where(filled.any(axis=1), width - np.argmax(filled[:, ::-1], axis=1), 0)
+    num_accepted = np.maximum(num_emitted - 1, 0)
+    accepted = call.place < num_accepted[call.owner]
+    reached = call.place <= num_accepted[call.owner]
+    rows = np.arange(len(tokens))
+    last = np.where(num_emitted > 0, tokens[rows, np.maximum(num_emitted - 1, 0)], PLACEHOLDER_TOKEN_ID)
+    return Verified(tokens, num_emitted, num_accepted, accepted, reached, last.astype(np.int64))
+
+
+@dataclass(frozen=True, repr=False)
+class RejectionTrace(Recipe):
+    """Calls of one rejection sampler, as data; `played` makes its calls. Fields are those of `SamplingTrace`."""
+
+    seed: int
+    vocab_size: int
+    most_rows: int = 1100
+    walk: str = "edges"
+    without: tuple[str, ...] = ()
+    calls: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("RejectionTrace", "walk", self.walk, WALKS)
+        for name in ("vocab_size", "most_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"RejectionTrace: {name}={getattr(self, name)}, but it must be at least 1. Use 1.")
+
+    def sizes(self) -> list[int]:
+        """Return the batch sizes, call after call."""
+        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
+
+    def played(self, device: str = "cpu") -> Iterator[RejectionCall]:
+        """Yield the calls; each is built when it is asked for."""
+        yield from _Player(self, device).calls()
+
+    def build(self) -> None:
+        """Build the first call; raises what a damaged recipe raises."""
+        next(iter(self.played()))
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> RejectionTrace:  # Any: JSON
+        """Return the trace that `to_json` described."""
+        return RejectionTrace(**{**data, **{name: tuple(data[name]) for name in ("without", "calls", "rows")}})
+
+
+def rejection_trace_for(sampler: Any, *fields: Any, flat: bool = False) -> RejectionTrace:  # Any: of the contract
+    """Return a trace for `sampler`."""
+    return replace(RejectionTrace(*fields), flat=flat)
+
+
+# -- rows of a trace --------------------------------------------------------------------------------------------------
+
+
+_BLENDED = 0.01
+"""Mass that a draft distribution has at least where the target has less; none at a vocabulary of one."""
+
+
+@lru_cache(maxsize=4)
+def _draft_rows(size: int, seed: int) -> NDArray[np.float32]:  # [24 * 4, vocab_size] float32, rows sum to 1
+    """Return the draft distributions: near the target, flat, of another row, and nearly the target itself.
+
+    A rejection must leave something to recover, so a distribution that equals the target gives a hundredth of itself to
+    the least probable token.
+    """
+    rng = bulk_rng("draft rows", size, seed)
+    targets = rows_of_dtypes(size, seed)["float32"].double().numpy()
+    found = []
+    for number, logits in enumerate(targets):
+        near = logits + rng.normal(0, 1, size)
+        flat = np.where(np.isfinite(logits), 0.0, -2.0)
+        other = targets[(number + 5) % NUM_ROWS]
+        found += [near, flat, other, logits]
+    probs, wanted = softmax_of_rows(np.stack(found)), np.repeat(softmax_of_rows(targets), NUM_VARIANTS, axis=0)
+    alike = np.flatnonzero(np.maximum(wanted - probs, 0).sum(axis=1) < _BLENDED)
+    probs[alike] *= 1 - _BLENDED
+    probs[alike, np.argmin(wanted[alike], axis=1)] += _BLENDED
+    return np.asarray(probs, dtype=np.float32)
+
+
+@lru_cache(maxsize=16)
+def _target_probs(size: int, seed: int, dtype: str) -> Numbers:  # [24, vocab_size] float64
+    return softmax_of_rows(rows_of_dtypes(size, seed)[dtype].double().numpy())
+
+
+# -- playing ----------------------------------------------------------------------------------------------------------
+
+
+class _Player:
+    """Builds the calls of one trace."""
+
+    def __init__(self, trace: RejectionTrace, device: str) -> None:
+        self.trace, self.device = trace, device
+        self.settings = settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed)
+        self.salt = np.int64(derive_seed("requests", trace.seed))
+
+    def calls(self) -> Iterator[RejectionCall]:
+        trace = self.trace
+        serving, last = Serving(bulk_rng("serving", trace.seed)), max(trace.calls, default=-1)
+        for number, size in enumerate(trace.sizes()):
+            rows = serving.step(size)
+            if not trace.calls or number in trace.calls:
+                call = self._call(number, rows)
+                yield _selected(call, trace.rows) if trace.rows and number == last else call
+            if number == last:
+                return
+
+    def _of(self, what: int, request: Ints, modulus: int) -> Ints:
+        return of_request(self.salt, what, request, modulus)
+
+    def _lengths(self, how: str, number: int, request: Ints) -> Ints:  # [batch_size] int64
+        """Return the number of drafts of each request; all numbers up to 128 come, call after call."""
+        size, most = len(request), MAX_SPEC_LEN if str(Capability.LONG_DRAFTS) not in self.trace.without else 8
+        usual = max(1, min(_USUAL, _MOST_TOKENS // size))
+        if how == "equal":
+            return np.full(size, 1 + number % usual)
+        own = self._of(16 + number, request, usual + 1)
+        if how == "some none":
+            return np.where(self._of(7, request, 2) == 0, 0, own)
+        if how == "long":
+            own[number % size] = number * 7 % (most + 1)
+        return own
+
+    def _call(self, number: int, rows: ServedRows) -> RejectionCall:
+        setting, request, trace = self.settings[number % len(self.settings)], rows.request, self.trace
+        lengths = self._lengths(setting["lengths"], number, request)
+        if not lengths.any():
+            lengths[-1] = 1
+        owner = np.repeat(np.arange(len(request)), lengths)
+        place = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        row = self._of(1, request[owner] * 131 + place, NUM_ROWS)
+        variant = self._of(2, request[owner] * 131 + place, NUM_VARIANTS)
+        if trace.flat or setting["alike"] == "rows":
+            row[:], variant[:] = (0, 0) if trace.flat else (number % 3, number % NUM_VARIANTS)
+        different, kinds = np.unique(row * NUM_VARIANTS + variant, return_inverse=True)
+        target_probs = _target_probs(trace.vocab_size, trace.seed, setting["dtype"])[different // NUM_VARIANTS]
+        dense = setting["drafts"] == "dense"
+        draft_probs = _draft_rows(trace.vocab_size, trace.seed)[different] if dense else None
+        drafts = self._drafts(setting, number, kinds, target_probs, draft_probs)
+        is_odd = np.zeros(len(request), dtype=bool)
+        if setting["odd row"] != "none" and len(request) > 1:
+            is_odd[owner[number % len(owner)]] = True
+        batch = self._batch(setting, rows, lengths, row, kinds, draft_probs, drafts, owner, is_odd)
+        call = RejectionCall(
+            number,
+            setting,
+            batch,
+            self._noise(setting["noise"], number, rows, len(owner)),
+            rows,
+            owner,
+            place,
+            kinds,
+            row,
+            variant,
+            target_probs,
+            None if draft_probs is None else draft_probs.astype(np.float64),
+            is_odd,
+        )
+        if isinstance(call.noise, ExplicitNoise):
+            _aim(call, call.noise, bulk_rng("aim", trace.seed, number))
+        return call
+
+    def _drafts(
+        self,
+        setting: dict[str, Any],
+        number: int,
+        kinds: Ints,
+        target_probs: Numbers,
+        draft_probs: NDArray[np.float32] | None,
+    ) -> Ints:  # [num_tokens] int64
+        """Return the draft tokens: half of them drawn as a drafter would, half of them unlikely ones."""
+        rng, size = bulk_rng("drafts", self.trace.seed, number), self.trace.vocab_size
+        cumulated = np.cumsum(target_probs if draft_probs is None else draft_probs, axis=1, dtype=np.float64)
+        found = np.empty(len(kinds), dtype=np.int64)
+        uniforms = rng.random(len(kinds)) * cumulated[kinds, -1]
+        for kind in range(len(cumulated)):
+            own = np.flatnonzero(kinds == kind)
+            found[own] = np.searchsorted(cumulated[kind], uniforms[own], side="right")
+        found = np.minimum(found, size - 1)
+        if draft_probs is None:
+            odd = rng.random(len(kinds)) < 0.3
+            ends = np.array([0, size - 1, size // 2, *(rng.integers(size, size=5))])
+            found = np.where(odd, rng.choice(ends, len(kinds)), found)
+        if setting["placeholders"] and size > 1:  # a rejection would leave nothing of the only token
+            found = np.where(rng.random(len(kinds)) < 0.1, PLACEHOLDER_TOKEN_ID, found)
+        return found
+
+    def _batch(
+        self,
+        setting: dict[str, Any],
+        rows: ServedRows,
+        lengths: Ints,
+        row: Ints,
+        kinds: Ints,
+        draft_probs: NDArray[np.float32] | None,
+        drafts: Ints,
+        owner: Ints,
+        is_odd: Flags,
+    ) -> SpecDecodeBatch:
+        logits = rows_of_dtypes(self.trace.vocab_size, self.trace.seed)[setting["dtype"]][torch.from_numpy(row)]
+        for request in np.flatnonzero(is_odd):
+            first = int(np.flatnonzero(owner == request)[0])
+            spoil(logits[first], first, setting["odd row"])
+        is_greedy = greedy_requests(setting["greedy"], self._of(3, rows.request, 4) == 0)
+        # Logits are processed: a temperature says who is greedy, and nothing else.
+        heat = np.array(TEMPERATURES)[self._of(9, rows.request, len(TEMPERATURES))]
+        temperature = np.where(is_greedy, 0.0, heat).astype(np.float32)
+        bonus = self._of(8, rows.request * 1009 + rows.age, self.trace.vocab_size).astype(np.int32)
+        counts = [int(length) for length in lengths]
+        batch = SpecDecodeBatch(
+            draft_token_ids=torch.from_numpy(drafts.astype(np.int32)),
+            num_draft_tokens=counts,
+            cu_num_draft_tokens=torch.from_numpy(np.cumsum(lengths).astype(np.int32)),
+            max_spec_len=min(MAX_SPEC_LEN, max(counts) + setting["slack"]),
+            draft_probs=None if draft_probs is None else torch.from_numpy(draft_probs[kinds]),
+            target_logits=strided_like(logits, setting["layout"]),
+            bonus_token_ids=torch.from_numpy(bonus)[:, None],
+            temperature=torch.from_numpy(temperature),
+        )
+        return batch if self.device == "cpu" else batch.to(self.device)
+
+    def _noise(self, how: str, number: int, rows: ServedRows, num_tokens: int) -> Noise:
+        if how == "explicit":
+            rng = bulk_rng("numbers", self.trace.seed, number)
+            shape = (len(rows.request), self.trace.vocab_size)
+            raced = np.maximum(rng.standard_exponential(shape, dtype=np.float32), np.float32(2.0**-25))
+            uniforms = torch.from_numpy(rng.random(num_tokens))
+            return ExplicitNoise(uniforms.to(self.device), torch.from_numpy(raced).to(self.device))
+        own: dict[int, int] = {}
+        if how != "call":
+            call = np.full_like(rows.request, number + 1)
+            seeds = mixed_seeds(rows.request, call, np.full_like(rows.request, self.salt)).tolist()
+            has_seed = (self._of(6, rows.request, 2) == 0) | (how == "all seeds")
+            own = {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
+        return SeededNoise(derive_seed("call", self.trace.seed, number), own)
+
+
+_AIMED = 2.0**-100
+"""An exponential with which a token wins its race, however small its probability is."""
+_BESIDE = 3e-4
+"""Relative: so near to a ratio, a uniform still decides clearly."""
+
+
+def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
+    """Move half of the uniforms beside the ratios that they decide on, and half of the races to residuals' edges."""
+    chance, how = call.acceptance(), rng.integers(8, size=len(call.owner))
+    least, most = 2.0**-53, 1 - 2.0**-53
+    beside = {
+        0: np.maximum(chance * (1 - _BESIDE), least),
+        1: np.clip(chance * (1 + _BESIDE), least, most),
+        2: np.full(len(chance), least),
+    }
+    uniforms = noise.uniforms.cpu().numpy().copy()
+    for which, values in beside.items():
+        uniforms[how == which] = values[how == which]
+    noise.uniforms.copy_(torch.from_numpy(uniforms))
+    firsts = np.flatnonzero(call.place == 0)
+    residuals = call.residuals(firsts)
+    rarest = np.argmin(np.where(residuals > 0, residuals, np.inf), axis=1)
+    drafted = np.maximum(call.drafts[firsts], 0)
+    any_token = rng.integers(residuals.shape[1], size=len(firsts))
+    aim = rng.integers(6, size=len(firsts))
+    for which, tokens in enumerate((rarest, drafted, any_token)):
+        rows = aim == which
+        owners, ids = torch.from_numpy(call.owner[firsts][rows]), torch.from_numpy(tokens[rows].astype(np.int64))
+        noise.exponentials[owners, ids] = _AIMED
+
+
+def _selected(call: RejectionCall, rows: Sequence[int]) -> RejectionCall:
+    """Return the call with these requests alone."""
+    tokens = call.batch.token_rows(rows).cpu().numpy()
+    batch = call.batch.select(rows)
+    noise: Noise
+    if isinstance(call.noise, ExplicitNoise):
+        noise = call.noise.select(call.batch, rows)
+    else:
+        own = call.noise.request_seeds
+        noise = SeededNoise(call.noise.seed, {new: own[old] for new, old in enumerate(rows) if old in own})
+    index = np.array(rows)
+    lengths = np.array(batch.num_draft_tokens)
+    return replace(
+        call,
+        batch=batch,
+        noise=noise,
+        rows=call.rows.taken(index),
+        owner=np.repeat(np.arange(len(rows)), lengths),
+        place=call.place[tokens],
+        kinds=call.kinds[tokens],
+        logit_rows=call.logit_rows[tokens],
+        variants=call.variants[tokens],
+        is_odd=call.is_odd[index],
+    )

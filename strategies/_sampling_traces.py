@@ -1,0 +1,429 @@
+"""Serving traces of the sampling contract: some hundred calls of one sampler, as arrays.
+
+Requests keep their parameters, seeds and rows while they come, move, wait and go (`_serving`). Each call has a setting
+of its own: dtype, strides, noise, which filters are given, how many requests are greedy; every pair of settings occurs.
+What a row may draw is in a table of supports, which is computed once for each kind of row that a trace has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
+from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SeededNoise, filter_policy
+from fairdraw.strategies._arguments import one_of
+from fairdraw.strategies._cases import strided_like
+from fairdraw.strategies._covering import covering_settings
+from fairdraw.strategies._recipe import Recipe
+from fairdraw.strategies._serving import (
+    WALKS,
+    ServedRows,
+    Serving,
+    greedy_requests,
+    mixed_seeds,
+    of_request,
+    settings_of_calls,
+    sizes_of,
+)
+from fairdraw.strategies.rows import bulk_rng, target_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import SamplingNoise
+
+    Ints = NDArray[np.int64]
+
+_KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
+_MASKS = ("none", "residue", "few", "low", "high")
+"""What is left of a row: all of it, one residue class of the ids, the ends, the lower or the upper half."""
+
+TEMPERATURES = (1.0, 0.7, 1.3, 2.0, 0.2, 9.0, 1.0, 2e-5, 1e-4, 0.999, 1.001, 100.0)
+_TOP_PS = (0.9, 0.5, 0.1, 0.99, 1e-6, 1e-4, 0.9999, 1 - 2.0**-24)
+_MIN_PS = (0.05, 0.5, 1.0, 1e-6, 0.2, 1e-4, 0.999)
+_STARTS = (0, 2**15, 2**16, 2**20, 2**24, 2**31, 2**32, 2**40)
+"""Positions near which requests begin: numbers that fewer bits cannot count beyond."""
+
+_SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
+    "dtype": ("float32", "bfloat16", "float16", "float32"),
+    "layout": ("contiguous", "sliced", "contiguous", "transposed", "huge-stride"),
+    "noise": ("call", "some seeds", "all seeds", "explicit"),
+    "filters": ("all", "none", "top_k", "top_p", "min_p", "top_k top_p"),
+    "greedy": ("some", "none", "all", "one"),
+    "alike": ("nothing", "nothing", "rows and parameters", "parameters", "rows"),
+    "odd row": ("none", "none", "NaN", "empty"),
+}
+_NEEDS = {
+    ("dtype", "bfloat16"): Capability.HALF_LOGITS,
+    ("dtype", "float16"): Capability.HALF_LOGITS,
+    ("layout", "sliced"): Capability.STRIDED_INPUTS,
+    ("layout", "transposed"): Capability.STRIDED_INPUTS,
+    ("layout", "huge-stride"): Capability.STRIDED_INPUTS,
+    ("noise", "some seeds"): Capability.REQUEST_SEEDS,
+    ("noise", "all seeds"): Capability.REQUEST_SEEDS,
+    ("noise", "explicit"): Capability.EXPLICIT_NOISE,
+    ("greedy", "some"): Capability.GREEDY,
+    ("greedy", "all"): Capability.GREEDY,
+    ("greedy", "one"): Capability.GREEDY,
+    ("odd row", "NaN"): Capability.NAN_LOGITS,
+    ("odd row", "empty"): Capability.EMPTY_ROWS,
+}
+_FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+
+
+@dataclass(frozen=True)
+class SamplingCall:
+    """One call of a trace.
+
+    Args:
+        number: Of the call within its trace, from 0.
+        setting: The call's own features, a word or flag each.
+        rows: Who stands where.
+        support: What each random row may draw; rows of greedy requests and of NaN mean nothing there.
+        kinds: Number of each row's distribution: rows of one number have one.
+        logit_rows: Number of each row's logits among those of the trace.
+        is_odd: Rows that hold a NaN, or no token at all.
+    """
+
+    number: int
+    setting: dict[str, Any]
+    batch: SamplingBatch
+    noise: SamplingNoise
+    rows: ServedRows
+    support: Support
+    kinds: Ints  # [batch_size] int64
+    logit_rows: Ints  # [batch_size] int64
+    parameters: Ints  # [batch_size] int64
+    is_odd: NDArray[np.bool_]  # [batch_size] bool
+
+    @property
+    def is_random(self) -> NDArray[np.bool_]:  # [batch_size] bool
+        """Whether the row's token is drawn from a distribution."""
+        greedy = self.batch.is_greedy.cpu().numpy()
+        return np.asarray(~greedy & ~self.is_odd & self.support.is_distribution)
+
+
+@dataclass(frozen=True, repr=False)
+class SamplingTrace(Recipe):
+    """Calls of one token sampler, as data; `played` makes its calls.
+
+    Args:
+        walk: Which batch sizes (`WALKS`), up to `most_rows`.
+        without: Capabilities that it must do without.
+        calls: Those that are made, by number; all of them if empty.
+        rows: Rows of the last of these calls; all of them if empty.
+        flat: Every row gives every token the same probability, without parameters.
+        by_position: Seeds of requests stay from call to call, as samplers with counters draw by (seed, position).
+
+    Raises:
+        ValueError: If a size is below 1, or the walk is unknown.
+    """
+
+    seed: int
+    vocab_size: int
+    most_rows: int = 1100
+    walk: str = "edges"
+    without: tuple[str, ...] = ()
+    calls: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    flat: bool = False
+    by_position: bool = False
+    filters: FilterPolicy = field(default_factory=FilterPolicy)
+
+    def __post_init__(self) -> None:
+        one_of("SamplingTrace", "walk", self.walk, WALKS)
+        for name in ("vocab_size", "most_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"SamplingTrace: {name}={getattr(self, name)}, but it must be at least 1. Use 1.")
+
+    def sizes(self) -> list[int]:
+        """Return the batch sizes, call after call."""
+        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
+
+    def played(self, device: str = "cpu") -> Iterator[SamplingCall]:
+        """Yield the calls; each is built when it is asked for."""
+        yield from _Player(self, device).calls()
+
+    def build(self) -> None:
+        """Build the first call; raises what a damaged recipe raises."""
+        next(iter(self.played()))
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> SamplingTrace:  # Any: JSON
+        """Return the trace that `to_json` described."""
+        tuples = {name: tuple(data[name]) for name in ("without", "calls", "rows")}
+        policy = FilterPolicy(**{**data["filters"], "order": tuple(data["filters"]["order"])})
+        return SamplingTrace(**{**data, **tuples, "filters": policy})
+
+
+def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace:  # Any: a token sampler; a trace's
+    """Return a trace for `sampler`: under its policy, with seeds that stay if it draws by (seed, position)."""
+    by_position = Capability.COUNTER_NOISE in sampler.capabilities
+    return replace(SamplingTrace(*fields), flat=flat, by_position=by_position, filters=filter_policy(sampler))
+
+
+# -- rows and parameters of a trace -----------------------------------------------------------------------------------
+
+
+def _row(number: int, size: int, seed: int) -> NDArray[np.float32]:  # [vocab_size] float32
+    """Return one of a trace's rows: a kind of logits, and a mask that tells it from its neighbours."""
+    kind, mask = _KINDS[number % len(_KINDS)], _MASKS[number // 2 % len(_MASKS)]
+    row = target_row(kind, size, derive_seed("trace row", seed, number)).copy()
+    if number == 0:
+        mask = "none"
+    ids = np.arange(size)
+    keep = {
+        "none": ids >= 0,
+        "residue": ids % (2 + number % 5) == number % (2 + number % 5) % size,
+        "few": np.isin(ids, (0, size - 1, size // 2 + number % 3)),
+        "low": ids < (size + 1) // 2,
+        "high": ids >= size // 2,
+    }[mask]
+    masked = np.where(keep, row, -np.inf)
+    return np.asarray(masked if np.isfinite(masked).any() else row, dtype=np.float32)
+
+
+NUM_ROWS = 24
+
+
+@lru_cache(maxsize=4)
+def rows_of_dtypes(size: int, seed: int) -> dict[str, torch.Tensor]:
+    """Return the rows of a trace as each dtype holds them, `[24, vocab_size]`."""
+    exact = torch.from_numpy(np.stack([_row(number, size, seed) for number in range(NUM_ROWS)]))
+    return {name: exact.to(getattr(torch, name)) for name in ("float32", "bfloat16", "float16")}
+
+
+def spoil(row: torch.Tensor, place: int, how: str) -> None:  # row: [vocab_size] float, written
+    """Leave a row of logits without a distribution: one `NaN`, or `empty`."""
+    if how == "empty":
+        row.fill_(-torch.inf)
+    else:
+        row[place % row.numel()] = torch.nan
+
+
+def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, NDArray[Any]]:  # [num_sets] each
+    """Return the sets of parameters that requests have: every pair of values occurs. The first set has none."""
+    off = {"temperature": 1, "top_k": size, "top_p": 1, "min_p": 0}
+    values = {
+        "temperature": TEMPERATURES,
+        "top_k": tuple(min(k, size) for k in (1, 2, 5, max(1, size // 2), max(1, size - 1), 50, size, size)),
+        "top_p": (*_TOP_PS, 1, 1),
+        "min_p": (*_MIN_PS, 0, 0),
+    }
+    for name, need in _FILTER_NEEDS.items():
+        if str(need) in without:
+            values[name] = (off[name],)
+    sets = [off, *covering_settings(values, 2, seed % 8)]
+    return {
+        name: np.array([one[name] for one in sets], dtype=np.int64 if name == "top_k" else np.float32) for name in off
+    }
+
+
+# -- playing ----------------------------------------------------------------------------------------------------------
+
+
+class _Player:
+    """Builds the calls of one trace."""
+
+    def __init__(self, trace: SamplingTrace, device: str) -> None:
+        self.trace, self.device = trace, device
+        self.rows = rows_of_dtypes(trace.vocab_size, trace.seed)
+        self.sets = _parameter_sets(trace.vocab_size, trace.seed, trace.without)
+        self.num_sets = len(self.sets["temperature"])
+        self.settings = settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed)
+        self.salt = np.int64(derive_seed("requests", trace.seed))
+        self.table = _Supports(self)
+
+    def calls(self) -> Iterator[SamplingCall]:
+        trace = self.trace
+        serving, last = Serving(bulk_rng("serving", trace.seed)), max(trace.calls, default=-1)
+        for number, size in enumerate(trace.sizes()):
+            rows = serving.step(size)
+            if not trace.calls or number in trace.calls:
+                call = self._call(number, rows)
+                yield _selected(call, trace.rows) if trace.rows and number == last else call
+            if number == last:
+                return
+
+    def _of(self, what: int, request: Ints, modulus: int) -> Ints:
+        return of_request(self.salt, what, request, modulus)
+
+    def _call(self, number: int, rows: ServedRows) -> SamplingCall:
+        setting, request = self.settings[number % len(self.settings)], rows.request
+        row, parameters = self._of(1, request, NUM_ROWS), self._of(2, request, self.num_sets)
+        if self.trace.flat or "rows" in setting["alike"]:
+            row[:] = 0 if self.trace.flat else number % 3
+        if self.trace.flat or "parameters" in setting["alike"]:
+            parameters[:] = 0 if self.trace.flat else number % self.num_sets
+        given = setting["filters"].split() if setting["filters"] != "all" else list(_FILTER_NEEDS)
+        given = [name for name in given if name in _FILTER_NEEDS and str(_FILTER_NEEDS[name]) not in self.trace.without]
+        is_greedy = greedy_requests(setting["greedy"], self._of(3, request, 4) == 0)
+        is_odd = np.zeros(len(request), dtype=bool)
+        is_odd[number % len(request)] = setting["odd row"] != "none" and len(request) > 1
+        kinds, support = self.table.of(setting["dtype"], row, parameters, given)
+        return SamplingCall(
+            number,
+            setting,
+            self._batch(setting, rows, row, parameters, given, is_greedy, is_odd),
+            self._noise(setting["noise"], number, rows, support),
+            rows,
+            support,
+            kinds,
+            row,
+            parameters,
+            is_odd,
+        )
+
+    def _batch(
+        self,
+        setting: dict[str, Any],
+        rows: ServedRows,
+        row: Ints,
+        parameters: Ints,
+        given: Sequence[str],
+        is_greedy: NDArray[np.bool_],
+        is_odd: NDArray[np.bool_],
+    ) -> SamplingBatch:
+        logits = self.rows[setting["dtype"]][torch.from_numpy(row)]
+        for place in np.flatnonzero(is_odd):
+            spoil(logits[place], int(place), setting["odd row"])
+        temperature = np.where(is_greedy, np.float32(0), self.sets["temperature"][parameters])
+        start = np.array(_STARTS)[self._of(4, rows.request, len(_STARTS))]
+        positions = np.maximum(0, start - 3) + self._of(5, rows.request, 5) + rows.age
+        types = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
+        filters = {
+            name: torch.from_numpy(self.sets[name][parameters]).to(dtype) if name in given else None
+            for name, dtype in types.items()
+        }
+        batch = SamplingBatch(
+            logits=strided_like(logits, setting["layout"]),
+            temperature=torch.from_numpy(temperature),
+            positions=torch.from_numpy(positions),
+            **filters,  # type: ignore[arg-type]  # three tensors or None
+        )
+        return batch if self.device == "cpu" else batch.to(self.device)
+
+    def _noise(self, how: str, number: int, rows: ServedRows, support: Support) -> SamplingNoise:
+        if how == "explicit":
+            rng = bulk_rng("exponentials", self.trace.seed, number)
+            shape = (len(rows.request), self.trace.vocab_size)
+            drawn = np.maximum(rng.standard_exponential(shape, dtype=np.float32), np.float32(2.0**-25))
+            _aim(drawn, support, rng)
+            return RaceNoise(torch.from_numpy(drawn).to(self.device))
+        own: dict[int, int] = {}
+        if how != "call":
+            call = np.full_like(rows.request, 0 if self.trace.by_position else number + 1)
+            seeds = mixed_seeds(rows.request, call, np.full_like(rows.request, self.salt)).tolist()
+            has_seed = (self._of(6, rows.request, 2) == 0) | (how == "all seeds")
+            own = {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
+        return SeededNoise(derive_seed("call", self.trace.seed, number), own)
+
+
+_AIMED = np.float32(2.0**-100)
+"""An exponential with which a token wins its race, however small its probability is."""
+
+
+def _aim(
+    exponentials: NDArray[np.float32],  # [batch_size, vocab_size] float32, written
+    support: Support,
+    rng: np.random.Generator,
+) -> None:
+    """Aim half of the rows at the edges of their supports: the least token that is kept, the best that is not, any."""
+    least = np.argmin(np.where(support.required, support.probs, np.inf), axis=1)
+    best_outside = np.argmax(np.where(support.allowed, -1.0, support.probs), axis=1)
+    any_token = rng.integers(exponentials.shape[1], size=len(exponentials))
+    aim = rng.integers(6, size=len(exponentials))
+    for which, tokens in enumerate((least, best_outside, any_token)):
+        rows = np.flatnonzero(aim == which)
+        exponentials[rows, tokens[rows]] = _AIMED
+
+
+class _Supports:
+    """What the rows of a trace may draw: computed once for each (dtype, row, parameters, filters given)."""
+
+    def __init__(self, player: _Player) -> None:
+        self._player = player
+        self._places: dict[int, int] = {}
+        self._blocks: list[Support] = []
+        self._whole: Support | None = None
+
+    def of(self, dtype: str, row: Ints, parameters: Ints, given: Sequence[str]) -> tuple[Ints, Support]:
+        """Return the number of each row's kind, and the supports, in the order of the rows."""
+        mask = sum(1 << place for place, name in enumerate(_FILTER_NEEDS) if name in given)
+        half = ("float32", "bfloat16", "float16").index(dtype)
+        keys = ((half * 8 + mask) * NUM_ROWS + row) * self._player.num_sets + parameters
+        different, first, places = np.unique(keys, return_index=True, return_inverse=True)
+        missing = [place for place, key in enumerate(different.tolist()) if key not in self._places]
+        if missing:
+            self._compute(dtype, row[first[missing]], parameters[first[missing]], given, different[missing].tolist())
+        kinds = np.array([self._places[key] for key in different.tolist()])[places]
+        assert self._whole is not None, "there is a row"
+        return kinds, _rows_of(self._whole, kinds)
+
+    def _compute(self, dtype: str, row: Ints, parameters: Ints, given: Sequence[str], keys: list[int]) -> None:
+        player, size = self._player, self._player.trace.vocab_size
+        off = {"top_k": size, "top_p": 1.0, "min_p": 0.0}
+        filters = {
+            name: player.sets[name][parameters] if name in given else np.full(len(row), off[name]) for name in off
+        }
+        asked = Parameters(
+            player.sets["temperature"][parameters],
+            filters["top_k"].astype(np.int64),
+            filters["top_p"].astype(np.float64),
+            filters["min_p"].astype(np.float64),
+        )
+        logits = player.rows[dtype][torch.from_numpy(row)].float().numpy()
+        block = supports_of_rows(logits, asked, player.trace.filters, _slack(player.trace, logits, asked))
+        self._places |= {key: len(self._places) + place for place, key in enumerate(keys)}
+        self._blocks.append(block)
+        self._whole = _joined(self._blocks)
+        self._blocks = [self._whole]
+
+
+def _slack(trace: SamplingTrace, logits: NDArray[np.float32], asked: Parameters) -> Any:  # 0.0, or [num_rows, 1]
+    """Return how far a sampler with formulas of its own may move each row's probabilities, relative."""
+    if str(Capability.REFERENCE_ROUNDING) not in trace.without:
+        return np.zeros((len(logits), 1))
+    largest = np.abs(np.where(np.isfinite(logits), logits, 0)).max(axis=1) / np.minimum(1, asked.temperature)
+    slack: NDArray[np.float64] = log_error(largest.astype(np.float64))[:, None]
+    return slack
+
+
+def _joined(blocks: list[Support]) -> Support:
+    parts = ("required", "allowed", "probs", "is_distribution", "slack")
+    return Support(*(np.concatenate([getattr(block, part) for block in blocks]) for part in parts))
+
+
+def _rows_of(support: Support, rows: Any) -> Support:  # Any: an index
+    parts = ("required", "allowed", "probs", "is_distribution", "slack")
+    return Support(*(getattr(support, part)[rows] for part in parts))
+
+
+def _selected(call: SamplingCall, rows: Sequence[int]) -> SamplingCall:
+    """Return the call with these rows alone."""
+    index = np.array(rows)
+    noise: SamplingNoise
+    if isinstance(call.noise, RaceNoise):
+        noise = call.noise.select(rows)
+    else:
+        own = call.noise.request_seeds
+        noise = SeededNoise(call.noise.seed, {new: own[old] for new, old in enumerate(rows) if old in own})
+    return replace(
+        call,
+        batch=call.batch.select(rows),
+        noise=noise,
+        rows=call.rows.taken(index),
+        support=_rows_of(call.support, index),
+        kinds=call.kinds[index],
+        logit_rows=call.logit_rows[index],
+        parameters=call.parameters[index],
+        is_odd=call.is_odd[index],
+    )

@@ -1,0 +1,102 @@
+"""Which serving traces a profile plays: sizes of batches at one vocabulary, then vocabularies in small batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Capability
+from fairdraw.strategies._serving import vocabulary_walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairdraw._core.checks import Profile
+    from fairdraw.protocols import Capabilities
+
+CORE_VOCABULARY = 64
+"""Small enough for a million rows a minute, and wide enough for every shape of row."""
+
+_MOST_VOCABULARY = 2**17 + 1
+_WIDE = 2**14
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The traces of one profile.
+
+    Args:
+        walk: Of batch sizes at the core's vocabulary.
+        num_traces: There.
+        num_vocabularies: Others, of which the wide ones come in turn; each has a trace of three calls.
+    """
+
+    walk: str
+    most_rows: int
+    num_traces: int
+    num_vocabularies: int
+
+
+_PLANS = {
+    "smoke": Plan("edges", 1100, 1, 16),
+    "ci": Plan("every", 1100, 1, 110),
+    "nightly": Plan("every", 1100, 20, 110),
+}
+_SLOW_PLAN = Plan("edges", 33, 1, 6)
+
+
+def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> Iterator[Any]:
+    """Yield the traces of a run: sizes of batches at one vocabulary, then vocabularies in small batches.
+
+    Args:
+        make: From the sampler and the first fields of a trace to the trace.
+    """
+    can = sampler.capabilities
+    plan = _SLOW_PLAN if can.slow else _PLANS.get(profile.name, _PLANS["ci"])
+    without = tuple(sorted(map(str, can.unsupported)))
+    num_traces = max(1, round(plan.num_traces * profile.scale))
+    walk = plan.walk if profile.scale == 1 else "edges"
+    for number in range(num_traces):
+        own = derive_seed("trace", seed, number) % 2**20
+        yield make(sampler, own, CORE_VOCABULARY, plan.most_rows, walk, without)
+    for number, size in enumerate(_vocabularies(can, max(2, round(plan.num_vocabularies * profile.scale)), seed)):
+        rows = 9 if size < _WIDE else 6
+        yield make(sampler, derive_seed("vocabulary", seed, number) % 2**20, size, rows, "few", without)
+
+
+def _vocabularies(can: Capabilities, number: int, seed: int) -> list[int]:
+    """Return some vocabularies of the walk; another seed starts elsewhere."""
+    most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can and not can.slow else 1025
+    sizes = vocabulary_walk(most)
+    if number >= len(sizes):
+        return sizes
+    start, step = seed % len(sizes), len(sizes) / number
+    return [sizes[(start + round(place * step)) % len(sizes)] for place in range(number)]
+
+
+@dataclass(frozen=True)
+class FlatPlan:
+    """A trace of flat rows, in which a wrong token is rare: at its vocabulary, up to so many rows."""
+
+    vocab_size: int
+    most_rows: int
+    walk: str
+
+
+_FLAT = {
+    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(16_411, 128, "edges"), FlatPlan(33_000, 40, "edges")),
+    "ci": (FlatPlan(8191, 100, "every"), FlatPlan(33_000, 60, "every"), FlatPlan(131_073, 40, "edges")),
+    "nightly": (FlatPlan(8191, 300, "every"), FlatPlan(33_000, 200, "every"), FlatPlan(131_073, 100, "every")),
+}
+_SLOW_FLAT = (FlatPlan(1025, 33, "edges"),)
+
+
+def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> Iterator[Any]:
+    """Yield the traces of flat rows of a run: one draw in thousands that is another shows, and so does any lane."""
+    can = sampler.capabilities
+    plans = _SLOW_FLAT if can.slow else _FLAT.get(profile.name, _FLAT["ci"])
+    most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can else 1025
+    for number, plan in enumerate(plans):
+        size, own = min(plan.vocab_size, most), derive_seed("flat", seed, number) % 2**20
+        yield make(sampler, own, size, plan.most_rows, plan.walk, tuple(sorted(map(str, can.unsupported))), flat=True)
