@@ -102,8 +102,8 @@ class _Plan(LaunchPlan):
         self.folds = cdiv(step.batch_size, LONGEST_SIDE)
         self.bytes_per_logit, vocab_size = step.logits.element_size(), step.vocab_size
         self.num_tiles = cdiv(vocab_size, TILE_SIZE)
-        strides = step.logits.stride(0), 0 if draft is None else draft.stride(0)
-        self.aligned = all(stride % 16 == 0 for stride in (vocab_size, *strides))
+        logits_stride, draft_stride = step.logits.stride(0), 0 if draft is None else draft.stride(0)
+        self.aligned = all(stride % 16 == 0 for stride in (vocab_size, logits_stride, draft_stride))
         self.num_blocks = cdiv(self.num_tiles, WARPS)
         self.strip = _strip(step.num_tokens * self.measured_rows * self.num_blocks, MEASURE_STRIPS)
         self.eager = step.workspace is not None
@@ -115,8 +115,8 @@ class _Plan(LaunchPlan):
             "num_tokens": self.num_tokens,
             "folds": 0 if self.ragged else self.folds,
             "vocab_size": vocab_size,
-            "logits_stride": strides[0],
-            "draft_stride": strides[1],
+            "logits_stride": logits_stride,
+            "draft_stride": draft_stride,
             "num_tiles": self.num_tiles,
             "row_words": self.row_words,
             "max_spec_len": self.max_spec_len,
