@@ -341,7 +341,7 @@ def _penalties(inputs: StepInputs) -> Any:  # Any: as above
     return named.Penalties(*factors, counts, prompt, counts.stride(0), prompt.stride(0))
 
 
-def _batch(inputs: StepInputs) -> tuple[tuple[Tensor | None, ...], tuple[int, ...]]:
+def _batch(inputs: StepInputs) -> tuple[tuple[Tensor | None, ...], tuple[int, ...]]:  # [...] any, each
     """Return tensors that are new at every step, and from where to where their rows are."""
     logits, grammar, logsumexp = inputs.logits, inputs.grammar_mask, inputs.draft_logsumexp
     dense = inputs.draft_probs if inputs.draft_logits is None else inputs.draft_logits
