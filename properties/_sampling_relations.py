@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,25 +17,17 @@ from fairdraw.properties._sampling_asserts import (
     broken,
     call,
     check,
-    comparable_rows,
     covered_rows,
     ordinary,
-    pick,
     requests_of,
     same_tokens,
-    selected_noise,
     slack_of,
     varied,
 )
 from fairdraw.protocols import Capability, SeededNoise, TokenSampler
-from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from hypothesis import strategies as st
-
     from fairdraw._oracles.sampling import Request
     from fairdraw.protocols import Capabilities
     from fairdraw.strategies.sampling import SamplingCase
@@ -172,62 +163,6 @@ def greedy_requests_see_small_differences(sampler: TokenSampler, case: SamplingC
     same_tokens(np.array(best), seen.tokens, "the only largest logit")
 
 
-def _lively(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:  # Any: of sampling_cases
-    """Many tokens that compete, under noise that is not the same for all: a change of any parameter changes tokens."""
-    shared = {"explicit": True, "min_requests": 2, "exponentials": ("random", "coarse", "tiny", "huge")}
-    many = {"min_vocab_size": 31, "filters": (), "greedy": False, "logits": ("normal", "zipf", "half")}
-    return ordinary(can, **{**shared, **many, **narrow})
-
-
-def _several(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
-    return _lively(can) | _lively(can, min_vocab_size=2, filters=None, greedy=None, logits=None)
-
-
-@check("SAM131", _several, needs=EXPLICIT)
-def tokens_do_not_depend_on_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A request alone gets the same token as in its batch, with the same noise.
-
-    Otherwise text changes with the load of the server, and cannot be reproduced.
-    """
-    batch, noise, together = call(sampler, case)
-    request = pick(case, range(batch.batch_size))
-    alone = sample_tokens(sampler, batch.select([request]), noise.select([request]))
-    rows = [0] if request in comparable_rows(sampler, batch) else []
-    same_tokens(alone.tokens, together.tokens[[request]], f"request {request} beside other requests", rows)
-
-
-@check("SAM132", _several, needs=EXPLICIT)
-def permuted_requests_get_permuted_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Requests in another order get the same tokens in that order.
-
-    A result that depends on the place in the batch comes from noise or parameters that are read by another row number.
-    """
-    batch, noise, seen = call(sampler, case)
-    order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
-    permuted = sample_tokens(sampler, batch.select(order), noise.select(order))
-    comparable = set(comparable_rows(sampler, batch))
-    rows = [new for new, old in enumerate(order) if old in comparable]
-    same_tokens(seen.tokens[order], permuted.tokens, f"in the order {order}", rows)
-
-
-@check("SAM133", _lively, needs=EXPLICIT)
-def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Other logits, filters, temperature and noise in the rows of other requests do not change this request's token.
-
-    Typical: one value for the whole batch, or a filter that is skipped because the first request does not use it.
-    """
-    batch, _, seen = call(sampler, case)
-    request = pick(case, range(len(case.requests)))
-    can = sampler.capabilities
-    wanted = {"top_k": 2, "top_p": 0.3, "min_p": 0.9}
-    filters = {name: value for name, value in wanted.items() if _FILTERS[name] in can}
-    others = {"logits": "peaked", "temperature": 30.0, "exponentials": "equal", **filters}
-    changed = [r if i == request else dataclasses.replace(r, **others) for i, r in enumerate(case.requests)]  # type: ignore[arg-type]  # one type each
-    _, _, beside_others = call(sampler, case.replace(requests=tuple(changed)))
-    rows = [request] if request in comparable_rows(sampler, batch) else []
-    same_tokens(seen.tokens, beside_others.tokens, f"request {request} beside other requests", rows)
-
-
 @check(
     "SAM134",
     lambda can: ordinary(can, explicit=True, filters=()),
@@ -274,21 +209,6 @@ def a_constant_added_to_the_logits_changes_nothing(sampler: TokenSampler, case: 
     moved = batch.replace(logits=batch.logits + constant)
     shifted, rows = sample_tokens(sampler, moved, noise), covered_rows(sampler, moved, noise)
     same_tokens(seen.tokens, shifted.tokens, f"with {constant} added to every logit", rows)
-
-
-@check("SAM138", lambda can: ordinary(can, explicit=True), needs=EXPLICIT)
-def repeated_requests_with_the_same_noise_get_the_same_token(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A request that stands in the batch three times, each time with the same noise, gets one token.
-
-    Differences show what else enters: the row number, uninitialised memory, the neighbour's row.
-    """
-    batch, noise, _ = call(sampler, case)
-    request = pick(case, range(batch.batch_size))
-    order = [request, *range(batch.batch_size), request]
-    tokens = sample_tokens(sampler, batch.select(order), selected_noise(noise, order)).tokens
-    rows = [0] if request in comparable_rows(sampler, batch) else []
-    for place in (1 + request, -1):
-        same_tokens(tokens[:1], tokens[[place]], f"request {request} repeated", rows)
 
 
 @check(

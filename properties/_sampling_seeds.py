@@ -20,10 +20,9 @@ from fairdraw.properties._sampling_asserts import (
     ordinary,
     pick,
     same_tokens,
-    selected_noise,
 )
 from fairdraw.protocols import Capability, SeededNoise, TokenSampler
-from fairdraw.strategies.rows import bulk_rng, bulk_seeds
+from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
 if TYPE_CHECKING:
@@ -128,20 +127,6 @@ def requests_with_per_request_seeds_do_not_depend_on_other_requests(sampler: Tok
     This is what the user wants with `seed=`. It fails where one generator is read once for the whole batch.
     """
     _alone_and_together(sampler, case, "with its per-request seed, beside other requests")
-
-
-@check("SAM169", _random_with_request_seeds, needs=_OWN)
-def permuted_requests_with_per_request_seeds_get_permuted_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Requests with seeds, in another order, get the same tokens in that order.
-
-    The row number must not enter the noise of a request that has a seed.
-    """
-    batch, noise, seen = call(sampler, case)
-    order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
-    permuted = sample_tokens(sampler, batch.select(order), selected_noise(noise, order))
-    comparable = set(comparable_rows(sampler, batch))
-    rows = [new for new, old in enumerate(order) if old in comparable]
-    same_tokens(seen.tokens[order], permuted.tokens, f"in the order {order}", rows)
 
 
 @check("SAM166", _random_with_request_seeds, needs=_COUNTER)

@@ -1,7 +1,8 @@
 """Hypothesis strategies: the inputs of a sampler. Reuse them with `from fairdraw import strategies as fst`.
 
 From small to large: sizes (`vocab_sizes`, `num_draft_tokens`), rows (`logit_rows`, `probability_rows`), noise for any
-batch (`explicit_noises`, `seeded_noises`), batches (`spec_decode_batches`), whole steps as recipes (`rejection_cases`).
+batch (`explicit_noises`, `seeded_noises`), batches (`spec_decode_batches`), whole steps as recipes (`rejection_cases`), and hundreds of steps of one sampler
+(`SamplingTrace`, `RejectionTrace`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
     from fairdraw.strategies._recipe import DTYPES, LAYOUTS
+    from fairdraw.strategies._rejection_traces import RejectionTrace
+    from fairdraw.strategies._sampling_traces import SamplingTrace
     from fairdraw.strategies._sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
     from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
     from fairdraw.strategies.rejection import draft_recipes, rejection_cases, request_recipes, spec_decode_batches
@@ -47,9 +50,11 @@ __all__ = [
     "DraftRecipe",
     "NoiseRecipe",
     "RejectionCase",
+    "RejectionTrace",
     "RequestRecipe",
     "SampledRequest",
     "SamplingCase",
+    "SamplingTrace",
     "draft_recipes",
     "draft_row",
     "explicit_noises",
@@ -68,7 +73,9 @@ __all__ = [
     "vocab_sizes",
 ]
 
-_MODULES = ("_cases", "_recipe", "noise", "rejection", "rows", "sampling", "_sizes")
+_MODULES = (
+    "_cases", "_recipe", "_rejection_traces", "_sampling_traces", "noise", "rejection", "rows", "sampling", "_sizes"
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

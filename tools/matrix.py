@@ -323,9 +323,10 @@ def defects_of(cell: Cell) -> list[Defect]:
 
 
 def unknown_failures(cell: Cell) -> list[str]:
-    """Codes that fail without an entry."""
+    """Return codes of today's checks that fail without an entry; a check that is no more needs none."""
     known = {code for defect in defects_of(cell) for code in defect["checks"]}
-    return [row["code"] for row in cell["failures"] if row["status"] in FAILED and row["code"] not in known]
+    open_codes = {check.code for check in all_checks()} - known
+    return [row["code"] for row in cell["failures"] if row["status"] in FAILED and row["code"] in open_codes]
 
 
 def unseen_failures(cell: Cell) -> set[str]:

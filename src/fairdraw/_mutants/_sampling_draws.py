@@ -69,7 +69,7 @@ def nan_spreads(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNois
     return right.sample(batch.replace(logits=batch.logits + torch.where(shift.isnan(), shift, 0.0)), noise)
 
 
-@patched(SamplingOracle, "exponentials", "SAM138", "SAM132", "SAM131", "SAM169")
+@patched(SamplingOracle, "exponentials", "SAM202")
 def the_row_number_enters(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """An offset in bytes where elements were meant: each row reads its exponentials shifted by its number."""
     given = right.exponentials(batch, noise)
@@ -142,7 +142,7 @@ def rounds_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: See
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
-@patched(SamplingOracle, "draw", "SAM202", "SAM169")
+@patched(SamplingOracle, "draw", "SAM202")
 def adds_rows_beyond_the_fortieth_to_their_seeds(
     right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise
 ) -> Tensor:

@@ -187,7 +187,7 @@ def clamps_the_temperature(right: SamplingOracle, request: Request) -> Row:
     return right.scaled(request)
 
 
-@patched(SamplingOracle, "sample", "SAM133", "SAM131")
+@patched(SamplingOracle, "sample", "SAM201")
 def uses_the_temperature_of_the_first_request(
     right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
 ) -> Tensor:
