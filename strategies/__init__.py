@@ -1,8 +1,8 @@
 """Hypothesis strategies: the inputs of a sampler. Reuse them with `from fairdraw import strategies as fst`.
 
 From small to large: sizes (`vocab_sizes`, `num_draft_tokens`), rows (`logit_rows`, `probability_rows`), noise for any
-batch (`explicit_noises`, `seeded_noises`), batches (`spec_decode_batches`), whole steps as recipes (`rejection_cases`), and hundreds of steps of one sampler
-(`SamplingTrace`, `RejectionTrace`).
+batch (`explicit_noises`, `seeded_noises`), batches (`spec_decode_batches`), whole steps as recipes (`rejection_cases`),
+and hundreds of steps of one sampler (`SamplingTrace`, `RejectionTrace`).
 """
 
 from __future__ import annotations
@@ -73,9 +73,18 @@ __all__ = [
     "vocab_sizes",
 ]
 
+
 _MODULES = (
-    "_cases", "_recipe", "_rejection_traces", "_sampling_traces", "noise", "rejection", "rows", "sampling", "_sizes"
-)  # fmt: skip
+    "_cases",
+    "_recipe",
+    "_rejection_traces",
+    "_sampling_traces",
+    "_sizes",
+    "noise",
+    "rejection",
+    "rows",
+    "sampling",
+)
 
 
 def __getattr__(name: str) -> object:
