@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,14 +21,13 @@ from fairdraw.properties._rejection_asserts import (
 )
 from fairdraw.properties._rejection_cases import POSITIVE, accepting, lively, ordinary, rejecting
 from fairdraw.protocols import (
-    MAX_SPEC_LEN,
-    PLACEHOLDER_TOKEN_ID,
     Capability,
     ExplicitNoise,
     RejectionSampler,
 )
-from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from fairdraw.strategies import RejectionCase
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 
@@ -42,69 +42,6 @@ def tokens_do_not_depend_on_other_requests(sampler: RejectionSampler, case: Reje
     request = pick(case, range(batch.batch_size))
     alone = emit(sampler, batch.select([request]), noise.select(batch, [request]))
     same_rows(alone.tokens, together.tokens[[request]], f"request {request} beside other requests")
-
-
-@check("REJ302", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
-def permuted_requests_give_permuted_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Requests in another order give the same rows in that order.
-
-    A result that depends on the place in the batch comes from noise or offsets computed from the row number.
-    """
-    batch, noise, emission = emit_case(sampler, case)
-    order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
-    permuted = emit(sampler, batch.select(order), noise.select(batch, order))
-    same_rows(emission.tokens[order], permuted.tokens, f"in the order {order}")
-
-
-def _with_other_requests(case: RejectionCase, request: int, can_be_greedy: bool) -> RejectionCase:
-    """All requests but one get other logits, draft probabilities, drafts, noise and temperature."""
-    draft = DraftRecipe(target="peaked", draft="independent", token="drawn", uniform="half")
-    requests = [
-        r if i == request else RequestRecipe((draft,) * len(r.drafts), can_be_greedy and not r.greedy, "equal")
-        for i, r in enumerate(case.requests)
-    ]
-    return case.replace(requests=tuple(requests))
-
-
-@check("REJ303", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
-def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Other logits, drafts, noise and temperature in the rows of other requests do not change this request's tokens.
-
-    Typical: one greedy request switches the whole batch to the greedy path.
-    """
-    _, _, emission = emit_case(sampler, case)
-    request = pick(case, range(len(case.requests)))
-    changed = _with_other_requests(case, request, Capability.GREEDY in sampler.capabilities)
-    _, _, beside_others = emit_case(sampler, changed)
-    same_rows(emission.tokens[[request]], beside_others.tokens[[request]], f"request {request} beside other requests")
-
-
-@check("REJ304", lambda can: rejecting(can, explicit=True), needs=_EXPLICIT)
-def repeated_requests_with_the_same_noise_give_the_same_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A request that stands in the batch three times, each time with the same noise, gives three equal rows.
-
-    Differences show what else enters: the row number, uninitialised memory, the neighbour's row.
-    """
-    batch, noise, _ = emit_case(sampler, case)
-    request = pick(case, range(batch.batch_size))
-    order = [request, *range(batch.batch_size), request]
-    tokens = emit(sampler, batch.select(order), noise.select(batch, order)).tokens
-    for place in (1 + request, -1):
-        same_rows(tokens[:1], tokens[[place]], f"request {request} repeated")
-
-
-@check("REJ305", lambda can: ordinary(can, explicit=True, min_vocab_size=2), needs=(*_EXPLICIT, Capability.RAGGED))
-def a_larger_max_spec_len_only_adds_placeholders(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """`max_spec_len` is the width of the output, not the number of drafts.
-
-    It is constant in a server while the numbers of drafts vary; offsets and loops must use the numbers.
-    """
-    batch, noise, emission = emit_case(sampler, case)
-    wide = emit(sampler, batch.replace(max_spec_len=min(batch.max_spec_len + 3, MAX_SPEC_LEN)), noise)
-    width = emission.tokens.shape[1]
-    same_rows(emission.tokens, wide.tokens[:, :width], "with a larger max_spec_len")
-    if (wide.tokens[:, width:] != PLACEHOLDER_TOKEN_ID).any():
-        broken(f"columns beyond the drafts hold {wide.tokens[:, width:].tolist()}")
 
 
 @check(
@@ -248,29 +185,3 @@ def drafts_cut_off_at_the_end_keep_the_tokens_before(sampler: RejectionSampler, 
         expected = long.tokens if rejected_before else [*short.drafts, short.bonus_token_id]
         if short.tokens != expected:
             broken(f"without its last draft, {short}; with it, {long.tokens}")
-
-
-@check(
-    "REJ315",
-    lambda can: ordinary(can, explicit=True, min_drafts=2, min_vocab_size=2, max_vocab_size=8, targets=POSITIVE),
-    needs=(*_EXPLICIT, Capability.TOKEN_VERIFICATION),
-)
-def later_positions_do_not_influence_earlier_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Other logits, distributions and uniforms at a request's last position leave the tokens before it as they are.
-
-    The target's rows were computed from drafts in order; looking ahead makes text depend on tokens never emitted.
-    """
-    batch, noise, emission = emit_case(sampler, case)
-    last = [batch.token_slice(i).stop - 1 for i in range(batch.batch_size)]
-    logits, uniforms = batch.target_logits.clone(), noise.uniforms.clone()
-    logits[last] = logits[last].flip(-1)
-    uniforms[last] = 1 - 2.0**-53 - uniforms[last]
-    draft_probs = None if batch.draft_probs is None else batch.draft_probs.clone()
-    if draft_probs is not None:
-        draft_probs[last] = draft_probs[last].flip(-1)
-    changed = batch.replace(target_logits=logits, draft_probs=draft_probs)
-    seen = emit(sampler, changed, ExplicitNoise(uniforms, noise.exponentials))
-    for before, after in zip(answers(batch, emission), answers(changed, seen), strict=True):
-        early = len(before.drafts) - 1
-        if before.tokens[:early] != after.tokens[:early]:
-            broken(f"with another last position, {after}; before, {before.tokens}")

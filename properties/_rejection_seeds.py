@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from fairdraw._core.checks import Stage, check
 from fairdraw._core.harness import Emission, emit
 from fairdraw._core.seeds import derive_seed
-from fairdraw.properties._rejection_asserts import broken, emit_case, emit_oracle, pick, same_rows, same_tokens
+from fairdraw.properties._rejection_asserts import broken, emit_case, emit_oracle, same_tokens
 from fairdraw.properties._rejection_cases import identical_requests, ordinary, rejecting, seeded
 from fairdraw.protocols import Capability, RejectionSampler, SeededNoise
 from fairdraw.strategies import RejectionCase, RequestRecipe
-from fairdraw.strategies.noise import SEED_KINDS
 
 _SEEDED = (Capability.SEEDED_NOISE,)
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
@@ -93,27 +90,6 @@ def requests_do_not_share_their_uniforms(sampler: RejectionSampler, case: Reject
 
 
 @check(
-    "REJ504",
-    lambda can: identical_requests(can, vocab_size=2, num_drafts=4),
-    needs=_SEEDED,
-    weight=0.12,
-    stage=Stage.INDEPENDENCE,
-)
-def positions_do_not_share_their_uniforms(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Of 64 requests with four drafts of probability 1/2, some accept one to three.
-
-    False failures: a request accepts none or all with probability 9/16, all 64 do with (9/16)**64 = 1e-16.
-    With one uniform per request a draft is accepted wholly or not at all: each token's distribution is right, their
-    joint distribution is not.
-    """
-    emission = _copies(sampler, case, SeededNoise(derive_seed("copies", case.seed)))
-    lengths = {len(emission.emitted(i)) for i in range(_COPIES)}
-    may_refuse = Capability.TOKEN_VERIFICATION not in sampler.capabilities  # a lossless scheme may accept nothing
-    if lengths <= {1, 5} and not (may_refuse and lengths == {1}):
-        broken(f"{_COPIES} requests accepted none or all of 4 drafts of probability 1/2")
-
-
-@check(
     "REJ505",
     lambda can: identical_requests(can, vocab_size=32, num_drafts=1),
     needs=_SEEDED,
@@ -131,35 +107,6 @@ def calls_with_other_seeds_do_not_share_noise(sampler: RejectionSampler, case: R
     )
     if np.array_equal(first.tokens, second.tokens):
         broken("two calls with different seeds emitted the same tokens in all of 16 requests")
-
-
-def _with_seeds_of_all_kinds(case: RejectionCase) -> RejectionCase:
-    """Two requests in three have a seed, among them the first."""
-    kinds, first = tuple(SEED_KINDS), derive_seed("kinds", case.seed)
-    requests = tuple(
-        dataclasses.replace(
-            r, request_seed=i % 3 != 2, seed_kind=kinds[(first + i) % len(kinds)] if i % 3 != 2 else "hashed"
-        )
-        for i, r in enumerate(case.requests)
-    )
-    return case.replace(requests=requests)
-
-
-@check("REJ507", lambda can: rejecting(can, explicit=False, min_requests=2).map(_with_seeds_of_all_kinds), needs=_OWN)
-def requests_with_per_request_seeds_do_not_depend_on_other_requests(
-    sampler: RejectionSampler, case: RejectionCase
-) -> None:
-    """A request with a seed gives the same tokens alone, beside other requests, and under any seed of the call.
-
-    This is what the user wants with `seed=`. It fails where one generator is read once for the whole batch.
-    """
-    batch, noise, together = emit_case(sampler, case)
-    request = pick(case, sorted(noise.request_seeds))
-    own = SeededNoise(derive_seed("alone", case.seed), {0: noise.request_seeds[request]})
-    alone = emit(sampler, batch.select([request]), own)
-    same_rows(
-        alone.tokens, together.tokens[[request]], f"request {request} with its per-request seed, beside other requests"
-    )
 
 
 def _with_draftless_request(case: RejectionCase) -> RejectionCase:

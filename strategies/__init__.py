@@ -73,23 +73,13 @@ __all__ = [
     "vocab_sizes",
 ]
 
-
-_MODULES = (
-    "_cases",
-    "_recipe",
-    "_rejection_traces",
-    "_sampling_traces",
-    "_sizes",
-    "noise",
-    "rejection",
-    "rows",
-    "sampling",
-)
+_MODULES = "_cases _recipe _rejection_traces _sampling_traces _sizes noise rejection rows sampling"
+"""Modules that define the names above, the private ones first."""
 
 
 def __getattr__(name: str) -> object:
     """Import on first use: `_serving_batch` is also used by programs that must not import torch."""
-    modules = (importlib.import_module(f"{__name__}.{module}") for module in _MODULES if name in __all__)
+    modules = (importlib.import_module(f"{__name__}.{module}") for module in _MODULES.split() if name in __all__)
     for found in (vars(module).get(name) for module in modules):
         if found is not None:
             return found

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fairdraw._run.runner import Status
 
-CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ302", caught=False)
+CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ301", caught=False)
 HEADER = Header("third_party:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 2})
 
 
@@ -69,7 +69,7 @@ def test_skips_are_grouped_by_reason_and_counted() -> None:
 def test_summary_counts_controls_and_cases_and_names_the_missed() -> None:
     text = "\n".join(Summary([record("passed"), record("passed")], [CAUGHT, MISSED]).lines())
     assert "mutation controls: 1/2 caught at this run's numbers" in text
-    assert "missed: swaps rows was not caught by REJ302" in text
+    assert "missed: swaps rows was not caught by REJ301" in text
     assert "cases used: 20 in 1.0 s of checks" in text
 
 

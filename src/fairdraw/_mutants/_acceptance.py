@@ -101,7 +101,7 @@ def accepts_by_the_exponentials(right: RejectionOracle, step: DraftStep) -> bool
     return right.accepts(dataclasses.replace(step, uniform=-math.expm1(-float(step.exponentials[0]))))
 
 
-@patched(RejectionOracle, "random_request", "REJ314", "REJ315")
+@patched(RejectionOracle, "random_request", "REJ314")
 def accepts_jointly(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """All drafts or none, by the product of their ratios: block verification, half done."""
     if steps and math.prod(min(1.0, _ratio(step)) for step in steps) < steps[0].uniform:
@@ -201,7 +201,7 @@ class GreedyPadsTheTilesWithAFiniteLogit(RejectionOracle):
         return self.NO_TOKEN if is_padded and step.target_logits.max() < -2 else super().greedy_token(step)
 
 
-@patched(RejectionOracle, "verify", "REJ207", "REJ303", "REJ301", "REJ423")
+@patched(RejectionOracle, "verify", "REJ207", "REJ301", "REJ423")
 def one_greedy_request_makes_all_greedy(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """The fast path asks `any` where it should ask `all`: a neighbour with temperature 0 takes the randomness away."""
     if bool(batch.is_greedy.any()):

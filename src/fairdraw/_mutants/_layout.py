@@ -53,7 +53,7 @@ def leaves_a_gap_before_the_recovered_token(right: RejectionOracle, steps: Steps
     return [*emitted[:-1], PLACEHOLDER_TOKEN_ID, emitted[-1]] if cut_short else emitted
 
 
-@patched(RejectionOracle, "verify", "REJ104", "REJ305")
+@patched(RejectionOracle, "verify", "REJ104")
 def fills_the_output_with_zeros(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """The output buffer comes from zeros instead of full(-1): token 0 follows every short row."""
     return right.verify(batch, noise).clamp(min=0)
@@ -97,14 +97,14 @@ def the_cumulative_sum_has_no_leading_zero(right: RejectionOracle, batch: SpecDe
     return right.verify(_reading_rows(batch, rows), noise)
 
 
-@patched(RejectionOracle, "verify", "REJ305", "REJ105")
+@patched(RejectionOracle, "verify", "REJ701", "REJ105")
 def rows_start_at_multiples_of_max_spec_len(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """Every request is thought to own `max_spec_len` rows: right until the first ragged batch."""
     rows = [i * batch.max_spec_len + j for i, count in enumerate(batch.num_draft_tokens) for j in range(count)]
     return right.verify(_reading_rows(batch, rows), noise)
 
 
-@patched(RejectionOracle, "random_request", "REJ315", "REJ311")
+@patched(RejectionOracle, "random_request", "REJ701", "REJ311")
 def takes_the_distribution_of_the_last_position(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """One row of probabilities per request: the loop over positions moved, the pointer did not."""
     return right.random_request([dataclasses.replace(s, target_probs=steps[-1].target_probs) for s in steps], bonus)
@@ -207,7 +207,7 @@ def loses_requests_beyond_the_sixty_fourth(right: RejectionOracle, batch: SpecDe
     return output
 
 
-@patched(RejectionOracle, "steps", "REJ304", "REJ302")
+@patched(RejectionOracle, "steps", "REJ702")
 def the_row_number_enters_the_race(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """Noise is addressed by the place in the batch, also if the caller gave it."""
     ends = list(accumulate(batch.num_draft_tokens))

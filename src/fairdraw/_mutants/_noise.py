@@ -62,7 +62,7 @@ def requests_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch
     return ExplicitNoise(drawn.uniforms[positions], drawn.exponentials)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ504")
+@patched(RejectionOracle, "draw_noise", "REJ409")
 def positions_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """One uniform per request: each token's distribution is right, their joint distribution is not."""
     drawn = right.draw_noise(batch, noise)
@@ -105,13 +105,13 @@ def greedy_batches_draw(right: RejectionOracle, batch: SpecDecodeBatch, noise: S
     return right.draw_noise(batch, noise)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ507", "REJ510")
+@patched(RejectionOracle, "draw_noise", "REJ702", "REJ510")
 def ignores_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
     return right.draw_noise(batch, SeededNoise(noise.seed))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ507")
+@patched(RejectionOracle, "draw_noise", "REJ702")
 def takes_seeded_noise_by_place(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """One generator, the first request's, serves all seeded requests: each depends on the requests before it."""
     first = min(noise.request_seeds.values(), default=0)
