@@ -42,7 +42,7 @@ def batch_of(
         return torch.tensor([off if value is None else value for value in given], dtype=dtype, device=device)
 
     return SamplingBatch(
-        logits=torch.from_numpy(logits).to(device),
+        logits=torch.tensor(logits, device=device),  # a copy: a sampler may overwrite its inputs
         temperature=column("temperature", 1.0, torch.float32),
         top_k=column("top_k", vocab_size, torch.int32) if any(k.top_k for k in kinds) else None,
         top_p=column("top_p", 1.0, torch.float32) if any(k.top_p for k in kinds) else None,

@@ -188,6 +188,14 @@ def test_counter_sampler_passes(check: DistributionCheck, counter: TokenSampler)
     assert check.run(counter, profile=SMOKE.scaled(0.2), seed=DEFAULT_SEED) > 0
 
 
+def test_sampler_that_overwrites_its_logits_is_judged_by_what_it_was_given(counter: TokenSampler) -> None:
+    def sample(batch: Any, noise: Any) -> Any:
+        return counter.sample(batch, noise), batch.logits.mul_(0.5)
+
+    wrong = token_sampler(lambda batch, noise: sample(batch, noise)[0])
+    assert BY_CODE["DIST701"].run(wrong, profile=SMOKE, seed=DEFAULT_SEED) > 0
+
+
 def test_unsupported_distribution_is_a_visible_skip() -> None:
     with pytest.raises(CapabilityUnsupported, match="draft-distribution is unsupported: it returns tokens alone"):
         BY_CODE["DIST731"].run(token_sampler(oracle_sample, name="no drafter"), profile=SMOKE, seed=DEFAULT_SEED)
