@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from scipy.special import logsumexp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,7 +52,7 @@ class Event:
     """
 
     hit: NDArray[np.bool_]  # [num_draws] bool
-    chance: Numbers  # [num_draws] float64
+    chance: NDArray[np.floating[Any]]  # [num_draws] float32 | float64; Any: of either width
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class Slices:
                 log_values.append(bet.log_e_value + np.log(weight))
                 found.append(bet)
         found.sort(key=lambda one: -one.log_e_value)
-        total = float(logsumexp(log_values)) if log_values else -np.inf
+        total = _log_sum(log_values) if log_values else -np.inf
         return Evidence(total, tuple(found), len(every), len(names))
 
 
@@ -187,6 +186,11 @@ def _mean_and_variance(
     return np.stack(excess, axis=1, dtype=np.float32), np.stack(variance, axis=1, dtype=np.float32)
 
 
+def _log_sum(values: Any) -> float:  # Any: logarithms
+    """Return the logarithm of the sum of the numbers whose logarithms these are."""
+    return float(np.logaddexp.reduce(np.asarray(values, dtype=np.float64)))
+
+
 def _bet(name: str, event: Event, family: _Family, inside: Ints) -> Found:
     """Return one projection's evidence in one slice, which consists of the draws `inside`."""
     hit, chance = event.hit[inside], event.chance[inside]
@@ -194,7 +198,7 @@ def _bet(name: str, event: Event, family: _Family, inside: Ints) -> Found:
     hit, chance = hit[is_open], chance[is_open].astype(np.float64)
     tilts = np.array(_TILTS)[:, None]
     ratios = np.where(hit, np.log(tilts), 0) - np.log1p(chance * (tilts - 1))
-    value = float(logsumexp(ratios.sum(axis=1))) - np.log(len(_TILTS))
+    value = _log_sum(ratios.sum(axis=1)) - np.log(len(_TILTS))
     levels = family.named(int(family.levels[inside[0]]))
     return Found(name, levels, len(hit), int(hit.sum()), float(chance.sum()), value)
 

@@ -105,7 +105,8 @@ def features_of_rows(
     seeded = np.zeros(size, dtype=np.int64)
     seeded[list(getattr(call.noise, "request_seeds", ()))] = 1
     found = {}
-    for key, value in call.setting.items():
+    setting: Mapping[str, Any] = call.setting
+    for key, value in setting.items():
         name = _NAMES.get(key, key)
         found[name] = whole * level(name, value)
         before = f"{name}, call before"
