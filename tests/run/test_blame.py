@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -177,7 +178,8 @@ def test_statistical_check_blames_as_the_others_do(theirs: str) -> None:
     require_theirs(record_of("DIST101", raising_in(theirs, "rejection", "verify")), theirs)
 
 
-def test_keyboard_interrupt_is_never_kept(theirs: str) -> None:
+def test_keyboard_interrupt_is_never_kept(theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)  # as in the foreground
     sampler = raising_in(theirs, "rejection", "verify")
     sys.modules[theirs].ERRORS["ValueError"] = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):

@@ -27,7 +27,7 @@ def test_every_size_is_walked() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_requests_come_move_wait_and_go(seed: int) -> None:
     serving, calls = Serving(bulk_rng("test", seed)), {}
-    seen: dict[str, int] = {"new": 0, "moved": 0, "resumed": 0, "kept": 0}
+    seen = dict.fromkeys(("new", "moved", "resumed", "kept"), 0)
     before: list[int] = []
     for size in sizes_of("edges", 200, seed):
         rows = serving.step(size)

@@ -68,6 +68,7 @@ class DistributionSampler:
     unsupported: ClassVar[dict[str, str]] = {
         Capability.EXPLICIT_NOISE: "draws its own numbers",
         Capability.NAN_LOGITS: "NaN is caught before",
+        Capability.EMPTY_ROWS: "rows that are masked whole are caught before",
     }
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32

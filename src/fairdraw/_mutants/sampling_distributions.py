@@ -127,6 +127,7 @@ def _kept(probs: Floats, support: NDArray[np.bool_]) -> Floats:
 UNSUPPORTED = {
     Capability.EXPLICIT_NOISE.value: "draws its own numbers",
     Capability.NAN_LOGITS.value: "NaN is caught before",
+    Capability.EMPTY_ROWS.value: "rows that are masked whole are caught before",
     Capability.REFERENCE_ROUNDING.value: "computes in float64",
 }
 """Capabilities that these samplers lack, and why."""
