@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 CHECKS = {check.code: check for check in all_checks()}
 RIGHT = load_sampler("sampling/torch")
 RIGHT_VERIFIER = load_sampler("rejection/torch")
-UNSUPPORTED = {"counter-noise": "a test", "draft-distribution": "a test"}
 
 
 def drawn(seed: int, spoil: Callable[..., None] | None = None) -> Slices:
@@ -94,7 +93,7 @@ def keeps_every_eighth_token_of_the_call_before() -> Callable[..., Tensor]:
     ],
 )
 def test_report_names_the_slice(code: str, make: Callable[[], Any], words: str) -> None:
-    wrong = token_sampler(make(), unsupported=UNSUPPORTED)
+    wrong = token_sampler(make(), unsupported={"counter-noise": "a test", "draft-distribution": "a test"})
     with pytest.raises(CheckFailure, match=words):
         CHECKS[code].run(wrong, profile=PROFILES["smoke"], seed=1)
 
