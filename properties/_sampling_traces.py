@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.supports import log_error
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import TraceCheck, WrongRow
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
@@ -100,8 +101,15 @@ def _require_distributions(
     rows = call.is_random & call.support.is_settled
     kept = np.where(call.support.allowed, call.support.probs, 0.0)
     right = kept / np.maximum(kept.sum(axis=1, keepdims=True), 1e-300)
-    off = np.abs(said - right) > _MARGIN * right + 1e-6 + call.support.slack
+    off = np.abs(said - right) > (_MARGIN + _log_errors(call)) * right + 1e-6 + call.support.slack
     _wrong(call, rows & off.any(axis=1), tokens, "and its draft distribution is not what its filters leave")
+
+
+def _log_errors(call: SamplingCall) -> NDArray[np.float64]:  # [batch_size, 1] float64
+    """Return how far float32 logarithms of a row's probabilities may be off: `logits / temperature - logsumexp`."""
+    largest = call.batch.logits.double().nan_to_num(0, 0, 0).abs().amax(-1).cpu().numpy()
+    least = call.batch.temperature.cpu().numpy().clip(1e-6, 1)  # greedy rows have 0, and are not compared
+    return np.asarray(log_error(largest / least)[:, None])
 
 
 def _require_winners(call: SamplingCall, noise: RaceNoise, tokens: Ints) -> None:
