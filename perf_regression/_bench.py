@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COUNTED = Sizes(2, 3, 5001)
 CPU_SIZES = tuple(Sizes(4, 3, vocab_size) for vocab_size in (8_000, 32_000, 128_256))
 GPU_SIZES = tuple(Sizes(64, 3, vocab_size) for vocab_size in (32_000, 128_256, 151_936, 202_048))
-"""Of verification steps."""
+"""Sizes of verification steps on a GPU."""
 FAMILY_ALPHA = 0.01
 FLOORS = {"cpu": 20e-6, "cuda": 3e-6}
 MEASURED = ("rejection", *dict.fromkeys(map(contract_of, WORLDS)))

@@ -6,17 +6,15 @@ of recovered tokens, bonus tokens, the layout of the output, decisions of given 
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 
 from fairdraw._core.harness import emit
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import TraceCheck, WrongRow
+from fairdraw.properties._traces import WrongRow, trace_checks
 from fairdraw.protocols import (
     Capability,
     ExplicitNoise,
@@ -316,38 +314,11 @@ def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, 
     return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
 
 
-def _check(
-    code: str, body: Any, *needs: Capability, one_of: tuple[Capability, ...] = (), is_single: bool = False
-) -> TraceCheck:
-    title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
-    cases, make = st.nothing, rejection_trace_for
-    return TraceCheck(
-        code,
-        title,
-        meaning,
-        "rejection",
-        "properties",
-        needs,
-        lambda can: cases(),
-        body,
-        needs_one_of=(one_of,) if one_of else (),
-        trace=make,
-        is_single=is_single,
-    )
-
-
-TRACES = (
-    _check("REJ701", steps_of_a_serving_trace_are_legal),
-    _check(
-        "REJ702",
-        requests_of_serving_steps_repeat,
-        one_of=(Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE),
-    ),
-    _check(
-        "REJ703",
-        seeds_of_a_family_recover_tokens_of_their_own,
-        Capability.SEEDED_NOISE,
-        Capability.REQUEST_SEEDS,
-        is_single=True,
-    ),
+TRACES = trace_checks(
+    "rejection",
+    "REJ70",
+    rejection_trace_for,
+    legal=steps_of_a_serving_trace_are_legal,
+    repeat=requests_of_serving_steps_repeat,
+    apart=seeds_of_a_family_recover_tokens_of_their_own,
 )

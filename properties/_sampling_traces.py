@@ -6,18 +6,16 @@ given noise, is asked again, alone and among others in another order, dtype and 
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 
 from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import TraceCheck, WrongRow
+from fairdraw.properties._traces import WrongRow, trace_checks
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
 from fairdraw.strategies._serving import answered
@@ -209,37 +207,11 @@ def seeds_of_a_family_draw_tokens_of_their_own(sampler: TokenSampler, trace: Sam
     families_are_apart(signatures, sampler.capabilities, trace.seed, num_bits=num_bits)
 
 
-def _check(
-    code: str, body: Any, *needs: Capability, one_of: tuple[Capability, ...] = (), is_single: bool = False
-) -> TraceCheck:
-    title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
-    return TraceCheck(
-        code,
-        title,
-        meaning,
-        "sampling",
-        "properties",
-        needs,
-        lambda can: st.nothing(),
-        body,
-        needs_one_of=(one_of,) if one_of else (),
-        trace=trace_for,
-        is_single=is_single,
-    )
-
-
-TRACES = (
-    _check("SAM201", tokens_of_a_serving_trace_are_legal),
-    _check(
-        "SAM202",
-        requests_of_a_serving_trace_repeat,
-        one_of=(Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE),
-    ),
-    _check(
-        "SAM203",
-        seeds_of_a_family_draw_tokens_of_their_own,
-        Capability.SEEDED_NOISE,
-        Capability.REQUEST_SEEDS,
-        is_single=True,
-    ),
+TRACES = trace_checks(
+    "sampling",
+    "SAM20",
+    trace_for,
+    legal=tokens_of_a_serving_trace_are_legal,
+    repeat=requests_of_a_serving_trace_repeat,
+    apart=seeds_of_a_family_draw_tokens_of_their_own,
 )

@@ -6,13 +6,18 @@ row alone; if the call does not fail alone, it needs some of those before it, an
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
 
 from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
+from fairdraw.protocols import Capability
 from fairdraw.strategies._trace_plans import traces
 
 if TYPE_CHECKING:
@@ -117,3 +122,29 @@ class TraceCheck(Check):
                 if found is not None:
                     return fewer, found
         return trace, error
+
+
+def trace_checks(
+    contract: str,
+    family: str,
+    trace: Callable[..., Any],
+    *,
+    legal: Callable[..., None],
+    repeat: Callable[..., None],
+    apart: Callable[..., None],
+) -> tuple[TraceCheck, ...]:
+    """Return the checks of a contract's traces: exact, asked again, and seeds of a family.
+
+    Args:
+        family: Beginning of their codes.
+        trace: As `TraceCheck` has it.
+    """
+
+    def of(number: int, body: Callable[..., None], needs: tuple[Capability, ...] = ()) -> partial[TraceCheck]:
+        title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
+        what = (f"{family}{number}", title, meaning, contract, "properties", needs, lambda can: st.nothing(), body)
+        return partial(TraceCheck, *what, trace=trace)
+
+    either = (Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE)
+    seeded = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
+    return of(1, legal)(), of(2, repeat)(needs_one_of=(either,)), of(3, apart, seeded)(is_single=True)

@@ -354,13 +354,13 @@ def _imported(release: Path) -> list[str]:
 
 
 def lacking(names: list[str]) -> list[str]:
-    """Of these distributions those that the machine lacks, each with the version that is installed here."""
+    """Return the distributions that the machine lacks, each with the version that is installed here."""
     wanted = {normal(name) for name in (*names, *ALSO)} - ON_THE_MACHINE - NOT_NEEDED
     return [f"{name}=={metadata.version(name)}" for name in sorted(wanted)]
 
 
 def normal(name: str) -> str:
-    """As package indexes compare names."""
+    """Return a name as package indexes compare it."""
     return name.lower().replace("_", "-").replace(".", "-")
 
 

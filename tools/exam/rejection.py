@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Rejection(Examined):
-    """It accepts token by token and races on the residual: numbers of the caller's, or of torch's generators."""
+    """A sampler that accepts token by token and races on the residual: numbers of the caller or of torch."""
 
     contract = "rejection"
 

@@ -37,7 +37,7 @@ class Single(Examined):
 
 
 class Masker(Single):
-    """It masks in place."""
+    """A masker that writes in place."""
 
     contract = "grammar"
     columns_beyond = "kept"
@@ -122,7 +122,7 @@ class Masker(Single):
 
 
 class Logprobs(Single):
-    """It sorts each row."""
+    """A source of log-probabilities that sorts each row."""
 
     contract = "logprobs"
     capabilities = Capabilities.of({"drawn-tokens": "it is given its tokens", "no-rows": "it is not called then"})
@@ -177,7 +177,7 @@ ORDER = ("temperature", "top_k", "typical_p", "top_p", "min_p", "top_a", "top_n_
 
 
 class Filters(Single):
-    """It filters row by row in float64."""
+    """A filterer that works row by row in float64."""
 
     contract = "filters"
     chain = FilterChain(order=ORDER)

@@ -94,7 +94,7 @@ def antithetic(exponentials: Tensor) -> Tensor:  # same shape
 
 
 class Sampling(Examined):
-    """It filters as vLLM does, and races on exponentials: the caller's, or those of torch's generators."""
+    """A sampler that filters as vLLM does and races on exponentials: the caller's, or torch's own."""
 
     contract = "sampling"
 
