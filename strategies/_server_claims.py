@@ -46,6 +46,23 @@ def gaps(one: Answer, other: Answer) -> tuple[NDArray[np.float64], NDArray[np.fl
     return (found[0] - found[0][:1], found[1] - found[1][:1]) if common else (np.zeros(0), np.zeros(0))
 
 
+def misplaced(plain: Answer, other: Answer) -> float:
+    """Return how far the first log-probability at another temperature is from what its distribution allows.
+
+    Unlisted tokens are no more probable than the last listed one, which bounds what they sum to.
+    """
+    before, after = _first_list(plain), _first_list(other)
+    token, power = next(iter(before), None), 1 / other.request.temperature
+    if token not in after:
+        return 0.0
+    values = np.array(list(before.values()))
+    rest = max(0.0, 1 - float(np.exp(values).sum())) * float(np.exp(values.min() * (power - 1)))
+    listed_sum = float(np.exp(values * power).sum())
+    low, high = (before[token] * power - np.log(listed_sum + part) for part in (rest, 0.0))
+    beyond = max(after[token] - high, (low - after[token]) * (power > 1))
+    return float(max(0.0, beyond) / max(1.0, abs(before[token] * power)))
+
+
 def _first_list(answer: Answer) -> dict[object, float]:
     positions = answer.choices[0].positions if answer.choices else ()
     if not positions:
