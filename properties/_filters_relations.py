@@ -1,4 +1,4 @@
-"""12x and 13x: what is off changes nothing, what is out stays out, and a row depends on itself alone."""
+"""12x and 13x: what is off changes nothing, what is out stays out, and ids and constants have no influence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairdraw.properties._filters_asserts import (
     specified,
 )
 from fairdraw.protocols import LOGIT_FILTERS, Capabilities, Capability, FilterParams, capability_of
-from fairdraw.strategies.filters import FilterCase, FilterRow, filter_cases, filters_of
+from fairdraw.strategies.filters import FilterCase, FilterRow, filters_of
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -68,27 +68,6 @@ def a_batch_without_filters_keeps_its_bits(filterer: LogitsFilterer, case: Filte
     before, found = batch.logits.cpu().numpy().copy(), call(filterer, batch, case.seed)
     for number in range(batch.batch_size):
         require_bits(f"row {number}", before[number], found[number])
-
-
-@check(
-    "FIL122",
-    lambda can: cases(can, settings="any", max_rows=8, min_vocab_size=24),
-    needs_one_of=_one_of(tuple(LOGIT_FILTERS)),
-)
-def rows_without_filters_keep_their_bits_beside_others(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """A row whose parameters are all off comes back bit for bit beside rows with filters, before and behind them.
-
-    A default that is no identity once one request of the batch switches the filter on: n = 0 standard deviations
-    leave the largest logit alone, a mass of 1 loses the tail to rounding.
-    """
-    plain = tuple(FilterRow(kind, _OFF) for kind in ("normal", "zipf", "half"))
-    rows = (plain[0], *case.rows, *plain[1:])
-    batch = case.replace(rows=rows).batch(filterer.device)
-    before, found = batch.logits.cpu().numpy().copy(), call(filterer, batch, case.seed)
-    for number, row in enumerate(rows):
-        if row.params == _OFF:
-            others = ", ".join(sorted({name for one in case.rows for name in one.params.enabled}))
-            require_bits(f"row {number}, without filters beside {others}", before[number], found[number])
 
 
 @check("FIL123", lambda can: cases(can, together=(1, 2), settings="extreme", max_rows=8))
@@ -174,33 +153,6 @@ def equal_tokens_stay_or_go_together(filterer: LogitsFilterer, case: FilterCase)
             broken(f"row {number}, {batch.params[number]!r}: of the tokens of logit {both.pop()!s} some stay")
 
 
-def _mixed(can: Capabilities) -> st.SearchStrategy[FilterCase]:
-    return filter_cases(can, together=(0, 2), min_rows=3, max_rows=8, min_vocab_size=8, max_vocab_size=100)
-
-
-@check("FIL131", _mixed)
-def rows_do_not_depend_on_other_rows(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """Each row keeps in a batch what it keeps alone; requests have different filters.
-
-    A switch, a maximum or a mask of the whole batch, or a request whose filter replaces those of all others.
-    """
-    batch = case.batch(filterer.device)
-    alone = [call(filterer, batch.select([row]), case.seed)[0] for row in range(batch.batch_size)]
-    same_rows(filterer, batch, np.stack(alone), call(filterer, batch, case.seed), "beside other rows")
-
-
-@check("FIL132", _mixed)
-def the_order_of_rows_has_no_influence(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """Rows in another order keep the same.
-
-    Parameters of the requests that use a filter, compacted, and an index that is not.
-    """
-    batch = case.batch(filterer.device)
-    order = [int(row) for row in bulk_rng("order", case.seed).permutation(batch.batch_size)]
-    mixed = call(filterer, batch.select(order), case.seed)[np.argsort(order)]
-    same_rows(filterer, batch, call(filterer, batch, case.seed), mixed, "in another order")
-
-
 @check("FIL133", lambda can: cases(can, filters=without(*_BY_ID), max_rows=8), needs_one_of=_one_of(without(*_BY_ID)))
 def ids_have_no_influence(filterer: LogitsFilterer, case: FilterCase) -> None:
     """If tokens exchange their ids, those that stay do, too.
@@ -261,17 +213,3 @@ def stronger_filters_keep_a_part(filterer: LogitsFilterer, case: FilterCase) -> 
             token = int(np.flatnonzero(wrong)[0])
             weak, strong = (batch.params[one] for one in (number - 1, number))
             broken(f"token {token} stays with {strong!r} and is out with {weak!r}")
-
-
-@check("FIL136", _mixed)
-def calls_leave_nothing_behind(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """The same call gives the same again, also after a call with other rows and another vocabulary.
-
-    Buffers that are kept for the largest call, parameters in place that are scaled twice, state of a request that
-    ended.
-    """
-    batch = case.batch(filterer.device)
-    expected = call(filterer, batch, case.seed)
-    larger = case.replace(vocab_size=case.vocab_size + 3, rows=(*case.rows[::-1], *case.rows), seed=case.seed + 1)
-    call(filterer, larger.batch(filterer.device), case.seed)
-    same_rows(filterer, batch, expected, call(filterer, batch, case.seed), "in a later call")
