@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _LIKE = ("any", "plain between", "any", "one", "one and plain")
 """How rows of a call differ: any beside any; every second plain; all the same; the same beside plain ones."""
 
+MOST_ROWS = 300
+"""Of a call whose rows take long: to be filtered by Python, or to be built."""
+
 _WIDE, _WIDE_ROWS, _FEW_ROWS = 2**13, 20, 48
 """A library for a few small calls has few rows, in vocabularies from the first on even fewer."""
 
@@ -54,7 +57,7 @@ class RowTrace(Recipe):
 
     seed: int
     vocab_size: int
-    most_rows: int = 300
+    most_rows: int = MOST_ROWS
     walk: str = "edges"
     without: tuple[str, ...] = ()
     calls: tuple[int, ...] = ()

@@ -18,7 +18,7 @@ from fairdraw.strategies._cases import _argument
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
-from fairdraw.strategies._row_traces import RowTrace
+from fairdraw.strategies._row_traces import MOST_ROWS, RowTrace
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds, target_row
 
@@ -337,8 +337,6 @@ def filter_cases(
 _DEGENERATE = ("flat", "one-hot", "tied", "last-only")
 _KINDS = ("ladder", "normal", "zipf", "half", "peaked", "grid", *_DEGENERATE)
 _PLAIN = tuple(FilterRow(kind) for kind in _KINDS)
-_MOST_ROWS = 300
-"""Of a call; filters in Python take a millisecond a row."""
 
 
 def _settings(name: str, rng: np.random.Generator) -> list[dict[str, Any]]:  # Any: as SETTINGS
@@ -391,7 +389,7 @@ class FilterTrace(RowTrace):
 
 def filter_trace(filterer: Any, seed: int, size: int, rows: int, *rest: Any) -> FilterTrace:  # Any: fields of a trace
     """Return a trace for `filterer`."""
-    return FilterTrace(seed, size, min(rows, _MOST_ROWS), *rest)
+    return FilterTrace(seed, size, min(rows, MOST_ROWS), *rest)
 
 
 @st.composite

@@ -14,16 +14,20 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, laid_out
-from fairdraw.strategies._covering import covering_settings, places_of_all
+from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
+from fairdraw.strategies._row_traces import RowTrace
+from fairdraw.strategies._serving import settings_of_calls
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, bulk_seeds, target_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from fairdraw.strategies._row_traces import RowCall
 
 __all__ = [
     "LOGIT_KINDS",
@@ -32,10 +36,10 @@ __all__ = [
     "ROW_TOKEN_KINDS",
     "LogprobsCase",
     "LogprobsRequest",
+    "LogprobsTrace",
     "logprobs_batches",
     "logprobs_cases",
     "logprobs_requests",
-    "wide_logprobs_cases",
 ]
 
 Row = Any  # NDArray[np.float32], [vocab_size]; kept short for the tables below
@@ -208,13 +212,15 @@ class LogprobsCase(BatchRecipe):
         self.batch()
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> LogprobsCase:  # Any: JSON
-        """The case that `to_json` described.
+    def from_json(data: dict[str, Any]) -> LogprobsCase | RowTrace:  # Any: JSON
+        """Return the case, or the trace, that `to_json` described.
 
         Raises:
             TypeError: If a field is missing or unknown.
             ValueError: If a value is invalid.
         """
+        if "walk" in data:
+            return LogprobsTrace.from_json(data)
         return LogprobsCase(**{**data, "requests": tuple(LogprobsRequest(**r) for r in data.get("requests", ()))})
 
 
@@ -343,46 +349,85 @@ def logprobs_cases(
 
 
 _LIST_LENGTHS: tuple[int | None, ...] = (0, 1, 2, 5, 20, 21, 50, 100, 300, ALL_LOGPROBS, None)
-_NUM_ROWS = (1, 0, 2, 3, 5, 9)
-_PROMPT_ROWS = 700
-"""More than the rows that a kernel takes at once, as a prompt has them."""
-_WIDE_SIZES = (37, 130, 257, 64, 7, 1)
+_COUNTS = (1, 0, 2, 3, 1, 5, 9, 64)
+_SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words
+    "stage": STAGES,
+    "dtype": ("float32", "bfloat16", "float16"),
+    "layout": ("contiguous", "sliced", "transposed", "huge-stride"),
+    "ids": ("int64", "int32"),
+    "rows": ("one", "ragged", "one prompt"),
+    "lists": ("any", "alike", "short"),
+    "emitted": ("all", "some"),
+}
+_NEEDS = {
+    **{("stage", stage): Capability.LOGIT_SCORES for stage in STAGES if stage.endswith("_logits")},
+    **{("dtype", dtype): Capability.HALF_LOGITS for dtype in _SETTINGS["dtype"][1:]},
+    **{("layout", layout): Capability.STRIDED_INPUTS for layout in _SETTINGS["layout"][1:]},
+    **{("rows", rows): Capability.RAGGED for rows in _SETTINGS["rows"][1:]},
+}
+_INVALID_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
 
 
-@st.composite
-def wide_logprobs_cases(
-    draw: st.DrawFn,
-    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
-) -> LogprobsCase:
-    """Batches of some hundred requests in which every pair of what a request may have occurs, and a long prompt.
+class LogprobsTrace(RowTrace):
+    """Calls of one function: rows with every two of kind, processing and token; requests of 0 to 64 rows, or one."""
 
-    Numbers of log-probabilities, also of more than 20; kinds of rows, processing and tokens; 0 to 9 rows, all of them
-    or fewer with a token. Draws only what `capabilities` support.
-    """
-    open_to, seed = Narrowing("wide_logprobs_cases", capabilities), draw(bulk_seeds())
-    values = {
-        "logits": open_to.rows("logits", LOGIT_KINDS),
-        "num_logprobs": _lengths(capabilities, _LIST_LENGTHS),
-        "processing": PROCESSING_KINDS,
-        "token": ROW_TOKEN_KINDS,
-        "num_rows": _NUM_ROWS if Capability.RAGGED in capabilities else (1,),
-        "without_token": (0, 1),
-    }
-    settings = covering_settings(values, seed=seed % 16)
-    requests = [LogprobsRequest(num_emitted=max(0, s["num_rows"] - s.pop("without_token")), **s) for s in settings]
-    places = places_of_all(draw, len(requests))
-    chosen = [requests[place] for place in places]
-    if len(places) == len(requests) and Capability.RAGGED in capabilities and not capabilities.slow:
-        chosen.insert(places[0] // 2, LogprobsRequest("normal", 2, "temperature", "any", _PROMPT_ROWS))
-    if all(request.num_logprobs is None for request in chosen):
-        chosen[0] = chosen[0].replace(num_logprobs=0)
-    return LogprobsCase(
-        vocab_size=draw(st.sampled_from(_WIDE_SIZES)),
-        requests=tuple(chosen),
-        stage=draw(st.sampled_from(_stages(capabilities, STAGES))),
-        dtype=draw(st.sampled_from(open_to.dtypes(None))),
-        seed=seed,
-    )
+    def library(self, stage: str = STAGES[0], dtype: str = "float32") -> LogprobsCase:
+        """Return all rows, each a request of its own; the plain ones first."""
+        invalid = [kind for kind, need in _INVALID_NEEDS.items() if str(need) not in self.without]
+        kinds = LOGIT_KINDS if self.vocab_size < _SUMMABLE else _FALLING
+        values = {"logits": kinds, "processing": PROCESSING_KINDS, "token": ROW_TOKEN_KINDS}
+        rows = [LogprobsRequest(kinds[number % len(kinds)]) for number in range(_NUM_PLAIN)]
+        rows += [LogprobsRequest(**one) for one in covering_settings(values, seed=self.seed % 16)]
+        rows += [LogprobsRequest(kind, token="any") for kind in invalid]
+        return LogprobsCase(self.vocab_size, self.chosen(rows, _NUM_PLAIN), stage, dtype, seed=self.seed)
+
+    def batches(self, device: str) -> Iterator[tuple[RowCall, LogprobsBatch]]:
+        """Yield the calls; each is built when it is asked for."""
+        settings = settings_of_calls(_SETTINGS, _NEEDS, self.without, self.seed)
+        known: dict[tuple[str, str], LogprobsBatch] = {}
+        for call in self.played(len(self.library().requests), _NUM_PLAIN):
+            setting = settings[call.number % len(settings)]
+            key = setting["stage"], setting["dtype"] if self.vocab_size < _SUMMABLE else "float32"
+            known[key] = known[key] if key in known else self.library(*key).batch(device)
+            batch = known[key].select(call.places.tolist())
+            yield call, self._asked(batch, setting, bulk_rng("requests of a call", self.seed, call.number))
+
+    def _asked(self, batch: LogprobsBatch, setting: dict[str, Any], rng: np.random.Generator) -> LogprobsBatch:
+        """Return the same rows as those of fewer requests, which ask for lists."""
+        count, tokens = len(batch.token_ids), batch.token_ids
+        sizes = {"one": [1] * count, "one prompt": [count]}.get(setting["rows"]) or _ragged(count, rng)
+        if setting["emitted"] == "some":
+            tokens = tokens.masked_fill(torch.from_numpy(rng.random(count) < 0.1).to(tokens.device), NOT_EMITTED)
+        lengths = self._lengths(len(sizes), setting["lists"], rng)
+        ids = tokens.to(getattr(torch, setting["ids"]))
+        return laid_out(batch.replace(token_ids=ids, num_rows=sizes, num_logprobs=lengths), setting["layout"])
+
+    def _lengths(self, count: int, how: str, rng: np.random.Generator) -> list[int | None]:
+        known = (0, None) if str(Capability.TOP_LOGPROBS) in self.without else _LIST_LENGTHS
+        if how == "short" or self.vocab_size >= 2**13:  # a list of the whole takes long to compare
+            known = tuple(one for one in known if one is None or 0 <= one <= 100)
+        drawn = [known[place] for place in rng.integers(len(known), size=1 if how == "alike" else count)]
+        found = [one if one is None else min(one, self.vocab_size) for one in drawn * (count if how == "alike" else 1)]
+        return [0, *found[1:]] if all(one is None for one in found) else found
+
+
+_NUM_PLAIN = 6
+_SUMMABLE, _FALLING = 2**13, ("normal", "zipf", "half", "last-only")
+"""In wider rows a float32 sum of equal terms, as half precision makes them, errs by up to three times what the contract
+grants: torch's own log-softmax does so on a CPU."""
+
+
+def _ragged(count: int, rng: np.random.Generator) -> list[int]:
+    """Return numbers of rows that add up to `count`; some are 0, also behind the last row."""
+    sizes: list[int] = []
+    while (left := count - sum(sizes)) > 0:
+        sizes.append(min(left, _COUNTS[rng.integers(len(_COUNTS))]))
+    return [*sizes, 0]
+
+
+def logprobs_trace(sampler: Any, *fields: Any) -> LogprobsTrace:  # Any: a function; fields of a trace
+    """Return a trace for `sampler`."""
+    return LogprobsTrace(*fields)
 
 
 @st.composite
