@@ -58,7 +58,7 @@ def _one_of(names: tuple[str, ...]) -> tuple[tuple[Capability, ...], ...]:
     return (tuple(map(capability_of, names)),)
 
 
-@check("FIL121", lambda can: cases(can, together=(0, 0)))
+@check("FIL121", lambda can: cases(can, filters=()))
 def a_batch_without_filters_keeps_its_bits(filterer: LogitsFilterer, case: FilterCase) -> None:
     """Rows whose parameters are all off come back bit for bit.
 
@@ -70,7 +70,7 @@ def a_batch_without_filters_keeps_its_bits(filterer: LogitsFilterer, case: Filte
         require_bits(f"row {number}", before[number], found[number])
 
 
-@check("FIL123", lambda can: cases(can, together=(1, 2), settings="extreme", max_rows=8))
+@check("FIL123", lambda can: cases(can, settings="any", min_rows=4, max_rows=8))
 def a_token_is_always_left(filterer: LogitsFilterer, case: FilterCase) -> None:
     """At the ends of all ranges one token at least stays, and no logit is NaN.
 
@@ -81,7 +81,7 @@ def a_token_is_always_left(filterer: LogitsFilterer, case: FilterCase) -> None:
         require_numbers(f"row {number}, {batch.params[number]!r}", found)
 
 
-@check("FIL124", lambda can: cases(can, together=(0, 3), logits=_MASKED, settings="any"))
+@check("FIL124", lambda can: cases(can, logits=_MASKED, settings="any"))
 def what_is_forbidden_stays_out(filterer: LogitsFilterer, case: FilterCase) -> None:
     """A logit of -inf is -inf afterwards.
 
@@ -115,9 +115,7 @@ def forbidden_tokens_do_not_disturb_the_others(filterer: LogitsFilterer, case: F
     same_rows(filterer, batch, expected, call(filterer, batch, case.seed), "with forbidden tokens")
 
 
-@check(
-    "FIL126", lambda can: cases(can, filters=TRUNCATING, together=(1, 2), max_rows=8), needs_one_of=_one_of(TRUNCATING)
-)
+@check("FIL126", lambda can: cases(can, filters=TRUNCATING, max_rows=8), needs_one_of=_one_of(TRUNCATING))
 def what_stays_keeps_its_distance(filterer: LogitsFilterer, case: FilterCase) -> None:
     """Filters that cut leave the differences between the logits that stay as they were.
 
@@ -166,7 +164,7 @@ def ids_have_no_influence(filterer: LogitsFilterer, case: FilterCase) -> None:
     same_rows(filterer, batch, expected, mixed[:, np.argsort(order)], "with other ids")
 
 
-@check("FIL134", lambda can: cases(can, logits=("grid", "tied", "flat"), together=(1, 2), max_rows=8))
+@check("FIL134", lambda can: cases(can, logits=("grid", "tied", "flat"), min_rows=4, max_rows=8))
 def a_constant_has_no_influence(filterer: LogitsFilterer, case: FilterCase) -> None:
     """A constant that is added to all logits of a row changes nothing that stays.
 

@@ -12,7 +12,7 @@ from fairdraw._core.checks import Stage
 from fairdraw._oracles.server import TIE, is_ambiguous
 from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.protocols import Capability
-from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, misplaced, powers
+from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, first_list, powers
 from fairdraw.strategies._server_requests import MIXED, PLAIN, kind
 
 if TYPE_CHECKING:
@@ -180,10 +180,27 @@ def log_probabilities_are_raw_or_follow_the_temperature(trial: Trial) -> None:
         processed.append(found.scaled <= TOLERANCE)
         if not raw[-1]:
             for one, two in zip(plain, trial.take(other, NUM_PROMPTS), strict=True):
-                gap, said = misplaced(one, two), f"at temperature {two.request.temperature:g}, of all tokens,"
+                gap, said = _misplaced(one, two), f"at temperature {two.request.temperature:g}, of all tokens,"
                 require(gap <= TOLERANCE, two, f"{said} log-probabilities are off by {gap:.3g}: they do not sum to 1")
     one_stage = all(raw) or all(processed)
     require(one_stage, plain[0], "log-probabilities are raw at one temperature and divided at another")
+
+
+def _misplaced(plain: Answer, other: Answer) -> float:
+    """Return how far the first log-probability at another temperature is from what its distribution allows.
+
+    Unlisted tokens are no more probable than the last listed one, which bounds what they sum to.
+    """
+    before, after = first_list(plain), first_list(other)
+    token, power = next(iter(before), None), 1 / other.request.temperature
+    if token not in after:
+        return 0.0
+    values = np.array(list(before.values()))
+    rest = max(0.0, 1 - float(np.exp(values).sum())) * float(np.exp(values.min() * (power - 1)))
+    listed_sum = float(np.exp(values * power).sum())
+    low, high = (before[token] * power - np.log(listed_sum + part) for part in (rest, 0.0))
+    beyond = max(after[token] - high, (low - after[token]) * (power > 1))
+    return float(max(0.0, beyond) / max(1.0, abs(before[token] * power)))
 
 
 @server_check("SRV108", _LISTS, num_requests=NUM_PROMPTS)

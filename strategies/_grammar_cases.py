@@ -15,7 +15,7 @@ from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._recipe import DTYPES, BatchRecipe, PrintsAsCode, Recipe
-from fairdraw.strategies._row_traces import MOST_ROWS, RowTrace
+from fairdraw.strategies._row_traces import MOST_ROWS, TENSOR_NEEDS, RowTrace
 from fairdraw.strategies._serving import settings_of_calls
 from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatcher
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
@@ -247,8 +247,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {  # Any: words and counts
     "extra_words": (0, 1, 7, -1, -7),
 }
 _NEEDS = {
-    **{("dtype", dtype): Capability.HALF_LOGITS for dtype in DTYPES[1:]},
-    **{("layout", layout): Capability.STRIDED_INPUTS for layout in ("sliced", "transposed")},
+    **TENSOR_NEEDS,
     **{("mask_layout", layout): Capability.STRIDED_BITMASK for layout in MASK_LAYOUTS[1:]},
     **{("indices", kind): need for kind, need in INDEX_NEEDS.items()},
     **{("extra_words", words): Capability.WIDE_BITMASK for words in (1, 7)},

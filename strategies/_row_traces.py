@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairdraw.protocols import Capability
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._recipe import Recipe
+from fairdraw.strategies._recipe import DTYPES, LAYOUTS, Recipe
 from fairdraw.strategies._serving import WALKS, sizes_of
 from fairdraw.strategies.rows import bulk_rng
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+
+TENSOR_NEEDS = {
+    **{("dtype", dtype): Capability.HALF_LOGITS for dtype in DTYPES[1:]},
+    **{("layout", layout): Capability.STRIDED_INPUTS for layout in LAYOUTS[1:]},
+}
+"""Features of a call to what they need, for `settings_of_calls`."""
 
 _LIKE = ("any", "plain between", "any", "one", "one and plain")
 """How rows of a call differ: any beside any; every second plain; all the same; the same beside plain ones."""

@@ -256,29 +256,11 @@ def _row_of(data: dict[str, Any]) -> FilterRow:  # Any: JSON
 
 def filters_of(can: Capabilities, filters: Sequence[str] | None = None) -> list[str]:
     """Those of `filters`, or of all, that are supported."""
-    return [name for name in filters or LOGIT_FILTERS if capability_of(name) in can]
+    return [name for name in (LOGIT_FILTERS if filters is None else filters) if capability_of(name) in can]
 
 
 ALONE = ("mirostat_v1", "mirostat_v2")
 """Filters that share a row with a temperature at most."""
-
-
-@st.composite
-def _params(draw: st.DrawFn, filters: Sequence[str], number: int, settings: str) -> FilterParams:
-    """Parameters with `number` of the filters on; fewer if there are not so many."""
-    chosen = draw(st.lists(st.sampled_from(filters), min_size=number, max_size=number, unique=True))
-    if number > 1 and (first := chosen[0]) in ALONE:
-        chosen = [first, *(name for name in chosen[1:] if name == "temperature")]
-    chosen = [name for name in chosen if name not in ALONE or name == chosen[0]]
-    if {"temperature", "dynatemp"} <= set(chosen):  # a request has one of them
-        chosen.remove("temperature")
-    known = SETTINGS if settings == "usual" else EXTREMES if settings == "extreme" else _together()
-    values = [draw(st.sampled_from(known.get(name) or SETTINGS[name])) for name in chosen]
-    return FilterParams(**{key: value for one in values for key, value in one.items()})
-
-
-def _together() -> dict[str, tuple[dict[str, Any], ...]]:  # Any: as SETTINGS
-    return {name: (*values, *EXTREMES.get(name, ())) for name, values in SETTINGS.items()}
 
 
 @st.composite
@@ -291,7 +273,6 @@ def filter_cases(
     min_rows: int = 1,
     max_rows: int = 3,
     filters: Sequence[str] | None = None,
-    together: tuple[int, int] = (1, 1),
     logits: Sequence[str] | None = None,
     texts: Sequence[str] | None = None,
     max_tokens: int = 24,
@@ -302,24 +283,23 @@ def filter_cases(
     Draws only what `capabilities` support.
 
     Args:
-        filters: Those that may be on; all that are supported if `None`.
-        together: Fewest and most filters that are on in one row.
+        filters: Of which one is on in each row; all that are supported if `None`, no filter if empty.
         logits: Kinds of rows.
         texts: Kinds of the tokens so far.
-        settings: `usual` values (`SETTINGS`), `extreme` ones (`EXTREMES`), or `any`.
+        settings: `usual` values (`SETTINGS`), or `any` (`EXTREMES` as well).
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid; when the first case is drawn.
     """
     check_interval("filter_cases", "min_rows", min_rows, "max_rows", max_rows, at_least=1)
-    check_interval("filter_cases", "fewest", together[0], "most", together[1])
-    one_of("filter_cases", "settings", settings, ("usual", "extreme", "any"))
+    one_of("filter_cases", "settings", settings, ("usual", "any"))
     known, kinds = filters_of(capabilities, filters), check_kinds("filter_cases", "logits", logits, LOGIT_KINDS)
     spoken = check_kinds("filter_cases", "texts", texts, TEXT_KINDS)
     rows = []
     for _ in range(draw(st.integers(min_rows, max_rows))):
-        number = min(draw(st.integers(*together)), len(known))
-        params = draw(_params(known, number, settings)) if number else FilterParams()
+        name = draw(st.sampled_from(known)) if known else ""
+        values = (*SETTINGS.get(name, ({},)), *(EXTREMES.get(name, ()) if settings == "any" else ()))
+        params = FilterParams(**draw(st.sampled_from(values)))
         num_tokens = draw(st.integers(0, max_tokens)) if params.dry_multiplier else 0
         rows.append(
             FilterRow(
@@ -406,6 +386,5 @@ def filter_batches(
     Raises:
         TypeError, ValueError: If a bound is invalid; when the first batch is drawn.
     """
-    together = (0, 3)
-    cases = filter_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, filters=filters, together=together)
+    cases = filter_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, filters=filters, settings="any")
     return draw(cases).batch(device)

@@ -15,9 +15,9 @@ from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, 
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._covering import covering_settings
-from fairdraw.strategies._narrowing import Narrowing
-from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
-from fairdraw.strategies._row_traces import RowTrace
+from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS, Narrowing
+from fairdraw.strategies._recipe import DTYPES, LAYOUTS, BatchRecipe, PrintsAsCode, Recipe
+from fairdraw.strategies._row_traces import TENSOR_NEEDS, RowTrace
 from fairdraw.strategies._serving import settings_of_calls
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, bulk_seeds, target_row
@@ -141,7 +141,6 @@ class LogprobsCase(BatchRecipe):
 
     Args:
         stage: What is returned (`STAGES`).
-        ids: Type of the token ids, `int64` or `int32`.
         seed: For every bulk number.
 
     Raises:
@@ -157,7 +156,6 @@ class LogprobsCase(BatchRecipe):
     stage: str = STAGES[0]
     dtype: str = "float32"
     layout: str = "contiguous"
-    ids: str = "int64"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -165,7 +163,6 @@ class LogprobsCase(BatchRecipe):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("LogprobsRequest()")
         one_of("LogprobsCase", "stage", self.stage, STAGES)
-        one_of("LogprobsCase", "ids", self.ids, ("int64", "int32"))
         if all(request.num_logprobs is None for request in self.requests):
             raise ValueError(
                 "LogprobsCase: num_logprobs=None of all requests, but one must ask. Use 0 for one of them."
@@ -184,7 +181,7 @@ class LogprobsCase(BatchRecipe):
         batch = _DrawnLogprobsBatch(
             logits=logits.to(device),
             processed_logits=self._stacked(processed).to(device),
-            token_ids=torch.tensor(tokens, dtype=getattr(torch, self.ids), device=device),
+            token_ids=torch.tensor(tokens, dtype=torch.int64, device=device),
             num_rows=[request.num_rows for request in self.requests],
             num_logprobs=[
                 None if request.num_logprobs is None else min(request.num_logprobs, self.vocab_size)
@@ -246,7 +243,6 @@ def logprobs_requests(
     processing: Sequence[str] | None = None,
     tokens: Sequence[str] | None = None,
     max_rows: int = 4,
-    all_emitted: bool = False,
 ) -> LogprobsRequest:
     """One request for log-probabilities.
 
@@ -258,7 +254,6 @@ def logprobs_requests(
         processing: What processors make of the rows (`PROCESSING_KINDS`).
         tokens: Which token a row emitted (`ROW_TOKEN_KINDS`).
         max_rows: Most rows.
-        all_emitted: Every row emitted a token.
 
     Raises:
         TypeError, ValueError: If a kind is unknown; when the first request is drawn.
@@ -272,7 +267,7 @@ def logprobs_requests(
         processing=draw(st.sampled_from(check_kinds(name, "processing", processing, PROCESSING_KINDS))),
         token=draw(st.sampled_from(check_kinds(name, "tokens", tokens, ROW_TOKEN_KINDS))),
         num_rows=num_rows,
-        num_emitted=num_rows if all_emitted or draw(st.booleans()) else draw(st.integers(0, num_rows)),
+        num_emitted=num_rows if draw(st.booleans()) else draw(st.integers(0, num_rows)),
     )
 
 
@@ -287,15 +282,8 @@ def logprobs_cases(
     max_requests: int = 4,
     stages: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
-    layouts: Sequence[str] = ("contiguous",),
-    ids: Sequence[str] = ("int64",),
-    logits: Sequence[str] | None = None,
-    num_logprobs: Sequence[int | None] = NUM_LOGPROBS,
-    processing: Sequence[str] | None = None,
-    tokens: Sequence[str] | None = None,
-    max_rows: int = 4,
-    all_emitted: bool = False,
-) -> LogprobsCase:
+    **of_requests: Any,
+) -> LogprobsCase:  # Any: as `logprobs_requests` takes them
     """Whole batches, as recipes: requests that ask for different numbers, with drafts and without.
 
     Draws only what `capabilities` support. One request at least asks.
@@ -303,14 +291,7 @@ def logprobs_cases(
     Args:
         stages: What is returned (`STAGES`).
         dtypes: Of the model's logits (`DTYPES`).
-        layouts: Strides of both logits (`LAYOUTS`).
-        ids: Types of the token ids.
-        logits: As for `logprobs_requests`.
-        num_logprobs: As for `logprobs_requests`.
-        processing: As for `logprobs_requests`.
-        tokens: As for `logprobs_requests`.
-        max_rows: As for `logprobs_requests`.
-        all_emitted: As for `logprobs_requests`.
+        of_requests: Arguments of `logprobs_requests`.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, or a requirement is unsupported; when the first case is
@@ -325,15 +306,7 @@ def logprobs_cases(
     name, open_to = "logprobs_cases", Narrowing("logprobs_cases", capabilities)
     check_interval(name, "min_requests", min_requests, "max_requests", max_requests, at_least=1)
     known = _stages(capabilities, check_kinds(name, "stages", stages, STAGES))
-    request = logprobs_requests(
-        capabilities,
-        logits=logits,
-        num_logprobs=num_logprobs,
-        processing=processing,
-        tokens=tokens,
-        max_rows=max_rows,
-        all_emitted=all_emitted,
-    )
+    request = logprobs_requests(capabilities, **of_requests)
     requests = draw(st.lists(request, min_size=min_requests, max_size=max_requests))
     if all(request.num_logprobs is None for request in requests):
         requests[0] = requests[0].replace(num_logprobs=0)
@@ -342,8 +315,6 @@ def logprobs_cases(
         requests=tuple(requests),
         stage=draw(st.sampled_from(known)),
         dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
-        layout=draw(st.sampled_from(open_to.layouts(layouts))),
-        ids=draw(st.sampled_from(tuple(ids))),
         seed=draw(bulk_seeds()),
     )
 
@@ -352,8 +323,8 @@ _LIST_LENGTHS: tuple[int | None, ...] = (0, 1, 2, 5, 20, 21, 50, 100, 300, ALL_L
 _COUNTS = (1, 0, 2, 3, 1, 5, 9, 64)
 _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words
     "stage": STAGES,
-    "dtype": ("float32", "bfloat16", "float16"),
-    "layout": ("contiguous", "sliced", "transposed", "huge-stride"),
+    "dtype": DTYPES,
+    "layout": LAYOUTS,
     "ids": ("int64", "int32"),
     "rows": ("one", "ragged", "one prompt"),
     "lists": ("any", "alike", "short"),
@@ -361,11 +332,9 @@ _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words
 }
 _NEEDS = {
     **{("stage", stage): Capability.LOGIT_SCORES for stage in STAGES if stage.endswith("_logits")},
-    **{("dtype", dtype): Capability.HALF_LOGITS for dtype in _SETTINGS["dtype"][1:]},
-    **{("layout", layout): Capability.STRIDED_INPUTS for layout in _SETTINGS["layout"][1:]},
+    **TENSOR_NEEDS,
     **{("rows", rows): Capability.RAGGED for rows in _SETTINGS["rows"][1:]},
 }
-_INVALID_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
 
 
 class LogprobsTrace(RowTrace):
@@ -373,7 +342,7 @@ class LogprobsTrace(RowTrace):
 
     def library(self, stage: str = STAGES[0], dtype: str = "float32") -> LogprobsCase:
         """Return all rows, each a request of its own; the plain ones first."""
-        invalid = [kind for kind, need in _INVALID_NEEDS.items() if str(need) not in self.without]
+        invalid = [kind for kind, need in INVALID_ROW_NEEDS.items() if str(need) not in self.without]
         kinds = LOGIT_KINDS if self.vocab_size < _SUMMABLE else _FALLING
         values = {"logits": kinds, "processing": PROCESSING_KINDS, "token": ROW_TOKEN_KINDS}
         rows = [LogprobsRequest(kinds[number % len(kinds)]) for number in range(_NUM_PLAIN)]

@@ -358,7 +358,7 @@ class LosesTheTailAtOne(_Batchwise):
         return batch.replace(params=others) if any(one.typical_p < 1 for one in batch.params) else batch
 
 
-@_mutant("FIL123", "FIL201", "FIL109")
+@_mutant("FIL201", "FIL123", "FIL109")
 class HasNoGuard(FiltersOracle):
     """If no token reaches epsilon, none is left."""
 
@@ -366,7 +366,7 @@ class HasNoGuard(FiltersOracle):
         return _keeping(row, row.log_probs >= np.log(context.params.epsilon))
 
 
-@_mutant("FIL123", "FIL201")
+@_mutant("FIL201", "FIL123")
 class LeavesNanAtTheTop(FiltersOracle):
     """With a share of 0 the curvature is divided by a sum of 0."""
 
