@@ -14,7 +14,6 @@ from fairdraw.properties._filters_asserts import (
     cases,
     check,
     require_bits,
-    require_numbers,
     same_rows,
     specified,
 )
@@ -68,17 +67,6 @@ def a_batch_without_filters_keeps_its_bits(filterer: LogitsFilterer, case: Filte
     before, found = batch.logits.cpu().numpy().copy(), call(filterer, batch, case.seed)
     for number in range(batch.batch_size):
         require_bits(f"row {number}", before[number], found[number])
-
-
-@check("FIL123", lambda can: cases(can, settings="any", min_rows=4, max_rows=8))
-def a_token_is_always_left(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """At the ends of all ranges one token at least stays, and no logit is NaN.
-
-    A threshold above every probability, a share of 0 whose first token is dropped, a division by a sum of 0.
-    """
-    batch = case.batch(filterer.device)
-    for number, found in enumerate(call(filterer, batch, case.seed)):
-        require_numbers(f"row {number}, {batch.params[number]!r}", found)
 
 
 @check("FIL124", lambda can: cases(can, logits=_MASKED, settings="any"))

@@ -358,7 +358,7 @@ class LosesTheTailAtOne(_Batchwise):
         return batch.replace(params=others) if any(one.typical_p < 1 for one in batch.params) else batch
 
 
-@_mutant("FIL201", "FIL123", "FIL109")
+@_mutant("FIL201", "FIL109")
 class HasNoGuard(FiltersOracle):
     """If no token reaches epsilon, none is left."""
 
@@ -366,7 +366,7 @@ class HasNoGuard(FiltersOracle):
         return _keeping(row, row.log_probs >= np.log(context.params.epsilon))
 
 
-@_mutant("FIL201", "FIL123")
+@_mutant("FIL201")
 class LeavesNanAtTheTop(FiltersOracle):
     """With a share of 0 the curvature is divided by a sum of 0."""
 
@@ -576,11 +576,9 @@ class DividesByTheLogarithmOfOne(FiltersOracle):
     """The largest entropy of a single token is 0, and 0 / 0 is a temperature."""
 
     def row(self, logits: Any, context: RowContext) -> Any:
-        found, is_lone = (
-            super().row(logits, context),
-            "dynatemp" in self.order(context) and np.isfinite(logits).sum() == 1,
-        )
-        return dataclasses.replace(found, values=found.values * np.nan) if is_lone else found
+        found = super().row(logits, context)
+        is_lone = "dynatemp" in self.order(context) and np.isfinite(logits).sum() == 1
+        return dataclasses.replace(found, values=logits * np.nan) if is_lone else found
 
 
 # -- DRY, XTC, mirostat -----------------------------------------------------------------------------------------------
