@@ -84,9 +84,9 @@ class Specified:
     def of(cls, rows: Sequence[FilteredRow], chain: FilterChain, params: Sequence[FilterParams]) -> Specified:
         """Return the rows, one after the other."""
         fields = ("values", "error", "sure", "possible", "least", "most")
-        parts = (np.array([getattr(row, name) for row in rows]) for name in fields)
+        parts = {name: np.array([getattr(row, name) for row in rows]) for name in fields}
         off, hot = ([not one.enabled for one in params], [is_one_hot(one, chain) for one in params])
-        return cls(*parts, np.array(off), np.array(hot))
+        return cls(**parts, is_off=np.array(off), is_one_hot=np.array(hot))
 
     def taken(self, places: NDArray[np.int64]) -> Specified:  # [num_rows] int64
         """Return some of the rows, any of them as often as it is named."""

@@ -87,9 +87,10 @@ def _faults(rows: _Rows, sampler: LogprobsSampler) -> Iterator[tuple[Flags, str]
     exact = rows.at(rows.scores)
     with np.errstate(invalid="ignore"):
         far = (rows.values != exact) & ~(np.abs(rows.values - exact) <= rows.at(rows.slack))
-        rising = rows.values[:, 2:] > rows.values[:, 1:-1]
+        rising = np.diff(rows.values[:, 1:], axis=1) > 0
     yield own & (far & listed).any(axis=1), "a value is further from the exact one than rounding explains"
-    odd = ~np.isnan(rows.values) & ~(np.isneginf(rows.values) & ~np.isnan(rows.logits).any(axis=1)[:, None])
+    has_nan = np.asarray(np.isnan(rows.logits).any(axis=1))
+    odd = ~np.isnan(rows.values) & ~(np.isneginf(rows.values) & ~has_nan[:, None])
     is_score = not rows.batch.wants_logits
     yield ~own & is_score & (odd & listed).any(axis=1), "there is no distribution, and a value is a number"
     yield own & (rising & listed[:, 2:]).any(axis=1), "the list is not sorted"
@@ -124,9 +125,9 @@ def _rank_bounds(rows: _Rows, sampler: LogprobsSampler) -> tuple[Ints, Ints]:  #
         larger, as_large = (rows.logits > mine).sum(axis=1), (rows.logits >= mine).sum(axis=1)
         rank = as_large if rank_ties_of(sampler) is RankTies.LAST else 1 + larger
         return rank, rank
-    mine, spread = (np.take_along_axis(one, token, axis=1) for one in (rows.scores, rows.slack))
-    spread = spread + rows.slack
-    return 1 + (rows.scores > mine + spread).sum(axis=1), (rows.scores >= mine - spread).sum(axis=1)
+    score, slack = (np.take_along_axis(one, token, axis=1) for one in (rows.scores, rows.slack))
+    spread = slack + rows.slack
+    return 1 + (rows.scores > score + spread).sum(axis=1), (rows.scores >= score - spread).sum(axis=1)
 
 
 def every_row_of_a_trace_has_its_own_log_probabilities(sampler: LogprobsSampler, trace: LogprobsTrace) -> None:

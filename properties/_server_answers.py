@@ -78,7 +78,7 @@ def log_probabilities_are_finite_and_at_most_0(trial: Trial) -> None:
     """
     for answer, number, position in _positions(answers_of_all_kinds(trial)):
         values = [value for _, value in position.top if not (_is_cut(answer) and value == -math.inf)]
-        values += [position.logprob] * (position.logprob is not None)
+        values += [] if position.logprob is None else [position.logprob]
         wrong = [value for value in values if value is None or not math.isfinite(value) or value > TIE]
         require(not wrong, answer, f"position {number}: the log-probability {wrong[:1]} is impossible")
 

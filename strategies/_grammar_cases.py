@@ -246,7 +246,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {  # Any: words and counts
     "indices": ("none", "all", "subset", "reversed", "repeated"),
     "extra_words": (0, 1, 7, -1, -7),
 }
-_NEEDS = {
+_NEEDS: dict[tuple[str, Any], Capability] = {  # Any: a word or a count
     **TENSOR_NEEDS,
     **{("mask_layout", layout): Capability.STRIDED_BITMASK for layout in MASK_LAYOUTS[1:]},
     **{("indices", kind): need for kind, need in INDEX_NEEDS.items()},

@@ -99,7 +99,7 @@ def _request(row: dict[str, Any], kinds: tuple[str, ...]) -> LogitsRequestRecipe
     rest = {name: value for name, value in row.items() if name not in kinds}
     if rest["logits"] == "zeros" and any(base_kind(kind) in ("top-k", "top-p") for kind in chosen):
         rest["logits"] = "normal"  # which of many equal logits a filter keeps is left to the order of a sort
-    return LogitsRequestRecipe(chosen, greedy=row["temperature"] == "greedy", **rest)  # type: ignore[arg-type]
+    return LogitsRequestRecipe(chosen, greedy=row["temperature"] == "greedy", **rest)
 
 
 def _dtypes(can: Capabilities) -> st.SearchStrategy[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-TENSOR_NEEDS = {
+TENSOR_NEEDS: dict[tuple[str, Any], Capability] = {  # Any: a word
     **{("dtype", dtype): Capability.HALF_LOGITS for dtype in DTYPES[1:]},
     **{("layout", layout): Capability.STRIDED_INPUTS for layout in LAYOUTS[1:]},
 }

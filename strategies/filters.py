@@ -332,7 +332,7 @@ def _settings(name: str, rng: np.random.Generator) -> list[dict[str, Any]]:  # A
 
 
 def _any(settings: Sequence[dict[str, Any]], rng: np.random.Generator) -> dict[str, Any]:  # Any: as SETTINGS
-    return settings[rng.integers(len(settings))]
+    return settings[int(rng.integers(len(settings)))]
 
 
 class FilterTrace(RowTrace):

@@ -274,6 +274,7 @@ def logprobs_requests(
 @st.composite
 def logprobs_cases(
     draw: st.DrawFn,
+    /,
     capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
     *,
     min_vocab_size: int = 1,
