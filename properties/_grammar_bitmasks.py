@@ -15,7 +15,8 @@ from fairdraw.properties._rejection_asserts import broken
 from fairdraw.properties._traces import WrongRow, trace_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._cases import require_far_memory
-from fairdraw.strategies.grammar import INDEX_KINDS, LOGIT_KINDS, MASK_LAYOUTS, MaskTrace, bitmask_cases, mask_trace
+from fairdraw.strategies._grammar_cases import mask_trace
+from fairdraw.strategies.grammar import INDEX_KINDS, LOGIT_KINDS, MASK_LAYOUTS, MaskTrace, bitmask_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st

@@ -23,7 +23,6 @@ from fairdraw.strategies._grammar_cases import (
     GrammarCase,
     MaskedRow,
     MaskTrace,
-    mask_trace,
 )
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sizes import vocab_sizes
@@ -54,7 +53,6 @@ __all__ = [
     "automaton_cases",
     "bitmask_batches",
     "bitmask_cases",
-    "mask_trace",
     "token_automata",
     "wide_automaton_cases",
 ]
