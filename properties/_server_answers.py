@@ -143,8 +143,9 @@ def a_list_is_sorted_and_names_no_token_twice(trial: Trial) -> None:
         others = [value for token, value in position.top if token != position.token]
         falls = all(one >= two - TIE for one, two in itertools.pairwise(others))
         require(falls, answer, f"position {number}: the list is not sorted: {[round(v, 4) for v in others[:8]]}")
-    least, most = min(lengths, default=0), max(lengths, default=0)
-    require(most - least <= 1, lengths.get(least, answer), f"lists have {least} to {most} other tokens")
+    if lengths:
+        least, most = min(lengths), max(lengths)
+        require(most - least <= 1, lengths[least], f"lists have {least} to {most} other tokens")
 
 
 @server_check("SRV106", _LISTS)
