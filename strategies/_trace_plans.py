@@ -66,13 +66,13 @@ def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) 
 
 
 def _vocabularies(can: Capabilities, number: int, seed: int) -> list[int]:
-    """Return some vocabularies of the walk; another seed starts elsewhere."""
+    """Return some vocabularies of the walk, the widest among them; another seed starts elsewhere."""
     most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can and not can.slow else 1025
     sizes = vocabulary_walk(most)
     if number >= len(sizes):
         return sizes
     start, step = seed % len(sizes), len(sizes) / number
-    return [sizes[(start + round(place * step)) % len(sizes)] for place in range(number)]
+    return [*(sizes[(start + round(place * step)) % len(sizes)] for place in range(1, number)), sizes[-1]]
 
 
 @dataclass(frozen=True)

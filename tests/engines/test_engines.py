@@ -131,7 +131,7 @@ ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
     (named("logprobs", "transformers vllm"), lambda check: check.code[:5] == "LPR10", 2),
     (
         named("filters"),
-        lambda check: check.code in ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163"),
+        lambda check: check.code in ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL163"),
         2,
     ),
 )

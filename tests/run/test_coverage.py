@@ -34,7 +34,7 @@ CHECKS = {
     "penalties": ("PEN101",),
     "thinking_budget": ("THK101",),
     "logprobs": ("LPR101", "DIST951"),
-    "filters": ("FIL141", "DIST981"),
+    "filters": ("FIL101", "DIST981"),
     "grammar": ("GRM106", "GRM125", "DIST971"),
 }
 
