@@ -81,12 +81,18 @@ class SliceCheck(DrawnQuestion):
             evidence, num_draws = self.evidence(sampler, chosen, seed, out_of_time)
         except BudgetEnded:
             raise cut_short("the traces were not played to their end") from None
-        threshold = -math.log(self.share * false_fail_rate(seed))
-        if evidence is None or evidence.log_e_value < threshold:
+        if evidence is None or not self.is_failed(evidence, seed):
             return num_draws
-        error: Ended = self._failure(evidence, threshold)
+        error: Ended = self._failure(evidence, self._threshold(seed))
         error.case, error.tried = self.case(sampler, chosen), num_draws
         raise error
+
+    def is_failed(self, evidence: Evidence, seed: int) -> bool:
+        """Whether the evidence is beyond what a correct sampler shows at the check's rate."""
+        return evidence.log_e_value >= self._threshold(seed)
+
+    def _threshold(self, seed: int) -> float:
+        return -math.log(self.share * false_fail_rate(seed))
 
     def __call__(self, sampler: Any) -> None:
         """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
@@ -97,7 +103,7 @@ class SliceCheck(DrawnQuestion):
         effect = "; ".join(self._words_of(found) for found in evidence.found[:_SHOWN])
         shown = (
             f"E = 10^{evidence.log_e_value / math.log(10):.1f} >= threshold 10^{threshold / math.log(10):.1f}, over "
-            f"{evidence.num_slices} slices and {evidence.num_projections} projections"
+            f"{evidence.num_slices} slices and {len(evidence.deviations)} projections"
         )
         distance = abs(first.num_hits - first.expected) / max(first.num_draws, 1)
         return CheckFailure(effect, evidence=shown, distance=distance)
