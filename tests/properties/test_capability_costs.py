@@ -23,7 +23,6 @@ from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.logprobs import LogprobsOracle
-from fairdraw._oracles.sampling import sample
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
@@ -345,8 +344,8 @@ def test_one_of_a_group_is_enough() -> None:
     check = BY_CODE["SAM186"]
     for capability in (Capability.TOP_K, Capability.TOP_P, Capability.MIN_P):
         assert check.missing(Capabilities({capability: "no such filter"})) is None
-    lacking = Capabilities({Capability.TOP_K: "never", Capability.MIN_P: "not yet"})
-    assert check.missing(lacking) == "min-p and top-k are unsupported: not yet"
+    lacking = Capabilities(dict.fromkeys((Capability.TOP_K, Capability.TOP_P, Capability.MIN_P), "never"))
+    assert check.missing(lacking) == "top-k and top-p and min-p are unsupported: never"
 
 
 def test_page_of_costs_is_true() -> None:

@@ -115,7 +115,7 @@ def test_checks_that_need_a_missing_capability_are_reported_once_and_last() -> N
         ({"SRV161": ("stop-strings", "greedy")}, {"SRV122": ("greedy",), "SRV101": ()}),
         ({"DIST723": ("large-vocab",)}, {"SAM101": ()}),
     ],
-    ids=["top-p beside large vocabularies", "anything else", "all are about stop strings", "stop strings alone", "no twin"],
+    ids=["top-p beside vocabularies", "anything else", "all are about stop strings", "stop strings alone", "no twin"],
 )
 def test_capability_is_advised_only_if_nothing_else_explains_the_failures(
     failed: dict[str, tuple[str, ...]], passed: dict[str, tuple[str, ...]]
