@@ -39,7 +39,7 @@ class Plan:
 
 
 _PLANS = {
-    "smoke": Plan("edges", 1100, 1, 16),
+    "smoke": Plan("edges", 1100, 2, 44),
     "ci": Plan("every", 1100, 1, 110),
     "nightly": Plan("every", 1100, 20, 110),
 }
@@ -85,7 +85,7 @@ class FlatPlan:
 
 
 _FLAT = {
-    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(16_411, 128, "edges"), FlatPlan(33_000, 40, "edges")),
+    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(16_411, 256, "edges"), FlatPlan(33_000, 100, "edges")),
     "ci": (FlatPlan(8191, 100, "every"), FlatPlan(33_000, 60, "every"), FlatPlan(131_073, 40, "edges")),
     "nightly": (FlatPlan(8191, 300, "every"), FlatPlan(33_000, 200, "every"), FlatPlan(131_073, 100, "every")),
 }
