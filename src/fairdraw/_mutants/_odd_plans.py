@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols import CustomLogitsProcessor, LogitsBatch, LogitsPlanner, PlanSetup, RowOfRequest
+    from fairdraw.protocols import CustomLogitsProcessor, LogitsBatch, PlanSetup, RowOfRequest
 
 
 class _AllocatesThenCopies(LogitsPlanOracle):
@@ -216,7 +216,7 @@ _PLANS: tuple[type[LogitsPlanOracle], ...] = (
     *(_FindsBadWordsInATrie, _CallsCustomsBackwards, _KeepsBooks),
 )
 
-ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
+ODD_BUT_RIGHT: tuple[OraclePlanner, ...] = (
     *(OraclePlanner(name_of(kind)[2:], kind) for kind in _PLANS),
     OraclePlanner("finds bad words of the prompt", _FindsBadWordsInATrie, policy=LogitsPolicy("text")),
     OraclePlanner("adds the bias in double, by its policy", _AddsTheBiasInDouble, policy=_OTHER),

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.protocols._logits_plan import LogitsPlanner
 
 MUTANTS: tuple[Mutant, ...] = (
     *mutants_in(_logits_processors, _logits_plans, _logits_rounding),
@@ -71,7 +70,7 @@ _COPIES = Capabilities.of({"copy-free": "copies at every step"})
 _IN_PLACE = Capabilities.of({"copy-free": "writes in place", "intact-logits": "writes in place"})
 _UNREACHED = Capabilities.of({"unreached-rows": "forces in every row"})
 
-ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
+ODD_BUT_RIGHT: tuple[OraclePlanner, ...] = (
     OraclePlanner("always copies", _AlwaysCopies, capabilities=_COPIES),
     OraclePlanner("works in place", _WorksInPlace, capabilities=_IN_PLACE),
     OraclePlanner("goes through rows backwards", _GoesThroughRowsBackwards),

@@ -40,7 +40,7 @@ class Policy:
             is_way = any(value == way if isinstance(way, str) else type(value) is way for way in known)
             if not is_way or (type(value) is int and value < 1):
                 words = {int: "a number of tokens above 0", type(None): "None"}
-                rule = " or ".join(words.get(way, getattr(way, "__name__", way)) for way in known)
+                rule = " or ".join(words.get(way) or str(getattr(way, "__name__", way)) for way in known)
                 raise ValueError(
                     f"{type(self).__name__}: {name}={value!r}, but it must be {rule}. See fairdraw explain {name}."
                 )
