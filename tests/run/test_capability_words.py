@@ -17,8 +17,8 @@ from fairdraw.protocols._policies import POLICIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "own-sampler.md").read_text()
+# Field and shape, of every table of fields.
 ROWS = re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", PAGE.replace("\\|", "|"), flags=re.MULTILINE)
-"""Field and shape, of every table of fields."""
 
 
 def test_every_capability_says_when_to_decline_it() -> None:
