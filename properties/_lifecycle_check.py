@@ -13,7 +13,7 @@ from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import PROFILES, Check, Enough, OutOfTime, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability, penalty_policy
+from fairdraw.protocols import Capability
 from fairdraw.strategies.lifecycle import LifecycleMachine, PlannedTraces, Playing, Replace
 
 if TYPE_CHECKING:
@@ -36,13 +36,6 @@ class LifecycleCheck(Check):
     """
 
     machine: type[LifecycleMachine] = field(default=LifecycleMachine, kw_only=True)
-
-    def why_not(self, sampler: Any, reference: Any = None) -> str | None:  # Any: scanners of the contract
-        """As of every check; a reference whose repetition penalty means something else is not compared with."""
-        reason = super().why_not(sampler, reference)
-        if reason is None and self.differential and penalty_policy(sampler) != penalty_policy(reference):
-            return f"{reference.name} has {penalty_policy(reference)}, and the sampler declares another policy"
-        return reason
 
     def on_case(self, sampler: Any, case: EventTrace, reference: Any = None) -> None:  # Any: scanners of the contract
         """Play one event trace; raises `CheckFailure` if the requirement is broken."""
@@ -149,6 +142,7 @@ def lifecycle_check(
     needs: tuple[Capability, ...] = (),
     weight: float = 1.0,
     differential: bool = False,
+    any_policy: bool = False,
     depends_on: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Playing, Event], None]], LifecycleCheck]:
     """Make a check of a function `(playing, event)`: its name becomes the title, its docstring the meaning."""
@@ -165,6 +159,7 @@ def lifecycle_check(
             body=body,
             weight=weight,
             differential=differential,
+            any_policy=any_policy,
             machine=machine,
             depends_on=depends_on,
         )

@@ -11,14 +11,14 @@ import torch
 from fairdraw._core.dispatch import DispatchMode
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._oracles.intervals import alike
-from fairdraw._oracles.logits_bounds import RowBounds, logits_bounds
-from fairdraw._oracles.logits_plan import process as oracle_process
+from fairdraw._oracles.logits_bounds import logits_bounds
+from fairdraw._oracles.logits_plan import LogitsPlanOracle, plan_oracle
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import Capability, Rounding, rounding_of
+from fairdraw.protocols import Capability, LogitsPolicy, Rounding, policy_of, rounding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -134,15 +134,15 @@ def follow(planner: LogitsPlanner, case: LogitsCase, setup: PlanSetup | None = N
         yield answered(planner, session, batch)
 
 
+def oracle_of(planner: LogitsPlanner) -> LogitsPlanOracle:
+    """The specification by the rounding and the policy that the planner declares."""
+    return plan_oracle(rounding_of(planner), policy_of(planner, LogitsPolicy))
+
+
 def specified(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> Tensor:  # [num_rows, vocab_size] float32
-    """The specification's answer to the same step, with the rounding that the planner declares."""
+    """The specification's answer to the same step."""
     given = answer.batch.replace(logits=answer.before.cpu())
-    return as_float32(oracle_process(given, case.setup(), rounding_of(planner)))
-
-
-def bounds_of(case: LogitsCase, answer: Answer, rows: Container[int] | None = None) -> list[RowBounds]:
-    """The allowed logits of each row, or of `rows`, if no rounding is declared."""
-    return logits_bounds(answer.batch.replace(logits=answer.before.cpu()), case.setup(), rows=rows)
+    return as_float32(oracle_of(planner).process(given, case.setup()))
 
 
 def as_float32(
@@ -179,7 +179,8 @@ def wrong_logits(
     wrong[sorted(unread_rows(planner, case, answer))] = False
     if declared is not Rounding.VLLM_TORCH and wrong.any():
         differing = set(np.flatnonzero(wrong.any(axis=1)).tolist())
-        bounds = bounds_of(case, answer, differing)
+        given = answer.batch.replace(logits=answer.before.cpu())
+        bounds = logits_bounds(given, case.setup(), oracle_of(planner), differing)
         for row in sorted(differing):
             right = bounds[row].hold(found[row]) if is_specified else bounds[row].agree(found[row], due[row])
             if (
@@ -195,7 +196,8 @@ def unread_rows(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> set
     if Capability.UNREACHED_ROWS in planner.capabilities:
         return set()
     setup, unread = case.setup(), set[int]()
-    oracle = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids)
+    policy = policy_of(planner, LogitsPolicy).thinking
+    oracle = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids, policy)
     for request, first in zip(answer.batch.requests, answer.batch.first_rows, strict=True):
         drafts, budget = request.draft_token_ids, request.params.thinking_token_budget
         forced = oracle.forced(request.prompt_token_ids, request.output_token_ids, drafts, budget)

@@ -19,6 +19,7 @@ from fairdraw.properties._logits_asserts import (
     differing_rows,
     follow,
     opened,
+    oracle_of,
     same_logits,
     unread_rows,
 )
@@ -328,15 +329,15 @@ def greedy_tokens_are_those_before_temperature_and_filters(planner: LogitsPlanne
 def _greatest(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> list[list[int]]:
     """Per row, the tokens that may be the greatest before temperature and filters."""
     given = answer.batch.replace(logits=answer.before.cpu())
-    wanted = as_float32(_decisive().process(given, case.setup()))
+    wanted = as_float32(_decisive(planner).process(given, case.setup()))
     if rounding_of(planner) is not Rounding.FREE:
         return [[int(row.argmax())] for row in wanted]
-    bounds = logits_bounds(given, case.setup(), _decisive())
+    bounds = logits_bounds(given, case.setup(), _decisive(planner))
     return [sorted({int(row.argmax()), *may.greatest()}) for row, may in zip(wanted, bounds, strict=True)]
 
 
-def _decisive() -> LogitsPlanOracle:
+def _decisive(planner: LogitsPlanner) -> LogitsPlanOracle:
     """The specification up to the thinking budget."""
-    oracle = LogitsPlanOracle()
+    oracle = oracle_of(planner)
     oracle.order = oracle.order[: oracle.order.index("temperature")]
     return oracle

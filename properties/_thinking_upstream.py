@@ -17,7 +17,7 @@ V2 of 0.33.0 (`--reference thinking_budget/vllm-v2`) is a reference, too. It dif
     renewed budget, nested markers        as above
     begun end marker                      a request ends its section itself only with the whole marker within its budget
 
-Requests always emit the forced token.
+Requests always emit the forced token. So every `ThinkingPolicy` forces the same in these traces.
 """
 
 from __future__ import annotations

@@ -214,7 +214,9 @@ def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, e
     playing.apply(event)
 
 
-@lifecycle_check("THK401", SoundUpstreamMachine, contract="thinking_budget", weight=0.7, differential=True)
+@lifecycle_check(
+    "THK401", SoundUpstreamMachine, contract="thinking_budget", weight=0.7, differential=True, any_policy=True
+)
 def forced_tokens_equal_upstream_where_upstream_is_sound(playing: Playing, event: Event) -> None:
     """What is forced where is what the reference forces, by default the real vLLM's `ThinkingBudgetStateHolder`.
 

@@ -13,7 +13,7 @@ from fairdraw._core.failures import AdapterError, CheckFailure, calling
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
-from fairdraw.protocols import Rounding, penalty_policy, rounding_of
+from fairdraw.protocols import PenaltyPolicy, Rounding, ThinkingPolicy, policy_of, rounding_of
 from fairdraw.strategies._lifecycle_recount import QuickThinkingOracle
 from fairdraw.strategies._serving_batch import CountedTokens, plain_tokens, trailing_placeholders
 
@@ -130,7 +130,7 @@ class PenaltiesChecker:
         self.against = OpenSession.of_penalties(reference, vocab_size) if reference else None
         self.name = reference.name if reference else "the recount"
         self.rounding = rounding_of(scanner)
-        self.oracle = penalties_oracle(self.rounding, penalty_policy(scanner))
+        self.oracle = penalties_oracle(self.rounding, policy_of(scanner, PenaltyPolicy))
         self.vocab_size = vocab_size
         self.num_looks = 0
 
@@ -227,7 +227,7 @@ class ThinkingChecker:
         self.session = OpenSession.of_thinking(scanner, markers)
         self.against = OpenSession.of_thinking(reference, markers) if reference else None
         self.name = reference.name if reference else "the recount"
-        self.oracle = QuickThinkingOracle(markers.start, markers.end)
+        self.oracle = QuickThinkingOracle(markers.start, markers.end, policy_of(scanner, ThinkingPolicy))
 
     def check(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
         self.report(changes)

@@ -224,6 +224,18 @@ def test_other_correct_ways_are_comments_that_can_be_taken_away(here: Path) -> N
     assert set(found["make"]().capabilities.unsupported) == {*before, *choices}
 
 
+@pytest.mark.parametrize("function", ["penalise", "think", "process"])
+def test_every_way_of_a_policy_is_asked_for_and_can_be_declared(here: Path, function: str) -> None:
+    left = printed(init(function), "left open, answer")
+    text = (here / f"fairdraw_{function}.py").read_text()
+    asked = re.findall(r"^ +# (\w+)=(.+),$", text, re.MULTILINE)
+    assert {name for name, value in asked if not value.startswith("fairdraw.")} == set(left.split(": ")[1].split(", "))
+    for name, value in asked:
+        found: dict[str, Any] = {}
+        exec(compile(text.replace(f"# {name}={value},", f"{name}={value},"), "adapter", "exec"), found)
+        assert getattr(found["make"]().policy, name) == eval(value, found)
+
+
 HANDED, NO_FILTERS = {"seeded-noise", "request-seeds"}, {"top-p", "min-p"}
 
 

@@ -13,11 +13,12 @@ from fairdraw import Capability, protocols
 from fairdraw._cli.main import main
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
+from fairdraw.protocols._policies import POLICIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "own-sampler.md").read_text()
+# Field and shape, of every table of fields.
 ROWS = re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", PAGE.replace("\\|", "|"), flags=re.MULTILINE)
-"""Field and shape, of every table of fields."""
 
 
 def test_every_capability_says_when_to_decline_it() -> None:
@@ -32,6 +33,14 @@ def test_table_of_the_manual_is_made_of_the_definitions() -> None:
 
 def test_number_in_the_manual_is_what_explicit_noise_costs() -> None:
     assert f"costs {glossary()['explicit-noise'].cost('rejection').replace('of', 'of the')} checks" in PAGE
+
+
+def test_every_way_of_a_policy_is_in_the_manual_and_is_explained() -> None:
+    for kind, name, choice in [(k, n, c) for k in POLICIES.values() for n, c in k.choices().items()]:
+        said = CliRunner().invoke(main, ["explain", name]).output
+        for way, line in choice.ways.items():
+            assert f"| `{kind.__name__}({name}={way})` | {line} |" in PAGE
+            assert f"{way}: {line}" in said
 
 
 @pytest.mark.parametrize("word", ["greedy", "GREEDY"])

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
 MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
 MOST_EVENTS = 8
-LONG = (
+LONG = (  # they need hundreds of steps or rows
     "forgets after many steps",
     "has room for some rows",
     "has room for some draft rows",
     "loses a marker of three steps",
     "reads parts of a long output",
 )
-"""They need hundreds of steps or rows."""
 PROFILE = Profile("mutants", 400, 400)
 
 
@@ -38,11 +37,6 @@ def test_example_of_a_mutant_is_short(mutant: Mutant) -> None:
         check.run(mutant.make(), profile=PROFILE)
     trace = caught.value.case
     assert len(trace.events) <= MOST_EVENTS, trace
-
-
-def test_there_are_enough_mutants() -> None:
-    assert len(MUTANTS) >= 17
-    assert {mutant.caught_by[0] for mutant in MUTANTS} == {code for code in CHECKS if code[3] == "1"}
 
 
 @pytest.mark.parametrize("make", [penalties_mutants.right, thinking_mutants.right], ids=["penalties", "thinking"])

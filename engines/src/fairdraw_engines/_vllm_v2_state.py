@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from fairdraw.adapters import quiet_floats
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Markers
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Markers, ThinkingPolicy
 from fairdraw_engines._vllm_v2_runtime import call, import_v2
 from fairdraw_engines._vllm_v2_slots import Slots
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fairdraw_engines._others import Upstream
 
 _BUDGETS_FROM = "0.28.0"
+_POLICY = ThinkingPolicy(begun_end="finished")
 _LIMITS = {"VLLM_MAX_NUM_BAD_WORDS": "512", "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS": "4096"}
 """vLLM's own variables. Its defaults, 128 words of 1024 tokens in all, are less than a wide case has."""
 _MODULES = "states", "input_batch", "sample.sampler", "sample.penalties"
@@ -141,6 +142,7 @@ class V2ThinkingBudget:
     device: str
     capabilities: Capabilities
     known_defects: Mapping[str, KnownDefect]
+    policy: ThinkingPolicy = _POLICY
     contract: Literal["thinking_budget"] = "thinking_budget"
 
     def open_thinking(self, markers: Markers) -> ThinkingSession:

@@ -21,11 +21,14 @@ from fairdraw import __version__
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import CannotStart, last_line
+from fairdraw.protocols._policies import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from inspect import Parameter
     from pathlib import Path
+
+    from fairdraw.protocols._policies import Choice
 
 _NUMPY = '''
 import numpy as np
@@ -39,6 +42,9 @@ def numpy(value: object) -> object:
     return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
 '''
+
+
+_SIGN = "        # "  # begins a comment in the brackets of the adapter
 
 
 @dataclass(frozen=True)
@@ -70,19 +76,19 @@ class Skeleton:
         """What is printed."""
         adapter = f"{self.module}.py"
         found = f", by the parameters {', '.join(self.known)}; --contract names another" if self.known else ""
-        choices = _table()[self.contract].choices
+        ways = _table()[self.contract].choices
         todo = {
             f"fill in, in {adapter}": self.unknown,
             "not passed, so that the default is used": self.dropped,
             f"declared unsupported, check it in {adapter}": self._with_costs(self.unsupported),
-            f"left open, answer in {adapter}": self._with_costs(self.undecided),
+            f"left open, answer in {adapter}": [*self._with_costs(self.undecided), *_asked(self.contract)],
         }
         return [
             f"contract: {self.contract}{found}",
             *(f"written: {path}" for path in self.written),
             *(f"kept, it exists: {path}" for path in self.kept),
             *(f"{what}: {', '.join(names)}" for what, names in todo.items() if names),
-            *([f"other correct ways: take the # away in {adapter}"] if choices else []),
+            *([f"other correct ways: take the # away in {adapter}"] if ways else []),
             *(
                 ["declared slow, for Triton's interpreter: take slow=True away where there is a GPU"]
                 if self.slow
@@ -154,6 +160,7 @@ def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> Skel
     words |= _drafter(package, wiring, as_arrays=as_arrays)
     words["call"] = _call(f"{package}.{function}", needed, wiring, as_arrays=as_arrays)
     words["unsupported"] = _declarations(unsupported, questions, wiring.choices)
+    words["policy"] = "".join(_questions(*one) for one in _asked(name).items())
     texts = {
         folder / f"{module}.py": f"{name}.txt",
         folder / f"test_{module}.py": "test.txt",
@@ -286,18 +293,34 @@ def _question(others: list[str], values: list[str]) -> str:
     return f"No parameter is called after {value}. If none takes it, it is unsupported:"
 
 
+def _asked(contract: str) -> dict[str, Choice]:
+    """The choices of the contract's policy."""
+    found = POLICIES[contract].choices() if contract in POLICIES else {}
+    return {name: choice for name, choice in found.items() if choice.ways}
+
+
+def _questions(name: str, choice: Choice) -> str:
+    """Each way but the default, as comments of which a person may make an argument."""
+    _, *others = choice.ways.items()
+    return _comment(choice.meaning) + "".join(f"{_comment(line)}{_SIGN}{name}={way},\n" for way, line in others)
+
+
+def _comment(text: str) -> str:
+    """The lines of a comment in brackets of the adapter."""
+    lines = textwrap.fill(text, 110, initial_indent=_SIGN, subsequent_indent=_SIGN, break_on_hyphens=False)
+    return f"{lines}\n"
+
+
 def _declarations(
-    unsupported: Mapping[str, str], questions: Mapping[str, tuple[str, str]], choices: Mapping[str, str]
+    unsupported: Mapping[str, str], questions: Mapping[str, tuple[str, str]], ways: Mapping[str, str]
 ) -> str:
     """Entries of the dictionary; questions and choices are comments, which a person may turn into entries."""
-    comment = "        # "
     text = "".join(f'        "{word}": "{reason}",\n' for word, reason in unsupported.items())
     for word, (reason, question) in questions.items():
-        text += textwrap.fill(question, 100, initial_indent=comment, subsequent_indent=comment)
-        text += f'\n{comment}"{word}": "{reason}",\n'
-    if choices:
-        text += f"{comment}Several ways are correct here. Take the # away where the sentence is true of your sampler:\n"
-    return text + "".join(f'{comment}"{word}": "{reason}",\n' for word, reason in choices.items())
+        text += f'{_comment(question)}{_SIGN}"{word}": "{reason}",\n'
+    if ways:
+        text += f"{_SIGN}Several ways are correct here. Take the # away where the sentence is true of your sampler:\n"
+    return text + "".join(f'{_SIGN}"{word}": "{reason}",\n' for word, reason in ways.items())
 
 
 def _write(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from fairdraw._core.budget import Deadline, FirstPart, undecided_by_budget
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, contract_of
 from fairdraw._core.failures import Inconclusive
-from fairdraw._report.summary import Header, count_checks, worded_fairness
+from fairdraw._report.summary import Header, about_sampler, count_checks, worded_fairness
 from fairdraw._run import expected
 from fairdraw._run.controls import Untried, controls_for, run_control
 from fairdraw._run.loading import CannotStart, all_checks, last_line, load_reference, load_sampler
@@ -162,7 +162,6 @@ class Bench:
         is_server = self.contract.name == "server"
         words, seconds, scale = self._pace_of_server() if is_server else ((), 0.0, scale)
         profile = self.profile.scaled(scale)
-        about = getattr(self.sampler, "about", tuple)
         header = Header(
             name,
             self.sampler.device,
@@ -172,7 +171,7 @@ class Bench:
             count_checks(self.checks),
             worded_fairness(judging, self.sampler, profile, self.job.seed),
             duration="; ".join(words),
-            about=tuple(about()),
+            about=about_sampler(self.sampler),
             old_answers=getattr(self.sampler, "old_answers", ""),
         )
         silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""

@@ -21,7 +21,7 @@ from fairdraw._core.last_words import last_words
 from fairdraw._report.explanation import explanation
 from fairdraw._report.files import schema_text
 from fairdraw._report.verdict import INCOMPLETE
-from fairdraw._run.capability_words import glossary
+from fairdraw._run.capability_words import glossary, policy_lines
 from fairdraw._run.failure_reports import raised_meanings
 from fairdraw._run.loading import SUITES, all_checks, all_questions, sampler_lines
 
@@ -95,10 +95,12 @@ def schema() -> None:
 def explain(code: str) -> None:
     """Say what the check CODE requires, and the usual cause of a failure.
 
-    CODE may also be the word of a capability: what it means, and which checks are skipped if it is unsupported.
+    CODE may also be the word of a capability: what it means, and which checks are skipped if it is unsupported. Or a
+    choice of a policy: which ways are right, and which engines have them.
     """
-    if code.lower() in glossary():
-        click.echo("\n".join(glossary()[code.lower()].lines()))
+    word = glossary().get(code.lower())
+    if lines := word.lines() if word else policy_lines(code.lower()):
+        click.echo("\n".join(lines))
         return
     contract = next((contract for contract in CONTRACTS.values() if contract.raised == code.upper()), None)
     if contract is not None:

@@ -31,6 +31,7 @@ from fairdraw._core.budget import (
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import AnySampler, Capabilities, Capability, brings_drafter, masks_drafts, trims_drafts
+from fairdraw.protocols._policies import declared_policy
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -157,6 +158,7 @@ class AnyCheck(ABC):
         meaning: What it usually means when the sentence is false, and where to look.
         needs: Capabilities without which the check makes no sense.
         differential: It compares with the reference sampler (the real vLLM by default).
+        any_policy: The reference may have another policy, because cases hold nothing about which policies differ.
         needs_one_of: Of each group, one capability at least.
         stage: Orders the failures of a run.
         depends_on: Codes of checks without which this one means nothing: if one of them fails, look there first.
@@ -169,6 +171,7 @@ class AnyCheck(ABC):
     suite: str
     needs: tuple[Capability, ...]
     differential: bool = field(default=False, kw_only=True)
+    any_policy: bool = field(default=False, kw_only=True)
     needs_one_of: tuple[tuple[Capability, ...], ...] = field(default=(), kw_only=True)
     stage: Stage = field(default=Stage.PROPERTY, kw_only=True)
     depends_on: tuple[str, ...] = field(default=(), kw_only=True)
@@ -210,6 +213,8 @@ class AnyCheck(ABC):
             return "there is no reference sampler to compare with (the header says why)"
         if _is_same(reference, sampler):
             return f"{sampler.name} is the reference itself"
+        if not self.any_policy and declared_policy(reference, self.contract) != declared_policy(sampler, self.contract):
+            return f"{reference.name} has another policy: {declared_policy(reference, self.contract)}"
         return self.missing(sampler.capabilities) or self.missing(reference.capabilities)
 
     def begin(self, sampler: Any, reference: Any, out_of_time: OutOfTime) -> None:

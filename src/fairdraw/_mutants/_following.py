@@ -305,32 +305,97 @@ class TakesThePromptOfAnEqual(Trusting):
             copy.entered = copy.entered._replace(prompt_token_ids=there.entered.prompt_token_ids)
 
 
+class GathersMovesOfAStep(Trusting):
+    """All moves of a step become one permutation, in which a row is where its last move says, seen from before."""
+
+    def sync(self, changes: RowChanges) -> None:
+        super().sync(RowChanges(changes.batch_size, changes.removed, changes.added))
+        before = dict(self.rows)
+        for source, target, direction in changes.moved:
+            if direction is Move.SWAP and target in before:
+                self.rows[source] = before[target]
+            else:
+                self.rows.pop(source, None)
+            if source in before:
+                self.rows[target] = before[source]
+
+
+class ReadsSomeNewTokens(Trusting):
+    """A step has room for 96 new tokens of a request; the next ones are read in the next step."""
+
+    def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
+        new = super().new(copy, live)
+        return new[:96] if copy.edges else new
+
+
+class ReadsPartsOfALongOutput(Trusting):
+    """An output that was begun elsewhere is read in parts of 1500 tokens, one in each step."""
+
+    def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
+        return super().new(copy, live)[:1500]
+
+
+class KeepsWhatADeepCutTook(Trusting):
+    """Of a deep cut the last 200 tokens are taken back at once, and the others in the next step."""
+
+    def standing(self, copy: Copy) -> int:
+        kept = super().standing(copy)
+        copy.extra = copy.ids[kept : len(copy.ids) - 200] if kept else []
+        return kept
+
+
+class SharesRowsBeyond512(Trusting):
+    """A row is found by nine bits of its number."""
+
+    def sync(self, changes: RowChanges) -> None:
+        super().sync(changes)
+        self.rows |= {row: self.rows[row % 512] for row in self.rows if row >= 512}
+
+
+class KnowsAPromptByItsEnds(Trusting):
+    """Prompts that are equally long, and begin and end alike, are taken for one."""
+
+    def __init__(self, *setting: object) -> None:
+        super().__init__(*setting)
+        self.prompts: dict[tuple[int, ...], list[int]] = {}
+
+    def enter(self, added: AddedRow) -> Copy:
+        prompt = added.prompt_token_ids
+        known = self.prompts.setdefault((len(prompt), *prompt[:8], *prompt[-8:]), prompt)
+        return super().enter(added._replace(prompt_token_ids=known))
+
+
+class KnowsAPromptByItsBeginning(KnowsAPromptByItsEnds):
+    """Prompts that are equally long and begin alike are taken for one, as if they lay in one block of a cache."""
+
+    def enter(self, added: AddedRow) -> Copy:
+        prompt = added.prompt_token_ids
+        known = self.prompts.setdefault((len(prompt), *prompt[: len(prompt) // 4]), prompt)
+        return super(KnowsAPromptByItsEnds, self).enter(added._replace(prompt_token_ids=known))
+
+
 _OTHER_CHECK = {
-    KeepsThePromptBeforeAShortOne: "110",
-    KeepsTheParametersBeforeAPlainOne: "110",
-    TakesThePromptOfAnEqual: "110",
-    AliasesRowsOnSwap: "111",
-    LeavesARowBehindOnCondense: "111",
-    DoesNotTakeBackACut: "111",
-    RescansFromTheStart: "103",
-    Trusting: "104",
-    HasRoomForSomeRows: "110",
-    HasRoomForSomeTokens: "110",
-    ReadsAFewTokensOfAStep: "110",
-    KnowsRequestsByName: "111",
-    KeepsParametersOfARenewedRow: "111",
-    FollowsMovesBeforeNewRows: "111",
-    SwapsOldRowsOnly: "111",
-    InheritsFromTheLastOneOfAll: "111",
-    ForgetsAfterManySteps: "111",
-    TakesReportsOfOtherSessions: "112",
-    ComparesLengthsAlone: "113",
+    "103": "RescansFromTheStart",
+    "104": "Trusting",
+    "110": "KeepsThePromptBeforeAShortOne KeepsTheParametersBeforeAPlainOne TakesThePromptOfAnEqual "
+    "HasRoomForSomeRows HasRoomForSomeTokens ReadsAFewTokensOfAStep GathersMovesOfAStep "
+    "ReadsSomeNewTokens ReadsPartsOfALongOutput KeepsWhatADeepCutTook SharesRowsBeyond512 "
+    "KnowsAPromptByItsEnds KnowsAPromptByItsBeginning",
+    "111": "AliasesRowsOnSwap LeavesARowBehindOnCondense DoesNotTakeBackACut KnowsRequestsByName "
+    "KeepsParametersOfARenewedRow FollowsMovesBeforeNewRows SwapsOldRowsOnly InheritsFromTheLastOneOfAll "
+    "ForgetsAfterManySteps",
+    "112": "TakesReportsOfOtherSessions",
+    "113": "ComparesLengthsAlone",
 }
+"""Code of the check to the ways that it catches first; all others are caught by `101`."""
 
 
 def following_mutants(base: type[Follower], prefix: str) -> tuple[Mutant, ...]:
     """Every way to follow wrongly, under the contract of `base`; codes of its checks begin with `prefix`."""
-    return tuple(mutant_follower(prefix + _OTHER_CHECK.get(way, "101"))(combined(way, base)) for way in _ways(Trusting))
+    codes = {name: code for code, names in _OTHER_CHECK.items() for name in names.split()}
+    return tuple(
+        mutant_follower(prefix + codes.get(way.__name__, "101"))(combined(way, base)) for way in _ways(Trusting)
+    )
 
 
 def _ways(way: type[Trusting]) -> list[type[Trusting]]:

@@ -6,22 +6,23 @@ They follow the lists by reading what is new, and leave all arithmetic to the or
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._mutant import Mutant, name_of
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, PenaltyPolicy, Rounding
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
 from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest, Markers, Move, MovedRow, RowChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
+
+    from fairdraw.protocols._policies import PenaltyPolicy, Policy, ThinkingPolicy
 
 
 @dataclass(eq=False)
@@ -204,7 +205,11 @@ class ThinkingOf:
 
 @dataclass(frozen=True)
 class Scanner:
-    """A follower under the contract that its class is made for."""
+    """A follower under the contract that its class is made for.
+
+    Args:
+        policy: What it declares; `done` is what it does, if that is another one.
+    """
 
     name: str
     make: Callable[[Any], Any]  # Any: a follower, from a vocabulary size or markers
@@ -212,13 +217,19 @@ class Scanner:
     device: str = "cpu"
     capabilities: Capabilities = field(default_factory=Capabilities)
     rounding: Rounding = Rounding.FREE
-    policy: PenaltyPolicy = field(default_factory=PenaltyPolicy)
+    policy: PenaltyPolicy | ThinkingPolicy | None = None
+    done: PenaltyPolicy | ThinkingPolicy | None = None
 
     def __getattr__(self, name: str) -> Callable[[Any], Any]:
         """`open_penalties` or `open_thinking`: the one of its contract, and not the other."""
         if name != ("open_penalties" if self.contract == "penalties" else "open_thinking"):
             raise AttributeError(name)
-        return lambda setting: self.make(setting).session()
+        return self._open
+
+    def _open(self, setting: Any) -> Any:  # Any: a vocabulary size or markers, and a session
+        follower = self.make(setting)
+        follower.policy = self.done or self.policy or follower.policy
+        return follower.session()
 
 
 def combined(way: type[Follower], base: type[Follower]) -> Any:  # Any: made from what `base` is made from
@@ -235,10 +246,21 @@ def mutant_follower(
     """
 
     def make_mutant(faulty: type[Follower]) -> Mutant:
-        name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
         contract: Any = "penalties" if issubclass(faulty, PenaltiesFollower) else "thinking_budget"
         make: Any = faulty  # Any: its contract says what it is made from
-        scanner = Scanner(name, make, contract, **declared)
-        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: scanner)
+        scanner = Scanner(name_of(faulty), make, contract, **declared)
+        return Mutant(scanner.name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: scanner)
 
     return make_mutant
+
+
+def against_its_policy(
+    base: type[Follower], code: str, faults: Mapping[str, tuple[Policy, Policy]]
+) -> tuple[Mutant, ...]:
+    """Make mutants of one policy that declare another: name to what they declare, and what they do."""
+    return tuple(
+        mutant_follower(code, policy=declared, done=done)(
+            type(name, (base,), {"__doc__": f"Declared: {declared}. Done: {done}."})
+        )
+        for name, (declared, done) in faults.items()
+    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from fairdraw._mutants._mutant import Mutant
-from fairdraw.protocols import Capabilities, Rounding
+from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw.protocols import Capabilities, LogitsPolicy, Rounding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,18 +38,27 @@ class OraclePlanner:
     capabilities: Capabilities = field(default_factory=Capabilities)
     contract: Literal["logits_plan"] = "logits_plan"
     rounding: Rounding = Rounding.FREE
+    policy: LogitsPolicy | None = None
+    done: LogitsPolicy | None = None
+    """What it does, if it is not what it declares."""
 
     def open_plan(self, setup: PlanSetup) -> LogitsSession:
-        return _OracleSession(self.make_oracle(), setup)
+        oracle, policy = self.make_oracle(), self.done or self.policy or LogitsPolicy()
+        oracle.policy, oracle.arithmetic = policy, copy(oracle.arithmetic)
+        oracle.arithmetic.policy = policy.penalties
+        return _OracleSession(oracle, setup)
 
 
-def mutant_planner(*caught_by: str) -> Callable[[type[LogitsPlanOracle]], Mutant]:
+def mutant_planner(
+    *caught_by: str,
+    **declared: Any,  # Any: fields of OraclePlanner
+) -> Callable[[type[LogitsPlanOracle]], Mutant]:
     """Make a mutant of an oracle with one step overridden; its class name is the name, its docstring the
     description.
     """
 
     def make_mutant(faulty: type[LogitsPlanOracle]) -> Mutant:
-        name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
-        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: OraclePlanner(name, faulty))
+        planner = OraclePlanner(name_of(faulty), faulty, **declared)
+        return Mutant(planner.name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: planner)
 
     return make_mutant

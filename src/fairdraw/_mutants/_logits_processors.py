@@ -9,6 +9,7 @@ import numpy as np
 
 from fairdraw._mutants._logits_mutant import mutant_planner
 from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row, exclude, keep_top_k, keep_top_p
+from fairdraw.protocols import LogitsPolicy, PenaltyPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsRequest, PlanSetup, RowOfRequest
 
 
-def _moved(name: str, before: str) -> tuple[str, ...]:
+def moved(name: str, before: str) -> tuple[str, ...]:
     """The order with one processor put before another."""
     others = [other for other in LogitsPlanOracle.order if other != name]
     place = others.index(before)
@@ -51,35 +52,35 @@ class AddsTheBiasTwice(LogitsPlanOracle):
 class DividesByTheTemperatureBeforePenalties(LogitsPlanOracle):
     """Penalties then weigh more the higher the temperature is."""
 
-    order = _moved("temperature", before="penalties")
+    order = moved("temperature", before="penalties")
 
 
 @mutant_planner("PLAN111")
 class FiltersBeforeTheTemperature(LogitsPlanOracle):
     """Top-p looks at other probabilities than those that are drawn from."""
 
-    order = _moved("top_k_top_p", before="temperature")
+    order = moved("top_k_top_p", before="temperature")
 
 
 @mutant_planner("PLAN111")
 class FiltersByMinPAfterTopP(LogitsPlanOracle):
     """Min-p compares with probabilities that top-p has renormalised."""
 
-    order = _moved("top_k_top_p", before="min_p")
+    order = moved("top_k_top_p", before="min_p")
 
 
 @mutant_planner("PLAN111")
 class AddsTheBiasAfterPenalties(LogitsPlanOracle):
     """A repetition penalty divides positive logits and multiplies others, so the sign that it sees matters."""
 
-    order = _moved("penalties", before="logit_bias")
+    order = moved("penalties", before="logit_bias")
 
 
 @mutant_planner("PLAN111", "PLAN112")
 class ForcesTheEndOfThinkingFirst(LogitsPlanOracle):
     """What is forced is then biased, penalised, or excluded."""
 
-    order = _moved("thinking_budget", before="allowed_ids")
+    order = moved("thinking_budget", before="allowed_ids")
 
 
 @mutant_planner("PLAN111")
@@ -189,3 +190,29 @@ class CallsCustomProcessorsPerRow(LogitsPlanOracle):
         self, name: str, rows: Sequence[Row], setup: PlanSetup
     ) -> list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]:
         return [(processor, [one]) for processor, seen in super().customs(name, rows, setup) for one in seen]
+
+
+_PROMPT = LogitsPolicy("text")
+
+
+@mutant_planner("PLAN115", policy=_PROMPT, done=LogitsPolicy())
+class BadWordsOfThePromptAgainstItsPolicy(LogitsPlanOracle):
+    """It declares that bad words begin anywhere, and looks for them in the output."""
+
+
+@mutant_planner("PLAN115", done=_PROMPT)
+class BadWordsOfThePrompt(LogitsPlanOracle):
+    """It declares no policy, and a bad word that the prompt begins cannot be completed."""
+
+
+@mutant_planner("PLAN115", policy=_PROMPT)
+class BadWordsMissTheEndOfThePrompt(LogitsPlanOracle):
+    """The last token of the prompt is the input of the first step, and neither prompt nor output."""
+
+    def text_for_bad_words(self, row: Row) -> list[int]:
+        return [*row.source.prompt_token_ids[:-1], *row.seen]
+
+
+@mutant_planner("PLAN110", policy=LogitsPolicy(penalties=PenaltyPolicy(counts_see="text")), done=LogitsPolicy())
+class PenaltiesOfThePromptAgainstItsPolicy(LogitsPlanOracle):
+    """It declares that its penalties count the prompt, and counts the output."""

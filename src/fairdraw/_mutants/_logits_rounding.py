@@ -23,7 +23,7 @@ class IsFourUlpsBeyondRounding(LogitsPlanOracle):
     def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
         processed = super().process(batch, setup)
         if processed is not batch.logits:
-            for row, bounds in zip(processed.numpy(), logits_bounds(batch, setup), strict=True):
+            for row, bounds in zip(processed.numpy(), logits_bounds(batch, setup, LogitsPlanOracle()), strict=True):
                 moved = np.flatnonzero((bounds.may_be.width > 0) & np.isfinite(row) & (bounds.forced is None))
                 for token in moved[-1:]:
                     row[token] = np.float32(bounds.may_be.high[token]) + 4 * np.spacing(np.abs(row[token]))

@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._mutants._logits_mutant import OraclePlanner
+from fairdraw._mutants._logits_processors import moved
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
     Change = Callable[[LogitsParams], dict[str, Any]]  # Any: fields of the parameters
 
 
-def _mutant(name: str, description: str, code: str, make: Callable[[], LogitsPlanOracle]) -> Mutant:
-    return Mutant(name, description, (code,), lambda: OraclePlanner(name, make))
+def _mutant(name: str, description: str, code: str, kind: Callable[..., LogitsPlanOracle], *given: Any) -> Mutant:
+    """Make a mutant of an oracle that is made with the arguments `given`."""
+    planner = OraclePlanner(name, lambda: kind(*given))
+    return Mutant(name, description, (code,), lambda: planner)
 
 
 # Parameters that are read otherwise
@@ -124,64 +127,62 @@ _INSIDE: dict[str, Change] = {
         "logit_bias": {i: b for i, b in (p.logit_bias or {}).items() if abs(b) > 1e-3}
     },
 }
+_MISREAD = {
+    "A parameter of many parts is cut.": {name: ("PLAN115", change) for name, change in _SIZES.items()},
+    "A parameter of hundreds of parts is cut.": _MANY,
+    "A value at a edge is taken for another.": {name: ("PLAN115", change) for name, change in _VALUES.items()},
+    "A value near its end is taken for off.": {name: ("PLAN118", change) for name, change in _INSIDE.items()},
+}
 _ID_FIELDS = ("logit_bias", "allowed_token_ids", "bad_words_token_ids", "all_stop_token_ids")
 
 
 # Rows, drafts and texts that are cut
 
 
-class _FirstRows(LogitsPlanOracle):
-    """Rows beyond a number stay as they are."""
+class _Limited(LogitsPlanOracle):
+    """Something ends at `most`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
+
+
+class _FirstRows(_Limited):
+    """Rows beyond a number stay as they are."""
 
     def edits(self, name: str, rows: Any) -> list[tuple[int, Edit]]:  # Any: a sequence of rows
         return [(index, edit) for index, edit in super().edits(name, rows) if index < self.most]
 
 
-class _FirstRequests(_FirstRows):
+class _FirstRequests(_Limited):
     """Rows of requests beyond a number stay as they are."""
 
     def edits(self, name: str, rows: Any) -> list[tuple[int, Edit]]:  # Any: a sequence of rows
-        return super(_FirstRows, self).edits(name, [row for row in rows if row.request < self.most])
+        return super().edits(name, [row for row in rows if row.request < self.most])
 
 
-class _FirstDrafts(LogitsPlanOracle):
+class _FirstDrafts(_Limited):
     """Later drafts are not seen."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
 
     def seen(self, source: Any, position: int) -> list[int]:  # Any: a request
         return super().seen(source, min(position, self.most))
 
 
-class _Window(LogitsPlanOracle):
+class _Window(_Limited):
     """Penalties see the last tokens of the output only."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
 
     def text_for_penalties(self, row: Row) -> list[int]:
         return row.seen[-self.most :]
 
 
-class _Saturates(LogitsPlanOracle):
+class _Saturates(_Limited):
     """A token is counted so often at most."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
 
     def text_for_penalties(self, row: Row) -> list[int]:
         return [i for i in dict.fromkeys(row.seen) for _ in range(min(self.most, row.seen.count(i)))]
 
 
-class _ShortPrompt(LogitsPlanOracle):
+class _ShortPrompt(_Limited):
     """Only so many prompt tokens are kept."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
 
     def penalties(self, row: Row) -> Edit | None:
         short = dataclasses.replace(row.source, prompt_token_ids=row.source.prompt_token_ids[-self.most :])
@@ -195,52 +196,43 @@ class _Swapped(LogitsPlanOracle):
     """One processor runs just before another, which should come first."""
 
     def __init__(self, first: str, second: str) -> None:
-        others = [name for name in LogitsPlanOracle.order if name != second]
-        place = others.index(first)
-        self.order = (*others[:place], second, *others[place:])
+        self.order = moved(second, before=first)
 
 
-_ORDERS = (
-    ("allowed_ids", "custom"),
-    ("logit_bias", "custom"),
-    ("logit_bias", "penalties"),
-    ("custom", "penalties"),
-    ("bad_words", "custom"),
-    ("min_tokens", "custom"),
-    ("allowed_ids", "thinking_budget"),
-    ("bad_words", "thinking_budget"),
-    ("min_tokens", "thinking_budget"),
-    ("logit_bias", "temperature"),
-    ("penalties", "temperature"),
-    ("custom", "temperature"),
-    ("temperature", "min_p"),
-    ("temperature", "top_k_top_p"),
-    ("temperature", "custom_for_random"),
-    ("min_p", "custom_for_random"),
-    ("penalties", "min_p"),
-    ("logit_bias", "min_p"),
-    ("allowed_ids", "top_k_top_p"),
-    ("bad_words", "top_k_top_p"),
-    ("logit_bias", "top_k_top_p"),
-    ("penalties", "top_k_top_p"),
-    ("min_p", "top_k_top_p"),
-    ("custom_for_random", "top_k_top_p"),
-)
+_ORDERS = {
+    "custom": "allowed_ids bad_words min_tokens logit_bias",
+    "penalties": "logit_bias custom",
+    "thinking_budget": "allowed_ids bad_words min_tokens",
+    "temperature": "logit_bias penalties custom",
+    "min_p": "temperature penalties logit_bias",
+    "custom_for_random": "temperature min_p",
+    "top_k_top_p": "temperature allowed_ids bad_words logit_bias penalties min_p custom_for_random",
+}
+"""A processor to those that must come before it."""
 
 
 # Time
 
 
-class _SharedTexts(LogitsPlanOracle):
+class _Remembers(LogitsPlanOracle):
+    """Sees other requests than those of the step."""
+
+    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
+        raise NotImplementedError
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        return super().process(batch.replace(requests=tuple(self.requests(batch))), setup)
+
+
+class _SharedTexts(_Remembers):
     """The parameters of a row are kept by its number, in one table for all sessions, until it is added again."""
 
     table: dict[int, LogitsParams] = {}  # noqa: RUF012  that is the fault
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
         if batch.change:
             self.table.update(enumerate(request.params for request in batch.requests))
-        stale = [dataclasses.replace(r, params=self.table[i]) for i, r in enumerate(batch.requests)]
-        return super().process(batch.replace(requests=tuple(stale)), setup)
+        return [dataclasses.replace(r, params=self.table[i]) for i, r in enumerate(batch.requests)]
 
 
 class _ReturnsABuffer(LogitsPlanOracle):
@@ -281,80 +273,74 @@ class _CountsCalls(LogitsPlanOracle):
         return int(before + calls + row.position)
 
 
-class _FollowsOneKindOfChange(LogitsPlanOracle):
+class _FollowsOneKindOfChange(_Remembers):
     """Where requests were added and others moved in one step, the moves are lost."""
 
     def __init__(self) -> None:
         self.params: dict[int, LogitsParams] = {}
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
         change, current = batch.change, [request.params for request in batch.requests]
         if change and change.added and change.moved and self.params:
             self.params |= {row: params for row, params, _, _ in change.added}
         else:
             self.params = dict(enumerate(current))
-        stale = [dataclasses.replace(r, params=self.params.get(i, current[i])) for i, r in enumerate(batch.requests)]
-        return super().process(batch.replace(requests=tuple(stale)), setup)
+        return [dataclasses.replace(r, params=self.params.get(i, current[i])) for i, r in enumerate(batch.requests)]
 
 
-class _FollowsLengths(LogitsPlanOracle):
+class _FollowsLengths(_Remembers):
     """A text that is as long as it was is not read again."""
 
     def __init__(self) -> None:
         self.texts: dict[int, tuple[list[int], list[int]]] = {}
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
-        requests = []
+    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
         for request in batch.requests:
             live = request.output_token_ids
             _, known = self.texts.get(id(live), (live, []))
             known = known if len(known) == len(live) else list(live)
             self.texts[id(live)] = live, known
-            requests.append(dataclasses.replace(request, output_token_ids=known))
-        return super().process(batch.replace(requests=tuple(requests)), setup)
+            yield dataclasses.replace(request, output_token_ids=known)
 
 
-class _KeepsParametersOfAList(LogitsPlanOracle):
+class _KeepsParametersOfAList(_Remembers):
     """A request that is added again with its list is taken for the one that is known."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[list[int], LogitsParams]] = {}
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
-        stale = []
+    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
         for request in batch.requests:
             live = request.output_token_ids
             _, params = self.known.setdefault(id(live), (live, request.params))
-            stale.append(dataclasses.replace(request, params=params))
-        return super().process(batch.replace(requests=tuple(stale)), setup)
+            yield dataclasses.replace(request, params=params)
 
 
-class _KnowsTextsByParameters(LogitsPlanOracle):
+class _KnowsTextsByParameters(_Remembers):
     """A row whose new request has the parameters of the one before it keeps that one's prompt, or its output."""
 
     def __init__(self, part: str) -> None:
         self.part = part
         self.known: dict[int, LogitsRequest] = {}
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
         before, self.known = self.known, {}
         for row, request in enumerate(batch.requests):
             old = before.get(row)
             is_same = old is not None and old.params == request.params and len(old.output_token_ids) > 0
             kept = getattr(old if is_same and batch.change else request, self.part)
             self.known[row] = dataclasses.replace(request, **{self.part: kept})
-        return super().process(batch.replace(requests=tuple(self.known.values())), setup)
+        return self.known.values()
 
 
-class _KnowsPromptsByTheirEnds(LogitsPlanOracle):
+class _KnowsPromptsByTheirEnds(_Remembers):
     """Prompts that are equally long, and begin and end alike, are taken for one."""
 
     def __init__(self) -> None:
         self.prompts: dict[tuple[int, ...], list[int]] = {}
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
-        requests = (dataclasses.replace(r, prompt_token_ids=self.known(r.prompt_token_ids)) for r in batch.requests)
-        return super().process(batch.replace(requests=tuple(requests)), setup)
+    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
+        return [dataclasses.replace(r, prompt_token_ids=self.known(r.prompt_token_ids)) for r in batch.requests]
 
     def known(self, prompt: list[int]) -> list[int]:
         return self.prompts.setdefault((len(prompt), *prompt[:8], *prompt[-8:]), prompt)
@@ -370,26 +356,15 @@ class _CastsLate(LogitsPlanOracle):
         return processed.to(batch.logits.dtype).float() if works == ["temperature"] else processed
 
 
-class _StopsAfterSteps(LogitsPlanOracle):
-    """From some step on, the parameters are those of the step before."""
+class _IdlesInSteps(LogitsPlanOracle):
+    """In some steps the logits are returned as they were."""
 
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
-        self.steps += 1
-        return super().process(batch, setup) if self.steps < 40 else self.untouched(batch.logits)
-
-
-class _SkipsEveryHundredth(LogitsPlanOracle):
-    """Once in a hundred steps the logits are returned as they were."""
-
-    def __init__(self) -> None:
-        self.steps = 0
+    def __init__(self, is_idle: Callable[[int], bool]) -> None:
+        self.is_idle, self.steps = is_idle, 0
 
     def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
         self.steps += 1
-        return super().process(batch, setup) if self.steps % 100 else self.untouched(batch.logits)
+        return self.untouched(batch.logits) if self.is_idle(self.steps) else super().process(batch, setup)
 
 
 class _TakesTheSecondLargest(LogitsPlanOracle):
@@ -402,35 +377,44 @@ class _TakesTheSecondLargest(LogitsPlanOracle):
         return None if row.vocab_size == 1 else super().min_tokens(row)
 
 
+_ALONE: tuple[tuple[Any, ...], ...] = (  # Any: a name, a code, a class, and arguments of its own
+    ("follows lengths", "PLAN133", _FollowsLengths),
+    ("follows one kind of change", "PLAN133", _FollowsOneKindOfChange),
+    ("keeps parameters of a list", "PLAN133", _KeepsParametersOfAList),
+    ("shares a table", "PLAN134", _SharedTexts),
+    ("knows prompts by their ends", "PLAN139", _KnowsPromptsByTheirEnds),
+    ("casts late", "PLAN110", _CastsLate),
+    ("sorts the words of the caller", "PLAN136", _AddsDraftsToTheOutput),
+    ("counts calls for minima", "PLAN137", _CountsCalls),
+    ("takes the second largest", "PLAN117", _TakesTheSecondLargest),
+    ("returns one buffer", "PLAN135", _ReturnsABuffer, 1),
+    ("returns two buffers in turns", "PLAN135", _ReturnsABuffer, 2),
+    ("returns twelve buffers in turns", "PLAN135", _ReturnsABuffer, 12),
+    ("knows a prompt by its parameters", "PLAN139", _KnowsTextsByParameters, "prompt_token_ids"),
+    ("knows a output by its parameters", "PLAN139", _KnowsTextsByParameters, "output_token_ids"),
+    ("stops after forty steps", "PLAN138", _IdlesInSteps, lambda step: step >= 40),
+    ("skips every hundredth", "PLAN138", _IdlesInSteps, lambda step: step % 100 == 0),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *(
-        _mutant(name, "A parameter of many parts is cut.", "PLAN115", lambda change=change: _Misread(change))  # type: ignore[misc]
-        for name, change in _SIZES.items()
-    ),
-    *(
-        _mutant(name, "A parameter of hundreds of parts is cut.", code, lambda change=change: _Misread(change))  # type: ignore[misc]
-        for name, (code, change) in _MANY.items()
-    ),
-    *(
-        _mutant(name, "A value at a edge is taken for another.", "PLAN115", lambda change=change: _Misread(change))  # type: ignore[misc]
-        for name, change in _VALUES.items()
-    ),
-    *(
-        _mutant(name, "A value near its end is taken for off.", "PLAN118", lambda change=change: _Misread(change))  # type: ignore[misc]
-        for name, change in _INSIDE.items()
+        _mutant(name, description, code, _Misread, change)
+        for description, family in _MISREAD.items()
+        for name, (code, change) in family.items()
     ),
     *(
         _mutant(
-            f"stores {name} in {bits} bits",
+            f"stores {name} in {b} bits",
             "Ids of large vocabularies wrap around.",
             "PLAN116",
-            lambda bits=bits, name=name: _Misread(_ids_in(bits, name)),  # type: ignore[misc]
+            _Misread,
+            _ids_in(b, name),
         )
         for name in _ID_FIELDS
-        for bits in (16, 17)
+        for b in (16, 17)
     ),
     *(
-        _mutant(f"{words} {most}", "A buffer ends there.", code, lambda kind=kind, most=most: kind(most))  # type: ignore[misc]
+        _mutant(f"{words} {most}", "A buffer ends there.", code, kind, most)
         for words, code, kind, sizes in (
             ("processes rows up to", "PLAN115", _FirstRows, (32, 64, 128)),
             ("processes rows up to", "PLAN111", _FirstRows, (1024,)),
@@ -443,36 +427,10 @@ MUTANTS: tuple[Mutant, ...] = (
         for most in sizes
     ),
     *(
-        _mutant(
-            f"runs {second} before {first}".replace("_", " "),
-            "Processors in another order.",
-            "PLAN111",
-            lambda first=first, second=second: _Swapped(first, second),  # type: ignore[misc]
-        )
-        for first, second in _ORDERS
+        _mutant(f"runs {second} before {one}".replace("_", " "), "Another order.", "PLAN111", _Swapped, one, second)
+        for second, before in _ORDERS.items()
+        for one in before.split()
     ),
-    _mutant("follows lengths", _FollowsLengths.__doc__ or "", "PLAN133", _FollowsLengths),
-    _mutant("follows one kind of change", _FollowsOneKindOfChange.__doc__ or "", "PLAN133", _FollowsOneKindOfChange),
-    _mutant("keeps parameters of a list", _KeepsParametersOfAList.__doc__ or "", "PLAN133", _KeepsParametersOfAList),
-    _mutant("shares a table", _SharedTexts.__doc__ or "", "PLAN134", _SharedTexts),
-    _mutant("returns one buffer", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(1)),
-    _mutant("returns two buffers in turns", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(2)),
-    _mutant("returns twelve buffers in turns", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(12)),
-    _mutant("knows prompts by their ends", _KnowsPromptsByTheirEnds.__doc__ or "", "PLAN139", _KnowsPromptsByTheirEnds),
-    _mutant("casts late", _CastsLate.__doc__ or "", "PLAN110", _CastsLate),
-    _mutant("sorts the words of the caller", _AddsDraftsToTheOutput.__doc__ or "", "PLAN136", _AddsDraftsToTheOutput),
-    _mutant("counts calls for minima", _CountsCalls.__doc__ or "", "PLAN137", _CountsCalls),
-    *(
-        _mutant(
-            f"knows a {part} by its parameters",
-            _KnowsTextsByParameters.__doc__ or "",
-            "PLAN139",
-            lambda part=part: _KnowsTextsByParameters(f"{part}_token_ids"),  # type: ignore[misc]
-        )
-        for part in ("prompt", "output")
-    ),
-    _mutant("stops after forty steps", _StopsAfterSteps.__doc__ or "", "PLAN138", _StopsAfterSteps),
-    _mutant("skips every hundredth", _SkipsEveryHundredth.__doc__ or "", "PLAN138", _SkipsEveryHundredth),
-    _mutant("takes the second largest", _TakesTheSecondLargest.__doc__ or "", "PLAN117", _TakesTheSecondLargest),
+    *(_mutant(name, kind.__doc__ or "", code, kind, *given) for name, code, kind, *given in _ALONE),
 )
 """Wrong planners of the logits-plan contract, by families."""

@@ -13,9 +13,9 @@ import torch
 
 from fairdraw._mutants import _odd_scanners as odd_scanners
 from fairdraw._mutants._logits_mutant import OraclePlanner
-from fairdraw._oracles.logits_plan import EXCLUDED, GREEDY_BELOW, Edit, Logits, LogitsPlanOracle, Row
-from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup, RowOfRequest, logits_planner
+from fairdraw._mutants._mutant import name_of
+from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row
+from fairdraw.protocols import LogitsPolicy, PenaltyPolicy, ThinkingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsPlanner, LogitsRequest
+    from fairdraw.protocols import CustomLogitsProcessor, LogitsBatch, PlanSetup, RowOfRequest
 
 
 class _AllocatesThenCopies(LogitsPlanOracle):
@@ -83,6 +83,9 @@ class _TouchesSeenTokensOnly(LogitsPlanOracle):
     """A negative zero of a token that was not seen stays one."""
 
     arithmetic = odd_scanners._TouchesSeenTokensOnly(0)
+
+
+_OTHER = LogitsPolicy("text", PenaltyPolicy(counts_see="text", window=64), ThinkingPolicy("finished", "shared"))
 
 
 class _ForcesByExclusion(LogitsPlanOracle):
@@ -207,137 +210,15 @@ class _KeepsBooks(LogitsPlanOracle):
         return super().process(batch, setup)
 
 
-# An engine that shares no code with the specification.
+_PLANS: tuple[type[LogitsPlanOracle], ...] = (
+    *(_AllocatesThenCopies, _MultipliesByReciprocals, _AddsThePenaltiesUp, _AddsTheBiasInDouble),
+    *(_TouchesSeenTokensOnly, _ForcesByExclusion, _KeepsExactlyK, _KeepsAllThatTie, _ComparesLogitsForMinP),
+    *(_FindsBadWordsInATrie, _CallsCustomsBackwards, _KeepsBooks),
+)
 
-
-def _vectorised(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-    """Whole-batch torch operations, each of which makes a new tensor; there are no copies and no writes in place."""
-    rows, logits = batch.rows(), batch.logits
-    params = [batch.requests[row.request].params for row in rows]
-    tables = _Tables(batch, rows, setup.vocab_size)
-    if tables.excluded.any():
-        logits = torch.where(tables.excluded, -torch.inf, logits.float())
-    if any(p.logit_bias for p in params):
-        logits = logits.float() + tables.biases
-    logits = _customised(logits, batch, rows, setup, invariant=False)
-    if any(p.penalised for p in params):
-        logits = logits.float()
-        repeated = torch.where(logits > 0, logits / tables.repetition, logits * tables.repetition)
-        logits = repeated - tables.penalties
-    forced = [_forced(batch.requests[row.request], row, batch, setup) for row in rows]
-    if any(token is not None for token in forced):
-        ids = torch.arange(setup.vocab_size)
-        keep = torch.stack([ids == (ids if token is None else token) for token in forced])
-        open_rows = torch.tensor([[token is None] for token in forced])
-        logits = torch.where(keep, torch.where(open_rows, logits.float(), 0.0), -torch.inf)
-    return _drawn_from(logits, batch, rows, setup)
-
-
-class _Tables:
-    """Dense tensors of the parameters that name tokens, each `[num_rows, vocab_size]`."""
-
-    def __init__(self, batch: LogitsBatch, rows: list[RowOfRequest], vocab_size: int) -> None:
-        shape = len(rows), vocab_size
-        self.excluded = torch.zeros(shape, dtype=torch.bool)
-        self.biases, self.penalties, self.repetition = torch.zeros(shape), torch.zeros(shape), torch.ones(shape)
-        for row in rows:
-            self._fill(row.row, batch.requests[row.request], row.token_ids)
-
-    def _fill(self, row: int, request: LogitsRequest, text: list[int]) -> None:
-        params = request.params
-        if params.allowed_token_ids is not None:
-            self.excluded[row] = True
-            self.excluded[row, params.allowed_token_ids] = False
-        for word in params.bad_words_token_ids or ():
-            matches = text[len(text) - len(word) + 1 :] == word[:-1] and len(text) >= len(word) - 1
-            self.excluded[row, word[-1]] |= matches
-        if len(text) < params.min_tokens:
-            self.excluded[row, list(params.all_stop_token_ids)] = True
-        for token_id, bias in (params.logit_bias or {}).items():
-            self.biases[row, token_id] = bias
-        known = torch.tensor([i for i in text if i >= 0], dtype=torch.int64)
-        self.repetition[row, [*known.tolist(), *request.prompt_token_ids]] = params.repetition_penalty
-        self.penalties[row, known] = params.presence_penalty
-        self.penalties[row].index_add_(0, known, torch.full((len(known),), params.frequency_penalty))
-
-
-def _customised(
-    logits: Tensor,  # [num_rows, vocab_size] any
-    batch: LogitsBatch,
-    rows: list[RowOfRequest],
-    setup: PlanSetup,
-    *,
-    invariant: bool,
-) -> Tensor:  # [num_rows, vocab_size] any
-    for processor in setup.custom_processors:
-        wanted = [row for row in rows if processor.wants(batch.requests[row.request].params)]
-        if wanted and processor.is_argmax_invariant() == invariant:
-            logits = processor.apply(logits.float() + 0.0, wanted)
-    return logits
-
-
-def _forced(request: LogitsRequest, row: RowOfRequest, batch: LogitsBatch, setup: PlanSetup) -> int | None:
-    budget = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids)
-    prompt, output, drafts = request.prompt_token_ids, request.output_token_ids, request.draft_token_ids
-    forced = dict(budget.forced(prompt, output, drafts, request.params.thinking_token_budget))
-    return forced.get(row.row - batch.first_rows[row.request])
-
-
-def _drawn_from(
-    logits: Tensor,  # [num_rows, vocab_size] any
-    batch: LogitsBatch,
-    rows: list[RowOfRequest],
-    setup: PlanSetup,
-) -> Tensor:  # [num_rows, vocab_size] any
-    """Temperature and filters, where one of the rows is random."""
-    params = [batch.requests[row.request].params for row in rows]
-    if all(p.temperature < GREEDY_BELOW for p in params):
-        return logits
-    temperatures = torch.tensor([[1.0 if p.temperature < GREEDY_BELOW else p.temperature] for p in params])
-    if (temperatures != 1).any():
-        logits = logits.float() * (1 / temperatures)
-    min_ps = torch.tensor([[0.0 if p.temperature < GREEDY_BELOW else p.min_p] for p in params])
-    if (min_ps > 0).any():
-        logits = logits.float()
-        kept = logits >= logits.amax(1, keepdim=True) + min_ps.log()
-        logits = torch.where(kept | (min_ps == 0), logits, -torch.inf)
-    logits = _customised(logits, batch, rows, setup, invariant=True)
-    random = [p.temperature >= GREEDY_BELOW for p in params]
-    widths = [p.top_k if 0 < p.top_k < setup.vocab_size else setup.vocab_size for p in params]
-    top_ks = [width if drawn else setup.vocab_size for width, drawn in zip(widths, random, strict=True)]
-    top_ps = [p.top_p if drawn else 1.0 for p, drawn in zip(params, random, strict=True)]
-    if min(top_ks) < setup.vocab_size or min(top_ps) < 1:
-        logits = _filtered(logits.float(), torch.tensor(top_ks)[:, None], torch.tensor(top_ps)[:, None])
-    return logits
-
-
-def _filtered(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    top_k: Tensor,  # [num_rows, 1] int64
-    top_p: Tensor,  # [num_rows, 1] float32
-) -> Tensor:  # [num_rows, vocab_size] float32
-    """By rank, the greatest first."""
-    descending, order = logits.sort(dim=1, descending=True, stable=True)
-    ranks = torch.arange(logits.shape[1]).expand(logits.shape)
-    descending = torch.where(ranks < top_k, descending, -torch.inf)
-    probs = descending.softmax(1)
-    dropped = (ranks >= top_k) | ((probs.cumsum(1) - probs >= top_p) & (top_p < 1))
-    return torch.where(dropped.gather(1, order.argsort(1)), -torch.inf, logits)
-
-
-ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
-    OraclePlanner("allocates, then copies", _AllocatesThenCopies),
-    OraclePlanner("multiplies by reciprocals", _MultipliesByReciprocals),
-    OraclePlanner("adds the penalties up", _AddsThePenaltiesUp),
-    OraclePlanner("adds the bias in double", _AddsTheBiasInDouble),
-    OraclePlanner("touches seen tokens only", _TouchesSeenTokensOnly),
-    OraclePlanner("forces by exclusion", _ForcesByExclusion),
-    OraclePlanner("keeps exactly k", _KeepsExactlyK),
-    OraclePlanner("keeps all that tie", _KeepsAllThatTie),
-    OraclePlanner("compares logits for min-p", _ComparesLogitsForMinP),
-    OraclePlanner("finds bad words in a trie", _FindsBadWordsInATrie),
-    OraclePlanner("calls customs backwards", _CallsCustomsBackwards),
-    OraclePlanner("keeps books", _KeepsBooks),
-    logits_planner(_vectorised, name="vectorised"),
+ODD_BUT_RIGHT: tuple[OraclePlanner, ...] = (
+    *(OraclePlanner(name_of(kind)[2:], kind) for kind in _PLANS),
+    OraclePlanner("finds bad words of the prompt", _FindsBadWordsInATrie, policy=LogitsPolicy("text")),
+    OraclePlanner("adds the bias in double, by its policy", _AddsTheBiasInDouble, policy=_OTHER),
 )
 """Correct planners of other making."""

@@ -22,28 +22,16 @@ from fairdraw._mutants._lifecycle_scanners import (
     ThinkingOf,
     combined,
 )
-from fairdraw._oracles.penalties import PenalisedRow
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Capability, PenaltyPolicy
-from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, Markers, Move, RowChanges
+from fairdraw._mutants._mutant import name_of
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, PenaltyPolicy, ThinkingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from fairdraw._oracles.penalties import Counts, Logits
-
-
-class _ComputesInDouble(PenaltiesFollower):
-    """One rounding at the end, from factors that were never rounded to float32."""
-
-    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
-        counts, factors = self.count(row.output_token_ids, len(logits)), row.factors
-        seen = (self.count(row.prompt_token_ids, len(logits)) > 0) | (counts > 0)
-        wide = logits.astype(np.float64)
-        wide = np.where(seen, np.where(wide > 0, wide / factors.repetition, wide * factors.repetition), wide)
-        wide -= factors.frequency * counts + factors.presence * (counts > 0)
-        return wide.astype(np.float32)
+    from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow
+    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, Markers, RowChanges
 
 
 class _DividesByTheRepetition(PenaltiesFollower):
@@ -126,22 +114,25 @@ class _CountsInInt32OnTheHost(PenaltiesFollower):
         return counts.numpy().astype(np.int64)
 
 
-class _RepeatsLast(PenaltiesFollower):
-    """The repetition penalty is applied to what the others left, in double."""
+class _ComputesInDouble(PenaltiesFollower):
+    """Token by token, by any policy: one rounding at the end, from factors that were never rounded to float32."""
 
     def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
-        counts, factors = self.count(row.output_token_ids, len(logits)), row.factors
-        wide = logits - (factors.frequency * counts + factors.presence * (counts > 0))
-        seen = self.repetition_sees(counts, row)
-        repeated = np.where(wide > 0, wide / factors.repetition, wide * factors.repetition)
-        return np.where(seen, repeated, wide).astype(np.float32)
-
-
-class _RepeatsTheOutputAlone(PenaltiesFollower):
-    """The repetition penalty does not see the prompt."""
-
-    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
-        return super().penalise(logits, PenalisedRow((), row.output_token_ids, row.factors))
+        policy, factors, found = self.policy, row.factors, logits.astype(np.float64)
+        text = [*((i, False) for i in row.prompt_token_ids), *((i, True) for i in row.output_token_ids)]
+        text = [pair for pair in text if 0 <= pair[0] < len(logits)][-(policy.window or 0) :]
+        counts = Counter(i for i, is_new in text if is_new or policy.counts_see == "text")
+        repeats = Counter(i for i, is_new in text if is_new or policy.repetition_sees == "text")
+        for token_id in {*counts, *repeats}:
+            times = repeats[token_id] if policy.repetition_power == "count" else min(1, repeats[token_id])
+            lowered = factors.frequency * counts[token_id] + factors.presence * (counts[token_id] > 0)
+            found[token_id] -= lowered * (policy.repetition == "last")
+            for _ in range(times):
+                one = found[token_id]
+                found[token_id] = one / factors.repetition if one > 0 else one * factors.repetition
+            found[token_id] -= lowered * (policy.repetition == "first")
+        with np.errstate(over="ignore"):
+            return found.astype(np.float32)
 
 
 class _DefersPenalties(PenaltiesFollower):
@@ -201,20 +192,6 @@ class _GoesThroughRowsBackwards(PenaltiesFollower):
         super().follow(batch)
 
 
-class _ReadsPenalisedRowsOnly(PenaltiesFollower):
-    """Leaves requests without penalties unread."""
-
-    def reads(self, copy: Copy) -> bool:
-        return bool(copy.entered.params.penalised)
-
-
-class _ReadsBudgetedRowsOnly(ThinkingFollower):
-    """Leaves requests without a budget unread."""
-
-    def reads(self, copy: Copy) -> bool:
-        return copy.entered.params.thinking_token_budget is not None
-
-
 # Ways to follow that both contracts have.
 
 
@@ -223,6 +200,13 @@ class _RecountsEverything(Follower):
 
     def standing(self, copy: Copy) -> int:
         return 0
+
+
+class _ReadsSomeRows(Follower):
+    """Leaves requests without penalties, or without a budget, unread."""
+
+    def reads(self, copy: Copy) -> bool:
+        return bool(copy.entered.params != type(copy.entered.params)())
 
 
 class _FollowsLate(Follower):
@@ -249,108 +233,6 @@ class _RebuildsAfterEveryChange(Follower):
         self.rows = {row: Copy(copy.entered) for row, copy in self.rows.items()}
 
 
-class _DenseCounts:
-    """Shares no code with the specification: a matrix of counts with a row per request, moved as the requests move.
-
-    All rows are counted, penalised or not, and penalised in one vectorised pass in place. Placeholders at the end of an
-    output are read again in each step.
-    """
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-        self.counts = np.zeros((8, vocab_size), np.int32)
-        self.in_prompt = np.zeros((8, vocab_size), bool)
-        self.lists: list[Sequence[int] | None] = [None] * 8
-        self.counted: list[list[int]] = [[] for _ in range(8)]
-
-    def make_room(self, num_rows: int) -> None:
-        """Twice the rows, as often as it takes."""
-        while len(self.lists) < num_rows:
-            self.counts = np.concatenate([self.counts, np.zeros_like(self.counts)])
-            self.in_prompt = np.concatenate([self.in_prompt, np.zeros_like(self.in_prompt)])
-            self.counted += [[] for _ in self.lists]
-            self.lists += [None] * len(self.lists)
-
-    def session(self) -> _DenseCounts:
-        return self
-
-    def sync(self, changes: RowChanges) -> None:
-        rows = (changes.batch_size - 1, *(a.row for a in changes.added), *(m.source for m in changes.moved))
-        self.make_room(1 + max(rows))
-        for row, _, prompt, output in changes.added:
-            self.counts[row], self.in_prompt[row] = 0, False
-            self.in_prompt[row, prompt] = True
-            self.lists[row], self.counted[row] = output, []
-        for source, target, direction in changes.moved:
-            both = [source, target]
-            self.counts[both], self.in_prompt[both] = self.counts[both[::-1]], self.in_prompt[both[::-1]]
-            for kept in (self.lists, self.counted):
-                kept[source], kept[target] = kept[target], kept[source]  # type: ignore[call-overload]
-            if direction is Move.UNIDIRECTIONAL:
-                self.lists[source] = None
-
-    def read(self, row: int, request: LiveRequest) -> None:
-        live, counted = request.output_token_ids, self.counted[row]
-        if live is not self.lists[row]:
-            raise ValueError(f"read: row {row} holds another list.")
-        standing = min(len(counted), len(live))
-        while standing and counted[standing - 1] == PLACEHOLDER_TOKEN_ID:
-            standing -= 1
-        standing = standing if standing and live[standing - 1] == counted[standing - 1] else 0
-        for token_id in counted[standing:]:
-            self.counts[row, token_id] -= token_id != PLACEHOLDER_TOKEN_ID
-        new = list(live[standing:])
-        for token_id in new:
-            self.counts[row, token_id] += token_id != PLACEHOLDER_TOKEN_ID
-        counted[standing:] = new
-
-    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
-        for row, request in enumerate(batch.requests):
-            self.read(row, request)
-        drafts = [request.draft_token_ids for request in batch.requests]
-        return self.answer(logits, batch, list(range(len(drafts))), drafts)
-
-    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
-        rows = [row for row, request in enumerate(batch.requests) for _ in request.draft_token_ids]
-        drafts = [
-            request.draft_token_ids[:j] for request in batch.requests for j in range(len(request.draft_token_ids))
-        ]
-        return self.answer(logits, batch, rows, drafts)
-
-    def answer(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        batch: LiveBatch,
-        rows: list[int],
-        drafts: list[list[int]],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
-        counts = torch.from_numpy(self.counts[rows])  # [num_rows, vocab_size] int32
-        for index, own in enumerate(drafts):
-            for token_id in own:
-                counts[index, token_id] += token_id != PLACEHOLDER_TOKEN_ID
-        presence, frequency, repetition = (factor[rows, None] for factor in batch.factors())
-        seen = torch.from_numpy(self.in_prompt[rows]) | (counts > 0)
-        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-        logits[seen] = repeated[seen]
-        return logits.sub_(torch.addcmul(frequency * counts, presence, (counts > 0).float()))
-
-
-class _ScansFromTheEnd(ThinkingFollower):
-    """Searches the last end marker first, then the start marker that opened the section after it."""
-
-    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
-        text = (*prompt, *output)
-        starts: list[int] = []
-        for length in range(len(text), 0, -1):
-            marker = self.marker_at_end(text[:length])
-            if marker == self.end:
-                break
-            starts += [length] if marker == self.start else []
-        in_prompt = [start for start in starts if start <= len(prompt)]
-        opened = max(in_prompt) if in_prompt else min(starts, default=None)
-        return None if opened is None else len(text) - opened
-
-
 class _KeepsAStatePerToken(ThinkingFollower):
     """Reads each token once: the state after every token is kept, and a cut removes states from the end."""
 
@@ -373,6 +255,37 @@ class _KeepsAStatePerToken(ThinkingFollower):
             states.append(None if marker == self.end else 0 if opens else None if before is None else before + 1)
             read.append(text[length - 1])
         return states[-1] if states else None
+
+
+class _WritesDownSections(ThinkingFollower):
+    """Lists where the thoughts of each section begin and end before it decides by what its policy says."""
+
+    def sections(self, text: tuple[int, ...], num_prompt: int) -> list[list[int]]:
+        """First and last place of thoughts; an open one ends behind the text."""
+        found: list[list[int]] = []
+        for place, token_id in enumerate(text, 1):
+            marker = self.marker_at_end(text[:place]) if token_id in (self.start[-1], self.end[-1]) else None
+            is_open = bool(found) and found[-1][1] > len(text)
+            if marker == self.end and is_open:
+                found[-1][1] = place
+            elif marker == self.start and (place <= num_prompt or not is_open):
+                found = [*(found[:-1] if is_open else found), [place, len(text) + 1]]
+        return found
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        text, policy = (*prompt, *output), self.policy
+        *earlier, (begin, last) = self.sections(text, len(prompt)) or [[0, 0]]
+        spent = [max(0, end - len(self.end) - first) for first, end in earlier if end > len(prompt)]
+        if last <= len(text) or (policy.later_sections == "free" and spent):
+            return None
+        edge = begin + max(0, budget - sum(spent) * (policy.later_sections == "shared"))  # behind the last free thought
+        for begun in range(len(self.end) - 1, -1, -1):
+            place = len(text) - begun
+            if place >= begin and text[place:] == self.end[:begun]:
+                is_due = place >= edge if policy.begun_end != "finished" else len(text) >= edge
+                if is_due or policy.begun_end == "uncounted":
+                    return self.end[begun] if is_due else None
+        return None
 
 
 class _ReadsWhenItMatters(ThinkingFollower):
@@ -413,48 +326,50 @@ class _OddAnswers(ThinkingFollower):
         return self._Session(self)
 
 
-_RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "reads everything anew when rows change"})
-_HIDES = Capabilities(
-    {
-        Capability.VISIBLE_STATE: "does not count what it need not",
-        Capability.NOTICES_REWRITES: "reads late, and compares only what it read last",
-    }
-)
-ONE_TOKEN = Capabilities({Capability.SEVERAL_TOKENS: "it is called once per token"})
+_RESCANS = Capabilities.of({"new-tokens-only": "reads everything anew when rows change"})
+_LATE = "reads late, and compares only what it read last"
+_HIDES = Capabilities.of({"visible-state": "does not count what it need not", "notices-rewrites": _LATE})
+ONE_TOKEN = Capabilities.of({"several-tokens": "it is called once per token"})
 _WAYS = (
     ("recounts everything", _RecountsEverything, _RESCANS),
+    ("reads some rows", _ReadsSomeRows, Capabilities()),
     ("follows late", _FollowsLate, Capabilities()),
     ("rebuilds after every change", _RebuildsAfterEveryChange, _RESCANS),
 )
 
+_PENALISERS: tuple[type[PenaltiesFollower], ...] = (
+    *(_GoesThroughRowsBackwards, _ComputesInDouble, _DividesByTheRepetition, _SubtractsTheSumOfPenalties),
+    *(_SubtractsPresenceFirst, _AccumulatesPenalties, _TouchesSeenTokensOnly, _AddsZeroToTheRest),
+    *(_KeepsSortedTokens, _CountsInInt32OnTheHost, _ReturnsNewTensors, _ReadsInBothCalls),
+)
+
 ODD_PENALTIES: tuple[Scanner, ...] = (
     *(Scanner(name, combined(way, PenaltiesFollower), "penalties", capabilities=can) for name, way, can in _WAYS),
-    Scanner("goes through rows backwards", _GoesThroughRowsBackwards, "penalties"),
-    Scanner("reads penalised rows only", _ReadsPenalisedRowsOnly, "penalties"),
-    Scanner("computes in double", _ComputesInDouble, "penalties"),
-    Scanner("divides by the repetition", _DividesByTheRepetition, "penalties"),
-    Scanner("subtracts the sum of penalties", _SubtractsTheSumOfPenalties, "penalties"),
-    Scanner("subtracts presence first", _SubtractsPresenceFirst, "penalties"),
-    Scanner("accumulates penalties", _AccumulatesPenalties, "penalties"),
-    Scanner("touches seen tokens only", _TouchesSeenTokensOnly, "penalties"),
-    Scanner("adds zero to the rest", _AddsZeroToTheRest, "penalties"),
-    Scanner("keeps sorted tokens", _KeepsSortedTokens, "penalties"),
-    Scanner("counts in int32 on the host", _CountsInInt32OnTheHost, "penalties"),
-    Scanner("returns new tensors", _ReturnsNewTensors, "penalties"),
-    Scanner("reads in both calls", _ReadsInBothCalls, "penalties"),
-    Scanner("dense counts", _DenseCounts, "penalties"),
-    Scanner("repeats last", _RepeatsLast, "penalties", policy=PenaltyPolicy(repetition="last")),
-    Scanner("repeats the output alone", _RepeatsTheOutputAlone, "penalties", policy=PenaltyPolicy("output")),
+    *(Scanner(name_of(kind)[2:], kind, "penalties") for kind in _PENALISERS),
+    Scanner("repeats last", _ComputesInDouble, "penalties", policy=PenaltyPolicy(repetition="last")),
+    Scanner("repeats the output alone", _ComputesInDouble, "penalties", policy=PenaltyPolicy("output")),
+    Scanner("repeats by the count", _ComputesInDouble, "penalties", policy=PenaltyPolicy(repetition_power="count")),
+    Scanner("counts the prompt", _ComputesInDouble, "penalties", policy=PenaltyPolicy(counts_see="text")),
+    Scanner("looks back", _ComputesInDouble, "penalties", policy=PenaltyPolicy(counts_see="text", window=64)),
     Scanner("defers penalties", _DefersPenalties, "penalties", policy=PenaltyPolicy("output", "last")),
     Scanner("counts the last token", CountsTheLastToken, "penalties", capabilities=ONE_TOKEN),
 )
 
 ODD_THINKING: tuple[Scanner, ...] = (
     *(Scanner(name, combined(way, ThinkingFollower), "thinking_budget", capabilities=can) for name, way, can in _WAYS),
-    Scanner("reads rows with a budget only", _ReadsBudgetedRowsOnly, "thinking_budget"),
-    Scanner("scans from the end", _ScansFromTheEnd, "thinking_budget"),
     Scanner("keeps a state per token", _KeepsAStatePerToken, "thinking_budget"),
     Scanner("reads when it matters", _ReadsWhenItMatters, "thinking_budget", capabilities=_HIDES),
+    *(
+        Scanner(str(policy), _WritesDownSections, "thinking_budget", policy=policy)
+        for policy in (
+            ThinkingPolicy(),
+            ThinkingPolicy("finished"),
+            ThinkingPolicy("uncounted"),
+            ThinkingPolicy(later_sections="free"),
+            ThinkingPolicy(later_sections="shared"),
+            ThinkingPolicy("finished", "shared"),
+        )
+    ),
     Scanner("odd answers", _OddAnswers, "thinking_budget"),
 )
 

@@ -8,25 +8,20 @@ import torch
 
 from fairdraw._mutants import _logits_plans, _logits_processors, _logits_rounding, _logits_wide, _odd_plans
 from fairdraw._mutants._logits_mutant import OraclePlanner
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._mutant import mutants_in
 from fairdraw._oracles.logits_plan import FORCED, Edit, Logits, LogitsPlanOracle, Row
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from fairdraw.protocols._logits_plan import LogitsPlanner
+    from fairdraw._mutants._mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
-    *(
-        value
-        for module in (_logits_processors, _logits_plans, _logits_rounding)
-        for value in vars(module).values()
-        if isinstance(value, Mutant)
-    ),
+    *mutants_in(_logits_processors, _logits_plans, _logits_rounding),
     *_logits_wide.MUTANTS,
 )
 
@@ -71,18 +66,15 @@ class _ForcesInEveryRow(LogitsPlanOracle):
         return None if token_id is None else force
 
 
-_COPIES = {Capability.COPY_FREE: "copies at every step"}
-_IN_PLACE = {
-    Capability.COPY_FREE: "writes in place",
-    Capability.INTACT_LOGITS: "writes in place",
-}
-_UNREACHED = {Capability.UNREACHED_ROWS: "forces in every row"}
+_COPIES = Capabilities.of({"copy-free": "copies at every step"})
+_IN_PLACE = Capabilities.of({"copy-free": "writes in place", "intact-logits": "writes in place"})
+_UNREACHED = Capabilities.of({"unreached-rows": "forces in every row"})
 
-ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
-    OraclePlanner("always copies", _AlwaysCopies, capabilities=Capabilities(_COPIES)),
-    OraclePlanner("works in place", _WorksInPlace, capabilities=Capabilities(_IN_PLACE)),
+ODD_BUT_RIGHT: tuple[OraclePlanner, ...] = (
+    OraclePlanner("always copies", _AlwaysCopies, capabilities=_COPIES),
+    OraclePlanner("works in place", _WorksInPlace, capabilities=_IN_PLACE),
     OraclePlanner("goes through rows backwards", _GoesThroughRowsBackwards),
-    OraclePlanner("forces in every row", _ForcesInEveryRow, capabilities=Capabilities(_UNREACHED)),
+    OraclePlanner("forces in every row", _ForcesInEveryRow, capabilities=_UNREACHED),
     *_odd_plans.ODD_BUT_RIGHT,
 )
 """Correct planners of other making, with the capabilities that they do not support."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from fairdraw._mutants._following import following_mutants
-from fairdraw._mutants._following_steps import step_mutants
-from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, PenaltiesOf, Scanner, mutant_follower
+from fairdraw._mutants._lifecycle_scanners import (
+    Copy,
+    PenaltiesFollower,
+    PenaltiesOf,
+    Scanner,
+    against_its_policy,
+    mutant_follower,
+)
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._odd_scanners import ODD_PENALTIES as ODD_BUT_RIGHT
 from fairdraw._mutants._odd_scanners import ONE_TOKEN, CountsTheLastToken
@@ -44,46 +51,66 @@ class CountsPlaceholders(PenaltiesFollower):
         return counts
 
 
-@mutant_follower("PEN101")
-class PenalisesThePromptAsOutput(PenaltiesFollower):
-    """Presence and frequency penalties see the prompt as well."""
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        row = super().seen(copy, request)
-        return PenalisedRow((), [*row.prompt_token_ids, *row.output_token_ids], row.factors)
-
-
-@mutant_follower("PEN101")
-class ForgetsThePrompt(PenaltiesFollower):
-    """The repetition penalty sees the output alone."""
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        row = super().seen(copy, request)
-        return PenalisedRow((), row.output_token_ids, row.factors)
-
-
-@mutant_follower("PEN101", policy=PenaltyPolicy(repetition_sees="output"))
-class RepeatsThePromptAgainstItsPolicy(PenaltiesFollower):
-    """It declares that the repetition penalty sees the output alone; the prompt is repeated all the same."""
+_VLLM, _OUTPUT, _LAST = PenaltyPolicy(), PenaltyPolicy("output"), PenaltyPolicy(repetition="last")
+_TEXT, _POWER = PenaltyPolicy(counts_see="text"), PenaltyPolicy(repetition_power="count")
+_WINDOW = replace(_TEXT, window=64)
+_FAULTS = {
+    "PenalisesThePromptAsOutput": (_VLLM, _TEXT),
+    "ForgetsThatThePromptCounts": (_TEXT, _VLLM),
+    "ForgetsThePrompt": (_VLLM, _OUTPUT),
+    "RepeatsThePromptAgainstItsPolicy": (_OUTPUT, _VLLM),
+    "RepeatsLast": (_VLLM, _LAST),
+    "RepeatsFirstAgainstItsPolicy": (_LAST, _VLLM),
+    "ForgetsThatItRepeatsLast": (PenaltyPolicy("output", "last"), _OUTPUT),
+    "RepeatsByTheCount": (_VLLM, _POWER),
+    "RepeatsOnceAgainstItsPolicy": (_POWER, _VLLM),
+}
+_WINDOWS = {
+    "WindowIsOneTokenShorter": (_WINDOW, replace(_WINDOW, window=63)),
+    "WindowIsOneTokenLonger": (_WINDOW, replace(_WINDOW, window=65)),
+    "WindowIsNever": (_WINDOW, _TEXT),
+}
 
 
-@mutant_follower("PEN101", policy=PenaltyPolicy(repetition="last"))
-class RepeatsFirstAgainstItsPolicy(PenaltiesFollower):
-    """It declares that the repetition penalty comes last, and applies it before the others."""
+@mutant_follower("PEN101", policy=_TEXT)
+class WindowOfNothing(PenaltiesFollower):
+    """It declares the whole text; the -1 that stands for it becomes 0, and nothing is penalised."""
+
+    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
+        return (), ()
 
 
-@mutant_follower("PEN101")
-class RepeatsLast(PenaltiesFollower):
-    """It declares no policy, and applies the repetition penalty to what the others left."""
+@mutant_follower("PEN110", policy=_WINDOW)
+class WindowsOfPromptAndOutput(PenaltiesFollower):
+    """The last 64 tokens of the prompt and the last 64 of the output, instead of the last 64 of both."""
 
-    policy = PenaltyPolicy(repetition="last")
+    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
+        alone = PenalisedRow(row.prompt_token_ids, (), row.factors)
+        return super().within_window(alone)[0], super().within_window(row)[1]
 
 
-@mutant_follower("PEN101", policy=PenaltyPolicy("output", "last"))
-class ForgetsThatItRepeatsLast(PenaltiesFollower):
-    """Of two declared words one is honoured: the output alone is repeated, but first."""
+@mutant_follower("PEN101", policy=_OUTPUT)
+class TakesTheLastPromptTokenForOutput(PenaltiesFollower):
+    """It is given the last token of the prompt like those that follow, as the input of the first step."""
 
-    policy = PenaltyPolicy("output")
+    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
+        return row.prompt_token_ids[:-1], [*row.prompt_token_ids[-1:], *row.output_token_ids]
+
+
+@mutant_follower("PEN101", policy=_TEXT)
+class CountsAPromptTokenOnce(PenaltiesFollower):
+    """The prompt is a set of tokens, and each counts once."""
+
+    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
+        return list(dict.fromkeys(row.prompt_token_ids)), row.output_token_ids
+
+
+@mutant_follower("PEN101", policy=_POWER)
+class RaisesToOnePowerMore(PenaltiesFollower):
+    """The penalty itself is what a token has before it occurs."""
+
+    def scale(self, repetition: Any, repeats: Counts) -> Any:  # Any: numbers of NumPy
+        return super().scale(repetition, repeats + 1)
 
 
 @mutant_follower("PEN101", capabilities=ONE_TOKEN)
@@ -376,6 +403,7 @@ class AnswersAgainIfNothingChanged(PenaltiesFollower):
 
 MUTANTS: tuple[Mutant, ...] = (
     *following_mutants(PenaltiesFollower, "PEN"),
-    *step_mutants(PenaltiesFollower, "PEN"),
+    *against_its_policy(PenaltiesFollower, "PEN101", _FAULTS),
+    *against_its_policy(PenaltiesFollower, "PEN110", _WINDOWS),
     *(value for value in list(globals().values()) if isinstance(value, Mutant)),
 )

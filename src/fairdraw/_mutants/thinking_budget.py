@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairdraw._mutants._following import following_mutants
-from fairdraw._mutants._following_steps import step_mutants
-from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, mutant_follower
+from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, against_its_policy, mutant_follower
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._odd_scanners import ODD_THINKING as ODD_BUT_RIGHT
+from fairdraw.protocols import ThinkingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +16,24 @@ if TYPE_CHECKING:
     from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
 
 __all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
+
+
+_VLLM, _FINISHED, _UNCOUNTED = ThinkingPolicy(), ThinkingPolicy("finished"), ThinkingPolicy("uncounted")
+_FREE, _SHARED = ThinkingPolicy(later_sections="free"), ThinkingPolicy(later_sections="shared")
+_FAULTS = {
+    "FinishesABegunEnd": (_VLLM, _FINISHED),
+    "RestartsABegunEndAgainstItsPolicy": (_FINISHED, _VLLM),
+    "WaitsForABegunEnd": (_FINISHED, _UNCOUNTED),
+    "RestartsAnEndThatSpendsNothing": (_UNCOUNTED, _VLLM),
+    "CountsABegunEnd": (_UNCOUNTED, _FINISHED),
+}
+_SECTIONS = {
+    "SharesTheBudget": (_VLLM, _SHARED),
+    "BudgetsLaterSections": (_FREE, _VLLM),
+    "SharesTheBudgetOfFreeSections": (_FREE, _SHARED),
+    "RenewsASharedBudget": (_SHARED, _VLLM),
+    "FreesSectionsOfASharedBudget": (_SHARED, _FREE),
+}
 
 
 def right() -> Scanner:
@@ -275,6 +293,7 @@ class MatchesMarkersWithoutOverlap(ThinkingFollower):
 
 MUTANTS: tuple[Mutant, ...] = (
     *following_mutants(ThinkingFollower, "THK"),
-    *step_mutants(ThinkingFollower, "THK"),
+    *against_its_policy(ThinkingFollower, "THK101", _FAULTS),
+    *against_its_policy(ThinkingFollower, "THK110", _SECTIONS),
     *(value for value in list(globals().values()) if isinstance(value, Mutant)),
 )

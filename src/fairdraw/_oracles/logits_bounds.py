@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from fairdraw._oracles.intervals import UNIT_ROUNDOFF, Intervals, alike
-from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
+    from fairdraw.protocols import PenaltyPolicy
     from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, PlanSetup, RowOfRequest
 
     Bools = NDArray[np.bool_]
@@ -141,10 +142,10 @@ class RowBounds:
             error = np.where(is_changed & np.isfinite(largest), _ROUNDINGS * UNIT_ROUNDOFF * largest, 0)
         return Intervals(np.minimum(low, high), np.maximum(low, high)).widened(error)
 
-    def penalised(self, row: Row, text: list[int]) -> RowBounds:
+    def penalised(self, row: Row, text: list[int], policy: PenaltyPolicy) -> RowBounds:
         params = row.params
         penalised = PenalisedRow(row.source.prompt_token_ids, text, PenaltyFactors(*params.factors))
-        return replace(self, may_be=penalised_intervals(self.may_be, penalised))
+        return replace(self, may_be=penalised_intervals(self.may_be, penalised, policy))
 
     @property
     def is_invalid(self) -> bool:
@@ -247,7 +248,7 @@ def _greatest_of_others(high: Float64s) -> Float64s:  # [vocab_size] float64, bo
 
 
 def logits_bounds(
-    batch: LogitsBatch, setup: PlanSetup, oracle: LogitsPlanOracle | None = None, rows: Container[int] | None = None
+    batch: LogitsBatch, setup: PlanSetup, oracle: LogitsPlanOracle, rows: Container[int] | None = None
 ) -> list[RowBounds]:
     """What each row may be. `batch.logits` are on the host; `oracle` may know fewer processors.
 
@@ -257,7 +258,7 @@ def logits_bounds(
     logits = batch.logits.detach().to(torch.float32).numpy()
     needed = range(len(logits)) if rows is None else rows
     given = [RowBounds.given(row) for row in logits]
-    return _Bounding(oracle or LogitsPlanOracle(), batch, setup, given, needed).bounds()
+    return _Bounding(oracle, batch, setup, given, needed).bounds()
 
 
 @dataclass(eq=False)
@@ -290,7 +291,7 @@ class _Bounding:
         return self.bounds_of
 
     def penalise(self, before: RowBounds, row: Row, edit: Edit) -> RowBounds:
-        return before.penalised(row, self.oracle.text_for_penalties(row))
+        return before.penalised(row, self.oracle.text_for_penalties(row), self.oracle.arithmetic.policy)
 
     def force(self, before: RowBounds, row: Row, edit: Edit) -> RowBounds:
         marks = np.zeros(row.vocab_size, np.float32)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalties_oracle
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols._rounding import Rounding
+from fairdraw.protocols import LogitsPolicy, Rounding, ThinkingPolicy
 
 if TYPE_CHECKING:
     from fairdraw.protocols._logits_plan import (
@@ -71,6 +71,7 @@ class LogitsPlanOracle:
 
     name = "oracle"
     arithmetic: PenaltiesOracle = PenaltiesOracle()
+    policy = LogitsPolicy()  # where bad words begin, and how budgets are kept; `arithmetic` has that of the penalties
 
     order: tuple[str, ...] = (
         "allowed_ids",
@@ -174,7 +175,8 @@ class LogitsPlanOracle:
         return exclude(completed) if completed else None
 
     def text_for_bad_words(self, row: Row) -> list[int]:
-        return row.seen
+        sees_prompt = self.policy.bad_words_see == "text"
+        return [*row.source.prompt_token_ids, *row.seen] if sees_prompt else row.seen
 
     def min_tokens(self, row: Row) -> Edit | None:
         stop_token_ids = row.params.all_stop_token_ids
@@ -214,7 +216,8 @@ class LogitsPlanOracle:
         if budget is None:
             return None
         texts = source.prompt_token_ids, source.output_token_ids, source.draft_token_ids
-        forced = _forced(row.setup.start_token_ids, row.setup.end_token_ids, *map(tuple, texts), budget)
+        markers = row.setup.start_token_ids, row.setup.end_token_ids
+        forced = _forced(*markers, self.policy.thinking, *map(tuple, texts), budget)
 
         def force(logits: Logits) -> None:
             logits[forced[row.position]] = FORCED
@@ -266,13 +269,14 @@ class LogitsPlanOracle:
 def _forced(
     start: tuple[int, ...],
     end: tuple[int, ...],
+    policy: ThinkingPolicy,
     prompt: tuple[int, ...],
     output: tuple[int, ...],
     drafts: tuple[int, ...],
     budget: int,
 ) -> dict[int, int]:
     """Position to forced token; all rows of a request ask the same."""
-    return dict(ThinkingBudgetOracle(start, end).forced(prompt, output, drafts, budget))
+    return dict(ThinkingBudgetOracle(start, end, policy).forced(prompt, output, drafts, budget))
 
 
 def exclude(token_ids: Collection[int]) -> Edit:
@@ -312,10 +316,8 @@ def softmax(logits: Logits) -> Logits:  # [vocab_size] float32, both
     return torch.from_numpy(logits).softmax(0).numpy()
 
 
-def process(
-    batch: LogitsBatch, setup: PlanSetup, rounding: Rounding = Rounding.FREE
-) -> torch.Tensor:  # [num_rows, vocab_size] float32
-    """The specification with the bits that `rounding` declares; those of vLLM's torch code if none are declared."""
+def plan_oracle(rounding: Rounding = Rounding.FREE, policy: LogitsPolicy = LogitsPlanOracle.policy) -> LogitsPlanOracle:
+    """The specification with the declared bits and policy; those of vLLM's torch code if none are declared."""
     oracle = LogitsPlanOracle()
-    oracle.arithmetic = penalties_oracle(rounding)
-    return oracle.process(batch, setup)
+    oracle.arithmetic, oracle.policy = penalties_oracle(rounding, policy.penalties), policy
+    return oracle

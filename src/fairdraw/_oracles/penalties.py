@@ -8,13 +8,12 @@ rounding is compared with intervals instead (`penalised_intervals`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw._oracles.intervals import UNIT_ROUNDOFF, Intervals
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.protocols._lifecycle import PenaltyPolicy
+from fairdraw._oracles.intervals import LARGEST, SMALLEST_NORMAL, UNIT_ROUNDOFF, Intervals
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, PenaltyPolicy
 from fairdraw.protocols._rounding import Rounding
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class PenaltiesOracle:
 
     name = "oracle"
     policy = PenaltyPolicy()
-    """What the repetition penalty sees, and when it comes."""
+    """What the penalties see, and the order and the power in which they come."""
 
     def bonus_row(self, row: PenalisedRow, drafts: Sequence[int]) -> PenalisedRow:
         """The row of the bonus token: it sees the output and all drafts."""
@@ -71,22 +70,36 @@ class PenaltiesOracle:
         return np.bincount(ids[(ids != PLACEHOLDER_TOKEN_ID) & (ids != vocab_size)], minlength=vocab_size)
 
     def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
-        """Repetition for tokens in prompt or output, then frequency and presence for tokens in the output.
-
-        By another policy the repetition penalty sees the output alone, or comes last.
-        """
-        counts = self.count(row.output_token_ids, len(logits))
-        seen = self.repetition_sees(counts, row)
+        """Repetition for tokens in prompt or output, then frequency and presence for tokens in the output; or what the
+        policy says."""
+        counts, repeats = self.counts(row, len(logits))
         if self.policy.repetition == "last":
             logits = self.subtracted(logits.copy(), counts, row)
-        logits = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
+        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):  # of large powers
+            scale = self.scale(np.float32(row.factors.repetition), repeats)
+            logits = np.where(repeats > 0, self.repeated(logits, scale), logits)
         return self.subtracted(logits, counts, row) if self.policy.repetition == "first" else logits
 
-    def repetition_sees(self, counts: Counts, row: PenalisedRow) -> NDArray[np.bool_]:  # [vocab_size] bool
-        """The tokens that are repeated."""
-        if self.policy.repetition_sees == "output":
-            return counts > 0
-        return (counts > 0) | (self.count(row.prompt_token_ids, len(counts)) > 0)
+    def counts(self, row: PenalisedRow, vocab_size: int) -> tuple[Counts, Counts]:
+        """How often the frequency penalty sees each token, and how often the repetition penalty does."""
+        prompt, output = (self.count(part, vocab_size) for part in self.within_window(row))
+        sees = self.policy.counts_see, self.policy.repetition_sees
+        counts, repeats = (output + prompt if seen == "text" else output for seen in sees)
+        return counts, repeats
+
+    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
+        """Prompt and output, without what lies before the window; a placeholder takes no place in it."""
+        prompt, output = row.prompt_token_ids, row.output_token_ids
+        if self.policy.window is None:
+            return prompt, output
+        known = [[i for i in part if i != PLACEHOLDER_TOKEN_ID] for part in (prompt, output)]
+        output = known[1][-self.policy.window :]
+        return known[0][max(0, len(known[0]) + len(output) - self.policy.window) :], output
+
+    def scale(self, repetition: Any, repeats: Counts) -> Any:  # Any: a number of NumPy; and an array if it has a power
+        """The repetition penalty, to its power."""
+        is_power = self.policy.repetition_power == "count"
+        return repetition ** repeats.astype(repetition.dtype) if is_power else repetition
 
     def subtracted(self, logits: Logits, counts: Counts, row: PenalisedRow) -> Logits:
         """Frequency times count, then presence; in place."""
@@ -132,25 +145,31 @@ def penalised_intervals(
     An engine may add the frequency penalty once per occurrence, so each occurrence adds a rounding.
     """
     oracle, factors = penalties_oracle(Rounding.FREE, policy), row.factors
-    counts = oracle.count(row.output_token_ids, len(logits.low))
-    seen = oracle.repetition_sees(counts, row) & (factors.repetition != 1)
+    counts, repeats = oracle.counts(row, len(logits.low))
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.where(repeats > 0, oracle.scale(np.float64(factors.repetition), repeats), 1)
+    is_beyond, seen = (scale < SMALLEST_NORMAL) | (scale > LARGEST), scale != 1
     frequency, presence = factors.frequency * counts, factors.presence * (counts > 0)
     is_lowered = (frequency != 0) | (presence != 0)
+    roundings = _ROUNDINGS + 2 * repeats * (policy.repetition_power == "count")  # of the penalty, and of each factor
 
     def repeated(given: Intervals) -> Intervals:
-        """The factor is positive, so both ends keep their order."""
-        low, high = (np.where(e > 0, e / factors.repetition, e * factors.repetition) for e in (given.low, given.high))
+        """The factor is positive, so both ends keep their order; one that float32 cannot hold leaves any number."""
+        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+            low, high = (np.where(e > 0, e / scale, e * scale) for e in (given.low, given.high))
+        is_any = is_beyond & ~np.isnan(given.low)
+        low, high = np.where(is_any, -np.inf, low), np.where(is_any, np.inf, high)
         return Intervals(np.where(seen, low, given.low), np.where(seen, high, given.high))
 
     def subtracted(given: Intervals, is_changed: NDArray[np.bool_]) -> Intervals:
         largest = _largest(given) + np.abs(frequency) + np.abs(presence)
-        error = np.where(is_changed, (_ROUNDINGS + counts) * UNIT_ROUNDOFF * largest, 0)
+        error = np.where(is_changed, (roundings + counts) * UNIT_ROUNDOFF * largest, 0)
         return Intervals(given.low - frequency - presence, given.high - frequency - presence).widened(error)
 
     if policy.repetition == "first":
         return subtracted(repeated(logits), seen | is_lowered)
     found = repeated(subtracted(logits, is_lowered))
-    return found.widened(np.where(seen, _ROUNDINGS * UNIT_ROUNDOFF * _largest(found), 0))
+    return found.widened(np.where(seen, roundings * UNIT_ROUNDOFF * _largest(found), 0))
 
 
 def _largest(given: Intervals) -> NDArray[np.float64]:  # [vocab_size] float64

@@ -5,12 +5,26 @@ Nothing is remembered between steps. A request's text is its prompt followed by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ThinkingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_VLLM = ThinkingPolicy()
+
+
+class Thoughts(NamedTuple):
+    """Thinking tokens of a text.
+
+    Args:
+        open: Those of the section that is open at its end; `None` if none is.
+        ended: Those of the sections that its output has ended; `None` if it has ended none.
+    """
+
+    open: int | None = None
+    ended: int | None = None
 
 
 class ThinkingBudgetOracle:
@@ -19,31 +33,45 @@ class ThinkingBudgetOracle:
     Args:
         start_token_ids: Opens a section.
         end_token_ids: Closes it; these tokens are forced.
+        policy: What becomes of begun end markers and of later sections.
     """
 
     name = "oracle"
+    reach = 1 << 30
+    """How many of the last tokens a marker is looked for in."""
 
-    def __init__(self, start_token_ids: Sequence[int], end_token_ids: Sequence[int]) -> None:
-        self.start, self.end = tuple(start_token_ids), tuple(end_token_ids)
+    def __init__(
+        self, start_token_ids: Sequence[int], end_token_ids: Sequence[int], policy: ThinkingPolicy = _VLLM
+    ) -> None:
+        self.start, self.end, self.policy = tuple(start_token_ids), tuple(end_token_ids), policy
 
     def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
-        """Thinking tokens in the section that is open at the end of the text; `None` if none is.
+        """Thinking tokens in the section that is open at the end of the text; `None` if none is."""
+        return self.thoughts((*prompt, *output), len(prompt)).open
+
+    def thoughts(self, text: tuple[int, ...], num_prompt: int) -> Thoughts:
+        """Thinking tokens of a text whose first `num_prompt` tokens are the prompt."""
+        return self.read(Thoughts(), text, 0, num_prompt)
+
+    def read(self, before: Thoughts, text: tuple[int, ...], known: int, num_prompt: int) -> Thoughts:
+        """Go on from what the first `known` tokens are.
 
         A start marker inside a section begins it anew if it is part of the prompt, where earlier turns may have been
         cut off. In the output it is a thinking token like others.
         """
-        text = (*prompt, *output)
-        count: int | None = None
-        for length in range(1, len(text) + 1):
+        count, ended = before
+        for length in range(known + 1, len(text) + 1):
             may_end = text[length - 1] in (self.start[-1], self.end[-1])
-            marker = self.marker_at_end(text[:length]) if may_end else None
+            marker = self.marker_at_end(text[max(0, length - self.reach) : length]) if may_end else None
             if marker == self.end:
+                if count is not None and length > num_prompt:
+                    ended = (ended or 0) + max(0, count + 1 - len(self.end))
                 count = None
-            elif marker == self.start and (count is None or length <= len(prompt)):
+            elif marker == self.start and (count is None or length <= num_prompt):
                 count = 0
             elif count is not None:
                 count += 1
-        return count
+        return Thoughts(count, ended)
 
     def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
         """The marker that the text ends with, the longer one if both fit."""
@@ -54,16 +82,26 @@ class ThinkingBudgetOracle:
         """The forced token after this text; `None` if none is forced.
 
         Once the budget is spent, the end marker is forced from its first token on. If the text already ends with some
-        of its tokens, they are not repeated, provided that they came after the budget was spent.
+        of its tokens, they are not repeated, provided that they came after the budget was spent; by another policy also
+        if they came before.
         """
-        count = self.think_count(prompt, output)
-        if count is None or count < budget:
+        count, left = self.think_count(prompt, output), self.left(prompt, output, budget)
+        if count is None or left is None:
             return None
-        text = (*prompt, *output)
-        for length in range(min(len(self.end) - 1, count - budget), 0, -1):
-            if text[-length:] == self.end[:length]:
-                return self.end[length]
-        return self.end[0]
+        text, is_new = (*prompt, *output), self.policy.begun_end == "restarted"
+        lengths = range(min(len(self.end) - 1, count - left if is_new else count), 0, -1)
+        begun = next((length for length in lengths if text[-length:] == self.end[:length]), 0)
+        spent = count - begun if self.policy.begun_end == "uncounted" else count
+        return self.end[begun] if spent >= left else None
+
+    def left(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        """What the open section may spend; `None` if it has no budget."""
+        if self.policy.later_sections == "budgeted":
+            return budget
+        ended = self.thoughts((*prompt, *output), len(prompt)).ended
+        if self.policy.later_sections == "free":
+            return budget if ended is None else None
+        return max(0, budget - (ended or 0))
 
     def known(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> tuple[int, ...]:
         """The output, in which each placeholder at the end is replaced by the token forced there, if any."""

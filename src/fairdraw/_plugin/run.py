@@ -33,6 +33,7 @@ from fairdraw._report.summary import (
     NO_STATISTICS,
     Header,
     Summary,
+    about_sampler,
     count_checks,
     failure_text,
     start_of_run,
@@ -440,7 +441,7 @@ class PytestRun:
             fairness=self._fairness(checks.values(), list(samplers.values())),
             started=started,
             commit=commit,
-            about=tuple(line for sampler in samplers.values() for line in getattr(sampler, "about", list)()),
+            about=tuple(line for sampler in samplers.values() for line in about_sampler(sampler)),
         )
 
     def _samplers_of(self, pairs: Sequence[tuple[pytest.Item, AnyCheck]]) -> dict[str, AnySampler]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
 from fairdraw._core.budget import budget_report, undecided_by_budget
+from fairdraw._core.contracts import contract_name
 from fairdraw._core.foreign import make_printable
 from fairdraw._report.causes import Cause, find_causes, has_a_lone_property
 from fairdraw._report.coverage import coverage_of
@@ -24,6 +25,7 @@ from fairdraw._report.verdict import Scope, Verdict, verdict_of
 from fairdraw._run.controls import Untried, controls_lines, controls_to_json
 from fairdraw._run.expected import STALE, UNSEEN
 from fairdraw._run.runner import CheckRecord, Status
+from fairdraw.protocols._policies import declared_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -108,6 +110,14 @@ class Header:
     def new_since(self, before: Header) -> list[str]:
         """The lines that are other ones than those of `before`."""
         return [line for line in self.lines() if line not in before.lines()]
+
+
+def about_sampler(sampler: Any) -> tuple[str, ...]:  # Any: of any contract
+    """What a sampler says about itself, and its policy where several ways are right."""
+    contract = contract_name(sampler) or ""
+    policy = declared_policy(sampler, contract)
+    about = tuple(getattr(sampler, "about", tuple)())
+    return about if policy is None else (*about, f"{contract.replace('_', ' ')}: {policy}")
 
 
 def count_checks(checks: Iterable[AnyCheck]) -> dict[str, int]:

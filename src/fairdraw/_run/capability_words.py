@@ -1,4 +1,4 @@
-"""Capabilities explained: what each means, when to declare it unsupported, and which checks are then skipped."""
+"""Words of adapters explained: capabilities, with the checks that each costs, and the choices of policies."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.loading import all_checks
 from fairdraw.protocols import Capabilities, Capability
+from fairdraw.protocols._policies import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,3 +84,21 @@ def _strings_below_members() -> dict[str, str]:
             case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(text))):
                 texts[name] = " ".join(text.split())
     return texts
+
+
+def policy_lines(word: str) -> list[str]:
+    """What `fairdraw explain` says about a choice of a policy; nothing if no policy has it."""
+    for contract, kind in POLICIES.items():
+        choice = kind.choices().get(word)
+        if choice is not None and choice.ways:
+            default, other, *_ = choice.ways
+            return [
+                f"{word}, a choice of the {contract.replace('_', ' ')} contract",
+                "",
+                choice.meaning,
+                *(f"  {way}: {line}" for way, line in choice.ways.items()),
+                "",
+                f"if nothing is declared: {default}",
+                f"in the adapter: policy = fairdraw.{kind.__name__}({word}={other})",
+            ]
+    return []

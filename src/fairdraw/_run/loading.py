@@ -16,6 +16,7 @@ from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
 from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings
+from fairdraw.protocols._policies import declared_policy
 from fairdraw.protocols._server import SilentServer
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def as_sampler(value: object) -> AnySampler:
     """`value`, if it has what a sampler has.
 
     Raises:
-        CannotStart: If an attribute is missing, or a known defect belongs to no check or has no reason.
+        CannotStart: If an attribute is missing or no policy, or a known defect belongs to no check or has no reason.
     """
     contract = contract_of(value)
     if contract is None or not isinstance(value, AnySampler) or not hasattr(value, contract.method):
@@ -257,6 +258,10 @@ def as_sampler(value: object) -> AnySampler:
             f"sampler {value.name}: dense-drafts and one-hot-drafts are unsupported, but it must take one kind of "
             "drafts. Declare one of them at most."
         )
+    try:
+        declared_policy(value, contract.name)
+    except ValueError as error:
+        raise CannotStart(f"sampler {value.name}: {error}") from None
     unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks()})
     if unknown:
         raise CannotStart(

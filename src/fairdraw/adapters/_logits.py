@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
+from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
 from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, Move, PenaltiesSession, RowChanges
 from fairdraw.protocols._logits_plan import (
@@ -182,20 +183,17 @@ class _PaddedSession:
         request: list[int],
         outputs: Tensor | list[list[int]],  # [num_rows, ...] int64
     ) -> Tensor:  # [num_rows, vocab_size] float32
-        """Penalise as vLLM's torch code does: repetition, frequency, presence."""
-        presence, frequency, repetition = (factor[request, None] for factor in batch.factors())
-        counts = torch.stack([self._counted(row) for row in outputs]).float()
-        prompts = torch.stack([self._counted(batch.requests[row].prompt_token_ids) for row in request])
-        scale = torch.where((prompts > 0) | (counts > 0), repetition, torch.ones(()))
-        logits *= torch.where(logits > 0, 1 / scale, scale)
-        logits -= frequency * counts
-        logits -= presence * (counts > 0)
-        return logits
-
-    def _counted(self, token_ids: Tensor | list[int]) -> Tensor:  # [vocab_size] int64
-        ids = torch.as_tensor(token_ids, dtype=torch.int64)
-        ids = torch.where(ids == PLACEHOLDER_TOKEN_ID, self.vocab_size, ids)
-        return torch.bincount(ids, minlength=self.vocab_size + 1)[: self.vocab_size]
+        """Penalise as specified, for the tokens that were built."""
+        seen = [
+            PenalisedRow(
+                batch.requests[i].prompt_token_ids,
+                list(map(int, own)),
+                PenaltyFactors(*batch.requests[i].params.factors),
+            )
+            for i, own in zip(request, outputs, strict=True)
+        ]
+        rows = zip(logits.numpy(), seen, strict=True)
+        return torch.from_numpy(np.stack([PenaltiesOracle().penalise(*row) for row in rows]))
 
 
 # Thinking budget

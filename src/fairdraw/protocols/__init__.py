@@ -41,12 +41,10 @@ from fairdraw.protocols._lifecycle import (
     MovedRow,
     PenaltiesScanner,
     PenaltiesSession,
-    PenaltyPolicy,
     RequestParams,
     RowChanges,
     ThinkingScanner,
     ThinkingSession,
-    penalty_policy,
 )
 from fairdraw.protocols._logits_plan import (
     CustomLogitsProcessor,
@@ -73,6 +71,7 @@ from fairdraw.protocols._logprobs import (
     logprobs_sampler,
     rank_ties_of,
 )
+from fairdraw.protocols._policies import LogitsPolicy, PenaltyPolicy, ThinkingPolicy, policy_of
 from fairdraw.protocols._rejection import (
     GREEDY_TEMPERATURE,
     MAX_SPEC_LEN,
@@ -167,6 +166,7 @@ __all__ = [
     "LogitsFilterer",
     "LogitsParams",
     "LogitsPlanner",
+    "LogitsPolicy",
     "LogitsRequest",
     "LogitsSession",
     "LogprobsBatch",
@@ -197,6 +197,7 @@ __all__ = [
     "Server",
     "ServerSettings",
     "SpecDecodeBatch",
+    "ThinkingPolicy",
     "ThinkingScanner",
     "ThinkingSession",
     "TokenDrafter",
@@ -214,7 +215,7 @@ __all__ = [
     "logprobs_sampler",
     "masks_drafts",
     "num_words",
-    "penalty_policy",
+    "policy_of",
     "rank_ties_of",
     "rejection_sampler",
     "rounding_of",

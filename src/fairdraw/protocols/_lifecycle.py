@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,46 +185,6 @@ class ThinkingSession(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class PenaltyPolicy:
-    """What a scanner's repetition penalty means. Engines differ here and are correct; the suite tests what is declared.
-
-    The default is vLLM's. SGLang counts the output alone, and applies the repetition penalty last.
-
-    Args:
-        repetition_sees: The tokens that are repeated: those of the whole `text`, or of the `output` (with the drafts
-            before the row) without the prompt.
-        repetition: `first`: before the frequency and presence penalties are subtracted. `last`: on what they left, so
-            that their sign decides whether it divides or multiplies.
-
-    Raises:
-        ValueError: If a word is unknown.
-    """
-
-    repetition_sees: Literal["text", "output"] = "text"
-    repetition: Literal["first", "last"] = "first"
-
-    def __post_init__(self) -> None:
-        for name, known in {"repetition_sees": ("text", "output"), "repetition": ("first", "last")}.items():
-            if getattr(self, name) not in known:
-                rule = " or ".join(known)
-                raise ValueError(
-                    f"PenaltyPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct the word."
-                )
-
-
-def penalty_policy(scanner: object) -> PenaltyPolicy:
-    """What `scanner` says about its repetition penalty.
-
-    Raises:
-        ValueError: If its attribute `policy` is something else.
-    """
-    declared = getattr(scanner, "policy", PenaltyPolicy())
-    if not isinstance(declared, PenaltyPolicy):
-        raise ValueError(f"policy: {declared!r}, but it must be a PenaltyPolicy. Declare one, or none.")
-    return declared
-
-
 @runtime_checkable
 class PenaltiesScanner(Protocol):
     """A scanner under the penalties contract. Any object with these attributes is one; do not subclass.
@@ -232,8 +192,8 @@ class PenaltiesScanner(Protocol):
     A logit of a token in prompt or output is divided by the repetition penalty if it is positive, and multiplied by it
     if not. Then the frequency penalty times the count in the output is subtracted, and the presence penalty if that
     count is not 0. No rounding is required, and other logits stay as they are. A scanner that documents its bits has an
-    attribute `rounding` (`Rounding`). An attribute `policy` (a `PenaltyPolicy`) says that the repetition penalty sees
-    the output alone, or comes last; without one, as in vLLM.
+    attribute `rounding` (`Rounding`). One that does otherwise, and is right, says so by its attribute `policy`
+    (`PenaltyPolicy`).
     """
 
     @property
@@ -254,7 +214,8 @@ class ThinkingScanner(Protocol):
     the first one, and later ones are thinking tokens. Once the budget is spent, the end marker is forced from its first
     token on. Tokens of it that already stand at the end of the text are not repeated if they came after the budget was
     spent; if they came before, they are thinking tokens. A placeholder at the end stands for the token that was forced
-    there, or for a thinking token.
+    there, or for a thinking token. A scanner that does otherwise with begun markers or later sections, and is right,
+    says so by its attribute `policy` (`ThinkingPolicy`).
     """
 
     @property

@@ -14,6 +14,8 @@ from fairdraw.protocols._rounding import Rounding, rounding_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fairdraw.protocols._policies import LogitsPolicy
+
 
 @dataclass(frozen=True)
 class LogitsParams(RequestParams):
@@ -23,7 +25,8 @@ class LogitsParams(RequestParams):
         temperature: Below 1e-5 the request is greedy, and temperature and filters do not apply to it.
         top_k: 0 and -1 keep all tokens.
         allowed_token_ids: All others are excluded. `None` allows all.
-        bad_words_token_ids: The last id of each is excluded where the output ends with the ids before it.
+        bad_words_token_ids: The last id of each is excluded where the output (or the text, by its policy) ends with the
+            ids before it.
         min_tokens: Stop tokens are excluded until the output has as many.
         logit_bias: Token id to what is added to its logit.
         custom: Names of custom processors that the request uses.
@@ -166,7 +169,8 @@ class LogitsPlanner(Protocol):
     The order of the processors is vLLM's: allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking
     budget, temperature, min-p, custom for random requests, top-k, top-p. No rounding is required. Of tokens that tie at
     the edge of a filter any may stay. Beside a forced token all others must have a probability of 0. A planner that
-    documents its bits has an attribute `rounding` (`Rounding`).
+    documents its bits has an attribute `rounding` (`Rounding`). One that sees other texts, and is right, says so by its
+    attribute `policy` (`LogitsPolicy`).
     """
 
     @property
@@ -202,6 +206,7 @@ class FunctionLogitsPlanner:
     capabilities: Capabilities = field(default_factory=Capabilities)
     contract: Literal["logits_plan"] = "logits_plan"
     rounding: Rounding = Rounding.FREE
+    policy: LogitsPolicy | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounding", rounding_of(self))
@@ -218,6 +223,7 @@ def logits_planner(
     unsupported: Mapping[str, str] | None = None,
     slow: bool = False,
     rounding: Rounding | str = Rounding.FREE,
+    policy: LogitsPolicy | None = None,
 ) -> FunctionLogitsPlanner:
     """Wrap `function(batch, setup) -> processed_logits`, which keeps no state between steps, for the suite.
 
@@ -227,6 +233,7 @@ def logits_planner(
         unsupported: Capability to the reason why it is unsupported.
         slow: Draw fewer examples.
         rounding: The documented bits, if any.
+        policy: What the processors see, if not what vLLM's do.
 
     Raises:
         ValueError: If `unsupported` names an unknown capability or gives no reason, or `rounding` is no known word.
@@ -234,4 +241,5 @@ def logits_planner(
     combined = {Capability(k) if k in set(Capability) else k: v for k, v in (unsupported or {}).items()}
     capabilities = Capabilities(combined, slow)  # type: ignore[arg-type]  # unknown names are refused there
     declared: Rounding = rounding  # type: ignore[assignment]  # a word becomes a member there
-    return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities, rounding=declared)
+    name = name or function.__name__
+    return FunctionLogitsPlanner(name, function, device, capabilities, rounding=declared, policy=policy)
