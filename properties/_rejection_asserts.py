@@ -171,22 +171,32 @@ def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
 
 
 def equals_the_oracle_on(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> None:
-    """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
+    """`equals_the_oracle` for a batch and noise that are already on the sampler's device."""
+    seen = emit(sampler, batch.clone(), fresh(noise)).tokens
+    expected, rows = disagreement(sampler, batch, noise, seen)
+    same_rows(expected[rows], seen[rows], "the oracle disagrees")
+
+
+def disagreement(
+    sampler: RejectionSampler,
+    batch: SpecDecodeBatch,
+    noise: Noise,
+    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+) -> tuple[NDArray[np.int32], list[int]]:
+    """Return the oracle's tokens, and the requests whose tokens are others, though the sampler specifies them.
 
     A race may divide or multiply by a reciprocal. A sampler that supports `upstream-stream` multiplies, as vLLM does,
     where torch's generators can tell the two apart.
     """
-    emission, expected = (emit(one, batch.clone(), fresh(noise)) for one in (sampler, ORACLE))
-    differing = (expected.tokens != emission.tokens).any(axis=1)
+    expected = emit(ORACLE, batch.clone(), fresh(noise)).tokens
+    differing = (expected != seen).any(axis=1)
     if not differing.any():
-        return
+        return expected, []
     free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
     if isinstance(noise, ExplicitNoise):
         free |= (noise.exponentials < _SMALLEST_NORMAL).any(-1).cpu().numpy()
-    other = emit(DIVIDING, batch, fresh(noise)).tokens
-    right = free & (other == emission.tokens).all(axis=1)
-    rows = [i for i in covered(sampler, batch, noise) if not right[i]]
-    same_rows(expected.tokens[rows], emission.tokens[rows], "the oracle disagrees")
+    right = free & (emit(DIVIDING, batch, fresh(noise)).tokens == seen).all(axis=1)
+    return expected, [i for i in covered(sampler, batch, noise) if differing[i] and not right[i]]
 
 
 def is_left_to(sampler: RejectionSampler, seen: Sequence[int], drafts: Sequence[int]) -> bool:

@@ -67,6 +67,7 @@ class DistributionSampler:
 
     unsupported: ClassVar[dict[str, str]] = {
         Capability.EXPLICIT_NOISE: "draws its own numbers",
+        Capability.UPSTREAM_STREAM: "draws from NumPy's generators",
         Capability.NAN_LOGITS: "NaN is caught before",
         Capability.EMPTY_ROWS: "rows that are masked whole are caught before",
     }
