@@ -11,7 +11,6 @@ import torch
 
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._core.harness import Emission, emit
-from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
 from fairdraw._oracles.rejection import verify as oracle_verify
 from fairdraw.properties._rejection_settled import covered_requests
@@ -104,24 +103,6 @@ def explicit_noise(case: RejectionCase, device: str) -> ExplicitNoise:
     noise = case.noise(device)
     assert isinstance(noise, ExplicitNoise)  # the check's strategy draws explicit=True
     return noise
-
-
-def other_explicit_noise(case: RejectionCase, batch: SpecDecodeBatch) -> ExplicitNoise:
-    """Random numbers for the batch that have nothing to do with the case's own."""
-    rng = bulk_rng("other noise", case.seed)
-    exponentials = np.maximum(rng.exponential(size=(batch.batch_size, batch.vocab_size)), 1e-8)
-    return ExplicitNoise(
-        torch.tensor(rng.random(batch.num_tokens), dtype=torch.float64, device=batch.device),
-        torch.tensor(exponentials, dtype=torch.float32, device=batch.device),
-    )
-
-
-def other_noise(case: RejectionCase, batch: SpecDecodeBatch) -> Noise:
-    """Noise of the case's kind that has nothing to do with the case's own."""
-    if case.explicit:
-        return other_explicit_noise(case, batch)
-    own = {i: derive_seed("other request", case.seed, i) for i, r in enumerate(case.requests) if r.request_seed}
-    return SeededNoise(derive_seed("other call", case.seed), own)
 
 
 def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either contract

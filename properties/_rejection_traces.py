@@ -326,17 +326,24 @@ def _is_near_tie(
     first: NDArray[np.int32],
     again: NDArray[np.int32],
 ) -> bool:
-    """Whether the answers differ by a decision that was open up to rounding: it falls the other way if it is tilted."""
+    """Whether the answers differ by a decision that was open up to rounding: tilted, it falls one way and the other."""
     place = int(np.flatnonzero(first != again)[0])
     if place >= call.batch.num_draft_tokens[row]:
         return False
+    return all(
+        _tilted(sampler, call, row, place, more=int(one[place]), less=int(other[place])) == one[place]
+        for one, other in ((first, again), (again, first))
+    )
+
+
+def _tilted(sampler: RejectionSampler, call: RejectionCall, row: int, place: int, *, more: int, less: int) -> int:
+    """Return what a request emits at `place`, asked alone, if one token is a little more likely and another less."""
     batch, noise = _asked_again(call, np.array([row]))
-    tilted = batch.target_logits.clone()
-    for token, by in ((again[place], -_TILT), (first[place], _TILT)):
+    logits = batch.target_logits.clone()
+    for token, by in ((less, -_TILT), (more, _TILT)):
         if token >= 0:
-            tilted[place, int(token)] += by
-    seen = emit(sampler, batch.replace(target_logits=tilted), noise).tokens
-    return bool(seen[0, place] == first[place])
+            logits[place, token] += by
+    return int(emit(sampler, batch.replace(target_logits=logits), noise).tokens[0, place])
 
 
 # -- seeds ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guard
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw.protocols import Capability
-from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, Configuration
+from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT
 from fairdraw.statistical._distributions import ROUNDING
 from fairdraw.statistical._injection import Injected, probe
 from fairdraw.statistical._stratified import StratifiedDraws
@@ -98,9 +98,11 @@ def race_shares(draws: StratifiedDraws) -> Iterator[Share]:
 
 @dataclass(frozen=True)
 class StratifiedCheck(DrawnQuestion):
-    """A check of the probabilities of one request, with stratified noise."""
+    """A check of the probabilities of one request, with stratified noise.
 
-    configuration: Configuration
+    Where dense drafts are unsupported, the request has one-hot ones.
+    """
+
     shares: Shares
 
     def num_strata(self, sampler: RejectionSampler, profile: Profile) -> int:
@@ -164,7 +166,8 @@ class StratifiedCheck(DrawnQuestion):
 
     def _draws(self, sampler: RejectionSampler, num_strata: int) -> StratifiedDraws:
         """What the sampler is called with."""
-        return StratifiedDraws(sampler, self.configuration.requests[0], num_strata)
+        given = DISAGREEING if Capability.DENSE_DRAFTS in sampler.capabilities else ONE_HOT
+        return StratifiedDraws(sampler, given.requests[0], num_strata)
 
     def __call__(self, sampler: RejectionSampler) -> None:
         """Run with the `ci` profile (for `parametrize_with_checks`)."""
@@ -212,80 +215,51 @@ def _raise_unless_exact(shares: list[Share], draws: StratifiedDraws, case: Distr
     raise error
 
 
-_NEEDS = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
+_DRAFTS = ((Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),)
 
 
-def _check(
-    code: str, title: str, configuration: Configuration, drafts: Capability, shares: Shares, meaning: str, stage: Stage
-) -> StratifiedCheck:
+def _check(code: str, title: str, shares: Shares, meaning: str, stage: Stage) -> StratifiedCheck:
     """A check of the rejection contract with stratified noise."""
-    # Acceptance needs less than the race: a draft is accepted for all uniforms below some number (REJ321, REJ322).
-    needs = (drafts, *_NEEDS, *[Capability.REFERENCE_RACE] * (shares is race_shares))
-    return StratifiedCheck(
-        code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, configuration, shares, stage=stage
-    )
+    # Acceptance needs less than the race: a draft is accepted for all uniforms below some number.
+    race = [Capability.REFERENCE_RACE] * (shares is race_shares)
+    needs = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION, *race)
+    about = (code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, shares)
+    return StratifiedCheck(*about, stage=stage, needs_one_of=_DRAFTS)
 
 
 def _injected(code: str, judged: StratifiedCheck) -> InjectedCheck:
     """A check of the same shares with injected noise. The probe finds out whether exponentials decide races."""
     title = f"{judged.title}, handed to torch's draws"
     meaning = f"{judged.meaning}\n\nThe sampler drew with torch, and the numbers were handed in there."
-    needs = (judged.needs[0], Capability.TOKEN_VERIFICATION)
-    about = (code, title, meaning, judged.contract, judged.suite, needs, judged.configuration, judged.shares)
-    return InjectedCheck(*about, stage=judged.stage)
+    needs = (Capability.TOKEN_VERIFICATION,)
+    about = (code, title, meaning, judged.contract, judged.suite, needs, judged.shares)
+    return InjectedCheck(*about, stage=judged.stage, needs_one_of=_DRAFTS)
 
 
 EXPLICIT_CHECKS = (
     _check(
         "DIST601",
         "stratified uniforms are accepted in their exact share",
-        DISAGREEING,
-        Capability.DENSE_DRAFTS,
         acceptance_shares,
         """With evenly spaced uniforms, each draft token is accepted in a share `min(1, target / draft)` of them.
 
-        Look at the ratio: a factor, rounded probabilities, a temperature that is off by some percent.
+        Look at the ratio: a factor, rounded probabilities, a temperature that is off by some percent. A one-hot draft
+        has draft probability 1.
         """,
         stage=Stage.ACCEPTANCE,
     ),
     _check(
         "DIST602",
         "stratified races are won in their exact share",
-        DISAGREEING,
-        Capability.DENSE_DRAFTS,
         race_shares,
         """With evenly spaced exponentials, each token wins against the favourite as often as the residual says.
 
-        Look at the residual: not `max(target - draft, 0)`, or exponentials that are changed before the race.
-        """,
-        stage=Stage.RECOVERY,
-    ),
-    _check(
-        "DIST611",
-        "stratified uniforms accept one-hot drafts in their exact share",
-        ONE_HOT,
-        Capability.ONE_HOT_DRAFTS,
-        acceptance_shares,
-        """With evenly spaced uniforms, a one-hot draft token is accepted in a share `target` of them.
-
-        Look at the target distribution: temperature, filters, or the draft probability, which is 1.
-        """,
-        stage=Stage.ACCEPTANCE,
-    ),
-    _check(
-        "DIST612",
-        "stratified races after one-hot drafts are won in their exact share",
-        ONE_HOT,
-        Capability.ONE_HOT_DRAFTS,
-        race_shares,
-        """With evenly spaced exponentials, each token but the draft wins against the favourite as the target says.
-
-        Look at the residual: the target without the rejected draft, and nothing else changed.
+        Look at the residual: not `max(target - draft, 0)`, or exponentials that are changed before the race. After a
+        one-hot draft it is the target without that draft, and nothing else changed.
         """,
         stage=Stage.RECOVERY,
     ),
 )
-"""The first two on dense drafts, the others on one-hot ones."""
 
 STRATIFIED_CHECKS: tuple[StratifiedCheck, ...] = (
     *EXPLICIT_CHECKS,

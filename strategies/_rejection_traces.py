@@ -481,8 +481,8 @@ _AIMED = 2.0**-100
 """An exponential with which a token wins its race, however small its probability is."""
 _BESIDE = 3e-4
 """Relative: so near to a ratio, a uniform still decides clearly."""
-_TIED = 3
-"""The number of the aim at two tokens of one share."""
+_TIED, _NEARLY, _BEHIND = 3, 4, 1e-3
+"""Numbers of the aims at two tokens of one share: at the same time, or one a thousandth behind the other."""
 
 
 def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
@@ -495,13 +495,16 @@ def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) ->
     residuals, owners = call.residuals(firsts), torch.from_numpy(call.owner[firsts])
     rarest = np.argmin(np.where(residuals > 0, residuals, np.inf), axis=1)
     any_token, aim = rng.integers(residuals.shape[1], size=len(firsts)), rng.integers(8, size=len(firsts))
-    tied = any_token.copy()
-    for row in np.flatnonzero(aim == _TIED):
-        tied[row] = rng.choice(np.flatnonzero(residuals[row] == residuals[row, any_token[row]]))
-    aims = {0: rarest, 1: np.maximum(call.drafts[firsts], 0), 2: any_token, _TIED: any_token}
-    for which, tokens in (*aims.items(), (_TIED, tied)):
+    like = any_token.copy()
+    for row in np.flatnonzero((aim == _TIED) | (aim == _NEARLY)):
+        like[row] = rng.choice(np.flatnonzero(residuals[row] == residuals[row, any_token[row]]))
+    aims = [(0, rarest), (1, np.maximum(call.drafts[firsts], 0)), (2, any_token), (_TIED, like), (_NEARLY, like)]
+    for which, tokens in aims:
         rows = torch.from_numpy(aim == which)
         noise.exponentials[owners[rows], torch.from_numpy(tokens)[rows]] = _AIMED
+    for which, factor in ((_TIED, 1.0), (_NEARLY, 1 + _BEHIND)):
+        rows = torch.from_numpy((aim == which) & (like != any_token))
+        noise.exponentials[owners[rows], torch.from_numpy(any_token)[rows]] = _AIMED * factor
 
 
 def _aim_uniforms(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
