@@ -33,6 +33,16 @@ def token_ids_lie_in_the_vocabulary(sampler: RejectionSampler, case: RejectionCa
         answer.forbid(answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")
 
 
+@check("REJ102", ordinary, stage=Stage.SHAPE)
+def placeholders_stand_only_after_the_last_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A row is tokens, then placeholders: after the first -1 nothing else follows.
+
+    A gap inside a row means that a position was skipped: the accepted token and its slot are counted separately.
+    """
+    for answer in emitted(sampler, case):
+        answer.forbid(PLACEHOLDER_TOKEN_ID in answer.tokens, ", with a placeholder before the last token")
+
+
 @check("REJ103", ordinary, stage=Stage.SHAPE)
 def every_request_emits_a_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Every request gets at least one token: a rejected first draft is replaced, and no drafts mean the bonus token.
@@ -41,6 +51,17 @@ def every_request_emits_a_token(sampler: RejectionSampler, case: RejectionCase) 
     """
     for answer in emitted(sampler, case):
         answer.forbid(not answer.tokens, ", but at least one token is expected")
+
+
+@check("REJ104", ordinary, stage=Stage.SHAPE)
+def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A request gets at most `num_draft_tokens + 1` tokens, though the output may be wider.
+
+    Longer rows come from an output that is not filled with -1, or from a loop bounded by `max_spec_len`.
+    """
+    for answer in emitted(sampler, case):
+        if len(answer.tokens) > len(answer.drafts) + 1:
+            broken(f"{answer}, but at most {len(answer.drafts) + 1} tokens are expected")
 
 
 @check("REJ105", ordinary, stage=Stage.SHAPE)

@@ -17,7 +17,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.rejection import draw_noise
 from fairdraw.properties._rejection_asserts import disagreement
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import WrongRow, trace_checks
+from fairdraw.properties._traces import TraceCheck, WrongRow, trace_checks
 from fairdraw.protocols import (
     Capability,
     ExplicitNoise,
@@ -397,9 +397,17 @@ def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, 
     return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
 
 
+def _made(check: TraceCheck) -> TraceCheck:
+    """Return the check with what this contract adds: what rests on it, and seeds of calls beside those of requests."""
+    if check.code == "REJ701":
+        return check
+    needs = (Capability.SEEDED_NOISE,) if check.is_single else check.needs
+    return replace(check, needs=needs, depends_on=("REJ501",))
+
+
 TRACES = tuple(
-    replace(one, needs=(Capability.SEEDED_NOISE,)) if one.is_single else one
-    for one in trace_checks(
+    _made(check)
+    for check in trace_checks(
         "rejection",
         "REJ70",
         rejection_trace_for,
@@ -408,4 +416,3 @@ TRACES = tuple(
         apart=seeds_of_a_family_recover_tokens_of_their_own,
     )
 )
-"""Seeds of a family are those of calls; where requests have seeds, these as well."""

@@ -218,14 +218,14 @@ _PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0
 _ONE_DISTRIBUTION = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
 
 DISAGREEING = Configuration(
-    "disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "SD")
+    "disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S7", "S8")
 )
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
 
 ONE_HOT = Configuration(
     "one-hot",
     (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),),
-    ("S1", "S2", "S3", "S4", "S5", "S8", "SD"),
+    ("S1", "S2", "S3", "S4", "SD"),
 )
 """0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
 

@@ -206,7 +206,7 @@ def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Pro
     strata = [check.num_strata(sampler, profile) for check in stratified]
     exactly = f"stratified noise sees every probability off by {1 / max(*strata, 1):.2g}" if any(strata) else ""
     if exactly and all(isinstance(check, InjectedCheck) for check in stratified):
-        exactly += ", if it can be injected into torch's draws (a probe decides: DIST621 to DIST624)"
+        exactly += ", if it can be injected into torch's draws (a probe decides: DIST621, DIST622)"
     if not drawing:
         return exactly or "the sampler supports no statistical check"
     worst: dict[str, dict[str, float]] = {}

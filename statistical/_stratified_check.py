@@ -32,6 +32,7 @@ from fairdraw.statistical._stratified import StratifiedDraws
 if TYPE_CHECKING:
     from fairdraw._core.checks import DistributionCase
     from fairdraw.protocols import RejectionSampler
+    from fairdraw.statistical._configurations import RequestDistributions
 
 _FEWEST, _MOST = 8, 1024
 """Strata: fewer show nothing, and more would show the rounding of float32."""
@@ -98,10 +99,7 @@ def race_shares(draws: StratifiedDraws) -> Iterator[Share]:
 
 @dataclass(frozen=True)
 class StratifiedCheck(DrawnQuestion):
-    """A check of the probabilities of one request, with stratified noise.
-
-    Where dense drafts are unsupported, the request has one-hot ones.
-    """
+    """A check of the probabilities of one request, with stratified noise: of dense drafts, and of one-hot ones."""
 
     shares: Shares
 
@@ -146,9 +144,17 @@ class StratifiedCheck(DrawnQuestion):
             raise Inconclusive(f"the profile's draws fill fewer than {_FEWEST} strata per share")
         if out_of_time():
             raise before_it_began()
-        guarded_sampler = guarded(sampler, out_of_time)
+        guarded_sampler, case = guarded(sampler, out_of_time), self.case(sampler, chosen)
+        kinds = ((DISAGREEING, Capability.DENSE_DRAFTS), (ONE_HOT, Capability.ONE_HOT_DRAFTS))
+        given = [one.requests[0] for one, need in kinds if need in sampler.capabilities]
+        return sum(self._measured(guarded_sampler, request, num_strata, case) for request in given)
+
+    def _measured(
+        self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int, case: DistributionCase
+    ) -> int:
+        """Measure the shares of one request, and return the number of draws."""
         try:
-            draws = self._draws(guarded_sampler, num_strata)
+            draws = self._draws(sampler, request, num_strata)
         except BudgetEnded:
             raise before_it_began() from None
         found: list[Share] = []
@@ -159,15 +165,14 @@ class StratifiedCheck(DrawnQuestion):
         except BudgetEnded:
             cut = cut_short(f"{len(found)} shares were measured", draws.num_draws)
         if found:
-            _raise_unless_exact(found, draws, self.case(sampler, chosen))
+            _raise_unless_exact(found, draws, case)
         if cut is not None:
             raise cut
         return draws.num_draws
 
-    def _draws(self, sampler: RejectionSampler, num_strata: int) -> StratifiedDraws:
+    def _draws(self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int) -> StratifiedDraws:
         """What the sampler is called with."""
-        given = DISAGREEING if Capability.DENSE_DRAFTS in sampler.capabilities else ONE_HOT
-        return StratifiedDraws(sampler, given.requests[0], num_strata)
+        return StratifiedDraws(sampler, request, num_strata)
 
     def __call__(self, sampler: RejectionSampler) -> None:
         """Run with the `ci` profile (for `parametrize_with_checks`)."""
@@ -187,8 +192,8 @@ class InjectedCheck(StratifiedCheck):
             return "it is slow and takes explicit noise, by which it is judged"
         return super().why_not(sampler, reference)
 
-    def _draws(self, sampler: RejectionSampler, num_strata: int) -> StratifiedDraws:
-        draws = super()._draws(Injected(sampler), num_strata)
+    def _draws(self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int) -> StratifiedDraws:
+        draws = super()._draws(Injected(sampler), request, num_strata)
         for num_rows in sorted({_NUM_BEST, num_strata}):  # the batches of its shares; it may draw otherwise for others
             probe(draws, num_rows, races=self.shares is race_shares)
         return draws

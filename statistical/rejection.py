@@ -269,6 +269,18 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         stage=Stage.RECOVERY,
     ),
     _distribution(
+        "DIST204",
+        "bonus tokens do not depend on the last draft",
+        _DISAGREEING,
+        ("S5",),
+        (_DENSE, _TOKEN),
+        """Given that all drafts are accepted, the bonus token follows the target and is independent of the last draft.
+
+        Usually the bonus token of another row or position. Bonus tokens come from the suite and are only passed on.
+        """,
+        stage=Stage.BONUS,
+    ),
+    _distribution(
         "DIST213",
         "recovered tokens follow the residual of the rejected one-hot draft",
         _ONE_HOT,
@@ -321,6 +333,19 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         differently. The vocabulary has 32768 tokens, or 1024 for a sampler that does not support large ones.
         """,
         stage=Stage.LARGE_ROWS,
+    ),
+    _distribution(
+        "DIST403",
+        "drafts are accepted with their probabilities at a production vocabulary",
+        _PRODUCTION,
+        ("S9 acceptance",),
+        (_TOKEN,),
+        """Each draft is accepted with probability `min(1, target / draft)` at a vocabulary of 32768 tokens.
+
+        Sums over the vocabulary that lose accuracy or a tile; offsets in ragged batches. A sampler that does not
+        support large vocabularies is judged at 1024 tokens, one of one-hot drafts without `draft`.
+        """,
+        stage=Stage.LARGE_ACCEPTANCE,
     ),
     _distribution(
         "DIST404",

@@ -179,7 +179,7 @@ class RejectionCall:
     def has_residual(self, tokens: Ints) -> Flags:  # [len(tokens)] bool
         """Return whether a rejection leaves a distribution that is not one of rounding, and that all engines agree on.
 
-        Engines differ where a placeholder has a draft distribution: the residual, or the target (REJ407).
+        Engines differ where a placeholder has a draft distribution: the residual, or the target.
         """
         target = self.target_probs[self.kinds[tokens]]
         if self.draft_probs is None:

@@ -142,7 +142,7 @@ class DistributionSampler:
     def accept(self, call: Call) -> tuple[Tokens, Floats]:  # each [batch_size]
         """How many drafts each request keeps, and the factor of its target in the residual (1: none)."""
         own = np.arange(call.batch.num_tokens), call.drafts
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             chance = self.acceptance(call.target[own], call.draft[own])
         if call.batch.synthetic_rates is not None:
             chance = self.rates(call.batch.synthetic_rates.numpy(), call)

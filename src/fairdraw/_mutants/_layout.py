@@ -45,7 +45,7 @@ def goes_on_after_a_rejection(right: RejectionOracle, steps: Steps, bonus: int) 
     return [*decided, bonus]
 
 
-@patched(RejectionOracle, "random_request", "REJ701")
+@patched(RejectionOracle, "random_request", "REJ102")
 def leaves_a_gap_before_the_recovered_token(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """The slot is counted once for the rejected draft and once for its replacement."""
     emitted = right.random_request(steps, bonus)
@@ -53,7 +53,7 @@ def leaves_a_gap_before_the_recovered_token(right: RejectionOracle, steps: Steps
     return [*emitted[:-1], PLACEHOLDER_TOKEN_ID, emitted[-1]] if cut_short else emitted
 
 
-@patched(RejectionOracle, "verify", "REJ701")
+@patched(RejectionOracle, "verify", "REJ104")
 def fills_the_output_with_zeros(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """The output buffer comes from zeros instead of full(-1): token 0 follows every short row."""
     return right.verify(batch, noise).clamp(min=0)

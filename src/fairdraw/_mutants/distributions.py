@@ -155,7 +155,7 @@ class ReadsTheRowBefore(DistributionSampler):
         return np.maximum(rows - 1, 0)
 
 
-@mutant_distribution("REJ701")
+@mutant_distribution("DIST204")
 class BonusFromThePositionBefore(DistributionSampler):
     """The bonus token is drawn from the target of the last draft."""
 
@@ -301,7 +301,7 @@ class RecoversFromTheTargetUnderRates(DistributionSampler):
 # Acceptance.
 
 
-@mutant_distribution("DIST103", "DIST101", min_draws=4_000)
+@mutant_distribution("DIST204", "DIST103", "DIST101", min_draws=4_000)
 class NeverAcceptsTheLastDraft(DistributionSampler):
     """No row reaches its bonus token, so that nothing is there to be judged: that is the fault."""
 
@@ -310,7 +310,7 @@ class NeverAcceptsTheLastDraft(DistributionSampler):
         return np.minimum(num_accepted, np.maximum(np.array(call.batch.num_draft_tokens) - 1, 0)), scale
 
 
-@mutant_distribution("DIST104", "DIST103", min_draws=4_000)
+@mutant_distribution("DIST104", "DIST103", "DIST403", min_draws=4_000)
 class AcceptsWithTheSquareRoot(DistributionSampler):
     """Accepts longer drafts than it may."""
 
@@ -318,7 +318,7 @@ class AcceptsWithTheSquareRoot(DistributionSampler):
         return np.asarray(np.sqrt(target / draft))
 
 
-@mutant_distribution("DIST103", min_draws=4_000)
+@mutant_distribution("DIST103", "DIST403", min_draws=4_000)
 class IgnoresTheDraftDistribution(DistributionSampler):
     """Accepts and recovers as if drafts were one-hot: the text is right, and decoding is slow."""
 
@@ -501,7 +501,5 @@ DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
     *lane_mutants(rejecting, "DIST402", "DIST404", min_draws=500_000),
 )
 
-STRATIFIED_MUTANTS = tuple(
-    mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0].startswith("DIST60")
-)
+STRATIFIED_MUTANTS = tuple(mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0].startswith("DIST60"))
 """Those that take noise from the caller."""
