@@ -206,6 +206,18 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         stage=Stage.RAGGED_ROWS,
     ),
     _distribution(
+        "DIST125",
+        "completed rows of all kinds of requests of a batch follow the target on one-hot drafts",
+        _MIXED_ONE_HOT,
+        ("S2",),
+        (_HOT,),
+        """Whatever kinds of requests share a batch, a row of each, completed, has the distribution of plain sampling.
+
+        The table in the effect names the kind of request.
+        """,
+        stage=Stage.RAGGED_ROWS,
+    ),
+    _distribution(
         "DIST132",
         "output rows follow their distribution under synthetic rates",
         _SYNTHETIC,

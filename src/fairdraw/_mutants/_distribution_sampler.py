@@ -84,7 +84,9 @@ class DistributionSampler:
         last = self.bonus(call)
         rejecting = np.flatnonzero(num_accepted < np.array(batch.num_draft_tokens))
         rows = call.places[rejecting, num_accepted[rejecting]]
-        weights = self.residual(scale[rejecting, None] * call.target[self.offset(rows)], call.draft[rows])
+        weights = self.residual(scale[rejecting, None] * call.target[self.offset(rows)], call.draft[rows]).copy()
+        nothing = ~(weights > 0).any(axis=1)  # a draft that is certain, rejected at a rate
+        weights[nothing] = call.target[rows[nothing]]
         last[rejecting] = self.recover(weights, drawn, rejecting, rows)
         kept = np.arange(batch.max_spec_len) < num_accepted[:, None]
         tokens = np.full((batch.batch_size, batch.max_spec_len + 1), PLACEHOLDER_TOKEN_ID, dtype=np.int32)

@@ -189,7 +189,7 @@ class AcceptsHalfAPercentLess(DistributionSampler):
         return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005), dtype=np.float32)
 
 
-@mutant_distribution("DIST123", "DIST122")
+@mutant_distribution("DIST123", "DIST122", "DIST125")
 class AppliesTheTemperatureAgain(DistributionSampler):
     """The sampler divides logits that are divided already."""
 
@@ -230,7 +230,7 @@ class SeededUniformsFallShort(DistributionSampler):
         return uniforms * np.float32(0.9), exponentials
 
 
-@mutant_distribution("DIST122", "DIST123", "DIST124", min_draws=50_000)
+@mutant_distribution("DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
 class SeededRequestsSpoilTheirNeighbours(DistributionSampler):
     """Filling the row of a seeded request clears that of the next one, which then takes the likeliest token."""
 
@@ -241,7 +241,7 @@ class SeededRequestsSpoilTheirNeighbours(DistributionSampler):
         return found
 
 
-@mutant_distribution("DIST123", "DIST122", min_draws=4_000)
+@mutant_distribution("DIST123", "DIST122", "DIST125", min_draws=4_000)
 class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
     """If a request of the batch has a seed, all go the way of random ones."""
 
@@ -256,7 +256,7 @@ class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
         return super().distributions(random, drafts)
 
 
-@mutant_distribution("DIST124", min_draws=50_000)
+@mutant_distribution("DIST124", "DIST125", min_draws=50_000)
 class PlaceholdersAreTokenZero(DistributionSampler):
     """The token recovered after a placeholder draft is never token 0: -1 is clamped."""
 
