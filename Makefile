@@ -1,6 +1,6 @@
 # Each command sets up what it needs:
 #   make check   test samplers:  make check SAMPLER="rejection/triton sampling/vllm"   (or pkg.module:factory)
-#   make engine  a real vLLM, end to end, on a CPU: docs/engine.md
+#   make engine  a real vLLM, end to end, on a CPU
 #   make others  samplers of other people; with ALL=1 also those that are too large for each run of CI
 #   make server  a real server on loopback: make server SERVER=llama.cpp PROFILE=smoke   (or transformers, mlx)
 #   make test    the project's own tests, linters and type checkers, and the manual

@@ -67,9 +67,9 @@ def apply_bitmask(
 
     Raises:
         TypeError: If an argument is not a tensor.
-        ValueError: If a dtype or a number of dimensions is wrong, there are fewer bitmasks than rows, or the logits
-            cannot be written.
-        IndexError: If an index is outside of the rows. On a card it is PyTorch's assertion, which ends the process.
+        ValueError: If a dtype or a number of dimensions is wrong, there are fewer bitmasks than rows, an index is
+            outside of the rows, or the logits cannot be written. On a card an index is PyTorch's assertion, which ends
+            the process.
     """
     _check(logits, bitmask, indices)
     words = bitmask[: len(logits)] if indices is None else bitmask[indices]
@@ -154,6 +154,12 @@ def _check(
     if indices is not None:
         check_dimensions(function, "indices", indices, 1)
         check_tensor(function, "indices", indices, indices.shape, IDS, device)
+        rows = min(len(logits), len(bitmask))
+        if device.type == "cpu" and len(wrong := indices[(indices < 0) | (indices >= rows)]):
+            raise ValueError(
+                f"{function}: indices={wrong.min().item()}, but each must be at least 0 and below {rows}. "
+                f"Name rows of both tensors."
+            )
     elif len(bitmask) < len(logits):
         raise ValueError(
             f"{function}: bitmask.shape={list(bitmask.shape)}, but it must be [{len(logits)}, num_words]. "

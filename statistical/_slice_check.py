@@ -24,6 +24,24 @@ _SHOWN = 3
 """Slices that a report names."""
 
 
+_OF_SLICES = (1_000, 10_000)
+"""Sizes of slices that the header tells of."""
+
+_SMALLEST_WEIGHT = 1 / 3e6
+"""Of a bet: some 60 projections in each of 1,100 levels of one of some 45 features."""
+
+
+def distance_seen(num_draws: int, threshold: float) -> float:
+    """Return by how much an event of chance 1/2 must be off in a slice to be seen with power 0.9.
+
+    The log of the best bet grows by about `2 d^2` nats per draw (Kullback and Leibler), with a standard deviation of
+    `2 d` per root of a draw. Solved for `d`, with a fifth more, since tilts are few.
+    """
+    nats = threshold - math.log(_SMALLEST_WEIGHT)
+    root = (2 * 1.2816 + math.sqrt(4 * 1.2816**2 + 8 * nats)) / 4
+    return min(1.0, 1.2 * root / math.sqrt(num_draws))
+
+
 @dataclass(frozen=True)
 class SliceCheck(DrawnQuestion):
     """A check of all draws of serving traces, in all slices.
@@ -81,12 +99,25 @@ class SliceCheck(DrawnQuestion):
             evidence, num_draws = self.evidence(sampler, chosen, seed, out_of_time)
         except BudgetEnded:
             raise cut_short("the traces were not played to their end") from None
-        threshold = -math.log(self.share * false_fail_rate(seed))
-        if evidence is None or evidence.log_e_value < threshold:
+        if evidence is None or not self.is_failed(evidence, seed):
             return num_draws
-        error: Ended = self._failure(evidence, threshold)
+        error: Ended = self._failure(evidence, self._threshold(seed))
         error.case, error.tried = self.case(sampler, chosen), num_draws
         raise error
+
+    def is_failed(self, evidence: Evidence, seed: int) -> bool:
+        """Whether the evidence is beyond what a correct sampler shows at the check's rate."""
+        return evidence.log_e_value >= self._threshold(seed)
+
+    def resolution(self, seed: int) -> str:
+        few, many = (distance_seen(draws, self._threshold(seed)) for draws in _OF_SLICES)
+        return (
+            f"slices of serving traces: TV >= {few:.2g} in one of {_OF_SLICES[0]:,} draws, {many:.1g} in one of "
+            f"{_OF_SLICES[1]:,}"
+        )
+
+    def _threshold(self, seed: int) -> float:
+        return -math.log(self.share * false_fail_rate(seed))
 
     def __call__(self, sampler: Any) -> None:
         """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
@@ -97,7 +128,7 @@ class SliceCheck(DrawnQuestion):
         effect = "; ".join(self._words_of(found) for found in evidence.found[:_SHOWN])
         shown = (
             f"E = 10^{evidence.log_e_value / math.log(10):.1f} >= threshold 10^{threshold / math.log(10):.1f}, over "
-            f"{evidence.num_slices} slices and {evidence.num_projections} projections"
+            f"{evidence.num_slices} slices and {len(evidence.deviations)} projections"
         )
         distance = abs(first.num_hits - first.expected) / max(first.num_draws, 1)
         return CheckFailure(effect, evidence=shown, distance=distance)

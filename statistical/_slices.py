@@ -80,13 +80,14 @@ class Evidence:
     Args:
         log_e_value: Of their weighted mean.
         found: The most telling first.
-        num_slices, num_projections: How many were looked at.
+        num_slices: How many were looked at.
+        deviations: Projection to the standard deviations by which all draws together are off, and their variance.
     """
 
     log_e_value: float
     found: tuple[Found, ...]
     num_slices: int
-    num_projections: int
+    deviations: dict[str, tuple[float, float]]
 
 
 class Slices:
@@ -140,7 +141,12 @@ class Slices:
                 found.append(bet)
         found.sort(key=lambda one: -one.log_e_value)
         total = _log_sum(log_values) if log_values else -np.inf
-        return Evidence(total, tuple(found), len(every), len(names))
+        sums, spread = excess.sum(axis=0, dtype=np.float64), variance.sum(axis=0, dtype=np.float64)
+        deviations = {
+            name: (float(off / np.sqrt(max(var, 1e-300))), float(var))
+            for name, off, var in zip(names, sums, spread, strict=True)
+        }
+        return Evidence(total, tuple(found), len(every), deviations)
 
 
 def _family(features: Mapping[str, NDArray[np.int32]], names: tuple[str, ...]) -> _Family:

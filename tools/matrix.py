@@ -1,10 +1,9 @@
 """Which vLLM release fails what: run the suite on every contract of every release, and write the table.
 
-    python tools/matrix.py                                  # every cell: docs/matrix.md and docs/records/matrix.json
+    python tools/matrix.py                                  # every cell: docs/records/matrix.json
     python tools/matrix.py 0.22.0 0.33.0 --contract penalties    # these cells anew, the others as recorded
     python tools/matrix.py --missing                        # only cells that are not in the record
     python tools/matrix.py --newer                          # checks that a recorded cell lacks, at its own profile
-    python tools/matrix.py --page                           # the page alone, from the record
     python tools/matrix.py --report run.json                # the cell of a run that `fairdraw check --json` wrote
 
 A cell is one sampler of one release. It is `fairdraw check NAME` in a process of its own, with a folder on PYTHONPATH
@@ -86,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.report:
         key, cell = reported(options.report)
         cells[key] = completed(cells[key], cell) if options.add else cell
-    elif not options.page:
+    else:
         for key in _chosen(options, cells):
             folder, tree = options.cache.resolve() / key[1], options.tree.resolve()
             if options.newer:
@@ -94,29 +93,27 @@ def main(arguments: list[str] | None = None) -> int:
             else:
                 cell = run_cell(*key, folder, options.profile, options.only, tree)
             cells = read(options.record) | {key: cell}  # with those that another run has written meanwhile
-            write(cells, options.table, options.record)  # a run that is stopped keeps its cells
-    write(cells, options.table, options.record)
+            write(cells, options.record)  # a run that is stopped keeps its cells
+    write(cells, options.record)
     loud = [line for cell in cells.values() for line in surprises(cell)]
-    print("\n".join([*loud, f"written: {options.table} and {options.record}, {len(cells)} cells"]))
+    print("\n".join([*loud, f"written: {options.record}, {len(cells)} cells"]))
     return 1 if loud else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Test vLLM releases under every contract and write the table.")
+    parser = argparse.ArgumentParser(description="Test vLLM releases under every contract and write the record.")
     parser.add_argument("releases", nargs="*", default=list(RELEASES), help=f"default: {' '.join(RELEASES)}")
     parser.add_argument("--contract", action="append", default=[], help="only its samplers; repeatable")
     parser.add_argument("--sampler", action="append", default=[], choices=SAMPLERS, help="only this one; repeatable")
     parser.add_argument("--missing", action="store_true", help="only cells that the record lacks")
     parser.add_argument("--newer", action="store_true", help="only checks that recorded cells lack, added to them")
     parser.add_argument("--most", type=int, help="with --newer: so many checks of a cell, the next time the next")
-    parser.add_argument("--page", action="store_true", help="run nothing, write the page from the record")
     parser.add_argument("--report", type=Path, help="run nothing, take the cell of this file of fairdraw check --json")
     parser.add_argument("--add", action="store_true", help="with --report: add to the recorded cell what it lacks")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--only", default="properties", help="properties, statistical or both (default: properties)")
     parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "vllm", help="where releases are installed")
     parser.add_argument("--tree", type=Path, default=ROOT, help="a checkout of fairdraw to be run; this one if omitted")
-    parser.add_argument("--table", type=Path, default=ROOT / "docs" / "matrix.md")
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "matrix.json")
     return parser
 
@@ -383,13 +380,12 @@ def _commit(tree: Path) -> str:
 # The page and the record
 
 
-def write(cells: Mapping[Key, Cell], table: Path, record: Path) -> None:
-    """The table for people, the record for machines; cells in the order of `SAMPLERS` and of the releases."""
+def write(cells: Mapping[Key, Cell], record: Path) -> None:
+    """Write the cells in the order of `SAMPLERS` and of the releases."""
     names = [*SAMPLERS, *sorted({sampler for sampler, _ in cells} - set(SAMPLERS))]
     ordered = [cells[key] for name in names for key in sorted(cells, key=_release_order) if key[0] == name]
-    for path, text in ((table, as_markdown(ordered)), (record, rows_as_json({"cells": ordered}))):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(rows_as_json({"cells": ordered}))
 
 
 def _release_order(key: Key) -> tuple[int, ...]:

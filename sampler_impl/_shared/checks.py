@@ -60,8 +60,9 @@ def check_tensor(
             f"Use {name}.to('{device}')."
         )
     if not is_plain(value):
+        kind = "a negated view" if value.is_neg() else "without memory" if value.is_meta else "sparse"
         raise ValueError(
-            f"{function}: {name} is sparse, without memory, or a negated view, but its memory must hold its numbers. "
+            f"{function}: {name}=tensor({kind}), but its memory must hold its numbers. "
             f"Use {name}.to_dense().resolve_neg()."
         )
 

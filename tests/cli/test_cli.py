@@ -7,14 +7,17 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._cli.replay import NOT_REPRODUCED, tries_needed
 from fairdraw._run.crash import read_crash, write_crash
 from fairdraw._run.loading import all_checks
+
+if TYPE_CHECKING:
+    from click.testing import Result
 
 pytestmark = pytest.mark.usefixtures("third_party")
 
@@ -26,13 +29,6 @@ ONE = f"1 of {len(all_checks(contract='rejection'))} checks"
 def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controls have tests of their own below and take seconds."""
     monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
-
-
-def fairdraw(*arguments: str) -> Result:
-    """Run the command; a traceback fails the test."""
-    result = CliRunner().invoke(main, arguments)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def check(factory: str, *options: str) -> Result:

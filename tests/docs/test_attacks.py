@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import gates
 import pytest
-from manual import hook as check_pages
+from manual import made
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = [test for _, _, tests in check_pages.attacked() for test in tests]
+TESTS = [test for _, _, tests in made.attacked() for test in tests]
 
 
 @pytest.mark.parametrize("test", TESTS)

@@ -66,7 +66,6 @@ def page(name: str) -> str:
         ("design-statistics", f"sampling ({len(sampling.CHECKS)} that draw)"),
         ("design-statistics", f"{FEWEST_STRATA} to {MOST_STRATA:,} strata"),
         ("design-statistics", f"share an error rate of {rate(keeping.LEDGER_RATE)}"),
-        ("power", f"up to {MOST_CHECKPOINTS} times"),
         ("what-a-pass-means", f"at most {rate(FIXED_RATE)} per contract and run"),
         ("what-a-pass-means", f"release's seed, {rate(FRESH_RATE)} with any other"),
         ("what-a-pass-means", f"at most {rate(distribution_check.FALSE_PASS_RATE)} per table"),

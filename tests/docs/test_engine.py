@@ -266,11 +266,6 @@ def test_page_shows_the_least_of_all_rounds() -> None:
     assert CLAIMED not in text
 
 
-def test_page_is_made_from_the_record() -> None:
-    record = json.loads((ROOT / "docs" / "records" / "engine.json").read_text())
-    assert (ROOT / "docs" / "engine.md").read_text() == page(record), "run: python tools/engine --page-only"
-
-
 def test_unknown_part_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["timing"])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,9 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from servers.defects import known, write_xfails
-from servers.main import PAGE, RECORD, main
+from servers.main import main
 from servers.model import VOCAB, interleaved
-from servers.page import page
 from servers.process import INSIDE, SERVERS, ServerError, answers, free_port, running
 
 from fairdraw._core.checks import PROFILES, AnyCheck
@@ -127,10 +125,6 @@ def test_known_defects_are_read_as_expected_failures(
     assert set(codes) == set(known(SERVERS[name], "9999"))
     pages = {entry["link"] for entries in known(SERVERS[name], "9999").values() for entry in entries}
     assert [page for page in pages if not page.startswith("https://") and not (ROOT / page).exists()] == []
-
-
-def test_page_is_made_from_the_record() -> None:
-    assert page(json.loads(RECORD.read_text())) == PAGE.read_text(), "run: python tools/servers --page-only"
 
 
 def test_rotary_halves_are_interleaved_head_by_head() -> None:

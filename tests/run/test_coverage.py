@@ -12,7 +12,7 @@ import torch
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
-from fairdraw._report.coverage import coverage_of
+from fairdraw._report.coverage import _range, coverage_of
 from fairdraw._run import coverage
 from fairdraw._run.coverage import Drawn, Watch
 from fairdraw._run.drawn_features import CATALOGUES
@@ -88,7 +88,15 @@ def test_a_call_is_described_in_plain_words(wide_batch: Callable[[int, int], Any
         assert drawn.features[area][value] == 1
     assert drawn.pairs["per-request seed + over 256 requests"] == 1
     assert "greedy + per-request seed" not in drawn.pairs
-    assert drawn.ranges["drafts per request"] == (7, 7)
+    assert drawn.ranges["drafts per request"] == [(7, 7)]
+
+
+def test_sizes_of_which_a_power_of_two_is_missing_are_no_range() -> None:
+    some = [
+        Drawn("properties", ranges={"vocabulary": [(1, 1), (3, 3)]}),
+        Drawn("rows", ranges={"vocabulary": [(8, 9)]}),
+    ]
+    assert _range("vocabulary", some) == [(1, 3), (8, 9)]
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 import torch
+from helpers import whole
 
 from fairdraw.protocols import (
     Capabilities,
@@ -23,10 +23,6 @@ DRAFT = DraftRecipe("normal", "independent", "drawn")
 CASE = RejectionCase(
     4, (RequestRecipe((DRAFT, DRAFT)), RequestRecipe(greedy=True), RequestRecipe((DRAFT,))), dense=True, synthetic=True
 )
-
-
-def whole(message: str) -> str:
-    return f"^{re.escape(message)}$"
 
 
 def same(one: SpecDecodeBatch, other: SpecDecodeBatch) -> bool:

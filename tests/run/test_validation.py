@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers import whole
 
 from fairdraw._core.failures import AdapterError
 from fairdraw._core.validation import check_batch, check_noise, check_output
@@ -28,10 +28,6 @@ def legal_batch(**changes: Any) -> SpecDecodeBatch:  # Any: fields
         "synthetic_rates": torch.tensor([1.0, 0.0]),
     }
     return SpecDecodeBatch(**{**fields, **changes})
-
-
-def whole(message: str) -> str:
-    return f"^{re.escape(message)}$"
 
 
 def ints(*values: Any) -> torch.Tensor:

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._run.crash import read_crash
 from fairdraw._run.loading import all_checks, load_sampler
@@ -18,6 +17,8 @@ from fairdraw.protocols import Capabilities
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from click.testing import Result
 
 MUTANT = """
 import fairdraw
@@ -56,12 +57,10 @@ def mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return module
 
 
-def fairdraw(*arguments: str) -> Result:
-    """A command, in a process whose modules are fresh."""
+def afresh(*arguments: str) -> Result:
+    """Run the command in a process whose modules are fresh."""
     sys.modules.pop("mutant", None)
-    result = CliRunner().invoke(main, arguments)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return fairdraw(*arguments)
 
 
 def record_of(spec: str, code: str = "DIST201") -> CheckRecord:
@@ -75,7 +74,7 @@ def effect(text: str) -> str:
 
 
 def test_command_of_a_failed_distribution_writes_the_file_that_it_names() -> None:
-    output = fairdraw("check", "mutant:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
+    output = afresh("check", "mutant:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
     (path,) = CRASH_FOLDER.iterdir()
     assert f"\nreproduce:\nfairdraw replay {path} -y\nsearch again:\nfairdraw check mutant:make -k DIST201 " in output
     assert f"\ncrash file: {path}" in output
@@ -94,7 +93,7 @@ def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget()
 
 def test_distribution_that_failed_is_caught_again_with_the_same_counts(mutant: Path) -> None:
     record = record_of("mutant:make")
-    result = fairdraw("replay", "DIST201", "-y")
+    result = afresh("replay", "DIST201", "-y")
     assert result.exit_code == 1
     assert result.stdout.startswith("FAILED: mutant:make still fails this check with the stored seed and profile.")
     assert record.failure_report is not None
@@ -106,7 +105,7 @@ def test_distribution_that_failed_is_caught_again_with_the_same_counts(mutant: P
 def test_distribution_is_fixed_once_the_sampler_is_fixed(mutant: Path) -> None:
     record = record_of("mutant:make")
     mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
-    result = fairdraw("replay", "DIST201", "-y")
+    result = afresh("replay", "DIST201", "-y")
     assert result.exit_code == 0, result.output
     fixed, now, before = result.stdout.splitlines()
     assert fixed == f"FIXED: {DISTRIBUTIONS['DIST201'].id}"
@@ -120,7 +119,7 @@ def test_pass_of_other_draws_is_not_called_fixed(mutant: Path) -> None:
     record_of("mutant:make")
     unseeded = "from fairdraw.protocols import SeededNoise\nimport os\n" + MUTANT.replace(FAULT, FIXED) + UNSEEDED
     mutant.write_text(unseeded, encoding="utf-8")
-    result = fairdraw("replay", "DIST201", "--sampler", "mutant:make_unseeded")
+    result = afresh("replay", "DIST201", "--sampler", "mutant:make_unseeded")
     assert result.exit_code == 12, result.output
     assert result.stdout.startswith("NOT REPRODUCED: DIST201")
     assert "the stored seed gives other tokens each time" in result.stdout
@@ -128,7 +127,7 @@ def test_pass_of_other_draws_is_not_called_fixed(mutant: Path) -> None:
 
 def test_distribution_is_kept_by_another_sampler() -> None:
     record_of("mutant:make")
-    result = fairdraw("replay", "DIST201", "--sampler", "mutant:make_right")
+    result = afresh("replay", "DIST201", "--sampler", "mutant:make_right")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("PASSED: DIST201")
 
@@ -137,7 +136,7 @@ def test_distribution_without_as_many_draws_is_undecided(mutant: Path) -> None:
     """A slow sampler has few: what they do not show is not known to be fixed."""
     record_of("mutant:make")
     mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
-    result = fairdraw("replay", "DIST201", "DIST201", "--sampler", "mutant:make_slow")
+    result = afresh("replay", "DIST201", "DIST201", "--sampler", "mutant:make_slow")
     assert result.exit_code == 1
     assert "UNDECIDED: DIST201" in result.output
     assert "draws 2000 times here; where the check failed there were 50000 draws." in result.output
@@ -153,7 +152,7 @@ def test_budget_of_a_distribution_is_larger_on_a_gpu_and_that_of_strata_is_not()
 def test_distribution_is_caught_even_without_as_many_draws() -> None:
     """A failure is evidence with however few."""
     record_of("mutant:make")
-    result = fairdraw("replay", "DIST201", "--sampler", "mutant:make_slow")
+    result = afresh("replay", "DIST201", "--sampler", "mutant:make_slow")
     assert result.exit_code == 1
     assert result.stdout.startswith("FAILED: mutant:make_slow still fails")
 
@@ -162,7 +161,7 @@ def test_distribution_whose_budget_shows_nothing_is_undecided(mutant: Path, monk
     record_of("mutant:make")
     mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
     monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 10)
-    result = fairdraw("replay", "DIST201", "-y")
+    result = afresh("replay", "DIST201", "-y")
     assert result.exit_code == 1
     assert result.stdout.startswith("UNDECIDED: DIST201")
     assert "the budget of draws shows too little" in result.output
@@ -171,7 +170,7 @@ def test_distribution_whose_budget_shows_nothing_is_undecided(mutant: Path, monk
 def test_unsupported_distribution_is_not_run(mutant: Path) -> None:
     record_of("mutant:make")
     mutant.write_text(MUTANT.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
-    result = fairdraw("replay", "DIST201", "-y")
+    result = afresh("replay", "DIST201", "-y")
     assert result.exit_code == 3
     assert result.stdout.startswith("NOT RUN: DIST201")
 
@@ -210,7 +209,7 @@ def test_other_distribution_that_failed_is_caught_again_and_fixed(
 ) -> None:
     mutant.write_text(source, encoding="utf-8")
     assert record_of("mutant:make", code).status == "failed"
-    assert fairdraw("replay", code, "-y").exit_code == 1
+    assert afresh("replay", code, "-y").exit_code == 1
     mutant.write_text(source.replace(fault, right), encoding="utf-8")
-    result = fairdraw("replay", code, "-y")
+    result = afresh("replay", code, "-y")
     assert (result.exit_code, result.stdout[:14]) == (0, f"FIXED: {code}")

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw.protocols import rejection_sampler, token_sampler
-from fairdraw.statistical._slices import Event, Slices, TokenKinds
+from fairdraw.statistical._slice_check import _SMALLEST_WEIGHT, distance_seen
+from fairdraw.statistical._slices import Event, Slices, TokenKinds, _bet, _family
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,3 +113,18 @@ def test_failing_trace_is_made_small() -> None:
         CHECKS["REJ701"].run(rejection_sampler(loses_the_bonus_of_request_17), profile=PROFILES["smoke"], seed=1)
     assert len(failure.value.case.calls) == 1
     assert failure.value.case.rows == ()
+
+
+@pytest.mark.parametrize("num_draws", [1_000, 10_000])
+def test_fault_of_the_size_that_the_header_tells_is_seen_in_nine_of_ten_runs(num_draws: int) -> None:
+    threshold = 9.2
+    size = distance_seen(num_draws, threshold)
+    family = _family({"row": np.zeros(num_draws, dtype=np.int32)}, ("row",))
+    hits = np.arange(num_draws // 2, num_draws + 1)
+    needed = next(
+        count
+        for count in hits
+        if _bet("half", Event(np.arange(num_draws) < count, np.full(num_draws, 0.5)), family, np.arange(num_draws))
+        .log_e_value + np.log(_SMALLEST_WEIGHT) >= threshold
+    )  # fmt: skip
+    assert 0.9 <= binom.sf(needed - 1, num_draws, 0.5 + size) < 0.999

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from helpers import fairdraw
 
 from fairdraw import adapters
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
@@ -40,12 +39,6 @@ PRODUCTION = ("DIST401", "DIST402", "DIST403", "DIST404")
 def right_sampler(**unsupported: str) -> RejectionSampler:
     combined = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
     return rejection_sampler(DistributionSampler().verify, name="right", unsupported=combined | unsupported)
-
-
-def fairdraw(*arguments: str) -> Result:
-    result = CliRunner().invoke(main, arguments)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def test_shares_of_all_shipped_checks_are_the_whole_rate() -> None:

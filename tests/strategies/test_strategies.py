@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import hypothesis
 import numpy as np
 import pytest
 import torch
+from helpers import drawn, whole
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -36,23 +35,6 @@ DRAFTS = (
 ORDER = "they must satisfy {0} <= min_{1} <= max_{1}{2}. Swap or move them."
 
 T = TypeVar("T")
-
-
-def drawn(strategy: st.SearchStrategy[T], count: int = 200) -> list[T]:
-    """About `count` values, the same at every run."""
-    values: list[T] = []
-
-    def collect(value: T) -> None:
-        values.append(value)
-
-    limits = settings(max_examples=count, phases=[Phase.generate])
-    limits(hypothesis.seed(0)(given(strategy)(collect)))()
-    return values
-
-
-def whole(message: str) -> str:
-    """The message and nothing but; Hypothesis adds notes on lines of their own."""
-    return rf"^{re.escape(message)}(\n|$)"
 
 
 def softmax(row: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:  # [vocab_size] float32, twice

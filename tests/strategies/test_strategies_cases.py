@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import hypothesis
 import numpy as np
 import pytest
 import torch
+from helpers import drawn, whole
 from hypothesis import Phase, given, settings
 
 import fairdraw
@@ -36,23 +35,6 @@ NAMES = {**{name: getattr(fst, name) for name in fst.__all__}, "SeededNoise": Se
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.INVALID_KINDS), layouts=fst.LAYOUTS)
 
 T = TypeVar("T")
-
-
-def drawn(strategy: SearchStrategy[T], count: int = 200) -> list[T]:
-    """About `count` values, the same at every run."""
-    values: list[T] = []
-
-    def collect(value: T) -> None:
-        values.append(value)
-
-    limits = settings(max_examples=count, phases=[Phase.generate])
-    limits(hypothesis.seed(0)(given(strategy)(collect)))()
-    return values
-
-
-def whole(message: str) -> str:
-    """The message and nothing but; Hypothesis adds notes on lines of their own."""
-    return rf"^{re.escape(message)}(\n|$)"
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -216,13 +198,14 @@ def test_cases_of_other_contracts_print_as_code_and_survive_json(contract: str) 
 _DIGESTS = """
 import sys
 sys.path[:0] = {path!r}
-from test_strategies_cases import EVERYTHING, digest, drawn
+from helpers import drawn
+from test_strategies_cases import EVERYTHING, digest
 print([digest(case.batch(), case.noise()) for case in drawn(EVERYTHING, 25)])
 """
 
 
 def test_cases_do_not_depend_on_the_process_or_its_hash_seed() -> None:
-    program = _DIGESTS.format(path=[str(Path(fairdraw.__file__).parents[1]), str(Path(__file__).parent)])
+    program = _DIGESTS.format(path=[str(Path(fairdraw.__file__).parents[1]), *map(str, Path(__file__).parents[:2])])
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONHASHSEED": "12345"},

@@ -3,8 +3,7 @@
     python tools/engine                       # plugin and tokens: what `make engine` runs
     python tools/engine plugin --release 0.22.0
     python tools/engine tokens --release 0.32.0
-    python tools/engine times --record docs/records/engine.json --page docs/engine.md
-    python tools/engine --page-only           # the page, from the record
+    python tools/engine times --record docs/records/engine.json
 
 `plugin`  the same requests with fairdraw's plugin off and on, without and with n-gram drafts: equal bit for bit?
 `tokens`  every emitted token under the distribution that the engine returned with it; two controls must be red
@@ -22,10 +21,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records import ROOT, commit, machine, rows_as_json
+from records import commit, machine, rows_as_json
 
 from engine.environment import TORCH, EngineError, Environment
-from engine.page import page
 from engine.process import run_job
 
 if TYPE_CHECKING:
@@ -166,21 +164,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
     rows: list[Row] = []
     try:
-        for row in run(options) if not options.page_only else ():
+        for row in run(options):
             rows.append(row)
             if options.record:  # at once: a later part may find no engine
                 write_record(options.record, rows)
     except EngineError as error:
         print(error, file=sys.stderr)
         return 2
-    if options.page_only:
-        options.page = options.page or ROOT / "docs" / "engine.md"
-    if options.page:
-        options.page.write_text(page(json.loads((options.record or RECORD).read_text())))
     return 0 if all(row["ok"] for row in rows) else 1
-
-
-RECORD = ROOT / "docs" / "records" / "engine.json"
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -191,8 +182,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=4000, help="tokens per request that is timed (default: 4000)")
     parser.add_argument("--rounds", type=int, default=2, help="of times, off and on (default: 2)")
     parser.add_argument("--record", type=Path, help="rows are written there; those of other parts and releases stay")
-    parser.add_argument("--page", type=Path, help="write the page of the record there")
-    parser.add_argument("--page-only", action="store_true", help="run nothing")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.parts) - set(PARTS)):
         parser.error(f"no such part: {', '.join(unknown)}; known: {', '.join(PARTS)}")

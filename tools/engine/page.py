@@ -1,4 +1,4 @@
-"""The page of the record: docs/engine.md."""
+"""The page of the record, which the build of the manual adds."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def missed(rows: list[Row]) -> list[str]:
 
 
 def page(rows: list[Row]) -> str:
-    """Return docs/exam.md."""
+    """Return the page of a record."""
     from exam.members import CONTRACTS, slots
 
     faulty = [row for row in rows if row["class"] != CORRECT]
@@ -211,7 +211,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("-j", "--jobs", type=int, default=1, help="Use so many processes.")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no member after so many seconds.")
     parser.add_argument("--out", type=Path, default=Path("exam.jsonl"), help="Write rows here, and go on from them.")
-    parser.add_argument("--docs", type=Path, help="Write the page of the whole record here.")
     parser.add_argument("--list", action="store_true", help="Print the members in words; examine none.")
     parser.add_argument("--rows", action="store_true", help="Print the misses of the record in words; examine none.")
     return parser.parse_args()
@@ -232,6 +231,4 @@ def main() -> int:
         return 0
     rows = list(ran(arguments))
     print("\n".join([*table(rows, "contract"), "", *table(rows, "class")]))
-    if arguments.docs:
-        arguments.docs.write_text(page(read(arguments.out)), encoding="utf-8")
     return 0

@@ -1,5 +1,4 @@
-"""Write docs/capability-costs.md (the checks that are skipped without one capability), and the table of capabilities in
-docs/own-sampler.md.
+"""Write the table of capabilities in docs/own-sampler.md; the build makes a page of what each of them costs.
 
 python tools/pages.py capability_costs            # write
 python tools/pages.py capability_costs --check    # exit 1 if the page is stale, for CI
@@ -17,7 +16,7 @@ from fairdraw._run.loading import all_checks
 from fairdraw.protocols import Capabilities, Capability
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE, MANUAL = DOCS / "capability-costs.md", DOCS / "own-sampler.md"
+MANUAL = DOCS / "own-sampler.md"
 
 WHY = {
     Capability.EXPLICIT_NOISE: "stratified noise is explicit; other checks test the same distributions by counting",
@@ -50,7 +49,7 @@ WHY = {
 
 HEAD = """# What a missing capability costs
 
-Made from the checks by `tools/pages.py capability_costs`: what is skipped if a sampler does not support one capability
+Made from the checks: what is skipped if a sampler does not support one capability
 and supports all others. A check needs only what it tests. Anything else that a sampler does not support is left out of
 the batches instead: filters of other requests, draft probabilities, greedy requests, different numbers of drafts, a
 large vocabulary (1024 tokens replace 32768). So distributions are tested whichever single capability is missing;
@@ -63,19 +62,15 @@ cost no check there.
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description="Write docs/capability-costs.md, and the table in docs/own-sampler.md."
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; complain if one of them is stale")
+    parser = argparse.ArgumentParser(description="Write the table of capabilities in docs/own-sampler.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; complain if it is stale")
     options = parser.parse_args()
-    texts = {PAGE: page(), MANUAL: with_table(MANUAL.read_text(encoding="utf-8"))}
-    stale = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    before = MANUAL.read_text(encoding="utf-8")
+    text = with_table(before)
     if options.check:
-        print(f"stale: {stale}. Run: python tools/pages.py capability_costs" if stale else "the pages are true")
-        return int(bool(stale))
-    for path in stale:
-        path.write_text(texts[path], encoding="utf-8")
-        print(f"wrote docs/{path.name}")
+        print("stale. Run: python tools/pages.py capability_costs" if text != before else "the table is true")
+        return int(text != before)
+    MANUAL.write_text(text, encoding="utf-8")
     return 0
 
 

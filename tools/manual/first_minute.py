@@ -1,7 +1,7 @@
-"""Make the first screen of README.md and docs/index.md: defects found, a red report, a line of speed.
+"""Make the first screen of README.md: defects found, a red report, speed; the build makes that of docs/index.md.
 
     python tools/pages.py first_minute            # rewrite what stands between the markers
-    python tools/pages.py first_minute --check    # exit 1 if a page is out of date
+    python tools/pages.py first_minute --check    # exit 1 if it is out of date
 
 Defects come from the heads of docs/findings, in the order of mkdocs.yml; the report from a run on a broken copy of
 examples/my_sampler.py; the speed from the committed records.
@@ -23,8 +23,7 @@ from typing import Any
 from records import ROOT
 
 FINDINGS = ROOT / "docs" / "findings"
-PAGES = {ROOT / "README.md": "docs/", ROOT / "docs" / "index.md": ""}
-"""Page to what stands before a link into docs/."""
+README = ROOT / "README.md"
 
 IN_README = (
     "vllm-placeholder-draft",
@@ -47,26 +46,39 @@ Json = dict[str, Any]  # Any: JSON
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the first screen of README.md and docs/index.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; complain about what is out of date")
+    parser = argparse.ArgumentParser(description="Write the first screen of README.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; complain if it is out of date")
     options = parser.parse_args()
-    stale = [page for page in PAGES if fresh(page) != page.read_text(encoding="utf-8")]
-    for page in stale:
-        if options.check:
-            print(f"{page.name} is out of date. Run: python tools/pages.py first_minute")
-        else:
-            page.write_text(fresh(page), encoding="utf-8")
-    return int(options.check and bool(stale))
+    before, text = README.read_text(encoding="utf-8"), fresh()
+    if not options.check:
+        README.write_text(text, encoding="utf-8")
+    elif text != before:
+        print("README.md is out of date. Run: python tools/pages.py first_minute")
+    return int(options.check and text != before)
 
 
-def fresh(page: Path) -> str:
-    """The text of `page` with fresh blocks."""
-    text, folder = page.read_text(encoding="utf-8"), PAGES[page]
-    for name, block in (("defects", defects(folder)), ("report", report()), ("speed", speed(folder))):
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, after = text[: text.index(begin)], text[text.index(end) :]
-        text = f"{before}{begin}\n\n{block}\n\n{after}"
+def fresh() -> str:
+    """Return the README with fresh blocks."""
+    text = README.read_text(encoding="utf-8")
+    for name, block in (("defects", defects("docs/")), ("report", report()), ("speed", speed("docs/"))):
+        before, _, after = _around(text, name)
+        text = f"{before}\n\n{block}\n\n{after}"
     return text
+
+
+def with_blocks(page: str) -> str:
+    """Return the home page of the manual with the blocks of the README, and all defects."""
+    _, shown, _ = _around(README.read_text(encoding="utf-8"), "report")
+    for name, block in (("defects", defects("")), ("report", shown.strip()), ("speed", speed(""))):
+        page = page.replace(f"<!-- {name} -->", block)
+    return page
+
+
+def _around(text: str, name: str) -> tuple[str, str, str]:
+    """Return what stands before, between and after the marks of a block; the marks stay outside."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    first, last = text.index(begin) + len(begin), text.index(end)
+    return text[:first], text[first:last], text[last:]
 
 
 # -- defects --------------------------------------------------------------------------------------------------------
@@ -132,30 +144,22 @@ def broken_run() -> str:
 def speed(folder: str) -> str:
     host, card = host_record(), card_record()
     vllm, steps = host["versions"]["vllm"], {row["scanner"]: row for row in host["steps"] if is_typical(row)}
-    parts = [
-        f"its {name} code takes {row['cold_us']['vllm'] / 1000:.0f} ms and ours {row['cold_us']['ours'] / 1000:.1f} ms"
-        for name, row in steps.items()
-    ]
     length = next(iter(steps.values()))["length"]
     row = next(row for row in card["compatible"] if (row["B"], row["K"]) == (64, 3))
     gpu = card["before"]["gpu"].removeprefix("NVIDIA ")
-    eager = _record("rejection_eager_h100")
-    caller, calls = eager["before"]["gpu"].removeprefix("NVIDIA ").split()[0], eager["eager"]
-    few, many = (next(r for r in calls if (r["kind"], r["B"]) == ("probs", size)) for size in (1, 64))
-    return (
-        f"**Speed.** Beside vLLM {vllm} in one process, host time per decode step of {host['batch_size']} requests "
-        f"with {length:,} output tokens each, caches cold: {'; '.join(parts)} ([scanners]({folder}scanners.md)). "
-        f"Verifying 3 drafts of 64 requests on one {gpu}, with the same noise and tokens, replayed as CUDA graphs: "
-        f"{row['us']['vllm022']:.0f} µs and {row['us']['ours']:.0f} µs. Our counter-noise kernel, called from Python "
-        f"on one {caller}: "
-        f"{_pair(many, 'queued')} on a busy GPU, {_pair(many, 'idle')} on an idle one, and {_pair(few, 'idle')} there "
-        f"for a single request ([kernels]({folder}performance.md))."
+    batch = f"host time per step, {host['batch_size']} requests with {length:,} output tokens each, caches cold"
+    lines = [f"| in one process | vLLM {vllm} | ours |", "|---|---|---|"]
+    lines += [
+        f"| {name} ([scanners]({folder}scanners.md)): {batch} | "
+        f"{us['vllm'] / 1000:.0f} ms | {us['ours'] / 1000:.1f} ms |"
+        for name, us in ((name, row["cold_us"]) for name, row in steps.items())
+    ]
+    us = row["us"]
+    lines.append(
+        f"| verifying 3 drafts of 64 requests, the same noise and tokens, as CUDA graphs on one {gpu} "
+        f"([kernels]({folder}performance.md)) | {us['vllm022']:.0f} µs | {us['ours']:.0f} µs |"
     )
-
-
-def _pair(row: Json, mode: str) -> str:
-    vllm, ours = (row[mode][name]["median"] for name in ("vllm022", "ours"))
-    return f"vLLM {vllm:.0f} µs and ours {ours:.0f} µs"
+    return "\n".join(lines)
 
 
 def is_typical(row: Json) -> bool:

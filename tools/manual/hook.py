@@ -1,10 +1,12 @@
-"""Hook of mkdocs: a page per check, an index of them, and a table of attacks. Made by the build; none is committed.
+"""Hook of mkdocs: pages that are made by the build, so that none can be stale; none is committed.
 
-The page of a check says what `fairdraw explain CODE` says. The link to the repository comes from pyproject.toml.
+The page of a check says what `fairdraw explain CODE` says; the others show records (`manual.made`). The link to the
+repository comes from pyproject.toml.
 """
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.nav import Navigation
+    from mkdocs.structure.pages import Page
 
     from fairdraw._core.checks import AnyCheck
 
@@ -39,8 +42,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages."""
     for name, text in pages().items():
         files.append(File.generated(config, f"checks/{name}", content=text))
-    files.append(File.generated(config, "attacks.md", content=page_of_attacks()))
+    sys.path.append(str(ROOT / "tools"))  # mkdocs loads this file by its path
+    from manual.made import MADE
+
+    for name, made in MADE.items():
+        files.append(File.generated(config, name, content=made()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in the blocks of the home page."""
+    from manual.first_minute import with_blocks
+
+    return with_blocks(markdown) if page.file.src_uri == "index.md" else markdown
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
@@ -57,31 +71,6 @@ def pages() -> dict[str, str]:
     made = {f"{check.code}.md": page_of(explanation(check)) for check in checks}
     made |= {f"{contract.raised}.md": page_of_exceptions(contract.name) for contract in CONTRACTS.values()}
     return {"index.md": index_of(checks), **dict(sorted(made.items()))}
-
-
-def attacked() -> list[tuple[str, str, list[str]]]:
-    """What was attacked, what happened, and the tests that hold what holds now."""
-    groups = tomllib.loads((ROOT / "docs" / "records" / "attacks.toml").read_text(encoding="utf-8"))["group"]
-    return [(line["what"], line["happened"], line["tests"]) for group in groups for line in group["line"]]
-
-
-def page_of_attacks() -> str:
-    """The record as a page."""
-    lines = [
-        "# What was attacked",
-        "",
-        "The product was attacked with bad samplers, servers, files, tensors, signals and options, and its gates with "
-        "defects. This is what did not hold on commit 8b410ee, and the test that holds it now. `python tools/attacks` "
-        "runs some thousand attacks by rules (exit code 0 means that all checks ran and passed; there is one verdict "
-        "and no traceback; secrets stay secret; every process ends), and `python tools/gates.py` shows that every gate "
-        "of CI fails if there is a defect; CI runs a sample of both.",
-        "",
-        "| attack | what happened | held by |",
-        "|---|---|---|",
-    ]
-    for what, happened, tests in attacked():
-        lines.append(f"| {what} | {happened} | {'<br>'.join(f'`{test}`' for test in tests) or 'open'} |")
-    return "\n".join(lines) + "\n"
 
 
 def index_of(checks: tuple[AnyCheck, ...]) -> str:

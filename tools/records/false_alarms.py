@@ -10,6 +10,7 @@ at a small size: `--draws` rows per configuration, and as many production positi
 vocabularies cost as much as all others together, and are in every fifth run. Checks decide as in a real run, checkpoint
 after checkpoint. The p-values that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says
 whether they are, table by table.
+Checks of serving traces play those of `smoke`; the p-value of each of their projections is that of all its draws.
 The p-value of a table of two cells is one of few numbers. It is replaced by the exact binomial one, randomised: ties
 count by a random share, so that it is uniform for any number of samples.
 """
@@ -23,20 +24,21 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from scipy.stats import binom, kstest
+from scipy.stats import binom, kstest, norm
 
 from fairdraw import adapters
-from fairdraw._core.checks import Profile
+from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._trimming import Trims
 from fairdraw._mutants.logprobs import right as right_logprobs
 from fairdraw.statistical._decision import Decision, TableEvidence, Verdict
 from fairdraw.statistical._design import Plans, SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck, false_fail_rate
+from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical.logprobs import CHECKS as LOGPROBS_CHECKS
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
@@ -44,6 +46,7 @@ from records import ROOT, commit, machine, rows_as_json
 
 CHECKS = {"rejection": DISTRIBUTION_CHECKS, "sampling": SAMPLING_CHECKS, "logprobs": LOGPROBS_CHECKS}
 CONTRACTS = tuple(CHECKS)
+Shipped = TypeVar("Shipped", DistributionCheck, SliceCheck)
 
 UNIFORMITY_RATE = 1e-3
 """Probability that the p-values of some table look not uniform although they are."""
@@ -53,6 +56,9 @@ FEWEST_SAMPLES = 500
 
 SELDOM, EVERY = {"production vocabulary", "largest vocabularies", "151936 tokens"}, 5
 """Groups of workloads that are in one of so many runs."""
+
+LEAST_VARIANCE = 50.0
+"""Hits of a projection with less are few numbers, and not normal."""
 
 LARGER = {"production vocabulary": 1.0, "dependence": 10.0, "tiny acceptance": 10.0}
 """Shares of workloads, by group: at their usual share nothing would be seen, or p-values would be few numbers."""
@@ -100,7 +106,12 @@ def main(arguments: list[str] | None = None) -> int:
         # Chunks that mix contracts, and runs with and without large vocabularies, take equally long.
         chosen = [tuple(options.codes)] * len(tasks)
         runs = list(pool.map(run_suite, seeds, sizes, names, with_all, chosen, chunksize=8 if len(tasks) > 1000 else 1))
-    checks = [check.code for contract in contracts for check in shipped(contract, tuple(options.codes))]
+    checks = [
+        check.code
+        for contract in contracts
+        for check in CHECKS[contract]
+        if check.code.startswith(tuple(options.codes))
+    ]
     record = summary(runs) | {
         "checks": len(checks),
         "codes": checks,
@@ -134,13 +145,25 @@ def run_suite(
         for table in decisions[check.code].evidence
         if (p_value := _p_value(check.plans(sampler, profile, seed), decisions[check.code], table, rng)) is not None
     }
+    alarms = [code for code, decision in decisions.items() if decision.verdict is Verdict.FAIL]
+    log_e_values = [table.log_e_value for table in tables]
+    for check in shipped(contract, codes, SliceCheck):
+        evidence, _ = check.evidence(sampler, PROFILES["smoke"], seed)
+        assert evidence is not None  # a correct sampler draws
+        alarms += [check.code] * check.is_failed(evidence, seed)
+        log_e_values.append(evidence.log_e_value)
+        p_values |= {
+            f"{check.code} {name}": float(norm.cdf(off + (rng.random() - 0.5) / variance**0.5))  # ties count by chance
+            for name, (off, variance) in evidence.deviations.items()
+            if variance >= LEAST_VARIANCE
+        }
     return Run(
         contract,
         seed,
-        tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.FAIL),
+        tuple(alarms),
         tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.INCONCLUSIVE),
         p_values,
-        max(table.log_e_value for table in tables) / float(np.log(10)),
+        max(log_e_values, default=0.0) / float(np.log(10)),
         time.process_time() - started,
     )
 
@@ -174,17 +197,18 @@ def correct_sampler(contract: str) -> Any:  # Any: of any contract
     return dataclasses.replace(sampler, trim=Trims().trim) if contract == "rejection" else sampler
 
 
-def shipped(contract: str, codes: tuple[str, ...] = ("DIST",)) -> tuple[DistributionCheck, ...]:
-    """The checks that draw, of these codes."""
-    return tuple(check for check in CHECKS[contract] if check.code.startswith(codes))
+def shipped(contract: str, codes: tuple[str, ...], kind: type[Shipped]) -> tuple[Shipped, ...]:
+    """Return the checks that draw, of these codes."""
+    return tuple(check for check in CHECKS[contract] if check.code.startswith(codes) and isinstance(check, kind))
 
 
 @cache
 def sized_checks(contract: str, codes: tuple[str, ...] = ("DIST",)) -> tuple[DistributionCheck, ...]:
     """The checks, some with more draws; see `LARGER`."""
-    workloads = {check.workload for check in shipped(contract, codes)}
+    shared = shipped(contract, codes, DistributionCheck)
+    workloads = {check.workload for check in shared}
     sized = {one: dataclasses.replace(one, share=LARGER.get(one.group, one.share)) for one in workloads}
-    return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in shipped(contract, codes))
+    return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in shared)
 
 
 def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON

@@ -1,6 +1,6 @@
 """Run the checks on every mutant of the project, with the numbers that `smoke` and `ci` really run, for five seeds.
 
-    python tools/record.py mutants --out statistical/records/mutants_by_profile.json --docs docs/mutants.md
+    python tools/record.py mutants --out statistical/records/mutants_by_profile.json
 
 One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which
 other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss.
@@ -129,7 +129,7 @@ def missed_in_ci(rows: Iterable[Row]) -> list[Row]:
 
 
 def page(record: dict[str, Any]) -> str:  # Any: JSON
-    """`docs/mutants.md`."""
+    """Return the page of a record."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in record["rows"]:
         groups.setdefault((row["contract"], row["mutant"], row["first"]), []).append(row)
@@ -218,28 +218,22 @@ def _read_part(part: Path) -> dict[tuple[object, ...], Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--docs", type=Path)
     parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     parser.add_argument("--match", help="only rows of mutants whose name or first check has this; others are kept")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many; then --resume")
-    parser.add_argument("--page-only", action="store_true")
     arguments = parser.parse_args()
     part = arguments.out.with_suffix(".part")
-    if not arguments.page_only:
-        kept = _read_part(part) if arguments.resume else {}
-        if arguments.match:
-            before = read_rows(arguments.out)["rows"]
-            kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}
-        if not arguments.resume:
-            part.unlink(missing_ok=True)
-        rows = all_rows(kept, part, arguments.match or "", arguments.jobs, arguments.seconds)
-        write_record(arguments.out, rows)
-        if arguments.seconds == float("inf"):
-            part.unlink()
-    record = read_rows(arguments.out)
-    if arguments.docs:
-        arguments.docs.write_text(page(record), encoding="utf-8")
-    missed = missed_in_ci(record["rows"])
+    kept = _read_part(part) if arguments.resume else {}
+    if arguments.match:
+        before = read_rows(arguments.out)["rows"]
+        kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}
+    if not arguments.resume:
+        part.unlink(missing_ok=True)
+    rows = all_rows(kept, part, arguments.match or "", arguments.jobs, arguments.seconds)
+    write_record(arguments.out, rows)
+    if arguments.seconds == float("inf"):
+        part.unlink()
+    missed = missed_in_ci(rows)
     print("\n".join(f"ci misses {row['mutant']} ({row['first']}) with seed {row['seed']}" for row in missed))
     return int(bool(missed))

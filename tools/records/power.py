@@ -1,7 +1,6 @@
-"""How many draws, and seconds, until the statistical checks catch each mutant? The table behind `docs/power.md`.
+"""How many draws, and seconds, until the statistical checks catch each mutant? The record behind a page of the manual.
 
-    python tools/record.py power                            # statistical/records/power.json and docs/power.md
-    python tools/record.py power --table-only               # docs/power.md from the record
+    python tools/record.py power                            # statistical/records/power.json
 
 Every mutant is judged by the checks that have to catch it, as `fairdraw check` would judge it: the release's seed, the
 run's false-fail rate divided over all checks, the checkpoints of a run. A mutant that a check does not catch within the
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,30 +40,24 @@ Trial = dict[str, Any]  # Any: JSON
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, write the record and the page; 1 if a mutant is missed or a correct sampler accused."""
+    """Measure and write the record; 1 if a mutant is missed or a correct sampler accused."""
     parser = argparse.ArgumentParser(description="Measure the power of the statistical checks.")
     parser.add_argument("--profiles", nargs="+", default=["smoke", "ci"], choices=sorted(PROFILES))
     parser.add_argument("--faults", nargs="*", help="names; all if not given")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "power.json")
-    parser.add_argument("--table", type=Path, default=ROOT / "docs" / "power.md")
-    parser.add_argument("--table-only", action="store_true", help="write the table from the record")
     options = parser.parse_args(arguments)
-    if not options.table_only:
-        faults = [m for m in DISTRIBUTION_MUTANTS if not options.faults or m.name in options.faults]
-        record = measure(faults, [PROFILES[name] for name in options.profiles])
-        largest_profile = max((PROFILES[name] for name in options.profiles), key=lambda profile: profile.draws)
-        record["odd"] = [on_odd_sampler(sampler, largest_profile) for sampler in ODD_DISTRIBUTIONS]
-        record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
-        record["slow_draws"] = largest_profile.slow_draws
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(rows_as_json(record), encoding="utf-8")
-    record = json.loads(options.out.read_text(encoding="utf-8"))
-    options.table.parent.mkdir(parents=True, exist_ok=True)
-    options.table.write_text(table(record), encoding="utf-8")
+    faults = [m for m in DISTRIBUTION_MUTANTS if not options.faults or m.name in options.faults]
+    record = measure(faults, [PROFILES[name] for name in options.profiles])
+    largest_profile = max((PROFILES[name] for name in options.profiles), key=lambda profile: profile.draws)
+    record["odd"] = [on_odd_sampler(sampler, largest_profile) for sampler in ODD_DISTRIBUTIONS]
+    record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
+    record["slow_draws"] = largest_profile.slow_draws
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(rows_as_json(record), encoding="utf-8")
     largest = max(record["profiles"], key=record["profiles"].__getitem__)
     missed = [fault["name"] for fault in record["faults"] if not caught(fault, largest)]
     accused = [odd["name"] for odd in record["odd"] if odd["alarms"] or odd["inconclusive"]]
-    print(f"{len(record['faults']) - len(missed)} of {len(record['faults'])} mutants caught: {options.table}")
+    print(f"{len(record['faults']) - len(missed)} of {len(record['faults'])} mutants caught: {options.out}")
     print(f"{len(record['odd']) - len(accused)} of {len(record['odd'])} odd but correct samplers pass")
     return 1 if missed or accused else 0
 
@@ -173,10 +165,10 @@ Made by `python tools/record.py power` from `statistical/records/power.json`; do
 
 Each mutant was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for the
 whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per configuration, less for
-production vocabularies (DIST4xx, where a draw is a drafted position). A
-check evaluates its counts up to 63 times, and nothing is caught before the first checkpoint: clear faults need the
-draws of one checkpoint (8,192 for DIST101 in `ci`, a sixty-first of its budget). DIST6xx use stratified noise: nothing
-is random there, so they have no rate and no checkpoints. Seconds are those of one processor core, drawing included.
+production vocabularies (DIST4xx, where a draw is a drafted position). A check evaluates its counts at checkpoints, and
+nothing is caught before the first: clear faults need the draws of one checkpoint (8,192 for DIST101 in `ci`, a
+sixty-first of its budget). DIST6xx use stratified noise: nothing is random there, so they have no rate and no
+checkpoints. Seconds are those of one processor core, drawing included.
 *Distance* is the total-variation distance that the check reported when it failed, over the cells of its worst table
 (few draws add noise, which makes it larger): tokens by rank, by id or by a projection of the id, where they are many.
 

@@ -1,6 +1,6 @@
 """Third-party samplers under the suite: which checks ran on each, and what came of them.
 
-    python tools/record.py samplers                       # all: docs/samplers.md and docs/records/samplers.json
+    python tools/record.py samplers                       # all: docs/records/samplers.json
     python tools/record.py samplers rejection/mlx         # this row anew, the others as recorded
     python tools/record.py samplers rejection/mlx --report run.json      # of a run that `fairdraw check --json` wrote
 
@@ -138,10 +138,9 @@ Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Test third-party samplers and write the table.")
+    parser = argparse.ArgumentParser(description="Test third-party samplers and write the record.")
     parser.add_argument("names", nargs="*", default=list(SAMPLERS), help="default: all")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
-    parser.add_argument("--table", type=Path, default=ROOT / "docs" / "samplers.md")
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "samplers.json")
     parser.add_argument("--report", type=Path, help="run nothing, take this file of fairdraw check --json; one name")
     options = parser.parse_args(arguments)
@@ -155,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"[{number}/{len(options.names)}] {name}", flush=True)
         rows[name] = row_of(name, options.profile, options.report)
         print(f"    {rows[name]['problem'] or rows[name]['counts']}, {rows[name]['seconds']} s", flush=True)
-        write(rows, options.table, options.record)
+        write(rows, options.record)
     return 0 if all(not rows[name]["problem"] for name in options.names) else 1
 
 
@@ -221,12 +220,10 @@ def read_report(report: Path) -> Row:
     return {"header": lines[0], "records": [one for one in lines if one["kind"] == "check"], "summary": lines[-1]}
 
 
-def write(rows: Mapping[str, Row], table: Path, record: Path) -> None:
-    """The table for people, the record for machines; rows in the order of `SAMPLERS`."""
-    ordered = [rows[name] for name in SAMPLERS if name in rows]
-    for path, text in ((table, as_markdown(ordered)), (record, rows_as_json(ordered))):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+def write(rows: Mapping[str, Row], record: Path) -> None:
+    """Write the rows in the order of `SAMPLERS`."""
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(rows_as_json([rows[name] for name in SAMPLERS if name in rows]))
 
 
 def as_markdown(rows: Sequence[Row]) -> str:

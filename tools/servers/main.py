@@ -3,8 +3,7 @@
     python tools/servers llama.cpp                          # without and with speculation: what `make server` runs;
                                                             # both at a time, as there are cores
     python tools/servers mlx-draft --profile smoke          # this one
-    python tools/servers all --record docs/records/servers.json --page docs/servers.md
-    python tools/servers --page-only                        # the page, from the record
+    python tools/servers all --record docs/records/servers.json
 
 The model is a random Llama of two layers with 98 tokens, made on the spot. Defects that a server is known to have stand
 in `known_defects.toml` beside this file, as strict expected failures. What follows is passed on to `fairdraw check`.
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # Any: JSON
 
-RECORD, PAGE = ROOT / "docs" / "records" / "servers.json", ROOT / "docs" / "servers.md"
+RECORD = ROOT / "docs" / "records" / "servers.json"
 SECONDS = 1200
 OK = (0, 10)
 """Green, also if a server returns nothing that distributions can be judged by."""
@@ -63,10 +62,6 @@ def main(arguments: list[str] | None = None) -> int:
                 write(options.record, row_of(server, options.profile, report))
     if codes:
         print(f"{len(codes)} runs in {time.perf_counter() - began:.0f} s, {cpu_seconds():.0f} s of CPU", flush=True)
-    if options.page or options.page_only:
-        from servers.page import page
-
-        (options.page or PAGE).write_text(page(json.loads((options.record or RECORD).read_text())))
     return max(codes, default=0)
 
 
@@ -76,8 +71,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", default="smoke", help="smoke, ci or nightly (default: smoke)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time; all cores if omitted")
     parser.add_argument("--record", type=Path, help="rows are written there; those of other servers stay")
-    parser.add_argument("--page", type=Path, help="write the page of the record there")
-    parser.add_argument("--page-only", action="store_true", help="run nothing")
     options, options.rest = parser.parse_known_args(arguments)  # the rest goes to fairdraw check
     if unknown := sorted(set(options.names) - {"all", *SERVERS}):
         parser.error(f"no such server: {', '.join(unknown)}; known: {', '.join(SERVERS)}")

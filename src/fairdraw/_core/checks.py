@@ -311,6 +311,10 @@ class DrawnQuestion(AnyCheck):
         """How many draws `profile` has for it; a workload may take a share of them."""
         return profile.draws_for(sampler.capabilities)
 
+    def resolution(self, seed: int) -> str:
+        """Return what it can see, for the header; empty where that follows from plans."""
+        return ""
+
     def case(self, sampler: Any, profile: Profile) -> DistributionCase:
         """What a crash file stores of it."""
         return DistributionCase(profile.name, self.num_draws(sampler, profile), profile.scale)

@@ -27,7 +27,8 @@ class Interrupts:
     """Handles signals that would kill the process: the first one raises `Interrupted`. Use it as a context manager.
 
     Signals that the user ignores or handles stay as they are. A sampler may swallow the exception, so the end of its
-    call raises it again (`require_none`), and so does a later signal.
+    call raises it again (`require_none`), and so does a later signal. Hypothesis fails if its own code is interrupted:
+    the first signal that finds it there waits for the end of the sampler's next call.
 
     Args:
         received: The first signal; empty if none arrived.
@@ -61,10 +62,12 @@ class Interrupts:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         is_same = bool(self.received) and time.monotonic() - self._since < _ONE_SECONDS
+        must_wait = self._is_held or (not self.received and _is_hypothesis(frame))
         self.received = self.received or signal.Signals(number).name
-        if not is_same and not self._is_held:
+        if not is_same:
             self._since = time.monotonic()
-            raise Interrupted(self.received)
+            if not must_wait:
+                raise Interrupted(self.received)
 
     @classmethod
     @contextmanager
@@ -83,3 +86,13 @@ class Interrupts:
         current = cls._current
         if current is not None and current.received and not current._is_held:
             raise Interrupted(current.received)
+
+
+def _is_hypothesis(frame: FrameType | None) -> bool:
+    """Whether code of Hypothesis runs, or what it called, and not a check or a strategy that it called."""
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in ("hypothesis", "fairdraw"):
+            return package == "hypothesis"
+        frame = frame.f_back
+    return False

@@ -121,12 +121,17 @@ class Member:
     """
 
     name: str
-    description: str
     numbers: Numbers
     codes: tuple[tuple[str, ...], tuple[str, ...]]
     request_seed: Callable[[int, int], int] = lambda _, seed: seed
     inverts: bool = False
     min_draws: int = 0
+    about: str = ""
+
+    @property
+    def description(self) -> str:
+        """Return what it is about, or what its numbers say of themselves."""
+        return self.about or inspect.cleandoc(getattr(self.numbers, "func", self.numbers).__doc__ or "")
 
     def rejection(self) -> Any:  # Any: a rejection sampler
         """The fault in a rejection sampler."""
@@ -283,29 +288,21 @@ _SEEDS, _PLACES = (("REJ703",), ("SAM203",)), (("DIST326",), ())
 
 
 def _members() -> tuple[Member, ...]:
-    found = [
-        Member(f"rows {d} apart share their noise", "Noise is indexed by lane.", partial(rows_apart, d), _ROWS)
-        for d in (3, 17, 40)
-    ]
+    found = [Member(f"rows {d} apart share their noise", partial(rows_apart, d), _ROWS) for d in (3, 17, 40)]
     found += [
-        Member("half of the batch shares its noise", half_of_the_batch.__doc__ or "", half_of_the_batch, _ROWS),
-        Member("the last row is the first", last_as_first.__doc__ or "", last_as_first, _ROWS),
+        Member("half of the batch shares its noise", half_of_the_batch, _ROWS),
+        Member("the last row is the first", last_as_first, _ROWS),
         Member(
             "race of the next row",
-            race_of_the_next_row.__doc__ or "",
             race_of_the_next_row,
             (("DIST321",), ()),
             min_draws=500_000,
         ),
     ]
-    found += [
-        Member(f"opposite rows {d} apart", opposite_rows.__doc__ or "", partial(opposite_rows, d), _ROWS)
-        for d in (1, 5)
-    ]
+    found += [Member(f"opposite rows {d} apart", partial(opposite_rows, d), _ROWS) for d in (1, 5)]
     found += [
         Member(
             "every third row is a sum",
-            every_third_is_a_sum.__doc__ or "",
             every_third_is_a_sum,
             _SUMS,
             inverts=True,
@@ -313,7 +310,6 @@ def _members() -> tuple[Member, ...]:
         ),
         Member(
             "the last third of the rows is a sum",
-            last_third_is_a_sum.__doc__ or "",
             last_third_is_a_sum,
             _THREE,
             inverts=True,
@@ -321,20 +317,16 @@ def _members() -> tuple[Member, ...]:
         ),
         Member(
             "every third row is an xor",
-            every_third_is_an_xor.__doc__ or "",
             every_third_is_an_xor,
             _THREE,
             inverts=True,
         ),
-        Member(
-            "lagged Fibonacci", lagged_fibonacci.__doc__ or "", partial(lagged_fibonacci, 5, 17), _SUMS, inverts=True
-        ),
-        Member("strata over the batch", strata.__doc__ or "", partial(strata, 0), _EVEN),
-        Member("strata over 16 rows", strata.__doc__ or "", partial(strata, 16), _EVEN),
-        Member("low discrepancy over the batch", low_discrepancy.__doc__ or "", low_discrepancy, _ROWS),
+        Member("lagged Fibonacci", partial(lagged_fibonacci, 5, 17), _SUMS, inverts=True),
+        Member("strata over the batch", partial(strata, 0), _EVEN),
+        Member("strata over 16 rows", partial(strata, 16), _EVEN),
+        Member("low discrepancy over the batch", low_discrepancy, _ROWS),
         Member(
             "rows share noise at random",
-            groups_of_rows.__doc__ or "",
             partial(groups_of_rows, 64),
             _EVEN,
             min_draws=500_000,
@@ -344,14 +336,11 @@ def _members() -> tuple[Member, ...]:
 
 
 def _members_of_calls() -> tuple[Member, ...]:
-    found = [
-        Member(f"a pool of noise for {n} calls", pool_of_calls.__doc__ or "", partial(pool_of_calls, n), _CALLS)
-        for n in (3, 23, 47)
-    ]
+    found = [Member(f"a pool of noise for {n} calls", partial(pool_of_calls, n), _CALLS) for n in (3, 23, 47)]
     found += [
-        Member("buffers used twice", every_second_call_again.__doc__ or "", every_second_call_again, _CALLS),
-        Member("a counter of rows wraps", counter_wraps.__doc__ or "", partial(counter_wraps, 1000), _CALLS),
-        Member("seed plus row", seed_plus_row.__doc__ or "", seed_plus_row, _CALLS),
+        Member("buffers used twice", every_second_call_again, _CALLS),
+        Member("a counter of rows wraps", partial(counter_wraps, 1000), _CALLS),
+        Member("seed plus row", seed_plus_row, _CALLS),
     ]
     readings: dict[str, Callable[[int], int]] = {
         "seeds without their lowest bit": lambda seed: seed >> 1,
@@ -360,7 +349,7 @@ def _members_of_calls() -> tuple[Member, ...]:
         "seeds as float32": lambda seed: int(np.float32(seed)),
         "seeds without powers of two": lambda seed: seed >> ((seed & -seed).bit_length() - 1) if seed else 0,
     }
-    found += [Member(n, read_seed.__doc__ or "", partial(read_seed, read), _CALLS) for n, read in readings.items()]
+    found += [Member(n, partial(read_seed, read), _CALLS) for n, read in readings.items()]
     owns: dict[str, Callable[[int, int], int]] = {
         "request seeds without their lowest bit": lambda _, seed: seed >> 1,
         "request seeds of 20 bits": lambda _, seed: seed & 0xFFFFF,
@@ -368,15 +357,13 @@ def _members_of_calls() -> tuple[Member, ...]:
         "request seeds without powers of two": lambda _, seed: seed >> ((seed & -seed).bit_length() - 1) if seed else 0,
     }
     found += [
-        Member(n, "Seeds of requests are read in this way.", right_numbers, _SEEDS, own) for n, own in owns.items()
+        Member(n, right_numbers, _SEEDS, own, about="Seeds of requests are read in this way.")
+        for n, own in owns.items()
     ]
     places = {"positions 0 and 1": (0, 1), "positions 0 and 2": (0, 2), "acceptance and race": (0, -1)}
-    found += [
-        Member(f"{n} share a number", shared_positions.__doc__ or "", partial(shared_positions, *both), _PLACES)
-        for n, both in places.items()
-    ]
+    found += [Member(f"{n} share a number", partial(shared_positions, *both), _PLACES) for n, both in places.items()]
     far = partial(shared_positions, 1, 4)
-    found.append(Member("positions 1 and 4 share", shared_positions.__doc__ or "", far, _PLACES, min_draws=500_000))
+    found.append(Member("positions 1 and 4 share", far, _PLACES, min_draws=500_000))
     return tuple(found)
 
 
@@ -478,13 +465,13 @@ def _members_of_streams() -> tuple[Member, ...]:
         "torch's generator advances by half": advanced_by_half,
         "torch's next exponentials": raced_after_advancing,
     }
-    found = [Member(name, numbers.__doc__ or "", numbers, _NEXT) for name, numbers in streams.items()]
-    name, words = "torch's next numbers", read_after_advancing.__doc__ or ""
+    found = [Member(name, numbers, _NEXT) for name, numbers in streams.items()]
+    name = "torch's next numbers"
     return (
         *found,
-        Member(name, words, read_after_advancing, (("DIST345",), ())),
-        Member(name, words, partial(read_after_advancing, by_rows=True), _NEXT_SAMPLED),
-        Member(f"{name}, inverse CDF", words, read_after_advancing, _NEXT_SAMPLED, inverts=True),
+        Member(name, read_after_advancing, (("DIST345",), ())),
+        Member(name, partial(read_after_advancing, by_rows=True), _NEXT_SAMPLED),
+        Member(f"{name}, inverse CDF", read_after_advancing, _NEXT_SAMPLED, inverts=True),
     )
 
 
@@ -492,7 +479,6 @@ def _members_kept_inside() -> tuple[Member, ...]:
     return tuple(
         Member(
             f"uniforms from {low:g} to {high:g}, inverse CDF",
-            inside.__doc__ or "",
             partial(inside, low, high),
             ((), ("DIST772",)),
             inverts=True,
@@ -505,30 +491,28 @@ def _members_kept_inside() -> tuple[Member, ...]:
 def _members_of_quality() -> tuple[Member, ...]:
     least = {8: 0, 12: 3_000, 16: 500_000, 17: 500_000, 18: 500_000}
     found = [
-        Member(f"races with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _RARE, min_draws=draws)
+        Member(f"races with {bits} bits", partial(few_bits, bits), _RARE, min_draws=draws)
         for bits, draws in least.items()
     ]
     found.append(
         Member(
             "exponentials of 23 bits plus 1e-9",
-            with_an_epsilon.__doc__ or "",
             partial(with_an_epsilon, 23, 1e-9),
             _RARE,
             min_draws=500_000,
         )
     )
     found += [
-        Member("races in half precision", half_precision.__doc__ or "", half_precision, _RARE),
-        Member("races kept from the ends", kept_from_the_ends.__doc__ or "", partial(kept_from_the_ends, 1e-3), _RARE),
+        Member("races in half precision", half_precision, _RARE),
+        Member("races kept from the ends", partial(kept_from_the_ends, 1e-3), _RARE),
     ]
     found += [
-        Member(f"exponentials end at {most}", ends_at.__doc__ or "", partial(ends_at, most), _ODDS, min_draws=draws)
+        Member(f"exponentials end at {most}", partial(ends_at, most), _ODDS, min_draws=draws)
         for most, draws in ((3, 50_000), (4, 500_000))
     ]
     found += [
         Member(
             f"exponentials of 0 at {bits} bits",
-            few_bits_up_to_one.__doc__ or "",
             partial(few_bits_up_to_one, bits),
             _RARE,
         )
@@ -537,7 +521,6 @@ def _members_of_quality() -> tuple[Member, ...]:
     found += [
         Member(
             f"inverse CDF with {bits} bits",
-            few_bits.__doc__ or "",
             partial(few_bits, bits),
             _RARE_SAMPLED,
             inverts=True,
@@ -547,7 +530,6 @@ def _members_of_quality() -> tuple[Member, ...]:
     found += [
         Member(
             f"inverse CDF with {bits} bits",
-            few_bits.__doc__ or "",
             partial(few_bits, bits),
             _RARE_SAMPLED,
             inverts=True,
@@ -555,21 +537,16 @@ def _members_of_quality() -> tuple[Member, ...]:
         )
         for bits in (16, 18)
     ]
-    found += [
-        Member(f"acceptance with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _TINY_ACCEPTANCE)
-        for bits in (6, 8)
-    ]
+    found += [Member(f"acceptance with {bits} bits", partial(few_bits, bits), _TINY_ACCEPTANCE) for bits in (6, 8)]
     found += [
         Member(
             "acceptance with 11 bits",
-            few_bits.__doc__ or "",
             partial(few_bits, 11),
             _TINY_ACCEPTANCE,
             min_draws=500_000,
         ),
         Member(
             "acceptance kept from the ends",
-            kept_from_the_ends.__doc__ or "",
             partial(kept_from_the_ends, 1e-3),
             _TINY_ACCEPTANCE,
             min_draws=500_000,
@@ -660,14 +637,14 @@ def _torch_floats(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
 
 _NONE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 ODD = (
-    Member("philox counters", _philox.__doc__ or "", _philox, _NONE),
-    Member("philox counters, inverse CDF", _philox.__doc__ or "", _philox, _NONE, inverts=True),
-    Member("another order of draws", _other_order.__doc__ or "", _other_order, _NONE),
-    Member("uniforms of 24 bits", _torch_floats.__doc__ or "", _torch_floats, _NONE),
-    Member("uniforms of 24 bits, inverse CDF", _torch_floats.__doc__ or "", _torch_floats, _NONE, inverts=True),
-    Member("uniforms of 23 bits", few_bits.__doc__ or "", partial(few_bits, 23), _NONE),
-    Member("uniforms of 23 bits, inverse CDF", few_bits.__doc__ or "", partial(few_bits, 23), _NONE, inverts=True),
-    Member("torch's default generator, inverse CDF", from_torch.__doc__ or "", from_torch, _NONE, inverts=True),
-    Member("torch's default generator", from_torch.__doc__ or "", from_torch, _NONE),
+    Member("philox counters", _philox, _NONE),
+    Member("philox counters, inverse CDF", _philox, _NONE, inverts=True),
+    Member("another order of draws", _other_order, _NONE),
+    Member("uniforms of 24 bits", _torch_floats, _NONE),
+    Member("uniforms of 24 bits, inverse CDF", _torch_floats, _NONE, inverts=True),
+    Member("uniforms of 23 bits", partial(few_bits, 23), _NONE),
+    Member("uniforms of 23 bits, inverse CDF", partial(few_bits, 23), _NONE, inverts=True),
+    Member("torch's default generator, inverse CDF", from_torch, _NONE, inverts=True),
+    Member("torch's default generator", from_torch, _NONE),
 )
 """Correct: none may be accused, though their noise is coarse, or made in another way."""

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fairdraw._run.coverage import add_sizes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -61,7 +63,8 @@ class Coverage:
 
     Args:
         has_distributions: Whether the contract has any.
-        ranges: Area to the smallest and largest size that properties, and distributions, judged.
+        ranges: Area to the ranges of sizes that properties, and distributions, judged. Where no size of a power of two
+            was, a range ends.
     """
 
     sampler: str
@@ -71,7 +74,7 @@ class Coverage:
     draws: int
     features: list[Row]
     pairs: list[Row]
-    ranges: dict[str, dict[str, tuple[int, int]]]
+    ranges: dict[str, dict[str, list[tuple[int, int]]]]
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         plain = asdict(self)
@@ -131,9 +134,9 @@ class Coverage:
         return f"  pairs of parameters on one request: {counts}"
 
 
-def _ranges(ranges: dict[str, tuple[int, int]]) -> str:
-    """`1-128`, and what distributions judged if that is something else."""
-    words = [str(low) if low == high else f"{low}-{high}" for low, high in ranges.values()]
+def _ranges(ranges: dict[str, list[tuple[int, int]]]) -> str:
+    """`1-128, 1024-1025`, and what distributions judged if that is something else."""
+    words = [", ".join(str(a) if a == b else f"{a}-{b}" for a, b in some) for some in ranges.values()]
     both = len(words) == 2 and words[0] != words[1]
     return f"{words[0]} (distributions {words[1]})" if both else words[0]
 
@@ -222,9 +225,16 @@ def _coverage(sampler: str, contract: str, own: Sequence[tuple[CheckRecord, Draw
     )
 
 
-def _range(area: str, drawns: Iterable[Drawn]) -> tuple[int, int] | None:
-    found = [one.ranges[area] for one in drawns if area in one.ranges]
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+def _range(area: str, drawns: Iterable[Drawn]) -> list[tuple[int, int]]:
+    """Return the ranges of sizes, without a gap of a whole power of two."""
+    by_power: dict[int, tuple[int, int]] = {}
+    add_sizes(by_power, (size for one in drawns for both in one.ranges.get(area, ()) for size in both))
+    merged: list[tuple[int, int]] = []
+    for power in sorted(by_power):
+        low, high = by_power[power]
+        is_next = bool(merged) and merged[-1][1].bit_length() == power - 1
+        merged[-1:] = [(merged[-1][0], high)] if is_next else [*merged[-1:], (low, high)]
+    return merged
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ found.
 
 * Mutants that are not tried are named with the reason (`Untried`), never left out.
 * A mutant that this run misses is *weak* if its check catches it with the proven numbers: profile `ci`, a fast sampler
-  that supports everything, and the seed of the release. With those every mutant is caught (`docs/mutants.md`, written
-  by `tools/record.py mutants`). A weak control is reported and does not make a run red: a small profile, or a
-  sampler with few capabilities, finds less.
+  that supports everything, and the seed of the release. With those every mutant is caught (the manual's page of
+  mutants, from the record of `tools/record.py mutants`). A weak control is reported and does not make a run red: a
+  small profile, or a sampler with few capabilities, finds less.
 * A mutant that is missed with the proven numbers, too, means that its check does not work here: something that is
   installed is broken. That is red, with any profile and any seed.
 """

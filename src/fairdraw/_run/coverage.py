@@ -23,7 +23,7 @@ from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.wrapping import Wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from fairdraw._core.checks import Profile
     from fairdraw._core.wrapping import Around
@@ -43,7 +43,7 @@ class Drawn:
         total: Cases, or rows.
         features: Area to value to the number of cases, or rows, that have it.
         pairs: Two traits of one request (`top-k + top-p`) to that number.
-        ranges: Area to its smallest and largest size.
+        ranges: Area to its sizes: the smallest and the largest of each power of two that occurred.
         tv: Of all rows: what the check was planned to see; `None` for properties, and where it sees nothing.
     """
 
@@ -51,7 +51,7 @@ class Drawn:
     total: int = 0
     features: dict[str, dict[str, int]] = field(default_factory=dict)
     pairs: dict[str, int] = field(default_factory=dict)
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ranges: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     tv: float | None = None
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
@@ -68,7 +68,7 @@ class Watch:
     def __init__(self, contract: str, by: str, *, case_by_case: bool) -> None:
         self._contract, self._by, self._case_by_case = contract, by, case_by_case
         self._counts: Counter[Any] = Counter()  # Any: as in `Look`
-        self._ranges: dict[str, tuple[int, int]] = {}
+        self._ranges: dict[str, dict[int, tuple[int, int]]] = {}
         self._total = 0
         self._seen: set[Any] = set()  # Any: as above; of the current case
         self._calls = 0
@@ -156,9 +156,8 @@ class Watch:
     def _add(self, found: Look | None) -> None:
         if found is None:
             return
-        for area, (low, high) in found.ranges.items():
-            lowest, highest = self._ranges.get(area, (low, high))
-            self._ranges[area] = min(low, lowest), max(high, highest)
+        for area, sizes in found.ranges.items():
+            add_sizes(self._ranges.setdefault(area, {}), sizes)
         if self._case_by_case:
             self._seen.update(found.counts)
         else:
@@ -176,13 +175,21 @@ class Watch:
 
     def drawn(self, tv: float | None = None) -> Drawn:
         """What was seen until now."""
-        found = Drawn(self._by, self._total, ranges=dict(self._ranges), tv=tv)
+        found = Drawn(self._by, self._total, tv=tv)
+        found.ranges = {area: sorted(by_power.values()) for area, by_power in self._ranges.items()}
         for one, count in self._counts.items():
             if isinstance(one, str):
                 found.pairs[one] = count
             else:
                 found.features.setdefault(one[0], {})[one[1]] = count
         return found
+
+
+def add_sizes(by_power: dict[int, tuple[int, int]], sizes: Iterable[int]) -> None:
+    """Widen the smallest and the largest size of each power of two, or begin it."""
+    for size in sizes:
+        low, high = by_power.get(size.bit_length(), (size, size))
+        by_power[size.bit_length()] = min(low, size), max(high, size)
 
 
 @dataclass(frozen=True)

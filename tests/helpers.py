@@ -1,0 +1,41 @@
+"""What the tests of several folders share."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+import hypothesis
+from click.testing import CliRunner, Result
+from hypothesis import Phase, given, settings
+
+from fairdraw._cli.main import main
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+T = TypeVar("T")
+
+
+def drawn(strategy: SearchStrategy[T], count: int = 200) -> list[T]:
+    """Return about `count` values, the same at every run."""
+    values: list[T] = []
+
+    def collect(value: T) -> None:
+        values.append(value)
+
+    limits = settings(max_examples=count, phases=[Phase.generate])
+    limits(hypothesis.seed(0)(given(strategy)(collect)))()
+    return values
+
+
+def whole(message: str) -> str:
+    """Return the pattern of the message and nothing but; Hypothesis adds notes on lines of their own."""
+    return rf"^{re.escape(message)}(\n|$)"
+
+
+def fairdraw(*arguments: str) -> Result:
+    """Run the command; a traceback fails the test."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result

@@ -1,0 +1,48 @@
+"""Where a signal may interrupt a run."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from types import FunctionType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw._core.interrupts import Interrupted, Interrupts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True)
+def handled() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with Interrupts():
+        yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def calls() -> None:
+    call()  # type: ignore[name-defined]  # noqa: F821  # of the globals that `interrupted_in` gives it
+
+
+def interrupted_in(*packages: str) -> None:
+    """Raise the signal in a function of the last package, which one of the package before it called."""
+    call: Callable[[], object] = functools.partial(signal.raise_signal, signal.SIGTERM)
+    for package in reversed(packages):
+        call = FunctionType(calls.__code__, {"__name__": f"{package}.module", "call": call})
+    call()
+
+
+@pytest.mark.parametrize("packages", [["fairdraw"], ["hypothesis", "fairdraw"], ["hypothesis", "fairdraw", "torch"]])
+def test_signal_interrupts_a_check_and_a_sampler(packages: list[str]) -> None:
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        interrupted_in(*packages)
+
+
+@pytest.mark.parametrize("packages", [["fairdraw", "hypothesis"], ["fairdraw", "hypothesis", "sortedcontainers"]])
+def test_signal_in_hypothesis_waits_for_the_end_of_the_next_call(packages: list[str]) -> None:
+    interrupted_in(*packages)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        Interrupts.require_none()
