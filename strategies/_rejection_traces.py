@@ -65,28 +65,23 @@ _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "rates": (False, False, False, True),
 }
 _NEEDS: dict[tuple[str, Any], Capability] = {
-    ("dtype", "bfloat16"): Capability.HALF_LOGITS,
-    ("dtype", "float16"): Capability.HALF_LOGITS,
-    ("layout", "sliced"): Capability.STRIDED_INPUTS,
-    ("layout", "transposed"): Capability.STRIDED_INPUTS,
-    ("layout", "huge-stride"): Capability.STRIDED_INPUTS,
-    ("noise", "some seeds"): Capability.REQUEST_SEEDS,
-    ("noise", "all seeds"): Capability.REQUEST_SEEDS,
-    ("noise", "seeds that went on"): Capability.REQUEST_SEEDS,
-    ("noise", "explicit"): Capability.EXPLICIT_NOISE,
-    ("drafts", "dense"): Capability.DENSE_DRAFTS,
-    ("drafts", "one-hot"): Capability.ONE_HOT_DRAFTS,
-    ("lengths", "ragged"): Capability.RAGGED,
-    ("lengths", "some none"): Capability.RAGGED,
-    ("lengths", "long"): Capability.RAGGED,
-    ("greedy", "some"): Capability.GREEDY,
-    ("greedy", "all"): Capability.GREEDY,
-    ("greedy", "one"): Capability.GREEDY,
-    ("placeholders", True): Capability.PLACEHOLDER_DRAFTS,
-    ("odd row", "NaN"): Capability.NAN_LOGITS,
-    ("odd row", "empty"): Capability.EMPTY_ROWS,
-    ("slack", 3): Capability.RAGGED,
-    ("rates", True): Capability.SYNTHETIC_RATES,
+    (name, value): need
+    for need, name, *values in (
+        (Capability.HALF_LOGITS, "dtype", "bfloat16", "float16"),
+        (Capability.STRIDED_INPUTS, "layout", "sliced", "transposed", "huge-stride"),
+        (Capability.REQUEST_SEEDS, "noise", "some seeds", "all seeds", "seeds that went on"),
+        (Capability.EXPLICIT_NOISE, "noise", "explicit"),
+        (Capability.DENSE_DRAFTS, "drafts", "dense"),
+        (Capability.ONE_HOT_DRAFTS, "drafts", "one-hot"),
+        (Capability.RAGGED, "lengths", "ragged", "some none", "long"),
+        (Capability.RAGGED, "slack", 3),
+        (Capability.GREEDY, "greedy", "some", "all", "one"),
+        (Capability.PLACEHOLDER_DRAFTS, "placeholders", True),
+        (Capability.NAN_LOGITS, "odd row", "NaN"),
+        (Capability.EMPTY_ROWS, "odd row", "empty"),
+        (Capability.SYNTHETIC_RATES, "rates", True),
+    )
+    for value in values
 }
 
 _USUAL, _MOST_TOKENS, _LONG = 5, 3000, 6
@@ -374,21 +369,10 @@ class _Player:
         if setting["odd row"] != "none" and len(request) > 1:
             is_odd[owner[number % len(owner) :: _ODD]] = True
         batch = self._batch(setting, number, rows, lengths, row, kinds, draft_probs, drafts, owner, is_greedy, is_odd)
-        call = RejectionCall(
-            number,
-            setting,
-            batch,
-            self._noise(setting, number, rows, len(owner)),
-            rows,
-            owner,
-            place,
-            kinds,
-            row,
-            variant,
-            target_probs,
-            None if draft_probs is None else draft_probs.astype(np.float64),
-            is_odd,
-        )
+        noise = self._noise(setting, number, rows, len(owner))
+        exact = None if draft_probs is None else draft_probs.astype(np.float64)
+        features = (owner, place, kinds, row, variant, target_probs, exact, is_odd)
+        call = RejectionCall(number, setting, batch, noise, rows, *features)
         if isinstance(call.noise, ExplicitNoise):
             _aim(call, call.noise, bulk_rng("aim", trace.seed, number))
         return call
@@ -498,13 +482,11 @@ def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) ->
     like = any_token.copy()
     for row in np.flatnonzero((aim == _TIED) | (aim == _NEARLY)):
         like[row] = rng.choice(np.flatnonzero(residuals[row] == residuals[row, any_token[row]]))
-    aims = [(0, rarest), (1, np.maximum(call.drafts[firsts], 0)), (2, any_token), (_TIED, like), (_NEARLY, like)]
-    for which, tokens in aims:
+    drafted = np.maximum(call.drafts[firsts], 0)
+    pairs = [(_TIED, like, 1.0), (_TIED, any_token, 1.0), (_NEARLY, like, 1.0), (_NEARLY, any_token, 1 + _BEHIND)]
+    for which, tokens, factor in [(0, rarest, 1.0), (1, drafted, 1.0), (2, any_token, 1.0), *pairs]:
         rows = torch.from_numpy(aim == which)
-        noise.exponentials[owners[rows], torch.from_numpy(tokens)[rows]] = _AIMED
-    for which, factor in ((_TIED, 1.0), (_NEARLY, 1 + _BEHIND)):
-        rows = torch.from_numpy((aim == which) & (like != any_token))
-        noise.exponentials[owners[rows], torch.from_numpy(any_token)[rows]] = _AIMED * factor
+        noise.exponentials[owners[rows], torch.from_numpy(tokens)[rows]] = _AIMED * factor
 
 
 def _aim_uniforms(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
@@ -546,15 +528,7 @@ def _selected(call: RejectionCall, rows: Sequence[int]) -> RejectionCall:
         noise = seeds_of(call.setting, call.noise.seed, kept, batch.device)
     index = np.array(rows)
     lengths = np.array(batch.num_draft_tokens)
-    return replace(
-        call,
-        batch=batch,
-        noise=noise,
-        rows=call.rows.taken(index),
-        owner=np.repeat(np.arange(len(rows)), lengths),
-        place=call.place[tokens],
-        kinds=call.kinds[tokens],
-        logit_rows=call.logit_rows[tokens],
-        variants=call.variants[tokens],
-        is_odd=call.is_odd[index],
-    )
+    of_tokens = {name: getattr(call, name)[tokens] for name in ("place", "kinds", "logit_rows", "variants")}
+    owner = np.repeat(np.arange(len(rows)), lengths)
+    taken, is_odd = call.rows.taken(index), call.is_odd[index]
+    return replace(call, batch=batch, noise=noise, rows=taken, owner=owner, is_odd=is_odd, **of_tokens)

@@ -66,12 +66,7 @@ def test_acceptance_leads_before_recovery_and_recovery_before_nets() -> None:
         (["REJ107", "REJ112"], ["DIST101", "DIST102", "DIST203"], "REJ107"),
         (["REJ101"], ["DIST101", "DIST102", "DIST203"], "REJ101"),
     ],
-    ids=[
-        "one beside three distributions",
-        "one beside two",
-        "two properties",
-        "the shape of the answer",
-    ],
+    ids=["one beside three distributions", "one beside two", "two properties", "the shape of the answer"],
 )
 def test_lone_property_waits_unless_it_is_about_the_shape(
     properties: list[str], distributions: list[str], first: str
