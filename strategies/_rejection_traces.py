@@ -343,8 +343,7 @@ class _Player:
         if how == "some none":
             return np.where(self._of(7, request, 2) == 0, 0, own)
         if how == "long":
-            many = max(1, self.trace.most_rows * _LONG // most)
-            long = (number + np.arange(min(size, many))) % size
+            long = (number + np.arange(min(size, max(1, self.trace.most_rows * _LONG // most)))) % size
             own[long] = (number * 7 + 11 * np.arange(len(long))) % (most + 1)
         return own
 
