@@ -401,8 +401,10 @@ def _made(check: TraceCheck) -> TraceCheck:
     """Return the check with what this contract adds: what rests on it, and seeds of calls beside those of requests."""
     if check.code == "REJ701":
         return check
-    needs = (Capability.SEEDED_NOISE,) if check.is_single else check.needs
-    return replace(check, needs=needs, depends_on=("REJ501",))
+    made = replace(check, depends_on=("REJ501",))
+    if check.is_single:
+        return replace(made, needs=(Capability.SEEDED_NOISE,))
+    return replace(made, needs_one_of=((Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE),))
 
 
 TRACES = tuple(
