@@ -11,7 +11,6 @@ import torch
 
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._core.harness import Emission, emit
-from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
 from fairdraw._oracles.rejection import verify as oracle_verify
 from fairdraw.properties._rejection_settled import covered_requests
@@ -106,24 +105,6 @@ def explicit_noise(case: RejectionCase, device: str) -> ExplicitNoise:
     return noise
 
 
-def other_explicit_noise(case: RejectionCase, batch: SpecDecodeBatch) -> ExplicitNoise:
-    """Random numbers for the batch that have nothing to do with the case's own."""
-    rng = bulk_rng("other noise", case.seed)
-    exponentials = np.maximum(rng.exponential(size=(batch.batch_size, batch.vocab_size)), 1e-8)
-    return ExplicitNoise(
-        torch.tensor(rng.random(batch.num_tokens), dtype=torch.float64, device=batch.device),
-        torch.tensor(exponentials, dtype=torch.float32, device=batch.device),
-    )
-
-
-def other_noise(case: RejectionCase, batch: SpecDecodeBatch) -> Noise:
-    """Noise of the case's kind that has nothing to do with the case's own."""
-    if case.explicit:
-        return other_explicit_noise(case, batch)
-    own = {i: derive_seed("other request", case.seed, i) for i, r in enumerate(case.requests) if r.request_seed}
-    return SeededNoise(derive_seed("other call", case.seed), own)
-
-
 def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either contract
     """One of `choices`, by the case's seed."""
     return choices[int(bulk_rng("pick", case.seed).integers(len(choices)))]
@@ -171,22 +152,32 @@ def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
 
 
 def equals_the_oracle_on(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> None:
-    """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
+    """`equals_the_oracle` for a batch and noise that are already on the sampler's device."""
+    seen = emit(sampler, batch.clone(), fresh(noise)).tokens
+    expected, rows = disagreement(sampler, batch, noise, seen)
+    same_rows(expected[rows], seen[rows], "the oracle disagrees")
+
+
+def disagreement(
+    sampler: RejectionSampler,
+    batch: SpecDecodeBatch,
+    noise: Noise,
+    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+) -> tuple[NDArray[np.int32], list[int]]:
+    """Return the oracle's tokens, and the requests whose tokens are others, though the sampler specifies them.
 
     A race may divide or multiply by a reciprocal. A sampler that supports `upstream-stream` multiplies, as vLLM does,
     where torch's generators can tell the two apart.
     """
-    emission, expected = (emit(one, batch.clone(), fresh(noise)) for one in (sampler, ORACLE))
-    differing = (expected.tokens != emission.tokens).any(axis=1)
+    expected = emit(ORACLE, batch.clone(), fresh(noise)).tokens
+    differing = (expected != seen).any(axis=1)
     if not differing.any():
-        return
+        return expected, []
     free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
     if isinstance(noise, ExplicitNoise):
         free |= (noise.exponentials < _SMALLEST_NORMAL).any(-1).cpu().numpy()
-    other = emit(DIVIDING, batch, fresh(noise)).tokens
-    right = free & (other == emission.tokens).all(axis=1)
-    rows = [i for i in covered(sampler, batch, noise) if not right[i]]
-    same_rows(expected.tokens[rows], emission.tokens[rows], "the oracle disagrees")
+    right = free & (emit(DIVIDING, batch, fresh(noise)).tokens == seen).all(axis=1)
+    return expected, [i for i in covered(sampler, batch, noise) if differing[i] and not right[i]]
 
 
 def is_left_to(sampler: RejectionSampler, seen: Sequence[int], drafts: Sequence[int]) -> bool:

@@ -47,32 +47,22 @@ _DENSE = {
 }
 
 
-_WIDTHS = ("few",) * 78 + ("covering", "many")
-_SLOW_WIDTHS = ("few",) * 60 + ("covering",)
-"""One batch in forty is wide: dozens of checks see others, and checks of wide batches alone see them always. Every
-request of a wide batch costs an interpreter milliseconds, so that slow samplers are given fewer."""
+_WIDTHS = ("few",) * 40 + ("covering",)
+"""One batch in forty is wide: dozens of checks see others. Serving traces walk sizes and numbers of drafts."""
 
-
-UPSTREAM_WIDTHS = (*_SLOW_WIDTHS, "long")
-"""Beside the real vLLM, whose kernels are interpreted on a CPU; a thousand requests would take it seconds."""
-
-
-def widths_for(can: Capabilities) -> tuple[str, ...]:
-    """Few requests as a rule; all kinds of wide batches now and then."""
-    return (*(_SLOW_WIDTHS if can.slow else _WIDTHS), "long")
+UPSTREAM_WIDTHS = ("few",) * 60 + ("covering",)
+"""Beside the real vLLM, whose kernels are interpreted on a CPU. So do slow samplers have it."""
 
 
 _BOUNDS = {"max_requests", "max_drafts", "widths"}
-_KINDS = {"targets", "drafts", "tokens", "uniforms", "exponentials"}
 _LARGEST_WIDE = 31
 
 
-def _widths(can: Capabilities, narrow: dict[str, Any], *, has_own_kinds: bool) -> dict[str, Any]:  # Any: arguments
-    """Wide batches for checks that set no bounds to them; long drafts where the check does not say which drafts."""
+def _widths(can: Capabilities, narrow: dict[str, Any]) -> dict[str, Any]:  # Any: arguments
+    """Wide batches for checks that set no bounds to them."""
     if _BOUNDS & narrow.keys() or narrow.get("min_vocab_size", 1) > _LARGEST_WIDE:
         return {}
-    widths = widths_for(can)
-    return {"widths": widths[:-1] if has_own_kinds or _KINDS & narrow.keys() else widths}
+    return {"widths": UPSTREAM_WIDTHS if can.slow else _WIDTHS}
 
 
 def _either(
@@ -84,7 +74,7 @@ def _either(
     """One-hot or dense drafts, whichever the sampler takes and the check has not excluded."""
     fixed = narrow.get("dense")
     worlds = []
-    narrow = {**narrow, **_widths(can, narrow, has_own_kinds=bool(one_hot or dense))}
+    narrow = {**narrow, **_widths(can, narrow)}
     if Capability.ONE_HOT_DRAFTS in can and fixed is not True:
         worlds.append(rejection_cases(can, **{**_ONE_HOT, **one_hot, **narrow}))
     if Capability.DENSE_DRAFTS in can and fixed is not False:

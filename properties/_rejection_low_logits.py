@@ -10,7 +10,7 @@ import torch
 from fairdraw._core.checks import check
 from fairdraw._core.harness import emit
 from fairdraw.properties._rejection_asserts import answers, argmax_decoding, broken, decodes_argmax
-from fairdraw.properties._rejection_cases import accepting, ordinary
+from fairdraw.properties._rejection_cases import accepting
 from fairdraw.protocols import Capabilities, Capability, RejectionSampler, SpecDecodeBatch
 
 if TYPE_CHECKING:
@@ -54,46 +54,24 @@ def _then_an_impossible_draft(case: RejectionCase) -> RejectionCase:
     return case.replace(requests=(dataclasses.replace(request, drafts=(*request.drafts, impossible)),))
 
 
+def _with_a_greedy_twin(case: RejectionCase) -> RejectionCase:
+    return case.replace(requests=(*case.requests, dataclasses.replace(case.requests[0], greedy=True)))
+
+
 def _without_a_choice(can: Capabilities) -> st.SearchStrategy[RejectionCase]:
-    """A random request with a draft that is certain to the target, and then one that is impossible."""
+    """A random request with a draft that is certain to the target, and then one that is impossible; its greedy twin."""
     certain = accepting(can, **_SMALL_BATCH, max_drafts=1, greedy=False, targets=("one-hot", "last-only"))
-    return certain.map(_then_an_impossible_draft)
+    one = certain.map(_then_an_impossible_draft)
+    return one.map(_with_a_greedy_twin) if Capability.GREEDY in can else one
 
 
-@check("REJ209", lambda can: ordinary(can, greedy=True, min_drafts=1), needs=(Capability.GREEDY,), weight=0.4)
-def greedy_requests_take_the_argmax_however_low_it_is(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Only differences of logits count: rows whose largest logit is -3, -300 or -30000 are decoded like any other.
-
-    Log-probabilities are such rows. Suspect a maximum that starts at a finite number, or lanes beyond the vocabulary
-    that hold one: it wins where every logit is lower.
-    """
-    _take_low_argmaxes(sampler, case)
-
-
-@check(
-    "REJ210",
-    lambda can: ordinary(can, **_SMALL_BATCH, greedy=True, max_drafts=2),
-    needs=(Capability.GREEDY, Capability.LARGE_VOCAB),
-    weight=0.08,
-)
-def greedy_requests_take_the_argmax_of_a_large_vocabulary_however_low_it_is(
-    sampler: RejectionSampler, case: RejectionCase
-) -> None:
-    """In a vocabulary of 151936, too, rows whose largest logit is -3, -300 or -30000 are decoded like any other.
-
-    Kernels read such a row in tiles. Suspect the step that compares them: their number is padded to a power of two, and
-    a tile that is not there must lose to every logit.
-    """
-    _take_low_argmaxes(sampler, case)
-
-
-@check("REJ316", _without_a_choice, needs=(Capability.LARGE_VOCAB,), weight=0.08)
+@check("REJ210", _without_a_choice, needs=(Capability.LARGE_VOCAB,), weight=0.12)
 def the_only_possible_token_of_a_large_vocabulary_is_emitted_however_low_its_logit_is(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
     """If all but one of 151936 tokens are masked, that one is emitted, also if its logit is -3, -300 or -30000.
 
-    Suspect the sum over tiles: a tile that does not exist must add nothing. With usual logits its contribution is too
-    small to be found.
+    Kernels read such a row in tiles. Suspect the step that compares or adds them: their number is padded to a power of
+    two, and a tile that is not there must lose to every logit and add nothing to a sum.
     """
     _take_low_argmaxes(sampler, case)

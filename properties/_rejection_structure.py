@@ -291,15 +291,6 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
     _are_documented(sampler, case, "rows with NaN")
 
 
-@check("REJ117", lambda can: ordinary(can, min_drafts=1, targets=("empty",)), needs=(Capability.EMPTY_ROWS,))
-def rows_without_any_token_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A target row that is all -inf has no distribution: random requests reject and emit id 0, greedy ones decode id 0.
-
-    Such rows come from masks that exclude everything. softmax makes NaN of them.
-    """
-    _are_documented(sampler, case, "rows that are all -inf")
-
-
 @check(
     "REJ118",
     lambda can: ordinary(can, min_drafts=1, targets=tuple(INVALID_KINDS)),

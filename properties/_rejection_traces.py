@@ -6,15 +6,18 @@ of recovered tokens, bonus tokens, the layout of the output, decisions of given 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from fairdraw._core.harness import emit
+from fairdraw._core.harness import default_state, emit, generator_states, seeded
 from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.rejection import draw_noise
+from fairdraw.properties._rejection_asserts import disagreement
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import WrongRow, trace_checks
+from fairdraw.properties._traces import TraceCheck, WrongRow, trace_checks
 from fairdraw.protocols import (
     Capability,
     ExplicitNoise,
@@ -22,14 +25,15 @@ from fairdraw.protocols import (
     SeededNoise,
     SpecDecodeBatch,
 )
-from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for
+from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for, seeds_of
 from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Noise
+    from fairdraw._core.harness import Emission
+    from fairdraw.protocols import Capabilities, Noise
     from fairdraw.strategies._rejection_traces import RejectionCall
 
     Ints = NDArray[np.int64]
@@ -47,16 +51,19 @@ def steps_of_a_serving_trace_are_legal(sampler: RejectionSampler, trace: Rejecti
     earlier call left, for rows counted from another request's beginning, and for sizes at which the kernel changes.
     """
     for call in trace.played(sampler.device):
-        given = call.batch.clone()
-        seen = read(call, answered(emit, sampler, call).tokens)
+        given, can = call.batch.clone(), sampler.capabilities
+        emission = answered(emit, sampler, call)
+        seen = read(call, emission.tokens)
         _require_layout(call, seen)
-        any_largest = Capability.LOWEST_ID_TIES not in sampler.capabilities
+        any_largest = Capability.LOWEST_ID_TIES not in can
         _require_greedy(call, seen, any_largest=any_largest)
-        if Capability.TOKEN_VERIFICATION in sampler.capabilities:
+        if Capability.TOKEN_VERIFICATION in can:
             _require_verified(call, seen, any_largest=any_largest)
             _require_decisions(call, seen)
-            if isinstance(call.noise, ExplicitNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
-                _require_given_noise(call, call.noise, seen)
+            noise = call.noise if isinstance(call.noise, ExplicitNoise) else _require_states(call, emission, can)
+            if noise is not None and Capability.REFERENCE_RACE in can:
+                _require_given_noise(call, noise, seen)
+                _require_specified(sampler, call, noise, seen)
         _require_intact(call, given)
 
 
@@ -108,7 +115,7 @@ def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -
     logits = call.batch.target_logits.float().cpu().numpy()
     greedy = call.batch.is_greedy.cpu().numpy()
     emitted = seen.tokens[call.owner, call.place].astype(np.int64)
-    looked_at = seen.reached & greedy[call.owner]
+    looked_at = seen.reached & greedy[call.owner] & ~(seen.accepted & call.setting["rates"])
     rows = np.arange(len(emitted))
     best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
     known = np.clip(emitted, 0, logits.shape[1] - 1)
@@ -122,41 +129,41 @@ def _require_verified(call: RejectionCall, seen: Verified, *, any_largest: bool)
     """Require what samplers do that verify token by token: rows without distribution, and greedy drafts."""
     logits = call.batch.target_logits.float().cpu().numpy()
     greedy, largest = call.batch.is_greedy.cpu().numpy()[call.owner], logits.max(axis=1)
-    emitted = seen.tokens[call.owner, call.place]
-    no_row = seen.reached & ~np.isfinite(largest) & ~greedy
+    emitted, is_left = seen.tokens[call.owner, call.place], ~(seen.accepted & call.setting["rates"])
+    no_row = seen.reached & ~np.isfinite(largest) & ~greedy & is_left
     documented = "a row without distribution rejects its draft, and gives token 0"
     _wrong(call, _any_token(call, no_row & (emitted != 0)), seen, documented)
     is_open = (logits == largest[:, None]).sum(axis=1) > 1 if any_largest else np.zeros(len(largest), dtype=bool)
     missed = seen.reached & greedy & ~seen.accepted & (call.drafts == np.argmax(logits, axis=1)) & ~is_open
+    missed &= not call.setting["rates"]
     _wrong(call, _any_token(call, missed), seen, "it is greedy, and a draft with the largest logit was rejected")
 
 
 def _require_decisions(call: RejectionCall, seen: Verified) -> None:
     """Require that certain drafts are accepted, impossible ones are not, and recovered tokens have residual mass."""
-    random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
-    chance, own = call.acceptance(), random[call.owner]
-    impossible = own & seen.accepted & (chance <= 0)
+    ratios, own = call.ratios(), _decided(call)
+    impossible = own & seen.accepted & (ratios <= 0)
     _wrong(call, _any_token(call, impossible), seen, "a draft without target probability was accepted")
-    rejected = own & seen.reached & ~seen.accepted
-    certain = rejected & (chance >= 1 - 1e-7) & (_ratio(call) > 1 + _MARGIN)
+    certain = own & seen.reached & ~seen.accepted & (ratios > (1 - _MARGIN if call.setting["rates"] else 1 + _MARGIN))
     _wrong(call, _any_token(call, certain), seen, "a draft that is more probable than its drafter says was rejected")
-    tokens = np.flatnonzero(rejected)
+    tokens = np.flatnonzero(call.is_random[call.owner] & seen.reached & ~seen.accepted)
     if tokens.size:
         residuals = call.residuals(tokens)
         last = np.clip(seen.last[call.owner[tokens]], 0, residuals.shape[1] - 1)
         nothing = residuals[np.arange(len(tokens)), last] <= 0
         surely = nothing & call.has_residual(tokens) & (_shortfall(call, tokens, last) > _ROUNDING)
-        wrong = np.zeros(len(chance), dtype=bool)
+        wrong = np.zeros(len(ratios), dtype=bool)
         wrong[tokens[surely]] = True
         _wrong(call, _any_token(call, wrong), seen, "the recovered token has no residual probability")
 
 
-def _ratio(call: RejectionCall) -> NDArray[np.float64]:  # [num_tokens] float64
-    """Return target over draft probability of each draft; 0 for a placeholder."""
-    known = np.maximum(call.drafts, 0)
-    target = call.target_probs[call.kinds, known]
-    draft = np.ones_like(target) if call.draft_probs is None else call.draft_probs[call.kinds, known]
-    return np.where(call.drafts >= 0, target / np.maximum(draft, 1e-300), 0.0)
+def _decided(call: RejectionCall) -> Flags:  # [num_tokens] bool
+    """Return the drafts that a uniform decides on: all under rates, else those with distributions, if not denormal."""
+    if call.setting["rates"]:
+        return np.ones(len(call.owner), dtype=bool)
+    target, draft = call.of_drafts()
+    is_normal = ((target > _LEAST) | (target <= 0)) & ((draft > _LEAST) | (draft <= 0))
+    return np.asarray(call.is_random[call.owner] & is_normal)
 
 
 def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> NDArray[np.float64]:
@@ -168,24 +175,64 @@ def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> NDArray[np.floa
     return np.where(target <= 0, 1.0, draft / np.maximum(target, 1e-300) - 1)
 
 
+def _require_states(call: RejectionCall, emission: Emission, can: Capabilities) -> ExplicitNoise | None:
+    """Require what a call may consume; return what it drew, where the contract says in which order."""
+    noise = call.same_noise()
+    assert isinstance(noise, SeededNoise)
+    before = generator_states(noise, call.batch.device)
+    for request, state in emission.generator_states.items():
+        if call.batch.num_draft_tokens[request] == 0 and state != before[request]:
+            raise WrongRow("a request without drafts moved its generator", call.number, request)
+    if Capability.UPSTREAM_STREAM not in can:
+        return None
+    with seeded(noise, call.batch.device):
+        drawn = draw_noise(call.batch, noise)
+        ends = {**generator_states(noise, call.batch.device), -1: default_state(call.batch.device)}
+    for request, state in {**emission.generator_states, -1: emission.default_state}.items():
+        if state != ends[request]:
+            whose = "torch's default generator" if request < 0 else "a request's generator"
+            raise WrongRow(f"{whose} is not in the documented state", call.number, max(request, 0))
+    return drawn
+
+
 def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verified) -> None:
-    random = ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd
-    uniforms, chance = noise.uniforms.cpu().numpy(), _ratio(call)
-    own = random[call.owner] & seen.reached & ((chance > _LEAST) | (chance <= 0))
-    wrongly = own & seen.accepted & (chance * (1 + _MARGIN) < uniforms)
+    uniforms, ratios = noise.uniforms.cpu().numpy(), call.ratios()
+    own = _decided(call) & seen.reached & ((ratios > _LEAST) | (ratios <= 0))
+    wrongly = own & seen.accepted & (ratios * (1 + _MARGIN) < uniforms)
     _wrong(call, _any_token(call, wrongly), seen, "a draft was accepted beyond its uniform")
-    missed = own & ~seen.accepted & (chance > uniforms * (1 + _MARGIN)) & (chance > 0)
+    missed = own & ~seen.accepted & (ratios > uniforms * (1 + _MARGIN)) & (ratios > 0)
     _wrong(call, _any_token(call, missed), seen, "a draft was rejected below its uniform")
-    tokens = np.flatnonzero(own & ~seen.accepted)
+    exponentials = noise.exponentials.cpu().numpy().astype(np.float64)
+    is_raced = call.is_random & (exponentials >= np.finfo(np.float32).tiny).all(axis=1)
+    tokens = np.flatnonzero(is_raced[call.owner] & seen.reached & ~seen.accepted)
     if tokens.size:
         residuals = call.residuals(tokens)
         with np.errstate(over="ignore"):
-            scores = residuals / noise.exponentials.cpu().numpy().astype(np.float64)[call.owner[tokens]]
+            scores = residuals / exponentials[call.owner[tokens]]
         last = np.clip(seen.last[call.owner[tokens]], 0, residuals.shape[1] - 1)
         loses = scores[np.arange(len(tokens)), last] * (1 + _MARGIN) + _ROUNDED < scores.max(axis=1)
-        wrong = np.zeros(len(chance), dtype=bool)
+        wrong = np.zeros(len(ratios), dtype=bool)
         wrong[tokens[loses & call.has_residual(tokens)]] = True
         _wrong(call, _any_token(call, wrong), seen, "the recovered token does not win its race")
+
+
+_COMPARED = 32
+"""Requests of a call that are compared with the specification, bit for bit as far as the sampler's word goes."""
+
+
+def _require_specified(sampler: RejectionSampler, call: RejectionCall, noise: ExplicitNoise, seen: Verified) -> None:
+    rejected = np.flatnonzero(call.is_random[call.owner] & seen.reached & ~seen.accepted)
+    is_whole = np.ones(call.batch.batch_size, dtype=bool)
+    is_whole[call.owner[rejected]] = call.has_residual(rejected)  # what is recovered from nothing is REJ113's
+    rows = np.flatnonzero(is_whole)
+    rows = bulk_rng("specified", call.number).permutation(rows)[:_COMPARED]
+    if not rows.size:
+        return
+    part, own = call.batch.select(rows.tolist()), noise.select(call.batch, rows.tolist())
+    _, differing = disagreement(sampler, part, own, seen.tokens[rows])
+    wrong = np.zeros(call.batch.batch_size, dtype=bool)
+    wrong[rows[differing]] = True
+    _wrong(call, wrong, seen, "the specification emits other tokens from this noise")
 
 
 _LEAST = 2.0**-100
@@ -213,23 +260,35 @@ _TILT = 1e-4
 def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: RejectionTrace) -> None:
     """A request with a seed, or with given noise, emits the same tokens when the same is asked again.
 
-    It is asked in another order, among others, in float32 and in memory of its own, and one request of each call alone.
-    Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call.
+    It is asked in another order, among others, in float32 and in memory that is used again, and one request of each
+    call alone; from seeds the whole call is repeated as well. Whatever the first batch did to it shows: its size, its
+    neighbours, strides, an earlier call.
     """
     rng = bulk_rng("again", trace.seed)
     for call in trace.played(sampler.device):
+        seen = answered(emit, sampler, call).tokens
         own = np.zeros(call.batch.batch_size, dtype=bool)
         own[slice(None) if isinstance(call.noise, ExplicitNoise) else list(call.noise.request_seeds)] = True
-        own &= ~call.batch.is_greedy.cpu().numpy() & ~call.is_odd & (np.array(call.batch.num_draft_tokens) > 0)
+        own &= call.is_random & (np.array(call.batch.num_draft_tokens) > 0)
         if own.any():
-            seen = answered(emit, sampler, call).tokens
             order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
-            for rows in (order, order[:1]):
-                _require_same(sampler, call, seen, rows)
+            memory: dict[str, torch.Tensor] = {}
+            for rows in (order, order[::-1], order[:1]):
+                _require_same(sampler, call, seen, rows, memory)
+        if isinstance(call.noise, SeededNoise):
+            again = answered(emit, sampler, replace(call, noise=call.same_noise())).tokens
+            _wrong(call, (seen != again).any(axis=1), read(call, seen), "the same call again emits other tokens")
 
 
-def _require_same(sampler: RejectionSampler, call: RejectionCall, seen: NDArray[np.int32], rows: Ints) -> None:
-    again = emit(sampler, *_asked_again(call, rows)).tokens
+def _require_same(
+    sampler: RejectionSampler,
+    call: RejectionCall,
+    seen: NDArray[np.int32],
+    rows: Ints,
+    memory: dict[str, torch.Tensor],
+) -> None:
+    batch, noise = _asked_again(call, rows)
+    again = emit(sampler, _in_memory(batch, memory), noise).tokens
     for place, row in enumerate(rows.tolist()):
         width = call.batch.num_draft_tokens[row] + 1
         first, other = seen[row, :width], again[place, :width]
@@ -241,14 +300,23 @@ def _require_same(sampler: RejectionSampler, call: RejectionCall, seen: NDArray[
             _wrong(call, differs, read(call, seen), what)
 
 
+def _in_memory(batch: SpecDecodeBatch, memory: dict[str, torch.Tensor]) -> SpecDecodeBatch:
+    """Return the batch in tensors of an earlier one, where they fit: a server fills its buffers again."""
+    for name, tensor in batch.tensors().items():
+        kept = memory.get(name)
+        memory[name] = tensor if kept is None or kept.shape != tensor.shape else kept.copy_(tensor)
+    return batch.replace(**{name: memory[name] for name in batch.tensors()})
+
+
 def _asked_again(call: RejectionCall, rows: Ints) -> tuple[SpecDecodeBatch, Noise]:
     batch = call.batch.select(rows.tolist())
     logits, longest = batch.target_logits.float().contiguous(), max(batch.num_draft_tokens)
-    batch = batch.replace(target_logits=logits, max_spec_len=longest)
+    rates = None if batch.synthetic_rates is None else batch.synthetic_rates[:longest].clone()
+    batch = batch.replace(target_logits=logits, max_spec_len=longest, synthetic_rates=rates)
     if isinstance(call.noise, ExplicitNoise):
         return batch, call.noise.select(call.batch, rows.tolist())
     seeds = {new: call.noise.request_seeds[old] for new, old in enumerate(rows.tolist())}
-    return batch, SeededNoise(derive_seed("again", call.noise.seed), seeds)
+    return batch, seeds_of(call.setting, derive_seed("again", call.noise.seed), seeds, batch.device)
 
 
 def _is_near_tie(
@@ -258,17 +326,24 @@ def _is_near_tie(
     first: NDArray[np.int32],
     again: NDArray[np.int32],
 ) -> bool:
-    """Whether the answers differ by a decision that was open up to rounding: it falls the other way if it is tilted."""
+    """Whether the answers differ by a decision that was open up to rounding: tilted, it falls one way and the other."""
     place = int(np.flatnonzero(first != again)[0])
     if place >= call.batch.num_draft_tokens[row]:
         return False
+    return all(
+        _tilted(sampler, call, row, place, more=int(one[place]), less=int(other[place])) == one[place]
+        for one, other in ((first, again), (again, first))
+    )
+
+
+def _tilted(sampler: RejectionSampler, call: RejectionCall, row: int, place: int, *, more: int, less: int) -> int:
+    """Return what a request emits at `place`, asked alone, if one token is a little more likely and another less."""
     batch, noise = _asked_again(call, np.array([row]))
-    tilted = batch.target_logits.clone()
-    for token, by in ((again[place], -_TILT), (first[place], _TILT)):
+    logits = batch.target_logits.clone()
+    for token, by in ((less, -_TILT), (more, _TILT)):
         if token >= 0:
-            tilted[place, int(token)] += by
-    seen = emit(sampler, batch.replace(target_logits=tilted), noise).tokens
-    return bool(seen[0, place] == first[place])
+            logits[place, token] += by
+    return int(emit(sampler, batch.replace(target_logits=logits), noise).tokens[0, place])
 
 
 # -- seeds ------------------------------------------------------------------------------------------------------------
@@ -279,10 +354,18 @@ _FLAT_SIZE, _SLOW_SIZE, _BLOCKS = 8191, 1025, 4
 def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, trace: RejectionTrace) -> None:
     """Seeds that one bit, a sign, a shift, a sum or swapped halves tell apart recover different tokens, and repeat.
 
-    Each has a draft that cannot be accepted, in four flat rows over a quarter of 8191 tokens, in consecutive calls.
-    Seeds differ in their lower 32 bits, because torch's generator on a CPU takes no more.
+    Each has a draft that cannot be accepted, in four flat rows over a quarter of 8191 tokens, in consecutive calls; the
+    seed of a call has six such requests in one call. Seeds differ in their lower 32 bits, because torch's generator on
+    a CPU takes no more.
     """
     size = _SLOW_SIZE if sampler.capabilities.slow else _FLAT_SIZE
+
+    def of_calls(seeds: list[int], _: int) -> Ints:  # [num_seeds, 6] int64
+        return np.stack([_recovered(sampler, [0] * 6, SeededNoise(seed), size, 0) for seed in seeds])
+
+    families_are_apart(of_calls, sampler.capabilities, trace.seed, of_calls=True)
+    if Capability.REQUEST_SEEDS not in sampler.capabilities:
+        return
 
     def signatures(seeds: list[int], _: int) -> Ints:  # [num_seeds, 4] int64
         # In another order seeds are asked under another seed of the call, which must not enter.
@@ -293,7 +376,7 @@ def seeds_of_a_family_recover_tokens_of_their_own(sampler: RejectionSampler, tra
 
 
 def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, size: int, block: int) -> Ints:
-    """Return the token that each seed recovers when one quarter of the ids is possible, and draft 0 is not."""
+    """Return the token that each request recovers when one quarter of the ids is possible, and draft 0 is not."""
     rows, device = len(seeds), sampler.device
     logits = torch.full((rows, size), -torch.inf, device=device)
     logits[:, 1 + block * (size // _BLOCKS) : 1 + (block + 1) * (size // _BLOCKS)] = 0
@@ -314,11 +397,24 @@ def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, 
     return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
 
 
-TRACES = trace_checks(
-    "rejection",
-    "REJ70",
-    rejection_trace_for,
-    legal=steps_of_a_serving_trace_are_legal,
-    repeat=requests_of_serving_steps_repeat,
-    apart=seeds_of_a_family_recover_tokens_of_their_own,
+def _made(check: TraceCheck) -> TraceCheck:
+    """Return the check with what this contract adds: what rests on it, and seeds of calls beside those of requests."""
+    if check.code == "REJ701":
+        return check
+    made = replace(check, depends_on=("REJ501",))
+    if check.is_single:
+        return replace(made, needs=(Capability.SEEDED_NOISE,))
+    return replace(made, needs_one_of=((Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE),))
+
+
+TRACES = tuple(
+    _made(check)
+    for check in trace_checks(
+        "rejection",
+        "REJ70",
+        rejection_trace_for,
+        legal=steps_of_a_serving_trace_are_legal,
+        repeat=requests_of_serving_steps_repeat,
+        apart=seeds_of_a_family_recover_tokens_of_their_own,
+    )
 )

@@ -1,4 +1,4 @@
-"""64x: batches of any size, rejections at any place, and offsets and ids beyond what a small integer holds.
+"""63x and 64x: strides, batches of any size, rejections at any place, and ids beyond what a small integer holds.
 
 What these cases must emit follows from their making, or from another run; no oracle takes part. So they are run on
 samplers of every design, and cost little where batches are large.
@@ -18,21 +18,22 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
+    covered,
     emit_case,
     explicit_noise,
     is_left_to,
-    same_tokens,
+    same_rows,
     works_or_refuses,
 )
 from fairdraw.properties._rejection_cases import ordinary
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
-from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-from fairdraw.strategies._cases import far_apart, require_far_memory
+from fairdraw.strategies import LAYOUTS, DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies._cases import far_apart, laid_out, strided_like
 from fairdraw.strategies._wide import CERTAIN
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from fairdraw.properties._rejection_cases import Cases
 
@@ -41,9 +42,6 @@ _LARGE = (Capability.LARGE_VOCAB,)
 
 IMPOSSIBLE = DraftRecipe(target="one-hot", draft="elsewhere", token="drawn", uniform="half")
 """Rejected by every request, whatever the noise; one token can be recovered."""
-
-
-# -- any number of requests -----------------------------------------------------------------------------------------
 
 
 # -- any place of the first rejection, and any number of rows ----------------------------------------------------------
@@ -164,34 +162,42 @@ def full_batches_lose_no_bonus_token(sampler: RejectionSampler, case: RejectionC
     _end_where_they_must(sampler, case)
 
 
-# -- far apart in memory --------------------------------------------------------------------------------------------
+# -- strides --------------------------------------------------------------------------------------------------------
 
 
-def _far_draft_probs(can: Capabilities) -> Cases:
-    require_far_memory()
-    return ordinary(
-        can, explicit=True, dense=True, greedy=False, min_requests=2, min_drafts=1, max_drafts=4, min_vocab_size=2
-    )
+def _strided(batch: SpecDecodeBatch) -> Iterator[tuple[str, SpecDecodeBatch]]:
+    """Yield the batch with strides of every tensor, and of draft distributions alone; the last lie far apart."""
+    for layout in LAYOUTS[1:3]:
+        yield f"{layout} target_logits and other tensors", laid_out(batch, layout)
+    if batch.draft_probs is not None:
+        yield "transposed draft_probs", batch.replace(draft_probs=strided_like(batch.draft_probs, "transposed"))
+        yield "draft_probs beyond offsets of 32 bits", batch.replace(draft_probs=far_apart(batch.draft_probs))
+
+
+def _random_rows(can: Capabilities) -> Cases:
+    """Rows in which every number counts: drafts have distributions, and some are rejected."""
+    dense = {"dense": True} if Capability.DENSE_DRAFTS in can else {}
+    return ordinary(can, **dense, explicit=True, greedy=False, min_requests=3, min_drafts=1, min_vocab_size=4)
 
 
 @check(
-    "REJ644",
-    _far_draft_probs,
-    needs=(*_EXPLICIT, Capability.STRIDED_INPUTS, Capability.DENSE_DRAFTS),
-    weight=0.2,
+    "REJ631",
+    _random_rows,
+    needs=(*_EXPLICIT, Capability.STRIDED_INPUTS),
 )
-def draft_probs_beyond_offsets_of_32_bits_work_or_are_refused_by_name(
-    sampler: RejectionSampler, case: RejectionCase
-) -> None:
-    """Rows of `draft_probs` beyond 2**31 elements give a contiguous copy's tokens, or an error that names the argument.
+def strided_tensors_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Transposed and sliced tensors give a contiguous copy's tokens, or an error that names one.
 
-    A row number times a stride, both of 32 bits, wraps round and reads other memory.
+    Drafters stack their distributions step by step, so a transposed view is what an engine really passes. A kernel that
+    multiplies the row number by the vocabulary size reads other tokens' numbers; a row number times a stride, both of
+    32 bits, wraps round and reads other memory. Serving traces put the logits far apart.
     """
     batch, noise, expected = emit_case(sampler, case)
-    assert batch.draft_probs is not None
-    seen = works_or_refuses(sampler, batch.replace(draft_probs=far_apart(batch.draft_probs)), noise, "draft_probs")
-    if seen is not None:
-        same_tokens(expected, seen, "draft_probs in rows that lie far apart")
+    rows = covered(sampler, batch, noise)
+    for what, strided in _strided(batch):
+        seen = works_or_refuses(sampler, strided, noise, "draft_probs" if "draft_probs" in what else "target_logits")
+        if seen is not None:
+            same_rows(expected.tokens[rows], seen.tokens[rows], what)
 
 
 # -- ids ------------------------------------------------------------------------------------------------------------

@@ -120,13 +120,11 @@ class Configuration:
     Args:
         requests: Request `i` of a batch has the distributions `requests[i % len(requests)]`.
         targets: Codes of the statistics that it is made for; others would cost false-fail rate and find nothing new.
-        logits_dtype: Of the logits as the sampler gets them. `target_logits` are exact in it.
     """
 
     name: str
     requests: tuple[RequestDistributions, ...]
     targets: tuple[str, ...]
-    logits_dtype: str = "float32"
 
     @property
     def max_spec_len(self) -> int:
@@ -202,9 +200,7 @@ def _template(configuration: Configuration, batch_size: int, device: str) -> Spe
         cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
         max_spec_len=configuration.max_spec_len,
         draft_probs=None if requests[0].one_hot else torch.from_numpy(np.tile(draft_probs, (num_cycles, 1))),
-        target_logits=torch.from_numpy(np.tile(target_logits, (num_cycles, 1))).to(
-            getattr(torch, configuration.logits_dtype)
-        ),
+        target_logits=torch.from_numpy(np.tile(target_logits, (num_cycles, 1))),
         bonus_token_ids=torch.zeros((batch_size, 1), dtype=torch.int32),
         temperature=torch.tensor([request.temperature for request in requests] * num_cycles),
         synthetic_rates=None if requests[0].rates is None else torch.tensor(requests[0].rates),
@@ -222,14 +218,14 @@ _PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0
 _ONE_DISTRIBUTION = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
 
 DISAGREEING = Configuration(
-    "disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "SD")
+    "disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S7", "S8")
 )
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
 
 ONE_HOT = Configuration(
     "one-hot",
     (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),),
-    ("S1", "S2", "S3", "S4", "S5", "S8", "SD"),
+    ("S1", "S2", "S3", "S4", "SD"),
 )
 """0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
 
@@ -261,13 +257,11 @@ def mixed(
     greedy: bool = False,
     ragged: bool = False,
     placeholders: bool = False,
-    logits_dtype: str = "float32",
 ) -> Configuration:
     """Requests as they stand side by side in a server, seven in a cycle: no power of two divides their places.
 
     With and without a seed of their own, greedy and random, of 0 to 2 drafts and of other temperatures (informative:
-    they are applied already), a drafter that is certain, and a request with a placeholder draft. With logits of half
-    precision, the first three of them.
+    they are applied already), a drafter that is certain, and a request with a placeholder draft.
     """
 
     def made(
@@ -279,12 +273,11 @@ def mixed(
         size = 2 if not ragged else len(draft)
         drafts = np.array((*draft, *_DRAFT[len(draft) :]), dtype=np.float64)[:size].reshape(size, 6)
         found = request_distributions((*target[:size], target[-1]), drafts, one_hot=not dense, roll=fields.pop("roll"))
-        rounded = found.target_logits if logits_dtype == "float32" else _rounded(found.target_logits, logits_dtype)
         is_greedy = fields.get("temperature") == GREEDY_TEMPERATURE
         kept = {**fields, "has_seed": seeds and fields.get("has_seed", False)}
         if is_greedy and not greedy:
             kept["temperature"] = 1.0
-        return replace(found, target_logits=rounded, words=words, **kept)
+        return replace(found, words=words, **kept)
 
     requests = (
         made("between others", _TARGET, _DRAFT, roll=0, temperature=0.7),
@@ -295,17 +288,7 @@ def mixed(
         made("certain drafter", _PEAKED_TARGET, _SURE_DRAFTS, roll=4, placeholders=(0,) if placeholders else ()),
         made("seeded, greedy", _UNTIED, _DRAFT[:1], roll=5, has_seed=True, temperature=GREEDY_TEMPERATURE),
     )
-    name = f"mixed, {'dense' if dense else 'one-hot'}"
-    if logits_dtype != "float32":
-        return Configuration(f"{name}, {logits_dtype}", requests[:3], ("S1",), logits_dtype)
-    return Configuration(name, requests, ("S1", "S2"))
-
-
-def _rounded(logits: NDArray[np.floating], dtype: str) -> NDArray[np.float32]:  # [num_rows, vocab_size]
-    """Logits as a model of this type gives them, in float32."""
-    import torch
-
-    return np.asarray(torch.from_numpy(logits).to(getattr(torch, dtype)).float().numpy())
+    return Configuration(f"mixed, {'dense' if dense else 'one-hot'}", requests, ("S1", "S2"))
 
 
 SYNTHETIC = Configuration(

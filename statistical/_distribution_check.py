@@ -206,7 +206,7 @@ def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Pro
     strata = [check.num_strata(sampler, profile) for check in stratified]
     exactly = f"stratified noise sees every probability off by {1 / max(*strata, 1):.2g}" if any(strata) else ""
     if exactly and all(isinstance(check, InjectedCheck) for check in stratified):
-        exactly += ", if it can be injected into torch's draws (a probe decides: DIST621 to DIST624)"
+        exactly += ", if it can be injected into torch's draws (a probe decides: DIST621, DIST622)"
     traced = [words for check in open_checks if isinstance(check, DrawnQuestion) and (words := check.resolution(seed))]
     exactly = "; ".join([*traced, *([exactly] if exactly else [])])
     if not drawing:

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 _MIN_EVENT_PROB = 0.05
 """An event rarer than this is no target; another configuration is made for it."""
 
-_STRIDES = (1, 8, 32, 256)
-"""Distances of row pairs; those that do not tile the rows of a call are left out."""
-
 _INVALID_TOKEN_ID = -3
 
 
@@ -79,7 +76,6 @@ class Experiment:
             return [rejection.output_row()]
         if request.temperature == GREEDY_TEMPERATURE:
             return [rejection.output_row(), rejection.completed_row(request.num_draft)]
-        rows_per_call = self.batch_size // len(self.configuration.requests)
         by_position = (rejection.recovered_by_draft, rejection.accepted_draft, rejection.emitted_by_draft)
         return [
             rejection.output_row(),
@@ -87,7 +83,6 @@ class Experiment:
             rejection.accepted_count(),
             rejection.bonus_by_draft(),
             rejection.call_pairs(),
-            *(rejection.row_pairs(stride) for stride in _STRIDES if rows_per_call % (2 * stride) == 0),
             *(make(position) for make in by_position for position in range(request.num_draft)),
         ]
 

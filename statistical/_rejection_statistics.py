@@ -219,21 +219,6 @@ def emitted_by_draft(position: int) -> Statistic:
     return Statistic("S8", f"draft x emitted token at position {position}", digits, ("draft", "emitted"))
 
 
-def row_pairs(stride: int) -> Statistic:
-    """S6: first tokens of two rows of one call, `stride` apart; no row is in two pairs.
-
-    Null: independent. The first token follows the target (losslessness), so this holds for every verifier.
-    Catches: rows that share noise: all of them, neighbours, lanes of a warp (8, 32), rows of different blocks.
-    Blind to: sharing between calls, or between rows at other distances.
-    """
-
-    def pairs(first: Tensor) -> Tensor:
-        tiles = first.reshape(len(first), -1, 2, stride)
-        return tiles.movedim(2, 0).flatten(1)
-
-    return _pairs("S6", f"first tokens of rows {stride} apart", pairs, ("one row", "the other"))
-
-
 def call_pairs() -> Statistic:
     """S7: first tokens of the same row in two consecutive calls; no call is in two pairs.
 

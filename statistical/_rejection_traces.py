@@ -50,7 +50,7 @@ def _drawn(
     call: RejectionCall, seen: Verified, past: Past, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Event]]:
     """Return features and projections of all drafts that were verified, and then of all recovered tokens."""
-    random = (~call.batch.is_greedy.cpu().numpy() & ~call.is_odd)[call.owner]
+    random = call.is_random[call.owner]
     chance, size = call.acceptance(), call.batch.batch_size
     verified = random & seen.reached & (call.drafts >= 0)
     spread = rng.random(len(chance))

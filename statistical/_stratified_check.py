@@ -24,7 +24,7 @@ from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guard
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw.protocols import Capability
-from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, Configuration
+from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT
 from fairdraw.statistical._distributions import ROUNDING
 from fairdraw.statistical._injection import Injected, probe
 from fairdraw.statistical._stratified import StratifiedDraws
@@ -32,6 +32,7 @@ from fairdraw.statistical._stratified import StratifiedDraws
 if TYPE_CHECKING:
     from fairdraw._core.checks import DistributionCase
     from fairdraw.protocols import RejectionSampler
+    from fairdraw.statistical._configurations import RequestDistributions
 
 _FEWEST, _MOST = 8, 1024
 """Strata: fewer show nothing, and more would show the rounding of float32."""
@@ -98,9 +99,8 @@ def race_shares(draws: StratifiedDraws) -> Iterator[Share]:
 
 @dataclass(frozen=True)
 class StratifiedCheck(DrawnQuestion):
-    """A check of the probabilities of one request, with stratified noise."""
+    """A check of the probabilities of one request, with stratified noise: of dense drafts, and of one-hot ones."""
 
-    configuration: Configuration
     shares: Shares
 
     def num_strata(self, sampler: RejectionSampler, profile: Profile) -> int:
@@ -144,9 +144,17 @@ class StratifiedCheck(DrawnQuestion):
             raise Inconclusive(f"the profile's draws fill fewer than {_FEWEST} strata per share")
         if out_of_time():
             raise before_it_began()
-        guarded_sampler = guarded(sampler, out_of_time)
+        guarded_sampler, case = guarded(sampler, out_of_time), self.case(sampler, chosen)
+        kinds = ((DISAGREEING, Capability.DENSE_DRAFTS), (ONE_HOT, Capability.ONE_HOT_DRAFTS))
+        given = [one.requests[0] for one, need in kinds if need in sampler.capabilities]
+        return sum(self._measured(guarded_sampler, request, num_strata, case) for request in given)
+
+    def _measured(
+        self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int, case: DistributionCase
+    ) -> int:
+        """Measure the shares of one request, and return the number of draws."""
         try:
-            draws = self._draws(guarded_sampler, num_strata)
+            draws = self._draws(sampler, request, num_strata)
         except BudgetEnded:
             raise before_it_began() from None
         found: list[Share] = []
@@ -157,14 +165,14 @@ class StratifiedCheck(DrawnQuestion):
         except BudgetEnded:
             cut = cut_short(f"{len(found)} shares were measured", draws.num_draws)
         if found:
-            _raise_unless_exact(found, draws, self.case(sampler, chosen))
+            _raise_unless_exact(found, draws, case)
         if cut is not None:
             raise cut
         return draws.num_draws
 
-    def _draws(self, sampler: RejectionSampler, num_strata: int) -> StratifiedDraws:
+    def _draws(self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int) -> StratifiedDraws:
         """What the sampler is called with."""
-        return StratifiedDraws(sampler, self.configuration.requests[0], num_strata)
+        return StratifiedDraws(sampler, request, num_strata)
 
     def __call__(self, sampler: RejectionSampler) -> None:
         """Run with the `ci` profile (for `parametrize_with_checks`)."""
@@ -184,8 +192,8 @@ class InjectedCheck(StratifiedCheck):
             return "it is slow and takes explicit noise, by which it is judged"
         return super().why_not(sampler, reference)
 
-    def _draws(self, sampler: RejectionSampler, num_strata: int) -> StratifiedDraws:
-        draws = super()._draws(Injected(sampler), num_strata)
+    def _draws(self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int) -> StratifiedDraws:
+        draws = super()._draws(Injected(sampler), request, num_strata)
         for num_rows in sorted({_NUM_BEST, num_strata}):  # the batches of its shares; it may draw otherwise for others
             probe(draws, num_rows, races=self.shares is race_shares)
         return draws
@@ -212,80 +220,51 @@ def _raise_unless_exact(shares: list[Share], draws: StratifiedDraws, case: Distr
     raise error
 
 
-_NEEDS = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
+_DRAFTS = ((Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),)
 
 
-def _check(
-    code: str, title: str, configuration: Configuration, drafts: Capability, shares: Shares, meaning: str, stage: Stage
-) -> StratifiedCheck:
+def _check(code: str, title: str, shares: Shares, meaning: str, stage: Stage) -> StratifiedCheck:
     """A check of the rejection contract with stratified noise."""
-    # Acceptance needs less than the race: a draft is accepted for all uniforms below some number (REJ321, REJ322).
-    needs = (drafts, *_NEEDS, *[Capability.REFERENCE_RACE] * (shares is race_shares))
-    return StratifiedCheck(
-        code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, configuration, shares, stage=stage
-    )
+    # Acceptance needs less than the race: a draft is accepted for all uniforms below some number.
+    race = [Capability.REFERENCE_RACE] * (shares is race_shares)
+    needs = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION, *race)
+    about = (code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, shares)
+    return StratifiedCheck(*about, stage=stage, needs_one_of=_DRAFTS)
 
 
 def _injected(code: str, judged: StratifiedCheck) -> InjectedCheck:
     """A check of the same shares with injected noise. The probe finds out whether exponentials decide races."""
     title = f"{judged.title}, handed to torch's draws"
     meaning = f"{judged.meaning}\n\nThe sampler drew with torch, and the numbers were handed in there."
-    needs = (judged.needs[0], Capability.TOKEN_VERIFICATION)
-    about = (code, title, meaning, judged.contract, judged.suite, needs, judged.configuration, judged.shares)
-    return InjectedCheck(*about, stage=judged.stage)
+    needs = (Capability.TOKEN_VERIFICATION,)
+    about = (code, title, meaning, judged.contract, judged.suite, needs, judged.shares)
+    return InjectedCheck(*about, stage=judged.stage, needs_one_of=_DRAFTS)
 
 
 EXPLICIT_CHECKS = (
     _check(
         "DIST601",
         "stratified uniforms are accepted in their exact share",
-        DISAGREEING,
-        Capability.DENSE_DRAFTS,
         acceptance_shares,
         """With evenly spaced uniforms, each draft token is accepted in a share `min(1, target / draft)` of them.
 
-        Look at the ratio: a factor, rounded probabilities, a temperature that is off by some percent.
+        Look at the ratio: a factor, rounded probabilities, a temperature that is off by some percent. A one-hot draft
+        has draft probability 1.
         """,
         stage=Stage.ACCEPTANCE,
     ),
     _check(
         "DIST602",
         "stratified races are won in their exact share",
-        DISAGREEING,
-        Capability.DENSE_DRAFTS,
         race_shares,
         """With evenly spaced exponentials, each token wins against the favourite as often as the residual says.
 
-        Look at the residual: not `max(target - draft, 0)`, or exponentials that are changed before the race.
-        """,
-        stage=Stage.RECOVERY,
-    ),
-    _check(
-        "DIST611",
-        "stratified uniforms accept one-hot drafts in their exact share",
-        ONE_HOT,
-        Capability.ONE_HOT_DRAFTS,
-        acceptance_shares,
-        """With evenly spaced uniforms, a one-hot draft token is accepted in a share `target` of them.
-
-        Look at the target distribution: temperature, filters, or the draft probability, which is 1.
-        """,
-        stage=Stage.ACCEPTANCE,
-    ),
-    _check(
-        "DIST612",
-        "stratified races after one-hot drafts are won in their exact share",
-        ONE_HOT,
-        Capability.ONE_HOT_DRAFTS,
-        race_shares,
-        """With evenly spaced exponentials, each token but the draft wins against the favourite as the target says.
-
-        Look at the residual: the target without the rejected draft, and nothing else changed.
+        Look at the residual: not `max(target - draft, 0)`, or exponentials that are changed before the race. After a
+        one-hot draft it is the target without that draft, and nothing else changed.
         """,
         stage=Stage.RECOVERY,
     ),
 )
-"""The first two on dense drafts, the others on one-hot ones."""
 
 STRATIFIED_CHECKS: tuple[StratifiedCheck, ...] = (
     *EXPLICIT_CHECKS,

@@ -16,7 +16,6 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
 from fairdraw.protocols import Capability, FilterPolicy, filter_policy
 from fairdraw.statistical._experiment import Experiment
-from fairdraw.statistical._pit import PitCells
 from fairdraw.statistical._production import (
     EQUAL_DRAFTS,
     LONG_DRAFTS,
@@ -242,8 +241,8 @@ def production(share: float, slow_share: float) -> Workload:
     return Workload("production", "production vocabulary", share, slow_share, prepare, adapts_to)
 
 
-_FEWEST_LONG, _FEWEST_LARGE = 50_000, 400
-"""Positions: fewer reach too few ends of long drafts, or show nothing."""
+_FEWEST_LONG = 50_000
+"""Positions: fewer reach too few ends of long drafts."""
 
 
 def long_drafts(share: float) -> Workload:
@@ -256,24 +255,6 @@ def long_drafts(share: float) -> Workload:
         return _production_plan(experiment, num_draws)
 
     return Workload("long drafts", "long drafts", share, share, prepare, frozenset({_DENSE}))
-
-
-@lru_cache(maxsize=1)
-def _large_pool(one_hot: bool) -> DistributionPool:
-    """Two distributions over the largest vocabulary that is documented."""
-    return DistributionPool.build(151936, 2, seed=1, one_hot=one_hot)
-
-
-def largest_vocabulary(share: float) -> Workload:
-    """S9 at 151936 tokens, where ids above 2**16 and 2**17 occur. Skipped for slow samplers."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        cycle = (1, 0, 2, 1) if _RAGGED in setting.supported else (1, 1, 1, 1)
-        pool = _large_pool(_DENSE not in setting.supported)
-        experiment = ProductionExperiment(pool, 4, setting.device, cycle, PitCells(8, 3))
-        return _production_plan(experiment, max(_FEWEST_LARGE, setting.num_draws))
-
-    return Workload("largest vocabulary", "151936 tokens", share, share, prepare, frozenset({_DENSE, _RAGGED}))
 
 
 def _production_plan(experiment: ProductionExperiment, num_draws: int) -> SamplingPlan:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
-from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED, SYNTHETIC, mixed
+from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, SYNTHETIC, mixed
 from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_checks import PAIR_CHECKS
@@ -17,7 +17,6 @@ from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, Stratified
 from fairdraw.statistical._trimming import TRIM_CHECKS
 from fairdraw.statistical._workloads import (
     Workload,
-    largest_vocabulary,
     long_drafts,
     mixed_requests,
     production,
@@ -41,31 +40,25 @@ _RAGGED = Capability.RAGGED
 # milliseconds for either.
 _DISAGREEING = small_distributions(DISAGREEING, 6.0, 1.0)
 _ONE_HOT = small_distributions(ONE_HOT, 4.0, 0.5)
-_AGREEING = small_distributions(AGREEING, 2.0, 0.25)
-_RAGGED_DISTRIBUTIONS = small_distributions(RAGGED, 6.0, 1.0)
 
 
-def _mixed(dense: bool, dtype: str = "float32") -> Callable[[Supports], Configuration]:
+def _mixed(dense: bool) -> Callable[[Supports], Configuration]:
     """Requests of all kinds that a sampler supports."""
     return lambda supports: mixed(
         dense=dense,
-        seeds=supports(Capability.REQUEST_SEEDS) and dtype == "float32",
+        seeds=supports(Capability.REQUEST_SEEDS),
         greedy=supports(Capability.GREEDY),
         ragged=supports(_RAGGED),
         placeholders=supports(Capability.PLACEHOLDER_DRAFTS) and not dense,
-        logits_dtype=dtype,
     )
 
 
 # Shares of slow samplers are the smallest that leave each kind of request 60 rows in `smoke`: fewer show nothing.
 _MIXED = mixed_requests("mixed requests", 0.5, 0.22, _mixed(dense=True))
 _MIXED_ONE_HOT = mixed_requests("mixed requests, one-hot", 0.5, 0.22, _mixed(dense=False))
-_BFLOAT16 = mixed_requests("logits in bfloat16", 1.0, 0.1, _mixed(dense=True, dtype="bfloat16"))
-_FLOAT16 = mixed_requests("logits in float16", 1.0, 0.1, _mixed(dense=False, dtype="float16"))
 _SYNTHETIC = mixed_requests("synthetic rates", 0.2, 0.1, lambda _: SYNTHETIC)
 _PRODUCTION = production(0.08, 0.6)
 _LONG = long_drafts(1.0)
-_LARGEST = largest_vocabulary(0.002)
 
 
 def _distribution(
@@ -175,19 +168,6 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         stage=Stage.ACCEPTANCE,
     ),
     _distribution(
-        "DIST121",
-        "rows of ragged batches follow the distribution of their own request",
-        _RAGGED_DISTRIBUTIONS,
-        ("S1",),
-        (_TOKEN, _RAGGED),
-        """Requests of 2, 1, 0 and 2 drafts with different distributions, side by side, each follow their own.
-
-        Usually an offset: `cu_num_draft_tokens` without its leading 0, or `request * max_spec_len` where drafts are
-        ragged.
-        """,
-        stage=Stage.RAGGED_ROWS,
-    ),
-    _distribution(
         "DIST122",
         "seeded, greedy, ragged and other requests of a batch follow each its own distribution",
         _MIXED,
@@ -238,30 +218,6 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         stage=Stage.RAGGED_ROWS,
     ),
     _distribution(
-        "DIST126",
-        "output rows follow the distribution of logits in bfloat16",
-        _BFLOAT16,
-        ("S1",),
-        (_DENSE, _TOKEN, Capability.HALF_LOGITS),
-        """Logits in bfloat16 stand for one distribution, and it is computed in float32.
-
-        Usually a softmax, a ratio or a race in half precision: probabilities are off by up to half a percent each.
-        """,
-        stage=Stage.ROWS,
-    ),
-    _distribution(
-        "DIST127",
-        "output rows follow the distribution of logits in float16 on one-hot drafts",
-        _FLOAT16,
-        ("S1",),
-        (_HOT, _TOKEN, Capability.HALF_LOGITS),
-        """Logits in float16 stand for one distribution, and it is computed in float32.
-
-        Usually a softmax or a race in half precision.
-        """,
-        stage=Stage.ROWS,
-    ),
-    _distribution(
         "DIST132",
         "output rows follow their distribution under synthetic rates",
         _SYNTHETIC,
@@ -284,31 +240,6 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         A ratio that is compared as well, or the rate of another position.
         """,
         stage=Stage.ACCEPTANCE,
-    ),
-    _distribution(
-        "DIST131",
-        "drafts from the target distribution are kept and followed by the bonus token",
-        _AGREEING,
-        ("S1",),
-        (_DENSE, _TOKEN),
-        """If draft and target distributions are equal, all drafts are accepted and output rows follow the target.
-
-        Look at the comparison of uniform and ratio at exactly 1, and at the bonus token.
-        """,
-        stage=Stage.BONUS,
-    ),
-    _distribution(
-        "DIST141",
-        "output rows follow the distribution in every direction of a small fault",
-        _DISAGREEING,
-        ("SD",),
-        (_DENSE, _TOKEN),
-        """Output rows, in the order in which a wrong temperature, acceptance, draft or tail would change them, fit.
-
-        A fault of one parameter, too small for tables of many cells: a temperature or acceptance that is off by a
-        percent. The table in the effect names the direction in which it shows best; its neighbours move, too.
-        """,
-        stage=Stage.ROWS,
     ),
     _distribution(
         "DIST142",
@@ -362,18 +293,6 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         stage=Stage.BONUS,
     ),
     _distribution(
-        "DIST211",
-        "emitted tokens depend on their one-hot drafts as the distribution says",
-        _ONE_HOT,
-        ("S8",),
-        (_HOT, _TOKEN),
-        """Draft token and emitted token at a position have their joint distribution when drafts are one-hot.
-
-        Usually noise that depends on the draft: numbers that are used twice.
-        """,
-        stage=Stage.PAIRS,
-    ),
-    _distribution(
         "DIST213",
         "recovered tokens follow the residual of the rejected one-hot draft",
         _ONE_HOT,
@@ -385,47 +304,7 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         """,
         stage=Stage.RECOVERY,
     ),
-    _distribution(
-        "DIST214",
-        "bonus tokens do not depend on the last one-hot draft",
-        _ONE_HOT,
-        ("S5",),
-        (_HOT, _TOKEN),
-        """Given that all n-gram drafts are accepted, the bonus token follows the target and nothing else.
-
-        Usually the bonus token of another row or position.
-        """,
-        stage=Stage.BONUS,
-    ),
-    _distribution(
-        "DIST224",
-        "bonus tokens do not depend on drafts from the target distribution",
-        _AGREEING,
-        ("S5",),
-        (_DENSE, _TOKEN),
-        """If draft and target distributions are equal, the bonus token is still independent of the last draft.
-
-        Every row of this configuration ends in a bonus token, so that one of another row or position shows at once.
-        """,
-        stage=Stage.BONUS,
-    ),
     # 3xx: what depends on what between rows and calls
-    _distribution(
-        "DIST301",
-        "rows of one call are independent",
-        _DISAGREEING,
-        ("S6",),
-        (),
-        """First tokens of two rows of a call are independent, next to each other and 8, 32 or 256 rows apart.
-
-        Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
-        DIST102 passes: first tokens that follow a wrong distribution fail this check, too, however independent their
-        rows are. Rows that share all their noise fail most checks at once, and REJ502 and REJ503, which test it
-        directly.
-        """,
-        stage=Stage.INDEPENDENCE,
-        depends_on=("DIST102",),
-    ),
     _distribution(
         "DIST302",
         "consecutive calls are independent",
@@ -518,32 +397,6 @@ _LISTED: tuple[DistributionCheck | SliceCheck, ...] = (
         The table in the effect names the positions.
         """,
         stage=Stage.LARGE_ROWS,
-        fast_only=True,
-    ),
-    _distribution(
-        "DIST413",
-        "emitted tokens follow the target at a vocabulary of 151936 tokens",
-        _LARGEST,
-        ("S9 emitted",),
-        (Capability.LARGE_VOCAB,),
-        """Ids above 2**16 and 2**17 are emitted as often as they should be, by rank and by id.
-
-        Usually an id that passes through 16 bits, or a tile that takes no part.
-        """,
-        stage=Stage.LARGE_ROWS,
-        fast_only=True,
-    ),
-    _distribution(
-        "DIST414",
-        "drafts are accepted and recovered as they should be at a vocabulary of 151936 tokens",
-        _LARGEST,
-        ("S9 acceptance", "S9 recovered"),
-        (Capability.LARGE_VOCAB, _TOKEN),
-        """Acceptance probabilities and recovered tokens, by rank and by id, at a vocabulary of 151936 tokens.
-
-        Usually a sum over the vocabulary that loses accuracy, or a tile that takes no part in the race.
-        """,
-        stage=Stage.LARGE_RECOVERY,
         fast_only=True,
     ),
     *REJECTION_CHECKS,

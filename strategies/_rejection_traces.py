@@ -41,7 +41,7 @@ from fairdraw.strategies._serving import (
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "dtype": ("float32", "bfloat16", "float16", "float32"),
     "layout": ("contiguous", "sliced", "contiguous", "transposed", "huge-stride"),
-    "noise": ("call", "some seeds", "all seeds", "explicit"),
+    "noise": ("call", "some seeds", "all seeds", "seeds that went on", "explicit"),
     "drafts": ("dense", "one-hot"),
     "lengths": ("equal", "ragged", "ragged", "some none", "long"),
     "greedy": ("some", "none", "all", "one"),
@@ -62,32 +62,37 @@ _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "placeholders": (False, False, True),
     "odd row": ("none", "none", "NaN", "empty"),
     "slack": (0, 0, 3),
+    "rates": (False, False, False, True),
 }
 _NEEDS: dict[tuple[str, Any], Capability] = {
-    ("dtype", "bfloat16"): Capability.HALF_LOGITS,
-    ("dtype", "float16"): Capability.HALF_LOGITS,
-    ("layout", "sliced"): Capability.STRIDED_INPUTS,
-    ("layout", "transposed"): Capability.STRIDED_INPUTS,
-    ("layout", "huge-stride"): Capability.STRIDED_INPUTS,
-    ("noise", "some seeds"): Capability.REQUEST_SEEDS,
-    ("noise", "all seeds"): Capability.REQUEST_SEEDS,
-    ("noise", "explicit"): Capability.EXPLICIT_NOISE,
-    ("drafts", "dense"): Capability.DENSE_DRAFTS,
-    ("drafts", "one-hot"): Capability.ONE_HOT_DRAFTS,
-    ("lengths", "ragged"): Capability.RAGGED,
-    ("lengths", "some none"): Capability.RAGGED,
-    ("lengths", "long"): Capability.RAGGED,
-    ("greedy", "some"): Capability.GREEDY,
-    ("greedy", "all"): Capability.GREEDY,
-    ("greedy", "one"): Capability.GREEDY,
-    ("placeholders", True): Capability.PLACEHOLDER_DRAFTS,
-    ("odd row", "NaN"): Capability.NAN_LOGITS,
-    ("odd row", "empty"): Capability.EMPTY_ROWS,
-    ("slack", 3): Capability.RAGGED,
+    (name, value): need
+    for need, name, *values in (
+        (Capability.HALF_LOGITS, "dtype", "bfloat16", "float16"),
+        (Capability.STRIDED_INPUTS, "layout", "sliced", "transposed", "huge-stride"),
+        (Capability.REQUEST_SEEDS, "noise", "some seeds", "all seeds", "seeds that went on"),
+        (Capability.EXPLICIT_NOISE, "noise", "explicit"),
+        (Capability.DENSE_DRAFTS, "drafts", "dense"),
+        (Capability.ONE_HOT_DRAFTS, "drafts", "one-hot"),
+        (Capability.RAGGED, "lengths", "ragged", "some none", "long"),
+        (Capability.RAGGED, "slack", 3),
+        (Capability.GREEDY, "greedy", "some", "all", "one"),
+        (Capability.PLACEHOLDER_DRAFTS, "placeholders", True),
+        (Capability.NAN_LOGITS, "odd row", "NaN"),
+        (Capability.EMPTY_ROWS, "odd row", "empty"),
+        (Capability.SYNTHETIC_RATES, "rates", True),
+    )
+    for value in values
 }
 
-_USUAL, _MOST_TOKENS = 5, 3000
-"""Drafts of a request in most calls; and of a call in all."""
+_USUAL, _MOST_TOKENS, _LONG = 5, 3000, 6
+"""Drafts of a request in most calls; of a call in all; and of long requests, for each row of the largest batch."""
+
+_TEMPERATURES = (*TEMPERATURES, 1e-6, 2.0**-126)
+"""A request is greedy at exactly 0, however small its temperature is."""
+
+_RATES = (0.0, 0.25, 0.5, 0.9, 1.0)
+_ODD = 40
+"""Draft tokens from one without distribution to the next."""
 
 NUM_VARIANTS = 4
 """Draft distributions for each target row."""
@@ -126,13 +131,34 @@ class RejectionCall:
         """The draft token ids."""
         return self.batch.draft_token_ids.cpu().numpy().astype(np.int64)
 
+    @property
+    def is_random(self) -> Flags:  # [batch_size] bool
+        """Whether the request has distributions, and its recovered token is drawn from one."""
+        return np.asarray(~self.batch.is_greedy.cpu().numpy() & ~self.is_odd)
+
+    def of_drafts(self) -> tuple[Numbers, Numbers]:  # [num_tokens] float64 each
+        """Return the target and the draft probability of each draft; of a placeholder those of token 0."""
+        known = np.maximum(self.drafts, 0)
+        target = self.target_probs[self.kinds, known]
+        return target, np.ones_like(target) if self.draft_probs is None else self.draft_probs[self.kinds, known]
+
+    def ratios(self) -> Numbers:  # [num_tokens] float64
+        """Return what each uniform is compared with: the rate, or target over draft probability; 0 if none accepts."""
+        target, draft = self.of_drafts()
+        ratio = np.divide(target, draft, out=np.zeros_like(target), where=draft > 0)
+        if self.batch.synthetic_rates is not None:
+            ratio = self.batch.synthetic_rates.double().cpu().numpy()[self.place]
+        return np.where(self.drafts >= 0, ratio, 0.0)
+
     def acceptance(self) -> Numbers:  # [num_tokens] float64
         """Return the probability that each draft is accepted, given that those before it were."""
-        drafts, known = self.drafts, np.maximum(self.drafts, 0)
-        target = self.target_probs[self.kinds, known]
-        draft = np.ones_like(target) if self.draft_probs is None else self.draft_probs[self.kinds, known]
-        ratio = np.divide(target, draft, out=np.zeros_like(target), where=draft > 0)
-        return np.where(drafts >= 0, np.minimum(ratio, 1.0), 0.0)
+        return np.minimum(self.ratios(), 1.0)
+
+    def same_noise(self) -> Noise:
+        """Return the call's noise as it was before the call."""
+        if isinstance(self.noise, ExplicitNoise):
+            return self.noise
+        return seeds_of(self.setting, self.noise.seed, self.noise.request_seeds, self.batch.device)
 
     def residuals(self, tokens: Ints) -> Numbers:  # [len(tokens), vocab_size] float64
         """Return the distribution of the token that replaces each of these draft tokens (numbers of rows)."""
@@ -148,7 +174,7 @@ class RejectionCall:
     def has_residual(self, tokens: Ints) -> Flags:  # [len(tokens)] bool
         """Return whether a rejection leaves a distribution that is not one of rounding, and that all engines agree on.
 
-        Engines differ where a placeholder has a draft distribution: the residual, or the target (REJ407).
+        Engines differ where a placeholder has a draft distribution: the residual, or the target.
         """
         target = self.target_probs[self.kinds[tokens]]
         if self.draft_probs is None:
@@ -162,6 +188,15 @@ class RejectionCall:
 
 _NOTHING_LEFT = 1e-5
 """A residual with less mass than that is one of rounding; such rows are not judged."""
+
+
+def seeds_of(setting: Mapping[str, Any], seed: int, own: Mapping[int, int], device: Any) -> SeededNoise:
+    """Return seeds, whose generators other steps have drawn from already if the setting says so."""
+    noise = SeededNoise(seed, own)
+    if setting["noise"] == "seeds that went on":
+        for place, generator in noise.generators(device).items():
+            torch.rand(1 + own[place] % 5, dtype=torch.float64, device=device, generator=generator)
+    return noise
 
 
 @dataclass(frozen=True)
@@ -279,7 +314,9 @@ class _Player:
 
     def __init__(self, trace: RejectionTrace, device: str) -> None:
         self.trace, self.device = trace, device
-        self.settings = settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed)
+        # Eight arrays, one after the other: each has all pairs, and together they have most triples.
+        arrays = (settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed + by) for by in range(8))
+        self.settings = [setting for array in arrays for setting in array]
         self.salt = np.int64(derive_seed("requests", trace.seed))
 
     def calls(self) -> Iterator[RejectionCall]:
@@ -306,7 +343,8 @@ class _Player:
         if how == "some none":
             return np.where(self._of(7, request, 2) == 0, 0, own)
         if how == "long":
-            own[number % size] = number * 7 % (most + 1)
+            long = (number + np.arange(min(size, max(1, self.trace.most_rows * _LONG // most)))) % size
+            own[long] = (number * 7 + 11 * np.arange(len(long))) % (most + 1)
         return own
 
     def _call(self, number: int, rows: ServedRows) -> RejectionCall:
@@ -324,26 +362,16 @@ class _Player:
         target_probs = _target_probs(trace.vocab_size, trace.seed, setting["dtype"])[different // NUM_VARIANTS]
         dense = setting["drafts"] == "dense"
         draft_probs = _draft_rows(trace.vocab_size, trace.seed)[different] if dense else None
-        drafts = self._drafts(setting, number, kinds, target_probs, draft_probs)
+        is_greedy = greedy_requests(setting["greedy"], self._of(3, request, 4) == 0)
+        drafts = self._drafts(setting, number, kinds, target_probs, draft_probs, is_greedy[owner])
         is_odd = np.zeros(len(request), dtype=bool)
         if setting["odd row"] != "none" and len(request) > 1:
-            is_odd[owner[number % len(owner)]] = True
-        batch = self._batch(setting, rows, lengths, row, kinds, draft_probs, drafts, owner, is_odd)
-        call = RejectionCall(
-            number,
-            setting,
-            batch,
-            self._noise(setting["noise"], number, rows, len(owner)),
-            rows,
-            owner,
-            place,
-            kinds,
-            row,
-            variant,
-            target_probs,
-            None if draft_probs is None else draft_probs.astype(np.float64),
-            is_odd,
-        )
+            is_odd[owner[number % len(owner) :: _ODD]] = True
+        batch = self._batch(setting, number, rows, lengths, row, kinds, draft_probs, drafts, owner, is_greedy, is_odd)
+        noise = self._noise(setting, number, rows, len(owner))
+        exact = None if draft_probs is None else draft_probs.astype(np.float64)
+        features = (owner, place, kinds, row, variant, target_probs, exact, is_odd)
+        call = RejectionCall(number, setting, batch, noise, rows, *features)
         if isinstance(call.noise, ExplicitNoise):
             _aim(call, call.noise, bulk_rng("aim", trace.seed, number))
         return call
@@ -355,8 +383,9 @@ class _Player:
         kinds: Ints,
         target_probs: Numbers,
         draft_probs: NDArray[np.float32] | None,
+        is_greedy: Flags,  # [num_tokens] bool
     ) -> Ints:  # [num_tokens] int64
-        """Return the draft tokens: half of them drawn as a drafter would, half of them unlikely ones."""
+        """Return the draft tokens: most drawn as a drafter would, or the best of greedy requests; some unlikely."""
         rng, size = bulk_rng("drafts", self.trace.seed, number), self.trace.vocab_size
         cumulated = np.cumsum(target_probs if draft_probs is None else draft_probs, axis=1, dtype=np.float64)
         found = np.empty(len(kinds), dtype=np.int64)
@@ -365,10 +394,13 @@ class _Player:
             own = np.flatnonzero(kinds == kind)
             found[own] = np.searchsorted(cumulated[kind], uniforms[own], side="right")
         found = np.minimum(found, size - 1)
-        if draft_probs is None:
-            odd = rng.random(len(kinds)) < 0.3
-            ends = np.array([0, size - 1, size // 2, *(rng.integers(size, size=5))])
-            found = np.where(odd, rng.choice(ends, len(kinds)), found)
+        odd = rng.random(len(kinds)) < (0.3 if draft_probs is None else 0.1)
+        others = rng.choice(np.array([0, size - 1, size // 2, *(rng.integers(size, size=5))]), len(kinds))
+        if draft_probs is not None:  # what a drafter cannot draw has a check of its own, REJ112
+            odd &= draft_probs[kinds, others] > 0
+        found = np.where(odd, others, found)
+        is_best = is_greedy & (rng.random(len(kinds)) < 0.97)
+        found = np.where(is_best, np.argmax(target_probs, axis=1)[kinds], found)
         if setting["placeholders"] and size > 1:  # a rejection would leave nothing of the only token
             found = np.where(rng.random(len(kinds)) < 0.1, PLACEHOLDER_TOKEN_ID, found)
         return found
@@ -376,6 +408,7 @@ class _Player:
     def _batch(
         self,
         setting: dict[str, Any],
+        number: int,
         rows: ServedRows,
         lengths: Ints,
         row: Ints,
@@ -383,31 +416,35 @@ class _Player:
         draft_probs: NDArray[np.float32] | None,
         drafts: Ints,
         owner: Ints,
+        is_greedy: Flags,
         is_odd: Flags,
     ) -> SpecDecodeBatch:
         logits = rows_of_dtypes(self.trace.vocab_size, self.trace.seed)[setting["dtype"]][torch.from_numpy(row)]
         for request in np.flatnonzero(is_odd):
-            first = int(np.flatnonzero(owner == request)[0])
-            spoil(logits[first], first, setting["odd row"])
-        is_greedy = greedy_requests(setting["greedy"], self._of(3, rows.request, 4) == 0)
+            spoiled = int(np.flatnonzero(owner == request)[-(number % 2)])  # the first, or the last
+            spoil(logits[spoiled], spoiled, setting["odd row"])
         # Logits are processed: a temperature says who is greedy, and nothing else.
-        heat = np.array(TEMPERATURES)[self._of(9, rows.request, len(TEMPERATURES))]
+        heat = np.array(_TEMPERATURES)[self._of(9, rows.request, len(_TEMPERATURES))]
         temperature = np.where(is_greedy, 0.0, heat).astype(np.float32)
         bonus = self._of(8, rows.request * 1009 + rows.age, self.trace.vocab_size).astype(np.int32)
         counts = [int(length) for length in lengths]
+        most = min(MAX_SPEC_LEN, max(counts) + setting["slack"])
+        rates = bulk_rng("rates", self.trace.seed, number).choice(_RATES, most).astype(np.float32)
         batch = SpecDecodeBatch(
             draft_token_ids=torch.from_numpy(drafts.astype(np.int32)),
             num_draft_tokens=counts,
             cu_num_draft_tokens=torch.from_numpy(np.cumsum(lengths).astype(np.int32)),
-            max_spec_len=min(MAX_SPEC_LEN, max(counts) + setting["slack"]),
+            max_spec_len=most,
             draft_probs=None if draft_probs is None else torch.from_numpy(draft_probs[kinds]),
             target_logits=strided_like(logits, setting["layout"]),
             bonus_token_ids=torch.from_numpy(bonus)[:, None],
             temperature=torch.from_numpy(temperature),
+            synthetic_rates=torch.from_numpy(rates) if setting["rates"] else None,
         )
         return batch if self.device == "cpu" else batch.to(self.device)
 
-    def _noise(self, how: str, number: int, rows: ServedRows, num_tokens: int) -> Noise:
+    def _noise(self, setting: dict[str, Any], number: int, rows: ServedRows, num_tokens: int) -> Noise:
+        how = setting["noise"]
         if how == "explicit":
             rng = bulk_rng("numbers", self.trace.seed, number)
             shape = (len(rows.request), self.trace.vocab_size)
@@ -420,38 +457,61 @@ class _Player:
             seeds = mixed_seeds(rows.request, call, np.full_like(rows.request, self.salt)).tolist()
             has_seed = (self._of(6, rows.request, 2) == 0) | (how == "all seeds")
             own = {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
-        return SeededNoise(derive_seed("call", self.trace.seed, number), own)
+        return seeds_of(setting, derive_seed("call", self.trace.seed, number), own, self.device)
 
 
 _AIMED = 2.0**-100
 """An exponential with which a token wins its race, however small its probability is."""
 _BESIDE = 3e-4
 """Relative: so near to a ratio, a uniform still decides clearly."""
+_TIED, _NEARLY, _BEHIND = 3, 4, 1e-3
+"""Numbers of the aims at two tokens of one share: at the same time, or one a thousandth behind the other."""
 
 
 def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
-    """Move half of the uniforms beside the ratios that they decide on, and half of the races to residuals' edges."""
-    chance, how = call.acceptance(), rng.integers(8, size=len(call.owner))
-    least, most = 2.0**-53, 1 - 2.0**-53
-    beside = {
-        0: np.maximum(chance * (1 - _BESIDE), least),
-        1: np.clip(chance * (1 + _BESIDE), least, most),
-        2: np.full(len(chance), least),
-    }
-    uniforms = noise.uniforms.cpu().numpy().copy()
-    for which, values in beside.items():
-        uniforms[how == which] = values[how == which]
-    noise.uniforms.copy_(torch.from_numpy(uniforms))
+    """Move half of the uniforms to the ratios that they decide on or beside them, and half of the races to edges.
+
+    What only a fault elsewhere brings about (uniform 0, denormal exponentials, no residual) has checks of its own.
+    """
+    _aim_uniforms(call, noise, rng)
     firsts = np.flatnonzero(call.place == 0)
-    residuals = call.residuals(firsts)
+    residuals, owners = call.residuals(firsts), torch.from_numpy(call.owner[firsts])
     rarest = np.argmin(np.where(residuals > 0, residuals, np.inf), axis=1)
+    any_token, aim = rng.integers(residuals.shape[1], size=len(firsts)), rng.integers(8, size=len(firsts))
+    like = any_token.copy()
+    for row in np.flatnonzero((aim == _TIED) | (aim == _NEARLY)):
+        like[row] = rng.choice(np.flatnonzero(residuals[row] == residuals[row, any_token[row]]))
     drafted = np.maximum(call.drafts[firsts], 0)
-    any_token = rng.integers(residuals.shape[1], size=len(firsts))
-    aim = rng.integers(6, size=len(firsts))
-    for which, tokens in enumerate((rarest, drafted, any_token)):
-        rows = aim == which
-        owners, ids = torch.from_numpy(call.owner[firsts][rows]), torch.from_numpy(tokens[rows].astype(np.int64))
-        noise.exponentials[owners, ids] = _AIMED
+    pairs = [(_TIED, like, 1.0), (_TIED, any_token, 1.0), (_NEARLY, like, 1.0), (_NEARLY, any_token, 1 + _BEHIND)]
+    for which, tokens, factor in [(0, rarest, 1.0), (1, drafted, 1.0), (2, any_token, 1.0), *pairs]:
+        rows = torch.from_numpy(aim == which)
+        noise.exponentials[owners[rows], torch.from_numpy(tokens)[rows]] = _AIMED * factor
+
+
+def _aim_uniforms(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
+    chance, least, most = call.acceptance(), 2.0**-53, 1 - 2.0**-53
+    quotient = chance if call.setting["rates"] else _float32_quotients(call.batch)
+    exact = np.where((quotient > 0) & (quotient < 1), quotient, most)
+    values = (
+        np.maximum(chance * (1 - _BESIDE), least),
+        np.clip(chance * (1 + _BESIDE), least, most),
+        np.full(len(chance), least),
+        np.full(len(chance), most),
+        exact,
+        np.minimum(np.nextafter(exact, 1), most),
+    )
+    how = rng.integers(2 * len(values), size=len(chance))
+    uniforms = noise.uniforms.cpu().numpy().copy()
+    for which, value in enumerate(values):
+        uniforms[how == which] = value[how == which]
+    noise.uniforms.copy_(torch.from_numpy(uniforms))
+
+
+def _float32_quotients(batch: SpecDecodeBatch) -> Numbers:  # [num_tokens] float64
+    """Return target over draft probability of each draft, divided in float32."""
+    rows, known = torch.arange(batch.num_tokens), batch.draft_token_ids.long().clamp(min=0).cpu()
+    target = batch.target_probs().cpu()[rows, known]
+    return (target if batch.draft_probs is None else target / batch.draft_probs.cpu()[rows, known]).double().numpy()
 
 
 def _selected(call: RejectionCall, rows: Sequence[int]) -> RejectionCall:
@@ -463,18 +523,11 @@ def _selected(call: RejectionCall, rows: Sequence[int]) -> RejectionCall:
         noise = call.noise.select(call.batch, rows)
     else:
         own = call.noise.request_seeds
-        noise = SeededNoise(call.noise.seed, {new: own[old] for new, old in enumerate(rows) if old in own})
+        kept = {new: own[old] for new, old in enumerate(rows) if old in own}
+        noise = seeds_of(call.setting, call.noise.seed, kept, batch.device)
     index = np.array(rows)
     lengths = np.array(batch.num_draft_tokens)
-    return replace(
-        call,
-        batch=batch,
-        noise=noise,
-        rows=call.rows.taken(index),
-        owner=np.repeat(np.arange(len(rows)), lengths),
-        place=call.place[tokens],
-        kinds=call.kinds[tokens],
-        logit_rows=call.logit_rows[tokens],
-        variants=call.variants[tokens],
-        is_odd=call.is_odd[index],
-    )
+    of_tokens = {name: getattr(call, name)[tokens] for name in ("place", "kinds", "logit_rows", "variants")}
+    owner = np.repeat(np.arange(len(rows)), lengths)
+    taken, is_odd = call.rows.taken(index), call.is_odd[index]
+    return replace(call, batch=batch, noise=noise, rows=taken, owner=owner, is_odd=is_odd, **of_tokens)

@@ -14,12 +14,6 @@ AWKWARD_VOCAB_SIZES = (31, 100, 1023, 1024, 1025)
 LARGE_VOCAB_SIZES = (8191, 8192, 8193, 32000, 128256, 151936, 262144)
 """Edges of an 8192 tile, and the vocabularies of Llama 2, Llama 3, Qwen 2 and Gemma 3."""
 
-BATCH_SIZES = (5, 7, 9, 13, 15, 17, 31, 33, 63, 65, 100, 127, 128, 129, 255, 256, 257, 511, 513, 1000, 1023, 1025, 1100)
-"""Primes, powers of two and their neighbours, round numbers: whatever a grid, a block or a bit mask was sized for."""
-
-DRAFT_COUNTS = (33, 7, 128, 0, 1, 64, 17, 127, 2, 32, 31, 65, 8, 100)
-"""Numbers of drafts that stand in one batch: none, few, and as many as there may be."""
-
 TILES = (
     *sorted({*(m << a for m in (2, 3, 5, 7) for a in range(3, 13) if m << a <= 8192), 36, 72, 144, 288, 576, 1152}),
     *[100, 200, 250, 300, 400, 500, 1000, 2000, 3000, 4000, 5000],

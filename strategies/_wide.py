@@ -1,4 +1,4 @@
-"""Wide batches: every pair of what a request may have, many requests, long drafts that are rejected anywhere.
+"""Wide batches: every pair of what a request may have.
 
 Hypothesis prefers small things, and a failure needs a small example. So a wide batch takes only a few draws: its shape,
 a part of it, and one seed. All else follows from the seed by hashing, within what a check has asked for.
@@ -6,21 +6,19 @@ a part of it, and one seed. All else follows from the seed by hashing, within wh
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import MAX_SPEC_LEN
 from fairdraw.strategies._cases import DraftRecipe, RequestRecipe
 from fairdraw.strategies._covering import covering_rows, places_of_all
-from fairdraw.strategies._sizes import BATCH_SIZES, DRAFT_COUNTS
 from fairdraw.strategies.noise import SEED_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
+
+    from hypothesis import strategies as st
 
     from fairdraw.strategies._narrowing import CaseSpace
 
@@ -50,11 +48,11 @@ class _Maker:
         self.rows = covering_rows(_VALUES, seed=seed % _ARRAYS)
         self.fixed_count = None if space.is_ragged else self.count(self.rows[seed % len(self.rows)][0])
 
-    def count(self, number: int, counts: Sequence[int] = _COUNTS) -> int:
+    def count(self, number: int) -> int:
         """A number of drafts within what the sampler takes and the check needs."""
         low, high = self.space.num_drafts
         most = MAX_SPEC_LEN if self.space.takes_long_drafts else max(8, low)
-        return min(max(counts[number % len(counts)], low, int(not self.space.is_ragged)), most if high else 0)
+        return min(max(_COUNTS[number % len(_COUNTS)], low, int(not self.space.is_ragged)), most if high else 0)
 
     def draft(self, *parts: object) -> DraftRecipe:
         """Any of the kinds that the check wants."""
@@ -88,15 +86,6 @@ class _Maker:
             tuple(SEED_KINDS)[max(seed - 1, 0)] if is_seeded else "hashed",
         )
 
-    def long_request(self, number: int, counts: Sequence[int]) -> RequestRecipe:
-        """Drafts that are certain up to a place that follows from the seed, and then any."""
-        _, *others, _ = self.rows[number % len(self.rows)]
-        count = self.count(number if self.space.is_ragged else self.seed, counts)
-        place = derive_seed("place", self.seed, number) % (count + 1)
-        ordinary = tuple(self.draft("long", number, i) for i in range(min(count - place, 3)))
-        rest = (ordinary * count)[: count - place]
-        return self._with(((CERTAIN,) * place) + rest, *others)
-
 
 CERTAIN = DraftRecipe(target="one-hot", draft="same", token="likely", uniform="half")
 """Accepted by every request, whatever the noise."""
@@ -112,34 +101,11 @@ def _covering(draw: st.DrawFn, space: CaseSpace, seed: int) -> Requests:
     return tuple(map(maker.request, places_of_all(draw, len(maker.rows), space.num_requests[0])))
 
 
-def _many(draw: st.DrawFn, space: CaseSpace, seed: int) -> Requests:
-    """As many requests as a server ever has, of a few kinds in turn; their number has no common divisor with 2."""
-    maker, size = _Maker(space, seed), draw(st.sampled_from(BATCH_SIZES))
-    period = draw(st.sampled_from((1, 3, 5, 7, 11)))
-    few = [maker.request(number) for number in range(period)]
-    pattern = tuple(replace(r, drafts=r.drafts[: max(2, space.num_drafts[0])]) for r in few)
-    return (pattern * (size // period + 1))[:size]
-
-
-def _long(draw: st.DrawFn, space: CaseSpace, seed: int) -> Requests:
-    """0, 1, 7, 33, 128 and other numbers of drafts side by side, each rejected first at a place of its own."""
-    size, first = draw(st.integers(space.num_requests[0], 6)), draw(st.integers(0, len(DRAFT_COUNTS) - 1))
-    counts = DRAFT_COUNTS[first:] + DRAFT_COUNTS[:first]
-    maker = _Maker(space, seed)
-    return tuple(maker.long_request(number, counts) for number in range(size))
-
-
-WIDTHS: dict[str, Callable[[st.DrawFn, CaseSpace, int], Requests]] = {
-    "covering": _covering,
-    "many": _many,
-    "long": _long,
-}
-"""Batches of about 50 requests that have every pair of parameters; of up to 1,100; of up to 128 drafts each."""
-
-_MOST_TOKENS = {"covering": 1025, "many": 8, "long": 31}
+WIDTHS: dict[str, Callable[[st.DrawFn, CaseSpace, int], Requests]] = {"covering": _covering}
+"""Batches of about 50 requests that have every pair of parameters."""
 
 
 def most_tokens(width: str, space: CaseSpace) -> tuple[int, int]:
     """Bounds of the vocabulary of a batch of this width: a wide batch of a large vocabulary would take seconds."""
     low, high = space.vocab_sizes
-    return low, max(low, min(high, _MOST_TOKENS.get(width, high)))
+    return low, high if width == FEW else max(low, min(high, 1025))

@@ -184,9 +184,9 @@ def rejection_cases(
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
         dtypes: Of the target logits (`DTYPES`).
         layouts: Strides of the target logits (`LAYOUTS`).
-        widths: Sizes of batches, each as often as it is named. `few` keeps to the bounds above. The others exceed the
-            upper bounds of requests and drafts: `covering` has about 50 requests, in which every pair of parameters
-            occurs, `many` up to 1,100 with few tokens, and `long` up to 128 drafts, rejected first at any place.
+        widths: Sizes of batches, each as often as it is named. `few` keeps to the bounds above. `covering` exceeds
+            the upper bounds of requests and drafts: it has about 50 requests, in which every pair of parameters
+            occurs.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, options contradict each other, or a requirement is

@@ -184,7 +184,7 @@ def test_site_is_light_and_dark_as_the_reader_prefers(site: Path, name: str, dar
 
 
 @needs_chromium
-@pytest.mark.parametrize("name", ["index", "checks/REJ622/index", "reading-a-failure/index"])
+@pytest.mark.parametrize("name", ["index", "checks/REJ642/index", "reading-a-failure/index"])
 def test_output_wraps_on_a_narrow_screen(site: Path, name: str, tmp_path: Path) -> None:
     """No block of code or output is wider than its frame, and no page wider than the screen."""
     measure = (

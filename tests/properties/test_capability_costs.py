@@ -19,7 +19,6 @@ from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
 from fairdraw._mutants._toy_server import ToyServer
 from fairdraw._mutants.logprobs import Drawing
-from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.logprobs import LogprobsOracle
@@ -62,7 +61,7 @@ UNJUDGED = {
 """Contract and capability to the reason why no distribution can be tested without it."""
 
 LEAST = {
-    "rejection": ("DIST301", "DIST302", "DIST401", "DIST402"),
+    "rejection": ("DIST302", "DIST401", "DIST402"),
     "sampling": ("DIST701", "DIST761", "DIST791"),
 }
 """Checks of distributions that are run whatever a sampler lacks."""
@@ -245,11 +244,10 @@ def test_sampler_that_lacks_nearly_everything_is_judged_too() -> None:
 NARROWED = (
     ("REJ118", Capability.NAN_LOGITS),
     ("REJ118", Capability.EMPTY_ROWS),
-    ("REJ204", Capability.ONE_HOT_DRAFTS),
-    ("REJ314", Capability.RAGGED),
-    ("REJ408", Capability.RAGGED),
-    ("REJ408", Capability.PLACEHOLDER_DRAFTS),
-    ("REJ622", Capability.RAGGED),
+    ("REJ108", Capability.ONE_HOT_DRAFTS),
+    ("REJ310", Capability.RAGGED),
+    ("REJ701", Capability.RAGGED),
+    ("REJ701", Capability.PLACEHOLDER_DRAFTS),
     ("SAM102", Capability.TOP_K),
     ("SAM102", Capability.TOP_P),
     ("SAM102", Capability.MIN_P),
@@ -264,7 +262,6 @@ def _fills_empty_rows(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_r
 
 
 FAULTS: dict[tuple[str, Capability], AnySampler] = {
-    ("REJ408", Capability.PLACEHOLDER_DRAFTS): next(m.make() for m in MUTANTS if m.name == "divides draft by target"),
     ("PLAN114", Capability.NAN_LOGITS): logits_planner(_fills_empty_rows),
 }
 """Where the mutants of a check show in what is left out only: others."""

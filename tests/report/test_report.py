@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fairdraw._run.runner import Status
 
-CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ301", caught=False)
+CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ310", caught=False)
 HEADER = Header("third_party:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 2})
 
 
@@ -69,7 +69,7 @@ def test_skips_are_grouped_by_reason_and_counted() -> None:
 def test_summary_counts_controls_and_cases_and_names_the_missed() -> None:
     text = "\n".join(Summary([record("passed"), record("passed")], [CAUGHT, MISSED]).lines())
     assert "mutation controls: 1/2 caught at this run's numbers" in text
-    assert "missed: swaps rows was not caught by REJ301" in text
+    assert "missed: swaps rows was not caught by REJ310" in text
     assert "cases used: 20 in 1.0 s of checks" in text
 
 
@@ -177,12 +177,12 @@ def test_lone_property_beside_many_distributions_is_named_separately() -> None:
 
 
 def test_distribution_that_rests_on_a_failed_one_says_so() -> None:
-    failure_report = FailureReport("DIST301", "rows of one call are independent", "meaning", "TV 0.17")
+    failure_report = FailureReport("DIST302", "consecutive calls are independent", "meaning", "TV 0.17")
     distributions = [
         dataclasses.replace(
             record("failed", code=code), suite="statistical", failure_report=failure_report, depends_on=others
         )
-        for code, others in (("DIST102", ()), ("DIST301", ("DIST102",)))
+        for code, others in (("DIST102", ()), ("DIST302", ("DIST102",)))
     ]
     assert (
         "note: also failed: DIST102. What it reports breaks this check, too"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SESSION = Session(profile=dataclasses.replace(PROFILES["smoke"], examples=4, draws=2_000), crash_folder=None)
 CHECKS = {
-    "rejection": ("REJ101", "REJ328", "DIST101", "DIST102", "DIST601"),
+    "rejection": ("REJ101", "REJ701", "DIST101", "DIST102", "DIST601"),
     "sampling": ("SAM101", "DIST701"),
     "logits_plan": ("PLAN101",),
     "penalties": ("PEN101",),

@@ -50,7 +50,7 @@ TABLES = {(name, t): table for name, found in EXPERIMENTS.items() for t, table i
 
 
 def test_every_statistic_is_the_target_of_some_configuration() -> None:
-    assert {name.split()[0] for _, name in TABLES} == {f"S{number}" for number in range(1, 9)} | {"SD"}
+    assert {name.split()[0] for _, name in TABLES} == {f"S{number}" for number in (1, 2, 3, 4, 5, 7, 8)} | {"SD"}
 
 
 @pytest.mark.parametrize("key", TABLES, ids=" ".join)
@@ -62,10 +62,9 @@ def test_null_of_every_table_is_a_distribution_of_a_frequent_event(key: tuple[st
     assert table.event_prob >= 0.2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_greedy_request_has_one_largest_logit(dtype: str) -> None:
+def test_greedy_request_has_one_largest_logit() -> None:
     """Which of equal ones is taken is open (`lowest-id-ties`), and a null could name one alone."""
-    for request in mixed(dense=True, greedy=True, logits_dtype=dtype).requests:
+    for request in mixed(dense=True, greedy=True).requests:
         if request.temperature == 0:
             highest = np.sort(request.target_logits[:-1], axis=1)[:, -2:]
             assert (highest[:, 0] < highest[:, 1]).all()
@@ -90,7 +89,7 @@ def test_p_values_of_a_correct_sampler_are_uniform() -> None:
             assert table.num_impossible == 0
             assert table.log_e_value < np.log(1e4)
     uniformity = {name: kstest(values, "uniform").pvalue for name, values in p_values.items()}
-    assert len(uniformity) == 20
+    assert len(uniformity) == 11
     assert min(uniformity.values()) > 1e-3, uniformity
 
 
@@ -118,17 +117,15 @@ def least_p(tables: dict[str, TableEvidence], code: str) -> float:
 # At 100 000 rows: the statistics that see a fault, and those that do not.
 SEEN, UNSEEN = 1e-12, 1e-4
 SEES = {
-    "one uniform per request": ("S1 S4", "S6"),
+    "one uniform per request": ("S1 S4", ""),
     "recovers from the target": ("S1 S2 S3", "S4"),
     "forgets to normalise": ("S1 S2 S3", "S4"),
     "recovers with the uniform that rejected": ("S1 S2 S3", "S4"),
     "recovers with the drafters noise": ("S1 S2 S3 S8", "S4"),
-    "accepts with the square root": ("S1 S2 S3 S4 S6", ""),
-    "ignores the draft distribution": ("S1 S4", "S2 S6"),
-    "bonus from the position before": ("S1 S2 S5", "S3 S4 S6"),
-    "one noise row for the batch": ("S6", ""),
-    "neighbours share their exponentials": ("S6", "S1 S2 S3 S4 S7"),
-    "calls share their noise": ("S7", "S2 S6"),
+    "accepts with the square root": ("S1 S2 S3 S4", ""),
+    "ignores the draft distribution": ("S1 S4", "S2"),
+    "bonus from the position before": ("S1 S2 S5", "S3 S4"),
+    "calls share their noise": ("S7", "S2"),
 }
 
 
@@ -208,22 +205,17 @@ def test_distinct_rows_give_the_counts_of_all_rows(statistic: Statistic) -> None
     np.testing.assert_array_equal(statistic.count(seen, weights), statistic.count(rows))
 
 
-PAIRS = [rejection.call_pairs(), *(rejection.row_pairs(stride) for stride in (1, 8))]
-
-
-@pytest.mark.parametrize("statistic", PAIRS, ids=lambda statistic: statistic.title)
-def test_pairs_are_those_of_the_definition(statistic: Statistic) -> None:
+def test_pairs_are_those_of_the_definition() -> None:
     """Four calls of 64 rows; what is no token is in no cell."""
+    statistic = rejection.call_pairs()
     tokens = np.random.default_rng(4).integers(-3, 7, (4, 64, 1)).astype(np.int32)
     none = torch.zeros((4, 64, 0), dtype=torch.int32)
     codes = RowCodes.of(torch.from_numpy(tokens), none, torch.zeros((4, 64, 1), dtype=torch.int32), 5)
     assert statistic.pairs is not None
     expected = np.zeros(26, dtype=np.int64)
-    for call, row in np.ndindex(4, 64):
-        stride = 0 if statistic.code == "S7" else int(statistic.title.split()[4])
-        if (call if stride == 0 else row // stride) % 2 == 0:
-            one, other = int(tokens[call, row, 0]), int(tokens[call + (stride == 0), row + stride, 0])
-            expected[one * 5 + other if min(one, other) >= 0 and max(one, other) < 5 else 25] += 1
+    for call, row in np.ndindex(2, 64):
+        one, other = int(tokens[2 * call, row, 0]), int(tokens[2 * call + 1, row, 0])
+        expected[one * 5 + other if min(one, other) >= 0 and max(one, other) < 5 else 25] += 1
     np.testing.assert_array_equal(statistic.count(*codes.distinct_pairs(statistic.pairs)), expected)
 
 
@@ -255,7 +247,7 @@ def test_nothing_to_draw_is_refused(call, message: str) -> None:  # type: ignore
 
 # Correct samplers of other making.
 
-EMITTED = {"DIST102", "DIST112", "DIST301", "DIST302"}
+EMITTED = {"DIST102", "DIST112", "DIST302"}
 """Checks that hold for every lossless verifier; production vocabularies are left to tools/record.py power."""
 
 

@@ -77,9 +77,9 @@ FAULTS = {
     "takes the root of the ratio": "DIST601",
     "accepts by the exponentials": "DIST601",
     "recovers from the target": "DIST602",
-    "keeps the rejected draft in the race": "DIST612",
+    "keeps the rejected draft in the race": "DIST602",
     "never recovers the last token": "DIST602",
-    "recovers with the rejecting uniform": "DIST612",
+    "recovers with the rejecting uniform": "DIST602",
     "recovers the runner up": "DIST602",
     "takes the distribution of the last position": "DIST602",
     "takes the next requests bonus token": "DIST601",
@@ -154,7 +154,7 @@ def test_end_of_the_time_budget_is_inconclusive() -> None:
 def test_sampler_that_takes_no_numbers_is_skipped(unsupported: str) -> None:
     sampler = rejection_sampler(DistributionSampler().verify, unsupported={unsupported: "not this one"})
     with pytest.raises(CapabilityUnsupported, match="not this one"):
-        BY_CODE["DIST612"].run(sampler)
+        BY_CODE["DIST602"].run(sampler)
 
 
 def test_stratified_checks_take_no_share_of_alpha() -> None:

@@ -78,8 +78,6 @@ ADAPTED = [NO_DENSE, NO_HOT | SIMPLE, NO_DENSE | SIMPLE]
 ADAPTED_CODES = [
     ("accepts with the square root", "DIST403"),
     ("recovers the rejected draft", "DIST404"),
-    ("reads the row before", "DIST121"),
-    ("one noise row for the batch", "DIST301"),
     ("calls share their noise", "DIST302"),
 ]
 
@@ -100,7 +98,7 @@ def test_right_sampler_passes_whatever_it_lacks(lacking: frozenset[Capability]) 
     workloads = {check.workload: check for check in asked}
     for check in workloads.values():  # checks of a workload share its draws
         assert check.run(sampler, profile=FEW, seed=DEFAULT_SEED) > 0
-    expected = {"DIST301", "DIST302", *PRODUCTION}
+    expected = {"DIST302", *PRODUCTION}
     assert expected <= {check.code for check in asked}
 
 
@@ -178,7 +176,7 @@ def test_too_few_rows_are_an_error_of_the_adapter() -> None:
 
 @pytest.mark.parametrize("draws", [0, 1, 10])
 def test_budget_that_shows_nothing_is_inconclusive(draws: int) -> None:
-    for code in ("DIST101", "DIST204", "DIST301"):
+    for code in ("DIST101", "DIST204", "DIST302"):
         with pytest.raises(Inconclusive):
             BY_CODE[code].run(right_sampler(), profile=Profile("tiny", 2, 2, draws, draws))
 

@@ -67,6 +67,7 @@ class DistributionSampler:
 
     unsupported: ClassVar[dict[str, str]] = {
         Capability.EXPLICIT_NOISE: "draws its own numbers",
+        Capability.UPSTREAM_STREAM: "draws from NumPy's generators",
         Capability.NAN_LOGITS: "NaN is caught before",
         Capability.EMPTY_ROWS: "rows that are masked whole are caught before",
     }
@@ -83,7 +84,9 @@ class DistributionSampler:
         last = self.bonus(call)
         rejecting = np.flatnonzero(num_accepted < np.array(batch.num_draft_tokens))
         rows = call.places[rejecting, num_accepted[rejecting]]
-        weights = self.residual(scale[rejecting, None] * call.target[self.offset(rows)], call.draft[rows])
+        weights = self.residual(scale[rejecting, None] * call.target[self.offset(rows)], call.draft[rows]).copy()
+        nothing = ~(weights > 0).any(axis=1)  # a draft that is certain, rejected at a rate
+        weights[nothing] = call.target[rows[nothing]]
         last[rejecting] = self.recover(weights, drawn, rejecting, rows)
         kept = np.arange(batch.max_spec_len) < num_accepted[:, None]
         tokens = np.full((batch.batch_size, batch.max_spec_len + 1), PLACEHOLDER_TOKEN_ID, dtype=np.int32)
@@ -141,7 +144,7 @@ class DistributionSampler:
     def accept(self, call: Call) -> tuple[Tokens, Floats]:  # each [batch_size]
         """How many drafts each request keeps, and the factor of its target in the residual (1: none)."""
         own = np.arange(call.batch.num_tokens), call.drafts
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             chance = self.acceptance(call.target[own], call.draft[own])
         if call.batch.synthetic_rates is not None:
             chance = self.rates(call.batch.synthetic_rates.numpy(), call)

@@ -89,7 +89,7 @@ def _reading_rows(batch: SpecDecodeBatch, rows: list[int]) -> SpecDecodeBatch:
     )
 
 
-@patched(RejectionOracle, "verify", "REJ105", "REJ301")
+@patched(RejectionOracle, "verify", "REJ105")
 def the_cumulative_sum_has_no_leading_zero(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """`cu_num_draft_tokens[i]` is taken for the start of request i; it is its end."""
     starts = batch.cu_num_draft_tokens.tolist()
@@ -104,7 +104,7 @@ def rows_start_at_multiples_of_max_spec_len(right: RejectionOracle, batch: SpecD
     return right.verify(_reading_rows(batch, rows), noise)
 
 
-@patched(RejectionOracle, "random_request", "REJ701", "REJ311")
+@patched(RejectionOracle, "random_request", "REJ701")
 def takes_the_distribution_of_the_last_position(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """One row of probabilities per request: the loop over positions moved, the pointer did not."""
     return right.random_request([dataclasses.replace(s, target_probs=steps[-1].target_probs) for s in steps], bonus)
@@ -118,7 +118,7 @@ def scales_the_logits_in_place(right: RejectionOracle, batch: SpecDecodeBatch, n
     return output
 
 
-@patched(RejectionOracle, "verify", "REJ312")
+@patched(RejectionOracle, "verify", "REJ701")
 def applies_the_temperature_again(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """Logits are processed; dividing them once more samples at the temperature's square."""
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
@@ -126,7 +126,7 @@ def applies_the_temperature_again(right: RejectionOracle, batch: SpecDecodeBatch
     return right.verify(batch.replace(target_logits=batch.target_logits / divisors[:, None]), noise)
 
 
-@patched(RejectionOracle, "steps", "REJ701", "REJ206")
+@patched(RejectionOracle, "steps", "REJ701")
 def computes_in_the_dtype_of_the_logits(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """A softmax in bfloat16: rows sum to 1 within a percent, and near logits become ties."""
     probs = batch.target_logits.softmax(-1).float().cpu().numpy()
@@ -134,7 +134,7 @@ def computes_in_the_dtype_of_the_logits(right: RejectionOracle, batch: SpecDecod
     return [dataclasses.replace(s, target_probs=p, target_logits=p) for s, p in zip(steps, probs, strict=True)]
 
 
-@patched(RejectionOracle, "steps", "REJ313")
+@patched(RejectionOracle, "steps", "REJ701")
 def does_not_subtract_the_maximum(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """exp(logits) overflows float32 above 88: the row becomes NaN, and NaN becomes id 0."""
     weights = batch.target_logits.float().exp()
@@ -151,7 +151,7 @@ def normalises_over_the_padded_vocabulary(
     return _with_target(right.steps(batch, noise), padded.softmax(-1)[:, : batch.vocab_size])
 
 
-@patched(RejectionOracle, "steps", "REJ316")
+@patched(RejectionOracle, "steps", "REJ210")
 def normalises_over_the_padded_tiles(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """Three tiles are summed as four, and the fourth adds exp(-2): nothing to a row of usual logits."""
     num_tiles = -(-batch.vocab_size // 4096)
@@ -160,7 +160,7 @@ def normalises_over_the_padded_tiles(right: RejectionOracle, batch: SpecDecodeBa
     return _with_target(right.steps(batch, noise), padded.softmax(-1)[:, : batch.vocab_size])
 
 
-@patched(RejectionOracle, "steps", "REJ327")
+@patched(RejectionOracle, "steps", "REJ701")
 def nan_poisons_the_batch(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """The maximum is taken over all rows at once: one row without a distribution makes all rows NaN."""
     steps = right.steps(batch, noise)
@@ -182,7 +182,7 @@ def ignores_the_strides_of_the_draft_token_ids(right: RejectionOracle, batch: Sp
     return right.verify(batch.replace(draft_token_ids=ids.as_strided(ids.shape, (1,))), noise)
 
 
-@patched(RejectionOracle, "verify", "REJ633")
+@patched(RejectionOracle, "verify", "REJ631")
 def ignores_the_strides_of_the_draft_distributions(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:
@@ -193,7 +193,7 @@ def ignores_the_strides_of_the_draft_distributions(
     return right.verify(batch, noise)
 
 
-@patched(RejectionOracle, "random_request", "REJ622")
+@patched(RejectionOracle, "random_request", "REJ642")
 def loses_drafts_beyond_the_thirty_second(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """MAX_SPEC_LEN was 32 once; a buffer of that size is still somewhere."""
     return right.random_request(steps[:32], bonus)

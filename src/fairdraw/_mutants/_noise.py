@@ -15,7 +15,7 @@ from fairdraw._oracles.rejection import RejectionOracle
 from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
 
 
-@patched(RejectionOracle, "draw_noise", "REJ501", "REJ409")
+@patched(RejectionOracle, "draw_noise", "REJ501")
 def draws_from_the_operating_system(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -26,14 +26,14 @@ def draws_from_the_operating_system(
     return ExplicitNoise(uniforms, exponentials.to(batch.device))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ505", "REJ409")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def ignores_the_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A constant left over from debugging: every step of every request rolls the same dice."""
     torch.manual_seed(0)
     return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ505")
+@as_mutant("REJ703", "REJ701")
 class KeepsTheNoiseOfTheFirstCall(RejectionOracle):
     """A buffer of noise that is filled when it is allocated, and allocated once: CUDA graphs make it easy."""
 
@@ -45,7 +45,7 @@ class KeepsTheNoiseOfTheFirstCall(RejectionOracle):
         return self.kept.setdefault((batch.num_tokens, drawn.exponentials.numel()), drawn)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ502")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def requests_share_their_exponentials(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -54,7 +54,7 @@ def requests_share_their_exponentials(
     return ExplicitNoise(drawn.uniforms, drawn.exponentials[:1].expand_as(drawn.exponentials))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ503")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def requests_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """Uniforms are indexed by position alone: the batch accepts in step."""
     drawn = right.draw_noise(batch, noise)
@@ -62,7 +62,7 @@ def requests_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch
     return ExplicitNoise(drawn.uniforms[positions], drawn.exponentials)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ409")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def positions_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """One uniform per request: each token's distribution is right, their joint distribution is not."""
     drawn = right.draw_noise(batch, noise)
@@ -70,7 +70,7 @@ def positions_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatc
     return ExplicitNoise(drawn.uniforms[firsts], drawn.exponentials)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ409", "REJ421", "REJ423")
+@patched(RejectionOracle, "draw_noise", "REJ701", "REJ421")
 def draws_exponentials_first(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """The two draws are swapped. The distribution is the same, upstream's tokens are not."""
     exponentials = torch.empty(batch.batch_size, batch.vocab_size, device=batch.device).exponential_()
@@ -78,7 +78,7 @@ def draws_exponentials_first(right: RejectionOracle, batch: SpecDecodeBatch, noi
     return ExplicitNoise(drawn.uniforms, exponentials)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ510", "REJ424")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def skips_the_default_generator_if_all_are_seeded(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -90,7 +90,7 @@ def skips_the_default_generator_if_all_are_seeded(
     return drawn
 
 
-@patched(RejectionOracle, "draw_noise", "REJ510", "REJ424")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def draws_one_number_too_many(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A uniform for the bonus token, which needs none: servers that rewind a generator rewind it to the wrong place."""
     drawn = right.draw_noise(batch, noise)
@@ -98,14 +98,14 @@ def draws_one_number_too_many(right: RejectionOracle, batch: SpecDecodeBatch, no
     return drawn
 
 
-@patched(RejectionOracle, "draw_noise", "REJ509", "REJ510")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def greedy_batches_draw(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """Noise is drawn before it is known whether a request needs it."""
     torch.rand(batch.batch_size, device=batch.device)
     return right.draw_noise(batch, noise)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ702", "REJ510")
+@patched(RejectionOracle, "draw_noise", "REJ702")
 def ignores_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
     return right.draw_noise(batch, SeededNoise(noise.seed))
@@ -143,7 +143,7 @@ def rounds_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: 
     return right.draw_noise(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ508")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def requests_without_drafts_draw(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A request without drafts takes exponentials it does not need: its text depends on how it was scheduled."""
     drawn = right.draw_noise(batch, noise)

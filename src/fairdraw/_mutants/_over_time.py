@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@as_mutant("REJ651", "REJ652")
+@as_mutant("REJ701")
 class WritesIntoTwoBuffersInTurn(RejectionOracle):
     """The output has two buffers, so that one can be copied away; they are cleared when they are made, not again."""
 
@@ -30,7 +30,7 @@ class WritesIntoTwoBuffersInTurn(RejectionOracle):
         return buffers[-1]
 
 
-@as_mutant("REJ651")
+@as_mutant("REJ702")
 class KnowsLogitsByTheirAddress(RejectionOracle):
     """A softmax is kept by address and shape of the logits; a server writes other logits to the same place."""
 
@@ -44,7 +44,7 @@ class KnowsLogitsByTheirAddress(RejectionOracle):
         return super().verify(batch.replace(target_logits=kept), noise)
 
 
-@as_mutant("REJ653")
+@as_mutant("REJ702")
 class GoesOnWithTheSeedOfAnEarlierCall(RejectionOracle):
     """A generator for each seed, kept for ever: the same seed draws other numbers the second time."""
 
@@ -58,7 +58,7 @@ class GoesOnWithTheSeedOfAnEarlierCall(RejectionOracle):
         return drawn
 
 
-@patched(RejectionOracle, "draw_noise", "REJ654", "REJ656")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def starts_generators_anew_at_every_call(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -68,7 +68,7 @@ def starts_generators_anew_at_every_call(
     return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ655")
+@as_mutant("REJ701")
 class KeepsGeneratorsByPlace(RejectionOracle):
     """Generators of its own, one for each place in the batch, seeded when another request comes to that place."""
 
@@ -88,7 +88,7 @@ class KeepsGeneratorsByPlace(RejectionOracle):
         return drawn
 
 
-@as_mutant("REJ658")
+@as_mutant("REJ701")
 class KeepsTheSeedOfARow(RejectionOracle):
     """A request without a seed draws by the seed of the last request in its row that had one."""
 
@@ -101,7 +101,7 @@ class KeepsTheSeedOfARow(RejectionOracle):
         return super().draw_noise(batch, dataclasses.replace(noise, request_seeds=stale))
 
 
-@as_mutant("REJ657")
+@as_mutant("REJ701")
 class SwapsTwoRequestsOnceInAQuarterThousandCalls(RejectionOracle):
     """A race between two programs, which one of them nearly always wins."""
 

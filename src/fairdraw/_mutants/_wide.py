@@ -84,7 +84,7 @@ def offsets_of_logits_have_32_bits(right: RejectionOracle, batch: SpecDecodeBatc
     return right.verify(batch.replace(target_logits=_by_offsets_of_32_bits(batch.target_logits)), noise)
 
 
-@patched(RejectionOracle, "verify", "REJ644")
+@patched(RejectionOracle, "verify", "REJ631")
 def offsets_of_draft_probs_have_32_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """The same for draft distributions; the logits were mended."""
     probs = batch.draft_probs
@@ -115,7 +115,7 @@ def the_residual_ends_with_the_last_full_vector(right: RejectionOracle, step: Dr
     return weights
 
 
-@patched(RejectionOracle, "greedy_request", "REJ212")
+@patched(RejectionOracle, "greedy_request", "REJ701")
 def greedy_drafts_beyond_the_tenth_see_the_row_of_the_tenth(
     right: RejectionOracle, steps: Steps, bonus_token_id: int
 ) -> list[int]:
@@ -145,7 +145,7 @@ def lanes_are_compared_before_tiles(right: RejectionOracle, weights: Row, expone
     return int(min(tied, key=lambda token: (token % 2048, token)))
 
 
-@patched(RejectionOracle, "steps", "REJ341")
+@patched(RejectionOracle, "steps", "REJ701")
 def warm_requests_with_many_drafts_race_backwards(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
 ) -> Steps:
@@ -175,7 +175,7 @@ def a_per_request_seed_loses_a_bit(right: RejectionOracle, batch: SpecDecodeBatc
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ344")
+@patched(RejectionOracle, "draw_noise", "REJ701")
 def the_seed_of_a_call_loses_its_sign_bit(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -213,7 +213,7 @@ def seeds_are_hashed_by_python(right: RejectionOracle, batch: SpecDecodeBatch, n
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "verify", "REJ312")
+@patched(RejectionOracle, "verify", "REJ701")
 def takes_cold_requests_for_greedy(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """`temperature < 1e-5` for `== 0`: logits were divided by it already, and a draw is not an argmax."""
     cold = torch.where(batch.temperature < 1e-5, 0.0, batch.temperature)
@@ -228,7 +228,7 @@ def _without_distribution(steps: Steps, poisoned: list[bool]) -> Steps:
     ]
 
 
-@patched(RejectionOracle, "steps", "REJ347")
+@patched(RejectionOracle, "steps", "REJ701")
 def an_empty_row_poisons_the_next(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
     """Rows are normalised two at a time: one without any token makes NaN of its neighbour."""
     steps = right.steps(batch, noise)

@@ -52,7 +52,7 @@ class RecoversWithTheDraftersNoise(DistributionSampler):
         return by_inverse_cdf(weights, stream[rows].astype(np.float32))
 
 
-@mutant_distribution("DIST201", "DIST203", "DIST211", "DIST213", min_draws=4_000)
+@mutant_distribution("DIST201", "DIST203", "DIST213", min_draws=4_000)
 class RecoversWithTheUniformThatRejected(DistributionSampler):
     """Saves a uniform; but given a rejection it is large."""
 
@@ -69,7 +69,7 @@ class OneUniformPerRequest(DistributionSampler):
         return Drawn(drawn.uniforms[_first_rows(batch)], drawn.exponentials, seed)
 
 
-@mutant_distribution("DIST301", min_draws=4_000)
+@mutant_distribution("DIST691", min_draws=4_000)
 class OneNoiseRowForTheBatch(DistributionSampler):
     """All requests have the numbers of the first."""
 
@@ -78,7 +78,7 @@ class OneNoiseRowForTheBatch(DistributionSampler):
         return Drawn(drawn.uniforms[positions], np.repeat(drawn.exponentials[:1], batch.batch_size, axis=0), seed)
 
 
-@mutant_distribution("DIST301", min_draws=50_000)
+@mutant_distribution("DIST691", min_draws=50_000)
 class NeighboursShareTheirExponentials(DistributionSampler):
     """Exponentials are indexed by `request // 2`."""
 
@@ -101,7 +101,7 @@ class CallsShareTheirNoise(DistributionSampler):
         return self._kept
 
 
-@mutant_distribution("DIST224", "DIST204", min_draws=4_000)
+@mutant_distribution("REJ701", min_draws=4_000)
 class BonusWithTheDraftersNoise(DistributionSampler):
     """Every fourth bonus token is the last draft: the right distribution by itself, but dependent."""
 
@@ -147,7 +147,7 @@ class WrongResidualInBlockVerification(BlockVerification):
         return num_accepted, np.ones_like(ratio)
 
 
-@mutant_distribution("DIST121", "DIST401")
+@mutant_distribution("REJ701", "DIST401")
 class ReadsTheRowBefore(DistributionSampler):
     """`cu_num_draft_tokens` is read as if it had a leading 0."""
 
@@ -155,7 +155,7 @@ class ReadsTheRowBefore(DistributionSampler):
         return np.maximum(rows - 1, 0)
 
 
-@mutant_distribution("DIST204", "DIST214")
+@mutant_distribution("DIST204")
 class BonusFromThePositionBefore(DistributionSampler):
     """The bonus token is drawn from the target of the last draft."""
 
@@ -173,7 +173,7 @@ class TemperatureTwoPercentOff(DistributionSampler):
         return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST142", "DIST141", min_draws=500_000)
+@mutant_distribution("DIST142", min_draws=500_000)
 class TemperatureOnePercentOff(DistributionSampler):
     """A reciprocal of the temperature in bfloat16."""
 
@@ -181,7 +181,7 @@ class TemperatureOnePercentOff(DistributionSampler):
         return np.asarray((batch.target_logits / 1.01).softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST141", "DIST142", min_draws=500_000)
+@mutant_distribution("DIST142", min_draws=500_000)
 class AcceptsHalfAPercentLess(DistributionSampler):
     """Uniforms are drawn from [0, 1.005]: TV 0.2 %."""
 
@@ -266,7 +266,7 @@ class PlaceholdersAreTokenZero(DistributionSampler):
         return target, draft
 
 
-@mutant_distribution("DIST126", "DIST127", min_draws=50_000)
+@mutant_distribution("REJ701", min_draws=50_000)
 class HalfLogitsInEightBits(DistributionSampler):
     """Logits of half precision are kept in two bits of mantissa; float32 ones are not."""
 
@@ -343,7 +343,7 @@ class DraftDistributionInEightBits(DistributionSampler):
         return np.asarray(np.ldexp(np.round(mantissa * 16) / 16, exponent))
 
 
-@mutant_distribution("DIST131")
+@mutant_distribution("REJ701")
 class RejectsAtEqualProbability(DistributionSampler):
     """Compares with half of the ratio at a tie."""
 
@@ -395,7 +395,7 @@ class _TakesNoise(DistributionSampler):
     unsupported: ClassVar[dict[str, str]] = {}
 
 
-@mutant_distribution("DIST601", "DIST611")
+@mutant_distribution("DIST601")
 class AcceptsNineteenInTwenty(_TakesNoise):
     """A twentieth of what should be accepted is rejected."""
 
@@ -403,7 +403,7 @@ class AcceptsNineteenInTwenty(_TakesNoise):
         return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
 
 
-@mutant_distribution("DIST602", "DIST612")
+@mutant_distribution("DIST602")
 class FlattensTheResidual(_TakesNoise):
     """The temperature is applied to the residual once more, at 1.1."""
 
@@ -411,7 +411,7 @@ class FlattensTheResidual(_TakesNoise):
         return np.asarray(super().residual(target, draft) ** (1 / 1.1))
 
 
-@mutant_distribution("DIST611", "DIST601", "DIST602", "DIST612", min_draws=4_000)
+@mutant_distribution("DIST601", "DIST602", min_draws=4_000)
 class TemperatureTwoPercentOffInFewDraws(_TakesNoise):
     """Temperature 1.02, as after a division in half precision; sampling needs 200000 draws to see it."""
 
@@ -461,7 +461,7 @@ class LateTokensComeTwice(DistributionSampler):
         return tokens
 
 
-@mutant_distribution("DIST413", "DIST414")
+@mutant_distribution("REJ701")
 class IdsInSixteenBits(DistributionSampler):
     """Recovered ids pass through 16 bits."""
 
@@ -472,7 +472,7 @@ class IdsInSixteenBits(DistributionSampler):
 # Noise is not taken, but drawn with torch, where it can be handed in.
 
 
-@mutant_distribution("DIST623", "DIST621", "DIST624", min_draws=50_000)
+@mutant_distribution("DIST621", min_draws=50_000)
 class TemperatureHalfAPercentOff(DrawsWithTorch):
     """Temperature 1.005; sampling needs millions of draws to see it."""
 
@@ -480,7 +480,7 @@ class TemperatureHalfAPercentOff(DrawsWithTorch):
         return np.asarray((batch.target_logits / 1.005).softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST622", "DIST624")
+@mutant_distribution("DIST622")
 class FlattensTheResidualOfOwnDraws(DrawsByPositionAndMultinomial):
     """The temperature is applied to the residual once more, at 1.1."""
 
@@ -488,7 +488,7 @@ class FlattensTheResidualOfOwnDraws(DrawsByPositionAndMultinomial):
         return np.asarray(super().residual(target, draft) ** (1 / 1.1))
 
 
-@mutant_distribution("DIST621", "DIST623")
+@mutant_distribution("DIST621")
 class AcceptsNineteenInTwentyOfOwnDraws(DrawsByPositionAndMultinomial):
     """A twentieth of what should be accepted is rejected."""
 
@@ -501,7 +501,5 @@ DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
     *lane_mutants(rejecting, "DIST402", "DIST404", min_draws=500_000),
 )
 
-STRATIFIED_MUTANTS = tuple(
-    mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0].startswith(("DIST60", "DIST61"))
-)
+STRATIFIED_MUTANTS = tuple(mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0].startswith("DIST60"))
 """Those that take noise from the caller."""

@@ -48,7 +48,7 @@ def _lowest_within(scores: Tensor, factor: float) -> Tensor:  # [num_rows, vocab
     return (scores >= scores.amax(-1, keepdim=True) * factor).int().argmax(-1)
 
 
-@_abuse("REJ411")
+@_abuse("REJ701")
 class RecoversTheSecondBestWithinOnePercent(VectorRejection):
     """Declares its own rounding, and calls a gap of one percent rounding."""
 
@@ -58,7 +58,7 @@ class RecoversTheSecondBestWithinOnePercent(VectorRejection):
         return _lowest_within(torch.where(weights > 0, self.scores(weights, exponentials), -1e-30), 0.99)
 
 
-@_abuse("REJ411")
+@_abuse("REJ701")
 class ComputesInBfloat16(VectorRejection):
     """Declares its own rounding, and rounds to eight bits."""
 
@@ -68,7 +68,7 @@ class ComputesInBfloat16(VectorRejection):
         return logits.bfloat16().softmax(-1).float()
 
 
-@_abuse("REJ411")
+@_abuse("REJ701")
 class AcceptsOnePercentMore(VectorRejection):
     """Declares its own rounding, and accepts at ratios that are one percent too small."""
 
@@ -89,7 +89,7 @@ class DecodesWhatIsNearlyTheArgmax(VectorRejection):
         return (wide >= wide.amax(-1, keepdim=True) - 0.1).int().argmax(-1)
 
 
-@_abuse("REJ411", "REJ401")
+@_abuse("REJ401")
 class GivesAFifthToTheLowestId(VectorRejection):
     """Declares its own choice among ties, and calls scores tied that are a fifth apart."""
 
@@ -99,7 +99,7 @@ class GivesAFifthToTheLowestId(VectorRejection):
         return _lowest_within(torch.where(weights > 0, self.scores(weights, exponentials), -1e-30), 0.8)
 
 
-@_abuse("REJ325", "REJ401")
+@_abuse("REJ401")
 class GuardsTheDivision(VectorRejection):
     """Does not support vLLM's stream, so may choose the race's operation, and adds a constant to the exponentials."""
 

@@ -5,7 +5,7 @@ passes, the run is red until the line is removed. That takes a run that could ha
 at least as many cases as profile `ci` does for a sampler of that speed, or as the entry says. A smaller run says that
 it did not see the failure, and stays green.
 
-    REJ404 = "ties go to the highest id; https://example.org/issues/7"
+    REJ646 = "ties go to the highest id; https://example.org/issues/7"
     REJ116 = {reason = "in a row of NaN the first NaN wins", cases = 60}
 
 A baseline is JSON and freezes how one sampler fails today, so that only new failures are red: those of another check,
@@ -128,7 +128,7 @@ def read_xfails(path: Path) -> dict[str, KnownFailure]:
     try:
         content = tomllib.loads(_text(path, "xfails file"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise CannotStart(f'xfails file {path} is not TOML: {error}. Write lines like: REJ404 = "reason"') from None
+        raise CannotStart(f'xfails file {path} is not TOML: {error}. Write lines like: REJ646 = "reason"') from None
     known, wrong = {}, {}
     for code, value in content.items():
         try:
