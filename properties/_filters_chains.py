@@ -1,4 +1,4 @@
-"""14x to 16x: filters together, at the ends of their ranges, over wide vocabularies, with a text, and over steps."""
+"""15x, 16x and 20x: filters with a text, over steps, and in traces of every size, with every setting."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.filters_harness import call_filters
+from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.filters import FiltersOracle, logits_of, without_mirostat
 from fairdraw.properties._filters_asserts import (
+    Specified,
     broken,
     call,
     cases,
     check,
     is_one_hot,
-    require_bits,
-    require_row,
     require_rows,
+    require_specified,
 )
-from fairdraw.protocols import Capability, FilterParams, SeededNoise
-from fairdraw.strategies.filters import FilterCase, FilterRow, filter_cases, many_filter_rows, wide_filter_cases
+from fairdraw.properties._traces import trace_check
+from fairdraw.protocols import Capability, SeededNoise
+from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace, filter_cases, filter_trace
+from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -28,75 +31,31 @@ if TYPE_CHECKING:
     from fairdraw._oracles.filters import RowContext
     from fairdraw.protocols import Capabilities, FilterBatch, LogitsFilterer
 
-_DRY, _XTC = (Capability.DRY,), (Capability.XTC,)
+_DRY = (Capability.DRY,)
 _MIROSTAT = ((Capability.MIROSTAT_V1, Capability.MIROSTAT_V2),)
-_CLEAR = ("ladder", "normal", "zipf", "grid", "peaked", "half")
+_TEMPERATURES = (1.0, 0.6, 1.3, 0.3)
 _NUM_STEPS = 6
 _MANY_STEPS, _FEWER_STEPS = 150, 20
 
 
-@check("FIL141", wide_filter_cases, weight=0.06)
-def every_two_filters_together_follow_the_declared_order(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """In one batch, every two filters are on together in one row, with two settings each: all as declared.
+def every_row_of_a_trace_follows_the_specification(filterer: LogitsFilterer, trace: FilterTrace) -> None:
+    """In calls of every size and vocabulary, beside any others, each row follows its own filters, in their order.
 
-    Filters in another order than the documentation says, or one that looks at the row before another one.
+    Every two filters are on together in one row, at usual settings and at any number of their range; each is also on
+    alone, and plain rows keep their bits. Suspect flags in a word of bits, programs for a number of rows at once,
+    parameters looked up by another row, state that an earlier call left, and filters in another order than declared.
     """
-    require_rows(filterer, case)
+    library = trace.library().batch(filterer.device)
+    given, oracle = library.logits.cpu().numpy(), FiltersOracle(filterer.chain)
+    rows = Specified.of(list(oracle.rows(library)), filterer.chain, library.params)
+    for one in trace.calls_of():
+        batch = library.select(one.places.tolist())
+        params, seed = list(batch.params), derive_seed("call", trace.seed, one.number)
+        found = call(filterer, batch, seed)
+        require_specified(params, rows.taken(one.places), given[one.places], found, one.number)
 
 
-@check("FIL142", lambda can: filter_cases(can, together=(2, 2), logits=_CLEAR, max_rows=8))
-def two_filters_follow_the_declared_order(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """Two filters in a row: the second one sees what the first one left, in the order of `chain`.
-
-    Filters in another order, probabilities that are not renormalised in between, or a stale copy of the logits.
-    """
-    require_rows(filterer, case)
-
-
-@check("FIL143", lambda can: filter_cases(can, settings="extreme", together=(1, 2)))
-def extreme_settings_follow_the_specification(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """1, one step of float32 below it, 1e-30, more than the vocabulary: each as the formula says.
-
-    `if not value` takes 0 for off; 1e-30 is rounded to 0 by a bfloat16 or a clamp; a k beyond the vocabulary.
-    """
-    require_rows(filterer, case)
-
-
-@check(
-    "FIL144",
-    lambda can: filter_cases(
-        can, min_vocab_size=60_000, max_vocab_size=152_000, max_rows=4, logits=("zipf", "normal", "peaked", "half")
-    ),
-    needs=(Capability.LARGE_VOCAB,),
-    weight=0.1,
-)
-def wide_vocabularies_follow_the_specification(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """From 60,000 to 152,000 tokens, as from 10.
-
-    Ids of 15 or 16 bits, a kernel that sorts its first tile only, a sum in float16.
-    """
-    require_rows(filterer, case)
-
-
-@check(
-    "FIL145", lambda can: filter_cases(can, logits=("one-hot", "last-only", "flat"), max_vocab_size=3, settings="any")
-)
-def a_single_token_stays(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """With one possible token, or a vocabulary of two or three, filters do what the formula says.
-
-    An entropy of 0 that is divided by log(1), a deviation of one number over n - 1, a second difference of two.
-    """
-    require_rows(filterer, case)
-
-
-@check("FIL146", many_filter_rows, weight=0.15)
-def each_of_many_rows_has_its_own_filter(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """Up to 300 rows, one filter each: every row follows its own setting.
-
-    Flags in a word of 32 or 64 bits, programs for a number of rows at once, and parameters that are looked up by the
-    row modulo something.
-    """
-    require_rows(filterer, case)
+TRACES = (trace_check("FIL201", "filters", filter_trace, every_row_of_a_trace_follows_the_specification),)
 
 
 # -- DRY --------------------------------------------------------------------------------------------------------------
@@ -182,29 +141,20 @@ def repetitions_are_found_at_any_distance(filterer: LogitsFilterer, case: Filter
     require_rows(filterer, case.replace(rows=tuple(rows)))
 
 
-# -- XTC --------------------------------------------------------------------------------------------------------------
-
-
-@check("FIL161", lambda can: cases(can, filters=("xtc",), max_rows=6), needs=_XTC)
-def xtc_with_probability_0_does_nothing(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """A row with a threshold and probability 0 keeps its bits, beside rows in which XTC always fires.
-
-    One coin for the batch, or a comparison that fires at a draw of exactly 0.
-    """
-    params = FilterParams(xtc_threshold=1e-6)
-    rows = tuple(row.replace(params=params) if i % 2 == 0 else row for i, row in enumerate(case.rows))
-    batch = case.replace(rows=rows).batch(filterer.device)
-    before, found = batch.logits.cpu().numpy().copy(), call(filterer, batch, case.seed)
-    for number in range(0, len(rows), 2):
-        require_bits(f"row {number}, probability 0", before[number], found[number])
-
-
 # -- mirostat ---------------------------------------------------------------------------------------------------------
 
 
 def _speakers(can: Capabilities, **narrow: int) -> st.SearchStrategy[FilterCase]:
+    """Rows with mirostat; with a temperature beside it, if there is one."""
+
+    def warmed(case: FilterCase) -> FilterCase:
+        heat = bulk_rng("temperatures", case.seed).choice(_TEMPERATURES, len(case.rows)).tolist()
+        params = (dataclasses.replace(row.params, temperature=t) for row, t in zip(case.rows, heat, strict=True))
+        return case.replace(rows=tuple(row.replace(params=one) for row, one in zip(case.rows, params, strict=True)))
+
     filters = ("mirostat_v1", "mirostat_v2")
-    return cases(can, filters=filters, logits=("zipf", "normal"), min_vocab_size=30, max_vocab_size=300, **narrow)
+    found = cases(can, filters=filters, logits=("zipf", "normal"), min_vocab_size=30, max_vocab_size=300, **narrow)
+    return found.map(warmed) if Capability.TEMPERATURE in can else found
 
 
 def _require_steps(filterer: LogitsFilterer, case: FilterCase, num_steps: int = _NUM_STEPS) -> None:
@@ -236,8 +186,8 @@ def _follow(
     row, before = oracle.row(logits, context), oracle.row(logits, without_mirostat(context))
     if not row.possible[token]:
         broken(f"row {number}, {params!r}, step {step}: token {token} was drawn, and mu = {context.mu:.6g} excludes it")
-    if not is_one_hot(params, filterer.chain):
-        require_row(number, params, row, found, filterer.chain)
+    rows = Specified.of([row], filterer.chain, [params])
+    require_specified([params], rows, logits[None], found[None])
     stays = row if is_one_hot(params, filterer.chain) else dataclasses.replace(row, kept=np.isfinite(found))
     return dataclasses.replace(context, mu=oracle.next_mu(context.mu, params, stays, before, token))
 

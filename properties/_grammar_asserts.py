@@ -35,12 +35,20 @@ def allowed_in(case: BitmaskCase, masker: GrammarMasker) -> NDArray[np.bool_]:  
 
 def require_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
     """Run the case once; every bit must be right, in the answer and around the logits."""
+    _, effect = first_fault(masker, case)
+    if effect:
+        broken(effect)
+
+
+def first_fault(masker: GrammarMasker, case: BitmaskCase) -> tuple[int, str]:
+    """Run the case once; return the first wrong row, and what is wrong, which is empty if nothing is."""
     batch = case.batch(masker.device)
     before, around = batch.logits.cpu().clone(memory_format=torch.contiguous_format), _around(batch)
-    require_bits(mask_rows(masker, batch), before, allowed_in(case, masker))
+    row, effect = _wrong_bits(mask_rows(masker, batch), before, allowed_in(case, masker))
     written = np.flatnonzero(_around(batch) != around)
-    if written.size:
-        broken(f"{written.size} elements before, between or behind the rows of the logits were written")
+    if written.size and not effect:
+        effect = f"{written.size} elements before, between or behind the rows of the logits were written"
+    return row, effect
 
 
 _LARGEST_STORE = 1 << 22
@@ -57,24 +65,24 @@ def _around(batch: BitmaskBatch) -> NDArray[np.integer]:  # [num_elements] int32
     return bits_of(store.cpu()[~own])
 
 
-def require_bits(
+def _wrong_bits(
     after: torch.Tensor,  # [num_rows, vocab_size]
     before: torch.Tensor,  # [num_rows, vocab_size]
     allowed: NDArray[np.bool_],  # [num_rows, vocab_size] bool
-    where: str = "",
-) -> None:
-    """-inf where a token is forbidden, and the same bits where it is allowed; else the check fails."""
+) -> tuple[int, str]:
+    """Return the first row without -inf where a token is forbidden, and the same bits where it is allowed; and why."""
     wanted = before.masked_fill(~torch.from_numpy(allowed), -torch.inf)
     wrong = np.argwhere(bits_of(after) != bits_of(wanted))
-    if wrong.size:
-        row, token_id = map(int, wrong[0])
-        word = f"bit {token_id % BITS_PER_WORD} of word {token_id // BITS_PER_WORD}"
-        rule = "is allowed" if allowed[row, token_id] else "is forbidden"
-        was, found = (float(one[row, token_id]) for one in (before, after))
-        broken(
-            f"{where}row {row}: token {token_id} ({word}) {rule}, its logit was {was} and is {found} "
-            f"({len(wrong)} wrong in {len(np.unique(wrong[:, 0]))} rows)"
-        )
+    if not wrong.size:
+        return 0, ""
+    row, token_id = map(int, wrong[0])
+    word = f"bit {token_id % BITS_PER_WORD} of word {token_id // BITS_PER_WORD}"
+    rule = "is allowed" if allowed[row, token_id] else "is forbidden"
+    was, found = (float(one[row, token_id]) for one in (before, after))
+    return row, (
+        f"row {row}: token {token_id} ({word}) {rule}, its logit was {was} and is {found} "
+        f"({len(wrong)} wrong in {len(np.unique(wrong[:, 0]))} rows)"
+    )
 
 
 def follow(masker: Any, case: AutomatonCase) -> Iterator[Step]:  # Any: a masker with `mask_drafts`
@@ -119,7 +127,9 @@ class Step:
         """The rows of a request, or some of them, are right bit by bit."""
         rows = np.array(self.rows(request))[places]
         where = f"step {self.number}, request {request}, {_words(rows - self.rows(request).start)}: "
-        require_bits(self.after[rows], self.before[rows], self.allowed(request)[places], where)
+        _, effect = _wrong_bits(self.after[rows], self.before[rows], self.allowed(request)[places])
+        if effect:
+            broken(where + effect)
 
     def require_read_rows(self) -> None:
         """Every row that is read, of every request."""

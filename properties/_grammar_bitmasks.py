@@ -1,4 +1,4 @@
-"""10x, 11x: bitmasks are applied to rows of logits, bit by bit."""
+"""10x, 11x, 20x: bitmasks are applied to rows of logits, bit by bit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 from fairdraw._core.checks import check, differential
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._core.grammar_harness import bits_of, mask_rows
-from fairdraw.properties._grammar_asserts import require_masked
+from fairdraw.properties._grammar_asserts import first_fault, require_masked
 from fairdraw.properties._rejection_asserts import broken
+from fairdraw.properties._traces import WrongRow, trace_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._cases import require_far_memory
-from fairdraw.strategies.grammar import INDEX_KINDS, LOGIT_KINDS, MASK_LAYOUTS, bitmask_cases
+from fairdraw.strategies._grammar_cases import mask_trace
+from fairdraw.strategies.grammar import INDEX_KINDS, LOGIT_KINDS, MASK_LAYOUTS, MaskTrace, bitmask_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -46,25 +48,6 @@ def every_token_has_its_own_bit(masker: GrammarMasker, case: BitmaskCase) -> Non
 
     Words are signed. Bit 31 makes one negative, and a right shift then brings in ones. A word that is compared with 0,
     or tested with `> 0`, loses that bit.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM103",
-    lambda can: bitmask_cases(
-        can,
-        sizes=(33, 63, 100, 1023, 65, 257, 32, 31),
-        masks=("last", "last-word", "sign-bits", "all-but-sign-bits", "word-edges", "none"),
-        max_rows=2,
-    ),
-    contract="grammar",
-    weight=0.5,
-)
-def edges_of_words_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """The last token, the last and partial word, the first and last bits of words.
-
-    A partial word that is skipped leaves up to 31 tokens unmasked, or forbids them.
     """
     require_masked(masker, case)
 
@@ -137,7 +120,7 @@ def strided_logits_are_masked_or_refused(masker: GrammarMasker, case: BitmaskCas
     except (AdapterError, CheckFailure):
         raise
     except Exception as refusal:
-        if not any(word in str(refusal) for word in ("logits", "stride", "contiguous")):
+        if not _names_the_stride(refusal):
             broken(f"{type(refusal).__name__}({refusal}) for strided logits, without naming them")
 
 
@@ -222,59 +205,6 @@ def bitmask_and_indices_are_not_modified(masker: GrammarMasker, case: BitmaskCas
 
 
 @check(
-    "GRM113",
-    lambda can: bitmask_cases(can, indices=("none", "subset"), max_rows=5, masks=("random", "sparse", "none", "all")),
-    contract="grammar",
-    weight=0.5,
-)
-def calls_do_not_remember_others(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """Two batches of one shape by turns: each result is right, the second time, too.
-
-    A bitmask in a buffer of the kernel's own that is filled for some rows only: what was there before masks the others.
-    """
-    turned = (row.replace(mask="random" if row.mask == "all" else "all") for row in case.requests)
-    other = case.replace(seed=case.seed + 1, requests=tuple(turned))
-    for one in (case, other, case):
-        require_masked(masker, one)
-
-
-@check(
-    "GRM114",
-    lambda can: bitmask_cases(can, num_rows=(300, 257, 513, 1100), max_vocab_size=100, indices=("none", "subset")),
-    contract="grammar",
-    weight=0.12,
-)
-def many_rows_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """Up to 1100 rows: requests times drafts.
-
-    A grid that was made for fewer rows, or a workspace that is.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM115",
-    lambda can: bitmask_cases(
-        can,
-        sizes=(151936, 128256, 151937, 262144, 70001),
-        max_rows=2,
-        masks=("random", "last", "word-edges", "none", "all-but-one"),
-        logits=("flat", "normal"),
-        dtypes=("float32", "bfloat16"),
-    ),
-    needs=(Capability.LARGE_VOCAB,),
-    contract="grammar",
-    weight=0.12,
-)
-def large_vocabularies_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """70001 to 262144 tokens, 151936 among them.
-
-    Ids or offsets of 16 bits; a grid of one block per row.
-    """
-    require_masked(masker, case)
-
-
-@check(
     "GRM116",
     lambda can: bitmask_cases(
         can, max_vocab_size=129, masks=("all", "random", "last"), logits=("normal",), tails=("zeros", "random")
@@ -287,22 +217,6 @@ def bits_beyond_the_vocabulary_mean_nothing(masker: GrammarMasker, case: Bitmask
 
     Behind a row there is the first token of the next request, or memory of something else. A loop over zeros, or over
     words, that is not bounded by the vocabulary writes there.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM117",
-    lambda can: bitmask_cases(
-        can, sizes=(4096, 4097, 8193, 8191, 1024, 32001), max_rows=2, masks=("random", "last", "none", "word-edges")
-    ),
-    contract="grammar",
-    weight=0.2,
-)
-def blocks_of_kernels_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """Vocabularies of several blocks, and those around one block: 1024, 4096, 8192.
-
-    A block that is masked by the words of the first, or a last block that is skipped.
     """
     require_masked(masker, case)
 
@@ -325,6 +239,34 @@ def rows_may_be_far_apart(masker: GrammarMasker, case: BitmaskCase) -> None:
     An offset, or a stride, of 32 bits.
     """
     require_masked(masker, case)
+
+
+def every_row_of_a_trace_is_masked(masker: GrammarMasker, trace: MaskTrace) -> None:
+    """In calls of every size and vocabulary, one after the other, each row has the bits that its own mask leaves.
+
+    Kinds of masks and logits, dtypes, strides, indices, words beyond the vocabulary or too few change from call to
+    call, in every pair. Suspect a grid that was made for fewer rows, a block that is masked by the words of the first,
+    a partial word that is skipped, ids of 16 bits, and a bitmask in a buffer that is filled for some rows only.
+    """
+    for number, case in trace.cases():
+        try:
+            row, effect = first_fault(masker, case)
+        except (AdapterError, CheckFailure):
+            raise
+        except Exception as refusal:
+            if case.layout == "contiguous" or not _names_the_stride(refusal):
+                raise
+            continue
+        if effect:
+            raise WrongRow(effect, number, row)
+
+
+def _names_the_stride(refusal: Exception) -> bool:
+    """Whether strided logits are refused by name."""
+    return any(word in str(refusal) for word in ("logits", "stride", "contiguous"))
+
+
+TRACES = (trace_check("GRM201", "grammar", mask_trace, every_row_of_a_trace_is_masked),)
 
 
 @differential(

@@ -185,23 +185,6 @@ def batches_without_rows_give_empty_tensors(sampler: LogprobsSampler, case: Logp
     same_rows(sampler, before, list(seen_rows(sampler, case)), "after a batch without rows")
 
 
-@check("LPR114", lambda can: cases(can, max_requests=3))
-def requests_without_rows_do_not_disturb_others(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """Requests without a row before, between and behind others, as the last chunk of a prompt, which ask for other
-    numbers: others get what they would get without them.
-
-    Offsets that count one row per request, or a cumulative sum that leaves out requests without rows.
-    """
-    batch = case.batch(sampler.device)
-    num_rows, asked, other = list(batch.num_rows), list(batch.num_logprobs), min(5, batch.most_logprobs)
-    for place in (0, 1 + len(num_rows) // 2, 2 + len(num_rows)):
-        num_rows.insert(place, 0)
-        asked.insert(place, other if place else 0)
-    beside = batch.replace(num_rows=num_rows, num_logprobs=asked)
-    alone, found = (list(rows_of(one, call_logprobs(sampler, one))) for one in (batch, beside))
-    same_rows(sampler, alone, found, "beside requests without a row")
-
-
 # -- a function that draws --------------------------------------------------------------------------------------------
 
 

@@ -15,30 +15,19 @@ from fairdraw.properties._logprobs_asserts import (
     broken,
     cases,
     check,
-    require_best,
-    require_different,
-    require_inside,
     require_rank,
-    require_sorted,
     require_values,
     rows_of,
     same_rows,
     seen_rows,
 )
 from fairdraw.protocols import Capability, LogprobsSampler
-from fairdraw.strategies.logprobs import wide_logprobs_cases
 
 if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from fairdraw.protocols import Capabilities
     from fairdraw.strategies.logprobs import LogprobsCase
 
 _SCORES = (Capability.LOGIT_SCORES,)
 _ORDINARY = ("flat", "tied", "normal", "zipf", "peaked", "half", "twins")
-_LARGE, _MOST_LISTED = 151_936, 20
-_MIDDLE = 40_000
-"""Beyond what 15 bits count."""
 
 
 @check("LPR121", lambda can: cases(can, stages=LOGPROBS[:1], logits=_ORDINARY, dtypes=("float32",)))
@@ -89,43 +78,6 @@ def logits_far_from_zero_lose_nothing(sampler: LogprobsSampler, case: LogprobsCa
     subtracted, the sum overflows.
     """
     require_values(seen_rows(sampler, case))
-
-
-def _large(can: Capabilities) -> st.SearchStrategy[LogprobsCase]:
-    narrow = {"min_vocab_size": _LARGE, "max_vocab_size": _LARGE, "max_requests": 1, "max_rows": 2}
-    kinds = ("normal", "zipf", "half", "last-only")
-    return cases(can, **narrow, logits=kinds, num_logprobs=(0, 1, _MOST_LISTED), stages=LOGPROBS)
-
-
-@check("LPR126", _large, needs=(Capability.LARGE_VOCAB,), weight=0.06)
-def vocabularies_of_151936_tokens_have_right_values_ids_and_ranks(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """Ids above 2**16 are listed as others are, sums over 151936 tokens are as exact, and ranks count all of them.
-
-    Ids or counts of 16 bits, a last tile that is lost, a sum that is added up one by one in float32.
-    """
-    rows = list(seen_rows(sampler, case))
-    require_values(iter(rows))
-    require_best(sampler, iter(rows))
-    for row in rows:
-        require_rank(sampler, row)
-
-
-@check("LPR156", wide_logprobs_cases, needs=(Capability.RAGGED,), weight=0.3)
-def every_pair_of_what_requests_ask_is_right_in_one_batch(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """Some hundred requests, with each pair of kind of row, length of list, processing, token and number of rows, and a
-    prompt of 700 rows: values, ranks and lists of each row are right.
-
-    A list that is exact up to 20 only, rows that are computed in chunks, or an index of requests that slips behind one
-    of many rows, or of none. If lists of a certain length or rows of a certain kind fail alone, other checks say so.
-    """
-    rows = list(seen_rows(sampler, case))
-    require_values(iter(rows))
-    require_best(sampler, iter(rows))
-    for row in rows:
-        require_inside(row)
-        require_different(row)
-        require_sorted(row)
-        require_rank(sampler, row)
 
 
 @check(
@@ -188,23 +140,6 @@ def ranks_of_equal_tokens_are_as_declared(sampler: LogprobsSampler, case: Logpro
     """A token that ties with others has the last of their ranks, as vLLM counts, or the first, as the sampler declares.
 
     `>` where `>=` was meant, or the reverse.
-    """
-    for row in seen_rows(sampler, case):
-        require_rank(sampler, row)
-
-
-def _middle(can: Capabilities) -> st.SearchStrategy[LogprobsCase]:
-    narrow = {"min_vocab_size": _MIDDLE, "max_vocab_size": _MIDDLE, "max_requests": 1, "max_rows": 2}
-    return cases(
-        can, **narrow, logits=("flat", "zipf", "normal", "tied"), num_logprobs=(0,), tokens=("unlikely", "last")
-    )
-
-
-@check("LPR133", _middle, needs=(*RANKS, Capability.LARGE_VOCAB), weight=0.2)
-def ranks_of_improbable_tokens_are_exact(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """The least probable of 40000 tokens has rank 40000.
-
-    A counter of 16 bits or in half precision (bfloat16 counts to 256), or a count that ends with a tile.
     """
     for row in seen_rows(sampler, case):
         require_rank(sampler, row)

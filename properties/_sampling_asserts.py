@@ -34,8 +34,8 @@ differential = partial(checks.differential, contract="sampling")
 ORACLE = token_sampler(sample, drafting=draft, name="oracle")
 MULTIPLYING = token_sampler(MultiplyingOracle().sample, name="oracle that multiplies")
 
-EXPLICIT = (Capability.EXPLICIT_NOISE,)
 RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
+FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 TIES = (Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES)
 
 POSITIVE = ("flat", "normal", "zipf", "peaked", "tied")
@@ -211,14 +211,6 @@ def same_tokens(
     if differing:
         row = differing[0]
         broken(f"{why}: request {row} got token {seen[row]} instead of {expected[row]} ({len(differing)} differ)")
-
-
-def selected_noise(noise: SamplingNoise, requests: Sequence[int]) -> SamplingNoise:
-    """The noise of `batch.select(requests)`."""
-    if isinstance(noise, RaceNoise):
-        return noise.select(requests)
-    seeds = {new: noise.request_seeds[old] for new, old in enumerate(requests) if old in noise.request_seeds}
-    return SeededNoise(noise.seed, seeds)
 
 
 def aimed_at(batch: SamplingBatch, tokens: Sequence[int]) -> RaceNoise:

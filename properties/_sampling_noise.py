@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import is_improbable
-from fairdraw.properties._sampling_asserts import broken, check, same_tokens
+from fairdraw.properties._sampling_asserts import broken, check
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
@@ -116,31 +116,6 @@ def every_place_of_a_flat_row_is_drawn(sampler: TokenSampler, case: SamplingCase
                 broken(f"of {size} tokens those {what} {wrong[0]} of {parts} came {seen}, not once in {parts}")
 
 
-_RARE = 8e-7
-
-
-def _rare(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
-    return plain(can, 131_072)
-
-
-@check("SAM196", _rare, needs=(Capability.LARGE_VOCAB,), needs_one_of=NOISE, weight=0.005)
-def tokens_of_probability_below_a_millionth_are_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Of 131071 tokens of probability 8e-7 each, a tenth of the mass together, some come in 256 draws.
-
-    False failures: 5e-13. Suspect a cut at 1e-6, a race that is truncated, and uniforms of few bits. Interpreted
-    kernels are given 1023 tokens of probability 3e-4, and 64 draws.
-    """
-    size, rare, calls = (1024, 3.4e-4, 4) if sampler.capabilities.slow else (case.vocab_size, _RARE, 16)
-    batch = _flat_batch(sampler, size, 16)
-    head = bulk_rng("head", case.seed).integers(size)
-    logits = torch.full((16, size), float(np.log(rare)), device=batch.device)
-    logits[:, int(head)] = float(np.log1p(-rare * (size - 1)))
-    batch = batch.replace(logits=logits)
-    answers = [sample_tokens(sampler, batch, noise_of(sampler, batch, case.seed, i)).tokens for i in range(calls)]
-    if (np.concatenate(answers) == head).all():
-        broken(f"{size - 1} tokens of probability {rare:.0e} never came in {16 * calls} draws")
-
-
 # -- seeds, positions, steps ------------------------------------------------------------------------------------------
 
 _SIZE = 64
@@ -230,44 +205,3 @@ def _shifted(tokens: Tokens, seeds: int, positions: int) -> tuple[Tokens, Tokens
     near, far = (0, positions) if positions > 0 else (-positions, 0)
     first, second = tokens[: len(tokens) - seeds, near : near + width], tokens[seeds:, far : far + width]
     return first, second, f"requests {seeds} seeds and {positions} positions apart"
-
-
-@check("SAM194", lambda can: plain(can, 257), needs=_OWN, weight=0.02)
-def the_next_step_of_a_request_with_a_seed_draws_new_noise(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Three steps of requests with seeds, with the same generators and the next positions, draw other tokens each time.
-
-    Sixteen flat rows over 257 tokens; false failures: 257**-16. A generator that is made anew
-    from the seed at each call, and a hash that forgets the position, repeat one token until the text ends.
-    """
-    seeds = {i: derive_seed("own", case.seed, i) % 2**31 for i in range(0, 32, 2)}
-    batch, noise = _flat_batch(sampler, 257, 32), SeededNoise(derive_seed("call", case.seed), seeds)
-    steps = []
-    for _ in range(3):
-        steps.append(sample_tokens(sampler, batch, noise).tokens[::2])
-        batch = batch.replace(positions=batch.positions + 1)
-    for first, second in ((0, 1), (1, 2), (0, 2)):
-        if np.array_equal(steps[first], steps[second]):
-            broken(f"steps {first} and {second} gave the same tokens to all of {len(seeds)} requests with seeds")
-
-
-_TURNS = (range(0), range(0, 16, 2), range(1, 16, 2), range(16))
-"""Rows with a seed of their own, call by call."""
-
-
-@check("SAM190", lambda can: plain(can, 257), needs=_OWN, weight=0.02)
-def a_row_forgets_the_seeds_of_earlier_requests(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Calls in which no row, half of the rows, the other half and all have seeds give the same tokens in any order.
-
-    Requests come and go, and one without a seed takes the row of one that had a seed. Sixteen flat rows over 257
-    tokens. Suspect a seed, a generator or a counter that is kept by row and is not taken away with its request.
-    """
-
-    def drawn(turn: int) -> Tokens:  # [16] int64
-        seeds = {i: derive_seed("own", case.seed, turn, i) % 2**31 for i in _TURNS[turn]}
-        noise = SeededNoise(derive_seed("call", case.seed, turn), seeds)
-        return sample_tokens(sampler, _flat_batch(sampler, 257, 16), noise).tokens
-
-    first = [drawn(turn) for turn in range(len(_TURNS))]
-    for turn in (2, 0, 1, 3):
-        rows = f"{len(_TURNS[turn])} of 16 rows have a seed"
-        same_tokens(first[turn], drawn(turn), f"a call in which {rows}, again after calls with other seeds")

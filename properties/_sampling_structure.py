@@ -9,6 +9,7 @@ import numpy as np
 from fairdraw._core.checks import Stage
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw.properties._sampling_asserts import (
+    FILTERS,
     RACE,
     aimed_at,
     broken,
@@ -24,9 +25,11 @@ from fairdraw.protocols import Capability, RaceNoise, TokenSampler
 from fairdraw.strategies.sampling import SampledRequest
 
 if TYPE_CHECKING:
+    from hypothesis import strategies as st
     from numpy.typing import NDArray
 
     from fairdraw._oracles.supports import Support
+    from fairdraw.protocols import Capabilities
     from fairdraw.strategies.sampling import SamplingCase
 
 _NAN, _EMPTY = (Capability.NAN_LOGITS,), (Capability.EMPTY_ROWS,)
@@ -67,53 +70,20 @@ def _are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> N
             )
 
 
-@check("SAM102", lambda can: ordinary(can, greedy=False), depends_on=_TEMPERATURE)
-def tokens_lie_in_the_support_of_all_filters(sampler: TokenSampler, case: SamplingCase) -> None:
+def _filtered(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    """Draw requests with any filters, or with a single one."""
+    found = ordinary(can, greedy=False)
+    for name in (name for name, need in FILTERS.items() if need in can):
+        found |= ordinary(can, greedy=False, filters=(name,))
+    return found
+
+
+@check("SAM102", _filtered, depends_on=_TEMPERATURE)
+def tokens_lie_in_the_support_of_the_filters(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token is one that min-p, top-k and top-p, in the declared order, may keep.
 
-    If the checks of single filters pass, look at the order, and at what the later filter is given.
-    """
-    _lie_in_their_support(sampler, case)
-
-
-@check(
-    "SAM103",
-    lambda can: ordinary(can, greedy=False, filters=("top_k",)),
-    needs=(Capability.TOP_K,),
-    depends_on=_TEMPERATURE,
-)
-def tokens_lie_in_the_support_of_top_k(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Every token is among the `top_k` most probable, ties as declared.
-
-    Typical: one too many is kept (`<=` at the threshold's index), or the parameter of another row.
-    """
-    _lie_in_their_support(sampler, case)
-
-
-@check(
-    "SAM104",
-    lambda can: ordinary(can, greedy=False, filters=("top_p",)),
-    needs=(Capability.TOP_P,),
-    depends_on=_TEMPERATURE,
-)
-def tokens_lie_in_the_support_of_top_p(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Every token is among the most probable ones that together first reach mass `top_p`.
-
-    Typical: one token too many, or the mass is added up from the wrong end.
-    """
-    _lie_in_their_support(sampler, case)
-
-
-@check(
-    "SAM105",
-    lambda can: ordinary(can, greedy=False, filters=("min_p",)),
-    needs=(Capability.MIN_P,),
-    depends_on=_TEMPERATURE,
-)
-def tokens_lie_in_the_support_of_min_p(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Every token has at least `min_p` times the largest probability of its row.
-
-    Typical: the largest probability of another row, of the distribution before temperature, or no largest at all.
+    Typical: one token too many stays (`<=` at the threshold's index), the mass is added up from the wrong end, or the
+    parameter is another row's. If it takes several filters, look at the order, and at what the later one is given.
     """
     _lie_in_their_support(sampler, case)
 

@@ -1,4 +1,4 @@
-"""Each parameter over its whole range, in one batch; offsets beyond 2**24; ties between any two tiles.
+"""Each parameter over its whole range, in one batch; offsets beyond 2**24.
 
 Rows are made for the value: the tokens on both sides of the edge are near it, so that a value that is rounded, clamped
 or taken for off keeps other tokens. With explicit noise both sides are aimed at. A sampler with noise of its own draws
@@ -15,6 +15,7 @@ import torch
 
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw.properties._sampling_asserts import (
+    FILTERS,
     RACE,
     aimed_at,
     broken,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 _MOST_ROWS = 1024
 
 # -- filters ----------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def filters_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase
     else:
         batches.append(_swept(sampler, case, ("float32", half)[case.seed % 3 == 2], greedy))
     for batch in batches:
-        keeps_both_sides(sampler, batch) if is_aimed else drawn_often(sampler, case, batch)
+        _keeps_both_sides(sampler, batch) if is_aimed else _drawn_often(sampler, case, batch)
 
 
 _LEAST_TOP_PS, _MANY = (3e-4, 1e-3, 4e-3), 16_384
@@ -127,7 +127,7 @@ def _with_many_tokens(sampler: TokenSampler, case: SamplingCase) -> list[Samplin
     return [_made(case.replace(vocab_size=_MANY), [("top_p", one) for one in _LEAST_TOP_PS], sampler.device)]
 
 
-def keeps_both_sides(sampler: TokenSampler, batch: SamplingBatch) -> None:
+def _keeps_both_sides(sampler: TokenSampler, batch: SamplingBatch) -> None:
     """Noise aimed at the most probable token outside of each support, and at the least probable one inside."""
     supports = supports_of(sampler, batch)
     outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
@@ -187,7 +187,7 @@ def _are_kept(batch: SamplingBatch, supports: list[Support | None], tokens: NDAr
             broken(f"{_given(batch, row)} got token {token}; it keeps {int(support.allowed.sum())} others")
 
 
-def drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch, *, most: int = 2048) -> None:
+def _drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch, *, most: int = 2048) -> None:
     """No token outside of any support, in as many copies of each row as such tokens need to come, up to `most`.
 
     The less probable half of what is kept comes, too, where chance misses it less often than once in 7e10 times.
@@ -214,9 +214,6 @@ def drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch,
         share = support.probs[rarer].sum() / support.probs[support.allowed].sum()
         if mine.size * -np.log1p(-min(share, 0.999)) > 25 and not rarer[mine].any():
             broken(f"{_given(batch, row)}: the less probable half of its tokens never came in {mine.size} draws")
-
-
-# -- temperatures -----------------------------------------------------------------------------------------------------
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------
@@ -248,24 +245,3 @@ def rows_keep_their_logits_beyond_2_to_the_24_elements(sampler: TokenSampler, ca
     if wrong:
         row = wrong[0]
         broken(f"request {row} of {rows} got token {seen[row]}; only {own[row].tolist()} have probability")
-
-
-@check("SAM189", lambda can: plain(can, 257 if can.slow else 16_384), needs=(Capability.GREEDY,), weight=0.02)
-def greedy_ties_between_any_tiles_go_to_the_lowest_id(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Two tokens with the largest logit, 1 to 16383 apart: the lower one, or either if ties are open.
-
-    Suspect the scan over tiles: `>=` in place of `>`, or an id that is that of the tile.
-    """
-    size, rng = min(case.vocab_size, 16_384), bulk_rng("ties", case.seed)
-    apart = np.unique(np.geomspace(1, size - 1, 40).astype(int))
-    first = rng.integers(0, size - apart)
-    requests = (SampledRequest(temperature=0.0),)
-    batch = case.replace(vocab_size=2, requests=requests, num_rows=len(apart)).batch(sampler.device)
-    logits = np.floor(rng.normal(size=(len(apart), size)))
-    rows = np.arange(len(apart))
-    logits[rows, first] = logits[rows, first + apart] = 9
-    batch = batch.replace(logits=torch.tensor(logits, dtype=torch.float32, device=batch.device))
-    seen = sample_tokens(sampler, batch, noise_of(sampler, batch, case.seed)).tokens
-    if Capability.LOWEST_ID_TIES not in sampler.capabilities:
-        first = np.where(seen == first + apart, seen, first)
-    same_tokens(first, seen, "of two equal largest logits")

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.sampling_harness import sample_tokens
-from fairdraw.properties._sampling_asserts import aimed_at, broken, check
+from fairdraw.properties._sampling_asserts import FILTERS, aimed_at, broken, check
 from fairdraw.protocols import Capability, SamplingBatch, SeededNoise
 from fairdraw.strategies._sizes import TILES, ids_around_tiles, tiled_vocab_sizes
 from fairdraw.strategies.rows import bulk_seeds
@@ -21,7 +21,6 @@ _SLOW_TILES = 6
 _SLOW_ROWS = 8
 
 WON, ONLY, GREEDY = "won by its noise", "the only possible", "the largest logit"
-_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
 Rows = list[tuple[str, int]]
 """In which way a request comes to its id, and the id."""
@@ -53,7 +52,7 @@ def _step(rows: Rows, vocab_size: int) -> SamplingBatch:
     size = len(rows)
     others = torch.tensor([-torch.inf if way == ONLY else 0.0 for way, _ in rows])
     logits = others[:, None].repeat(1, vocab_size)
-    own = [0.0 if way == WON else 20.0 if way in _FILTERS else 1.0 for way, _ in rows]
+    own = [0.0 if way == WON else 20.0 if way in FILTERS else 1.0 for way, _ in rows]
     logits[range(size), [token for _, token in rows]] = torch.tensor(own)
     return SamplingBatch(
         logits=logits,
@@ -88,7 +87,7 @@ def ids_at_the_edges_of_tiles_of_every_size_can_be_drawn(sampler: TokenSampler, 
     or not at all. An interpreted sampler is given six tiles.
     """
     can = sampler.capabilities
-    plain, filters = _ways(can), [name for name, needed in _FILTERS.items() if needed in can]
+    plain, filters = _ways(can), [name for name, needed in FILTERS.items() if needed in can]
     for tile, vocab_size in tiled_vocab_sizes(case.seed, case.vocab_size, _SLOW_TILES if can.slow else len(TILES)):
         for ways in (plain, filters):
             rows = _rows(can, ways, tile, vocab_size) if ways else []
@@ -105,5 +104,5 @@ def _draw_what_they_must(
         if seen != token:
             broken(
                 f"in a vocabulary of {size}, which is {size // tile} * {tile} + {size % tile}, token {seen} is drawn, "
-                f"but {token} is {way if way not in _FILTERS else f'all that {way} keeps'}"
+                f"but {token} is {way if way not in FILTERS else f'all that {way} keeps'}"
             )

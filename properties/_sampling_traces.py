@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fairdraw._core.failures import CheckFailure
 from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
@@ -96,6 +97,8 @@ def _require_distributions(
     said: NDArray[np.float32],  # [batch_size, vocab_size] float32
     tokens: Ints,
 ) -> None:
+    certain = said[np.arange(len(tokens)), tokens] == 1
+    _wrong(call, call.batch.is_greedy.cpu().numpy() & ~certain, tokens, "whose draft distribution is not certain of it")
     rows = call.is_random & call.support.is_settled
     kept = np.where(call.support.allowed, call.support.probs, 0.0)
     right = kept / np.maximum(kept.sum(axis=1, keepdims=True), 1e-300)
@@ -201,7 +204,10 @@ def seeds_of_a_family_draw_tokens_of_their_own(sampler: TokenSampler, trace: Sam
         logits, places = whole.new_zeros(rows, size), torch.zeros(rows, dtype=torch.int64, device=sampler.device)
         first = _DRAWS * (1 + number)
         batches = [SamplingBatch(logits, whole, None, None, None, places + first + draw) for draw in range(_DRAWS)]
-        return np.stack([sample_tokens(sampler, batch, noise).tokens for batch in batches], axis=1)
+        found = np.stack([sample_tokens(sampler, batch, noise).tokens for batch in batches], axis=1)
+        if (found == found[:, :1]).all(axis=1).mean() > 0.5:
+            raise CheckFailure(f"each of {_DRAWS} steps of seed {seeds[0]} drew token {found[0, 0]}")
+        return found
 
     num_bits = 64 if Capability.COUNTER_NOISE in sampler.capabilities else 32
     families_are_apart(signatures, sampler.capabilities, trace.seed, num_bits=num_bits)

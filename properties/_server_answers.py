@@ -12,8 +12,8 @@ from fairdraw._core.checks import Stage
 from fairdraw._oracles.server import TIE, is_ambiguous
 from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.protocols import Capability
-from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, powers
-from fairdraw.strategies._server_requests import PLAIN, kind
+from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, first_list, powers
+from fairdraw.strategies._server_requests import MIXED, PLAIN, kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,11 +22,22 @@ if TYPE_CHECKING:
 
 _LISTS = (Capability.TOP_LOGPROBS,)
 NUM_PLAIN = 24
-"""Answers that are looked at one by one."""
+"""Answers of a kind that are looked at one by one."""
 
 _THREE = kind("three tokens", max_tokens=3)
 _FEW = kind("one token, few log-probabilities", max_tokens=1, logprobs=2)
 _SUM_TOLERANCE = 1e-3
+
+
+def answers_of_all_kinds(trial: Trial) -> list[Answer]:
+    """Return plain answers, those at temperatures 1/2 and 2, and some of requests with parameters of their own."""
+    cold, hot = trial.take(AT_HALF, NUM_PROMPTS), trial.take(AT_TWO, NUM_PROMPTS)
+    return [*trial.take(PLAIN, NUM_PLAIN), *cold, *hot, *trial.take(MIXED, NUM_PLAIN)]
+
+
+def _is_cut(answer: Answer) -> bool:
+    """Whether a filter may have removed tokens from its lists."""
+    return bool(answer.request.top_k or answer.request.top_p or answer.request.min_p)
 
 
 def _positions(answers: list[Answer]) -> Iterator[tuple[Answer, int, Position]]:
@@ -61,12 +72,13 @@ def an_answer_has_as_many_tokens_as_requested_at_most(trial: Trial) -> None:
 
 @server_check("SRV102", _LISTS, stage=Stage.SHAPE)
 def log_probabilities_are_finite_and_at_most_0(trial: Trial) -> None:
-    """Every returned log-probability is a finite number and not above 0.
+    """Every returned log-probability is a finite number and not above 0; -inf only for what a filter removed.
 
     Logits instead of log-probabilities, probabilities without the logarithm, or a row that was never filled.
     """
-    for answer, number, position in _positions(trial.take(PLAIN, NUM_PLAIN)):
-        values = [value for _, value in position.top] + [position.logprob] * (position.logprob is not None)
+    for answer, number, position in _positions(answers_of_all_kinds(trial)):
+        values = [value for _, value in position.top if not (_is_cut(answer) and value == -math.inf)]
+        values += [] if position.logprob is None else [position.logprob]
         wrong = [value for value in values if value is None or not math.isfinite(value) or value > TIE]
         require(not wrong, answer, f"position {number}: the log-probability {wrong[:1]} is impossible")
 
@@ -78,7 +90,7 @@ def the_sampled_token_has_its_log_probability(trial: Trial) -> None:
     The log-probability of another token: an index that is off by one, or that of the draft token instead of the
     emitted one.
     """
-    for answer, number, position in _positions(trial.take(PLAIN, NUM_PLAIN)):
+    for answer, number, position in _positions(answers_of_all_kinds(trial)):
         where, own, top = f"position {number}", position.logprob, dict(position.top)
         require(own is not None, answer, f"{where}: the sampled token has no log-probability")
         if own is None or not top:
@@ -105,7 +117,7 @@ def every_token_has_a_list_of_its_own(trial: Trial) -> None:
     Lists that are made once per step leave out the other tokens of a speculative step. llama.cpp's server does so:
     with speculation most tokens carry no log-probabilities (llama.cpp #27972).
     """
-    for answer in trial.take(PLAIN, NUM_PLAIN):
+    for answer in answers_of_all_kinds(trial):
         for choice in answer.choices:
             made, shown = choice.num_tokens, len(choice.positions)
             end = choice.finish_reason == "stop"
@@ -121,38 +133,40 @@ def a_list_is_sorted_and_names_no_token_twice(trial: Trial) -> None:
 
     A partial sort, a merge of the lists of several shards, or the sampled token added although it is listed.
     """
-    lengths = set()
-    for answer, number, position in _positions(trial.take(PLAIN, NUM_PLAIN)):
+    lengths: dict[int, Answer] = {}
+    for answer, number, position in _positions(answers_of_all_kinds(trial)):
         tokens = [token for token, _ in position.top]
         if Capability.TOKEN_IDS in trial.server.capabilities:
             require(len(set(tokens)) == len(tokens), answer, f"position {number}: a token is listed twice")
-            lengths.add(len([token for token in tokens if token != position.token]))
+            if not _is_cut(answer):
+                lengths[len([token for token in tokens if token != position.token])] = answer
         others = [value for token, value in position.top if token != position.token]
         falls = all(one >= two - TIE for one, two in itertools.pairwise(others))
         require(falls, answer, f"position {number}: the list is not sorted: {[round(v, 4) for v in others[:8]]}")
-    if lengths and max(lengths) - min(lengths) > 1:
-        answers = trial.take(PLAIN, NUM_PLAIN)
-        short = next(one for one, _, position in _positions(answers) if len(position.top) <= min(lengths) + 1)
-        require(condition=False, answer=short, effect=f"lists have {min(lengths)} to {max(lengths)} other tokens")
+    if lengths:
+        least, most = min(lengths), max(lengths)
+        require(most - least <= 1, lengths[least], f"lists have {least} to {most} other tokens")
 
 
 @server_check("SRV106", _LISTS)
 def the_probabilities_of_a_list_sum_to_at_most_1(trial: Trial) -> None:
-    """The listed probabilities of a position sum to at most 1.
+    """The listed probabilities of a position sum to at most 1, at every temperature and whatever a request asks for.
 
-    Log-probabilities that were normalised over another set of tokens, or before something was added to the logits.
+    Log-probabilities that were normalised over another set of tokens, or before something was added to the logits, or
+    raw ones that are divided by the temperature.
     """
-    for answer, number, position in _positions(trial.take(PLAIN, NUM_PLAIN)):
+    for answer, number, position in _positions(answers_of_all_kinds(trial)):
         total = float(np.exp([value for _, value in dict(position.top).items()]).sum())
         require(total <= 1 + _SUM_TOLERANCE, answer, f"position {number}: the probabilities sum to {total:.6g}")
 
 
 @server_check("SRV107", _LISTS, num_requests=3 * NUM_PROMPTS)
 def log_probabilities_are_raw_or_follow_the_temperature(trial: Trial) -> None:
-    """From temperature 1 to 1/2 and 2, differences of log-probabilities stay as they are, or are divided by it.
+    """From temperature 1 to 1/2 and 2, differences of log-probabilities stay as they are, or are divided by it; those
+    that are divided sum to 1 again.
 
-    Temperature applied twice, to the wrong rows, or to part of the vocabulary. Raw ones that move belong to a model
-    that does not give the same logits for the same prompt.
+    Temperature applied twice, to the wrong rows, or to part of the vocabulary, or to log-probabilities in the place of
+    logits. Raw ones that move belong to a model that does not give the same logits for the same prompt.
     """
     plain = trial.take(AT_ONE, NUM_PROMPTS)
     raw, processed = [], []
@@ -165,8 +179,29 @@ def log_probabilities_are_raw_or_follow_the_temperature(trial: Trial) -> None:
         require(min(found.equal, found.scaled) <= TOLERANCE, answer, effect)
         raw.append(found.equal <= TOLERANCE)
         processed.append(found.scaled <= TOLERANCE)
+        if not raw[-1]:
+            for one, two in zip(plain, trial.take(other, NUM_PROMPTS), strict=True):
+                gap, said = _misplaced(one, two), f"at temperature {two.request.temperature:g}, of all tokens,"
+                require(gap <= TOLERANCE, two, f"{said} log-probabilities are off by {gap:.3g}: they do not sum to 1")
     one_stage = all(raw) or all(processed)
     require(one_stage, plain[0], "log-probabilities are raw at one temperature and divided at another")
+
+
+def _misplaced(plain: Answer, other: Answer) -> float:
+    """Return how far the first log-probability at another temperature is from what its distribution allows.
+
+    Unlisted tokens are no more probable than the last listed one, which bounds what they sum to.
+    """
+    before, after = first_list(plain), first_list(other)
+    token, power = next(iter(before), None), 1 / other.request.temperature
+    if token not in after:
+        return 0.0
+    values = np.array(list(before.values()))
+    rest = max(0.0, 1 - float(np.exp(values).sum())) * float(np.exp(values.min() * (power - 1)))
+    listed_sum = float(np.exp(values * power).sum())
+    low, high = (before[token] * power - np.log(listed_sum + part) for part in (rest, 0.0))
+    beyond = max(after[token] - high, (low - after[token]) * (power > 1))
+    return float(max(0.0, beyond) / max(1.0, abs(before[token] * power)))
 
 
 @server_check("SRV108", _LISTS, num_requests=NUM_PROMPTS)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
+from fairdraw.properties._server_answers import answers_of_all_kinds
 from fairdraw.properties._server_check import Trial, failure, require, server_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_requests import PLAIN
@@ -25,7 +26,6 @@ _NUM = 4
 _ENOUGH = 8
 """Tokens of a text, or characters where the server does not count: shorter ones are not compared."""
 
-_NUM_PLAIN = 24
 _SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
 """As tokenizers write them inside of a token."""
 
@@ -77,7 +77,7 @@ def the_tokens_are_those_of_the_text(trial: Trial) -> None:
     Log-probabilities of another token than the emitted one: the most probable, the drafted, or the first of a list that
     is not sorted. (Texts that are not ASCII are left out: bytes of a character may belong to several tokens.)
     """
-    answers = trial.take(PLAIN, _NUM_PLAIN)
+    answers = answers_of_all_kinds(trial)
     if not any(position.text for answer in answers for choice in answer.choices for position in choice.positions):
         raise CapabilityUnsupported("texts of tokens are unsupported: its answers hold ids of tokens instead")
     for answer in answers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -345,23 +346,35 @@ def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
         _require_different(answers, [answer.choices[0] for answer in answers], "without a seed")
 
 
-@server_check("SRV144", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=4)
+@server_check("SRV144", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=8)
 def choices_of_a_request_differ(trial: Trial) -> None:
-    """The `n` choices of a request are other tokens, with a seed and without.
+    """The `n` choices of a request, up to 64, are other tokens, with a seed and without.
 
-    One generator state that is copied for every choice, or the request's seed taken for each of them. With a seed, all
-    of them are the same again: not only the first one has it.
+    One generator state that is copied for every choice, the request's seed taken for each of them, or choices that
+    are counted anew on each worker. With a seed, all of them are the same again: not only the first one has it.
     """
-    base = PLAIN.request(0, trial.server, 0).replace(n=4)
-    has_seeds = Capability.REQUEST_SEEDS in trial.server.capabilities
-    requests = [base, base.replace(prompt=_prompts(trial)[1])]
-    requests += [base.replace(seed=11), base.replace(seed=12)] * has_seeds
-    answers = trial.ask("four choices", requests)
+    plain = PLAIN.request(0, trial.server, 0)
+    _require_choices(trial, [plain.replace(n=4), plain.replace(n=4, prompt=_prompts(trial)[1])])
+    with contextlib.suppress(CapabilityUnsupported):  # a server may allow few
+        _require_choices(trial, [plain.replace(n=_MOST_CHOICES)])
+
+
+_MOST_CHOICES = 64
+
+
+def _require_choices(trial: Trial, requests: Sequence[GenerationRequest]) -> None:
+    """Choices of each request differ; with seeds beside, they also come again."""
+    if Capability.REQUEST_SEEDS in trial.server.capabilities:
+        requests = [*requests, *(one.replace(seed=11 + number) for number, one in enumerate(requests))]
+    name = f"{requests[0].n} choices"
+    answers = trial.ask(name, requests)
     for answer in answers:
-        require(len(answer.choices) == 4, answer, f"{len(answer.choices)} choices, not 4")
+        found, wanted = len(answer.choices), answer.request.n
+        require(found == wanted, answer, f"{found} choices, not {wanted}")
         _require_different([answer], answer.choices, "choices of one request")
-    if has_seeds:
-        require_same_drawn(answers[2:], trial.ask("four choices again", requests[2:]), "with the same seeds")
+    seeded = [answer for answer in answers if answer.request.seed is not None]
+    again = trial.ask(f"{name} again", [answer.request for answer in seeded])
+    require_same_drawn(seeded, again, "with the same seeds")
 
 
 @server_check("SRV150", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=_NUM_MET)

@@ -124,6 +124,20 @@ class TraceCheck(Check):
         return trace, error
 
 
+def trace_check(
+    code: str,
+    contract: str,
+    trace: Callable[..., Any],
+    body: Callable[..., None],
+    needs: tuple[Capability, ...] = (),
+    **fields: Any,
+) -> TraceCheck:  # Any: other fields of a check
+    """Return a check of a contract's traces; name and docstring of `body` become title and meaning."""
+    title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
+    what = (code, title, meaning, contract, "properties", needs, lambda can: st.nothing(), body)
+    return TraceCheck(*what, trace=trace, **fields)
+
+
 def trace_checks(
     contract: str,
     family: str,
@@ -139,12 +153,11 @@ def trace_checks(
         family: Beginning of their codes.
         trace: As `TraceCheck` has it.
     """
-
-    def of(number: int, body: Callable[..., None], needs: tuple[Capability, ...] = ()) -> partial[TraceCheck]:
-        title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
-        what = (f"{family}{number}", title, meaning, contract, "properties", needs, lambda can: st.nothing(), body)
-        return partial(TraceCheck, *what, trace=trace)
-
+    of = partial(trace_check, contract=contract, trace=trace)
     either = (Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE)
     seeded = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
-    return of(1, legal)(), of(2, repeat)(needs_one_of=(either,)), of(3, apart, seeded)(is_single=True)
+    return (
+        of(f"{family}1", body=legal),
+        of(f"{family}2", body=repeat, needs_one_of=(either,)),
+        of(f"{family}3", body=apart, needs=seeded, is_single=True),
+    )

@@ -1,7 +1,6 @@
 """The checks of the filters contract. One is registered by its definition in a module below.
 
-10x and 11x are single filters, 12x and 13x what holds of all of them, 14x filters together, 15x DRY, 16x XTC and
-mirostat.
+10x and 11x are single filters, 12x and 13x what holds of all of them, 15x DRY, 16x mirostat, 20x traces.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._core.checks import Stage
-from fairdraw._core.sampling_harness import sample_tokens
-from fairdraw.protocols import RaceNoise
+from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
+from fairdraw.protocols import Capability, RaceNoise
 from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
@@ -36,7 +36,8 @@ def collect(sampler: Any, trace: SamplingTrace, slices: Slices) -> None:  # Any:
     rng, past = bulk_rng("ranks", trace.seed), Past()
     for call in trace.played(sampler.device):
         if not isinstance(call.noise, RaceNoise):  # tokens of given noise are compared exactly, by the properties
-            tokens = answered(sample_tokens, sampler, call).tokens
+            drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
+            tokens = answered(draft_tokens if drafts else sample_tokens, sampler, call).tokens
             slices.add(*_drawn(call, tokens, past, rng))
 
 

@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
+from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw.protocols import Capability, FilterPolicy, SamplingBatch
-from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes, sum_counts
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, sum_counts
 from fairdraw.statistical._pit import PitCells
-from fairdraw.statistical._projections import PitDistributions, TokenTables, numbers_of_rows
+from fairdraw.statistical._projections import PitDistributions, TokenTables
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -51,7 +51,7 @@ KINDS = (
     Kind("at temperature 2", temperature=2.0),
     Kind("plain, once more"),
 )
-"""Requests of a batch take them in turn. There is a power of two of them: pairs of equal kind are one apart, too."""
+"""Requests of a batch take them in turn."""
 
 
 def supported_kinds(kinds: Sequence[Kind], supported: Collection[Capability]) -> tuple[Kind, ...]:
@@ -80,9 +80,6 @@ def _supported(kind: Kind, supported: Collection[Capability]) -> Kind:
 _PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
 """Ids are not in order of probability; one token is impossible."""
 
-STRIDES = (1, 4, 32)
-"""Distances of pairs of rows, in cycles of kinds: 8, 32 and 256 rows; neighbours are the first and the last kind."""
-
 
 def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
     """The exact distribution of a settled row."""
@@ -91,41 +88,33 @@ def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArr
     return support.distribution()
 
 
-def _even_checkpoints(num_draws: int, per_call: int) -> tuple[int, int]:
-    """As `checkpoints`, with an even number of calls, because calls are compared in pairs."""
-    num_checkpoints, num_pairs = checkpoints(num_draws, 2 * per_call)
-    return max(1, num_checkpoints), 2 * num_pairs
-
-
-def small_distributions(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
-    """Every kind of request at a vocabulary of eight tokens.
-
-    Args:
-        request_seeds: Every request of every call has a per-request seed.
-    """
+def small_distributions(share: float, slow_share: float) -> Workload:
+    """Return every kind of request at a vocabulary of eight tokens; half of each kind have seeds of their own."""
 
     def prepare(setting: Setting) -> SamplingPlan:
-        num_draws, cycle = setting.num_draws, supported_kinds(KINDS, setting.supported)
-        cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_CHECKPOINTS * len(cycle))).bit_length() - 1))
+        cycle = supported_kinds(KINDS, setting.supported)
+        cycles = 1 << min(9, max(2, (setting.num_draws // (2 * NUM_CHECKPOINTS * len(cycle))).bit_length() - 1))
         kinds = list(cycle) * cycles
         logits = np.tile(_small_row(), (len(kinds), 1))
-        num_checkpoints, num_calls = _even_checkpoints(num_draws, len(kinds))
-        strides = [stride for stride in STRIDES if cycles % (2 * stride) == 0]
-        seeded = range(len(kinds)) if request_seeds else ()
+        num_checkpoints, num_calls = checkpoints(setting.num_draws, len(kinds))
+        is_seeded = np.add.outer(np.arange(cycles), np.arange(len(cycle))) % 2 == 1
+        is_seeded &= Capability.REQUEST_SEEDS in setting.supported
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
             drawn = []
             for call in range(num_calls):
                 batch = batch_of(kinds, logits, np.full(len(kinds), call, dtype=np.int64), setting.device)
-                noise = noise_of(sampler, batch, derive_seed("call", seed, call), seeded=seeded)
+                noise = noise_of(
+                    sampler, batch, derive_seed("call", seed, call), seeded=np.flatnonzero(is_seeded).tolist()
+                )
                 drawn.append(sample_tokens(sampler, batch, noise).tokens)
-            return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), cycle, strides)
+            return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), is_seeded, cycle)
 
-        tables = _small_tables(cycle, num_calls * cycles, strides, setting.filters)
+        tables = _small_tables(cycle, num_calls, is_seeded, setting.filters)
         return SamplingPlan(tables, count, num_checkpoints, num_calls * len(kinds))
 
-    name = "sampling: requests with seeds" if request_seeds else "sampling: small distributions"
-    return Workload(name, "tokens", share, slow_share, prepare, _FILTER_WORDS)
+    adapts_to = _FILTER_WORDS | {Capability.REQUEST_SEEDS}
+    return Workload("sampling: small distributions", "tokens", share, slow_share, prepare, adapts_to)
 
 
 def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
@@ -134,47 +123,45 @@ def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
         return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
 
 
-def _small_tables(cycle: Sequence[Kind], rows: int, strides: list[int], filters: FilterPolicy) -> dict[str, Table]:
-    """T1: tokens of each kind; T2: pairs of rows of a call; T3: one row in two calls.
-
-    Args:
-        rows: Of each kind, per checkpoint.
-    """
+def _small_tables(
+    cycle: Sequence[Kind],
+    num_calls: int,
+    is_seeded: NDArray[np.bool_],  # [num_cycles, num_kinds] bool
+    filters: FilterPolicy,
+) -> dict[str, Table]:
+    """Return a table of the tokens of each kind, and of those with seeds if some have."""
     batch = batch_of(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
-    probs = [_exact_probs(batch, kind, filters) for kind in range(len(cycle))]
-    neighbours, same = (np.outer(one, probs[0]).ravel() for one in (probs[1], probs[0]))
-    pairs = Table(same, num_draws=rows // 2)
+    probs = [_exact_probs(batch, number, filters) for number in range(len(cycle))]
     return {
-        **{
-            f"T1 {kind.name}": Table(one, label="token {}".format, num_draws=rows)
-            for kind, one in zip(cycle, probs, strict=True)
-        },
-        "T2 neighbours": Table(neighbours, num_draws=rows),
-        **{f"T2 rows {stride * len(cycle)} apart": pairs for stride in strides},
-        "T3 consecutive calls": pairs,
+        name: Table(probs[number], label="token {}".format, num_draws=num_calls * int(rows.sum()))
+        for name, number, rows in _rows_of_tables(cycle, is_seeded)
     }
 
 
-def _count_small(
-    tokens: NDArray[np.int64],  # [num_calls, cycles, kinds] int64
+def _rows_of_tables(
     cycle: Sequence[Kind],
-    strides: list[int],
+    is_seeded: NDArray[np.bool_],  # [num_cycles, num_kinds] bool
+) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
+    """Yield each table's name, its kind's number and its rows among those of the kind, `[num_cycles] bool`."""
+    for number, kind in enumerate(cycle):
+        own = is_seeded[:, number]
+        yield f"T1 {kind.name}", number, ~own
+        if own.any():
+            yield f"T1 {kind.name}, with seeds", number, own
+
+
+def _count_small(
+    tokens: NDArray[np.int64],  # [num_calls, num_cycles, num_kinds] int64
+    is_seeded: NDArray[np.bool_],  # [num_cycles, num_kinds] bool
+    cycle: Sequence[Kind],
 ) -> dict[str, NDArray[np.int64]]:
-    """The counts of T1, T2 and T3 for the tokens of one checkpoint."""
+    """Return how often each token was drawn in one checkpoint, by table."""
     size = len(_PROBS)
     known = np.where((tokens >= 0) & (tokens < size), tokens, -1)
-    counts = {f"T1 {kind.name}": count_codes(known[..., k], size) for k, kind in enumerate(cycle)}
-    plain, next_to_it = known[..., 0], known[..., 1]
-
-    def pairs(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
-        return count_codes(joint_codes(left.ravel(), right.ravel(), sizes=(size, size)), size * size)
-
-    counts["T2 neighbours"] = pairs(next_to_it, plain)
-    for stride in strides:
-        left = np.flatnonzero(np.arange(plain.shape[1]) // stride % 2 == 0)
-        counts[f"T2 rows {stride * len(cycle)} apart"] = pairs(plain[:, left], plain[:, left + stride])
-    counts["T3 consecutive calls"] = pairs(plain[0::2], plain[1::2])
-    return counts
+    return {
+        name: count_codes(known[:, rows, number].ravel(), size)
+        for name, number, rows in _rows_of_tables(cycle, is_seeded)
+    }
 
 
 _VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _NUM_DISTRIBUTIONS = 32768, 1024, 16
@@ -227,7 +214,7 @@ def production(share: float, slow_share: float) -> Workload:
 
     def prepare(setting: Setting) -> SamplingPlan:
         pool, batch_size = _pool(setting.filters, setting.supported), 16
-        num_checkpoints, num_calls = _even_checkpoints(setting.num_draws, batch_size)
+        num_checkpoints, num_calls = checkpoints(setting.num_draws, batch_size)
         seen = TokenTables("T4 token", (pool.logits.shape[1],))
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
@@ -291,38 +278,3 @@ def largest(share: float, slow_share: float) -> Workload:
         return SamplingPlan(seen.tables(per_checkpoint), count, num_checkpoints, per_checkpoint)
 
     return Workload("sampling: largest", "largest vocabularies", share, slow_share, prepare, _FILTER_WORDS)
-
-
-_DRAFT_VOCAB_SIZE = 256
-_DRAFT_KINDS = (
-    Kind("plain"),
-    Kind("cool", temperature=0.6),
-    Kind("all filters", temperature=1.2, top_k=50, top_p=0.8, min_p=0.02),
-    Kind("top-p", top_p=0.9),
-)
-
-
-def drafts(share: float, slow_share: float) -> Workload:
-    """Drafted tokens under the distributions that came with them: rows of normal logits, no two of them alike."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        batch_size = min(1024, max(16, setting.num_draws // (4 * NUM_CHECKPOINTS)))
-        counted = TokenTables("T5 draft", (_DRAFT_VOCAB_SIZE,))
-        num_checkpoints, num_calls = _even_checkpoints(setting.num_draws, batch_size)
-        cycle = supported_kinds(_DRAFT_KINDS, setting.supported)
-        kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
-
-        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-            rng, parts = np.random.default_rng(derive_seed("rows", seed)), []
-            for call in range(num_calls):
-                logits = (2 * rng.normal(size=(batch_size, _DRAFT_VOCAB_SIZE))).astype(np.float32)
-                batch = batch_of(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
-                seen = draft_tokens(sampler, batch, noise_of(sampler, batch, derive_seed("call", seed, call)))
-                assert seen.draft_probs is not None  # draft_tokens checked the output
-                parts.append(counted.count(numbers_of_rows(seen.draft_probs, seen.tokens, rng.random(batch_size))))
-            return sum_counts(parts)
-
-        tables = counted.tables(num_calls * batch_size)
-        return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
-
-    return Workload("sampling: drafts", "drafts", share, slow_share, prepare, _FILTER_WORDS)

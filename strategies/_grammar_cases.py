@@ -10,10 +10,13 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import BITS_PER_WORD, BitmaskBatch, GrammarBatch, GrammarRequest, num_words
+from fairdraw.protocols import BITS_PER_WORD, BitmaskBatch, Capability, GrammarBatch, GrammarRequest, num_words
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, strided_like
+from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._recipe import DTYPES, BatchRecipe, PrintsAsCode, Recipe
+from fairdraw.strategies._row_traces import MOST_ROWS, TENSOR_NEEDS, RowTrace
+from fairdraw.strategies._serving import settings_of_calls
 from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatcher
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
 
@@ -96,16 +99,18 @@ class _DrawnBitmaskBatch(PrintsAsCode, BitmaskBatch):
 
 
 class GrammarCase(BatchRecipe):
-    """A case of the grammar contract: a `BitmaskCase`, or an `AutomatonCase`."""
+    """A case of the grammar contract: a `BitmaskCase`, an `AutomatonCase` or a `MaskTrace`."""
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> BitmaskCase | AutomatonCase:  # Any: JSON
+    def from_json(data: dict[str, Any]) -> BitmaskCase | AutomatonCase | RowTrace:  # Any: JSON
         """The case that `to_json` described.
 
         Raises:
             TypeError: If a field is missing or unknown.
             ValueError: If a value is invalid.
         """
+        if "walk" in data:
+            return MaskTrace.from_json(data)
         if "automata" not in data:
             return BitmaskCase(**{**data, "requests": tuple(MaskedRow(**r) for r in data.get("requests", ()))})
         automata = tuple(TokenAutomaton(tuple(tuple(e) for e in one["edges"])) for one in data["automata"])
@@ -230,6 +235,54 @@ def _guarded(logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size]
     inner = store[_GUARD:-_GUARD].view(logits.shape)
     inner.copy_(logits)
     return inner
+
+
+INDEX_NEEDS = {**dict.fromkeys(INDEX_KINDS[1:], Capability.ROW_INDICES), "repeated": Capability.REPEATED_INDICES}
+_CALLS: dict[str, tuple[Any, ...]] = {  # Any: words and counts
+    "dtype": DTYPES,
+    "layout": ("contiguous", "sliced", "contiguous", "transposed"),
+    "mask_layout": MASK_LAYOUTS,
+    "tail": TAIL_KINDS,
+    "indices": ("none", "all", "subset", "reversed", "repeated"),
+    "extra_words": (0, 1, 7, -1, -7),
+}
+_NEEDS: dict[tuple[str, Any], Capability] = {  # Any: a word or a count
+    **TENSOR_NEEDS,
+    **{("mask_layout", layout): Capability.STRIDED_BITMASK for layout in MASK_LAYOUTS[1:]},
+    **{("indices", kind): need for kind, need in INDEX_NEEDS.items()},
+    **{("extra_words", words): Capability.WIDE_BITMASK for words in (1, 7)},
+    **{("extra_words", words): Capability.NARROW_BITMASK for words in (-1, -7)},
+}
+
+
+class MaskTrace(RowTrace):
+    """Calls of one masker: rows with every pair of logits and mask, and every pair of what a call may have."""
+
+    def library(self) -> BitmaskCase:
+        """Return all rows, those without a grammar first."""
+        rows = [MaskedRow(kind) for kind in _PLAIN]
+        rows += [
+            MaskedRow(**one) for one in covering_settings({"logits": tuple(LOGIT_KINDS), "mask": tuple(MASK_KINDS)})
+        ]
+        return BitmaskCase(self.vocab_size, self.chosen(rows, len(_PLAIN)))
+
+    def cases(self) -> Iterator[tuple[int, BitmaskCase]]:
+        """Yield the calls with their numbers; each is built when it is asked for."""
+        settings = settings_of_calls(_CALLS, _NEEDS, self.without, self.seed)
+        rows = self.library().requests
+        for call in self.played(len(rows), len(_PLAIN)):
+            setting = {name: value for name, value in settings[call.number % len(settings)].items() if name in _CALLS}
+            setting["extra_words"] = max(setting["extra_words"], 1 - num_words(self.vocab_size))
+            chosen, own = tuple(rows[place] for place in call.places.tolist()), derive_seed(self.seed, call.number)
+            yield call.number, BitmaskCase(self.vocab_size, chosen, seed=own, **setting)
+
+
+_PLAIN = ("normal", "zipf", "special", "half")
+
+
+def mask_trace(masker: Any, seed: int, size: int, rows: int, *rest: Any) -> MaskTrace:  # Any: fields of a trace
+    """Return a trace for `masker`."""
+    return MaskTrace(seed, size, min(rows, MOST_ROWS), *rest)
 
 
 DRAFT_TOKEN_KINDS: tuple[str, ...] = ("legal", "illegal", "last")

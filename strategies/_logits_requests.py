@@ -149,7 +149,7 @@ class LogitsRequestRecipe(Recipe):
         kinds: Its parameters (`PARAMETER_KINDS`, `IDLE_KINDS`); `kind:value` for a value of `PARAMETER_VALUES`.
         num_output: Tokens that it has when it joins.
         logits: Kind of its rows (`ROW_KINDS`, `INVALID_ROW_KINDS`).
-        has_placeholders: Its last draft is not known yet.
+        has_placeholders: Its last drafts, from any one on, are not known yet.
         num_prompt: Tokens of its prompt.
         text: Which ids its texts have (`TEXTS`).
 
@@ -193,7 +193,10 @@ class LogitsRequestRecipe(Recipe):
 
     def drafts(self, rng: np.random.Generator, vocab_size: int) -> list[int]:
         drafts = text_of(self.text, rng, vocab_size, self.num_drafts)
-        return [*drafts[:-1], PLACEHOLDER_TOKEN_ID] if drafts and self.has_placeholders else drafts
+        if not (drafts and self.has_placeholders):
+            return drafts
+        known = int(rng.integers(len(drafts)))
+        return [*drafts[:known], *[PLACEHOLDER_TOKEN_ID] * (len(drafts) - known)]
 
 
 def decisive_kind(kind: str) -> str:

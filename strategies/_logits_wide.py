@@ -8,7 +8,7 @@ drops requests and events of a failing case by itself.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
@@ -63,13 +63,16 @@ def named(kind: str) -> list[str]:
 
 
 @lru_cache(maxsize=16)
-def value_requests(kinds: tuple[str, ...], has_drafts: bool, seed: int) -> tuple[LogitsRequestRecipe, ...]:
+def value_requests(
+    kinds: tuple[str, ...], has_drafts: bool, unknown: bool, seed: int
+) -> tuple[LogitsRequestRecipe, ...]:
     """Requests among which every two values of any two parameters occur together; each parameter is off in some."""
     values = {kind: ("", kind, *named(kind)) for kind in kinds}
     values |= {kind: ("", "", "", kind) for kind in kinds if kind == "custom"}  # it makes inf of -inf, so not too often
     values["temperature"] = (*values["temperature"], "greedy")
     sizes = _SIZES if has_drafts else {name: numbers for name, numbers in _SIZES.items() if name != "num_drafts"}
-    rows = covering_settings({**values, **sizes, **_WORDS}, seed=seed)
+    flags = {"has_placeholders": (False, True)} if has_drafts and unknown else {}
+    rows = covering_settings({**values, **sizes, **_WORDS, **flags}, seed=seed)
     return tuple(_request(row, kinds) for row in rows)
 
 
@@ -91,12 +94,12 @@ def _long_requests(can: Capabilities, has_drafts: bool) -> list[LogitsRequestRec
     return [*(drafted if has_drafts else drafted[:0]), *texts]
 
 
-def _request(row: dict[str, str | int], kinds: tuple[str, ...]) -> LogitsRequestRecipe:
+def _request(row: dict[str, Any], kinds: tuple[str, ...]) -> LogitsRequestRecipe:
     chosen = tuple(str(row[kind]) for kind in kinds if row[kind] not in ("", "greedy"))
     rest = {name: value for name, value in row.items() if name not in kinds}
     if rest["logits"] == "zeros" and any(base_kind(kind) in ("top-k", "top-p") for kind in chosen):
         rest["logits"] = "normal"  # which of many equal logits a filter keeps is left to the order of a sort
-    return LogitsRequestRecipe(chosen, greedy=row["temperature"] == "greedy", **rest)  # type: ignore[arg-type]
+    return LogitsRequestRecipe(chosen, greedy=row["temperature"] == "greedy", **rest)
 
 
 def _dtypes(can: Capabilities) -> st.SearchStrategy[str]:
@@ -111,7 +114,8 @@ def value_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCa
     """
     has_drafts = Capability.DRAFT_PROCESSORS in can or draw(st.booleans())
     kinds = tuple(open_kinds(PARAMETER_KINDS, can, has_drafts))
-    requests = value_requests(kinds, has_drafts, draw(st.integers(0, _ARRAYS - 1)))
+    unknown = Capability.PLACEHOLDER_DRAFTS in can
+    requests = value_requests(kinds, has_drafts, unknown, draw(st.integers(0, _ARRAYS - 1)))
     requests = (*requests, *_long_requests(can, has_drafts))
     vocab_size, seed = draw(st.sampled_from(MIDDLING)), draw(bulk_seeds())
     return LogitsCase(vocab_size, requests, dtype=draw(_dtypes(can)), seed=seed)

@@ -18,7 +18,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SeededNoise, filter_policy
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import strided_like
+from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving import (
@@ -47,8 +47,12 @@ _MASKS = ("none", "residue", "few", "low", "high")
 """What is left of a row: all of it, one residue class of the ids, the ends, the lower or the upper half."""
 
 TEMPERATURES = (1.0, 0.7, 1.3, 2.0, 0.2, 9.0, 1.0, 2e-5, 1e-4, 0.999, 1.001, 100.0)
-_TOP_PS = (0.9, 0.5, 0.1, 0.99, 1e-6, 1e-4, 0.9999, 1 - 2.0**-24)
+_TOP_PS = (0.9, 0.5, 0.1, 0.99, 1e-7, 1e-4, 0.997, 1 - 2.0**-24, 1e-3)
 _MIN_PS = (0.05, 0.5, 1.0, 1e-6, 0.2, 1e-4, 0.999)
+_TELLING: dict[str, tuple[float, ...]] = {"temperature": (0.7, 1.5), "top_p": (0.5, 0.9), "min_p": (0.05, 0.3)}
+_NUM_TELLING = 8
+"""Values that leave a few tokens each, so that another order of the filters leaves others; and sets made of them."""
+
 _STARTS = (0, 2**15, 2**16, 2**20, 2**24, 2**31, 2**32, 2**40)
 """Positions near which requests begin: numbers that fewer bits cannot count beyond."""
 
@@ -210,7 +214,7 @@ def spoil(row: torch.Tensor, place: int, how: str) -> None:  # row: [vocab_size]
 
 
 def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, NDArray[Any]]:  # [num_sets] each
-    """Return the sets of parameters that requests have: every pair of values occurs. The first set has none."""
+    """Return the sets of parameters that requests have: none, those of `_TELLING`, and every pair of values."""
     off = {"temperature": 1, "top_k": size, "top_p": 1, "min_p": 0}
     values = {
         "temperature": TEMPERATURES,
@@ -218,10 +222,11 @@ def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, N
         "top_p": (*_TOP_PS, 1, 1),
         "min_p": (*_MIN_PS, 0, 0),
     }
+    telling = _TELLING | {"top_k": (min(5, size), max(1, size // 4))}
     for name, need in _FILTER_NEEDS.items():
         if str(need) in without:
-            values[name] = (off[name],)
-    sets = [off, *covering_settings(values, 2, seed % 8)]
+            values[name] = telling[name] = (off[name],)
+    sets = [off, *covering_settings(telling, 3, seed % 8)[:_NUM_TELLING], *covering_settings(values, 2, seed % 8)]
     return {
         name: np.array([one[name] for one in sets], dtype=np.int64 if name == "top_k" else np.float32) for name in off
     }
@@ -259,10 +264,13 @@ class _Player:
     def _call(self, number: int, rows: ServedRows) -> SamplingCall:
         setting, request = self.settings[number % len(self.settings)], rows.request
         row, parameters = self._of(1, request, NUM_ROWS), self._of(2, request, self.num_sets)
-        if self.trace.flat or "rows" in setting["alike"]:
-            row[:] = 0 if self.trace.flat else number % 3
-        if self.trace.flat or "parameters" in setting["alike"]:
-            parameters[:] = 0 if self.trace.flat else number % self.num_sets
+        parameters = np.where(self._of(7, request, 2) == 0, 1 + parameters % _NUM_TELLING, parameters)
+        if "rows" in setting["alike"]:
+            row[:] = number % 3
+        if "parameters" in setting["alike"]:
+            parameters[:] = number % self.num_sets if number % 3 == 0 else 1 + number % _NUM_TELLING
+        if self.trace.flat:
+            row[:] = parameters[:] = 0
         given = setting["filters"].split() if setting["filters"] != "all" else list(_FILTER_NEEDS)
         given = [name for name in given if name in _FILTER_NEEDS and str(_FILTER_NEEDS[name]) not in self.trace.without]
         is_greedy = greedy_requests(setting["greedy"], self._of(3, request, 4) == 0)
@@ -304,11 +312,12 @@ class _Player:
             for name, dtype in types.items()
         }
         batch = SamplingBatch(
-            logits=strided_like(logits, setting["layout"]),
+            logits=logits,
             temperature=torch.from_numpy(temperature),
             positions=torch.from_numpy(positions),
             **filters,  # type: ignore[arg-type]  # three tensors or None
         )
+        batch = laid_out(batch, setting["layout"])
         return batch if self.device == "cpu" else batch.to(self.device)
 
     def _noise(self, how: str, number: int, rows: ServedRows, support: Support) -> SamplingNoise:
@@ -352,7 +361,6 @@ class _Supports:
     def __init__(self, player: _Player) -> None:
         self._player = player
         self._places: dict[int, int] = {}
-        self._blocks: list[Support] = []
         self._whole: Support | None = None
 
     def of(self, dtype: str, row: Ints, parameters: Ints, given: Sequence[str]) -> tuple[Ints, Support]:
@@ -383,9 +391,7 @@ class _Supports:
         logits = player.rows[dtype][torch.from_numpy(row)].float().numpy()
         block = supports_of_rows(logits, asked, player.trace.filters, _slack(player.trace, logits, asked))
         self._places |= {key: len(self._places) + place for place, key in enumerate(keys)}
-        self._blocks.append(block)
-        self._whole = _joined(self._blocks)
-        self._blocks = [self._whole]
+        self._whole = block if self._whole is None else _joined(self._whole, block)
 
 
 def _slack(trace: SamplingTrace, logits: NDArray[np.float32], asked: Parameters) -> Any:  # 0.0, or [num_rows, 1]
@@ -397,14 +403,12 @@ def _slack(trace: SamplingTrace, logits: NDArray[np.float32], asked: Parameters)
     return slack
 
 
-def _joined(blocks: list[Support]) -> Support:
-    parts = ("required", "allowed", "probs", "is_distribution", "slack")
-    return Support(*(np.concatenate([getattr(block, part) for block in blocks]) for part in parts))
+def _joined(one: Support, other: Support) -> Support:
+    return Support(*map(np.concatenate, zip(vars(one).values(), vars(other).values(), strict=True)))
 
 
 def _rows_of(support: Support, rows: Any) -> Support:  # Any: an index
-    parts = ("required", "allowed", "probs", "is_distribution", "slack")
-    return Support(*(getattr(support, part)[rows] for part in parts))
+    return Support(*(part[rows] for part in vars(support).values()))
 
 
 def _selected(call: SamplingCall, rows: Sequence[int]) -> SamplingCall:
@@ -422,8 +426,5 @@ def _selected(call: SamplingCall, rows: Sequence[int]) -> SamplingCall:
         noise=noise,
         rows=call.rows.taken(index),
         support=_rows_of(call.support, index),
-        kinds=call.kinds[index],
-        logit_rows=call.logit_rows[index],
-        parameters=call.parameters[index],
-        is_odd=call.is_odd[index],
+        **{name: getattr(call, name)[index] for name in ("kinds", "logit_rows", "parameters", "is_odd")},
     )

@@ -40,13 +40,13 @@ FILTERED = {
 
 def gaps(one: Answer, other: Answer) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # each [num_listed] float64
     """Of two answers to one prompt: how far each token that both list lies below the first of them."""
-    rows = [_first_list(answer) for answer in (one, other)]
+    rows = [first_list(answer) for answer in (one, other)]
     common = [token for token in rows[0] if token in rows[1]]
     found = [np.array([row[token] for token in common], dtype=np.float64) for row in rows]
     return (found[0] - found[0][:1], found[1] - found[1][:1]) if common else (np.zeros(0), np.zeros(0))
 
 
-def _first_list(answer: Answer) -> dict[object, float]:
+def first_list(answer: Answer) -> dict[object, float]:
     positions = answer.choices[0].positions if answer.choices else ()
     if not positions:
         return {}
@@ -128,7 +128,7 @@ def _are_edited(server: Server, pool: Pool, plain: list[Answer]) -> bool | None:
     """Whether a bias of 2 moves the log-odds of its token (mlx_lm.server: before the temperature); `None`: unknown."""
     if Capability.LOGIT_BIAS not in server.capabilities:
         return None
-    rows = [(answer, list(_first_list(answer))[:2]) for answer in plain if len(_first_list(answer)) > 1]
+    rows = [(answer, list(first_list(answer))[:2]) for answer in plain if len(first_list(answer)) > 1]
     requests = [answer.request.replace(logit_bias=((tokens[1], 2.0),)) for answer, tokens in rows]
     try:
         biased = pool.ask(server, "bias +2, for the stage", requests)
@@ -140,7 +140,7 @@ def _are_edited(server: Server, pool: Pool, plain: list[Answer]) -> bool | None:
 
 def _odds(answer: Answer, tokens: list[object]) -> float:
     """How far the second of two tokens lies above the first; NaN if one is not listed."""
-    row = _first_list(answer)
+    row = first_list(answer)
     return row.get(tokens[1], np.nan) - row.get(tokens[0], np.nan)
 
 
@@ -155,7 +155,7 @@ def _is_after(server: Server, pool: Pool, plain: list[Answer], name: str) -> boo
         return None
     votes = []
     for one, other in zip(plain, answers, strict=False):
-        rows = [_first_list(answer) for answer in (one, other)]
+        rows = [first_list(answer) for answer in (one, other)]
         left = cells(one.choices[0].positions[0], other.request, Claims()) if all(rows) else None
         if left is None:
             continue

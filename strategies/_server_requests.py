@@ -75,13 +75,15 @@ class Kind:
         return derive_seed("request", seed, self.name, number) % 2**31
 
 
-TEMPERATURES = (1.0, 0.6, 1.5, 0.0)
+TEMPERATURES = (1.0, 0.6, 1.5, 0.3, 2.0, 0.0)
 """Of requests of all kinds."""
 
-FILTERS: tuple[dict[str, float], ...] = ({}, {"top_k": 4}, {"top_p": 0.7}, {"min_p": 0.2})
+_CUTS = {"top_k": (4, 1, 2, 10), "top_p": (0.7, 0.05, 0.3, 0.95), "min_p": (0.2, 0.01, 0.5, 1.0)}
+FILTERS: tuple[dict[str, float], ...] = ({}, *({name: one} for name, values in _CUTS.items() for one in values))
 """One at most, as the order of several is the server's own."""
 
-PENALTIES: tuple[dict[str, float], ...] = ({}, {"frequency_penalty": 1.0}, {"presence_penalty": 0.5})
+_BENDS = {"frequency_penalty": (1.0, -0.5, 2.0), "presence_penalty": (0.5, -1.0, 2.0)}
+PENALTIES: tuple[dict[str, float], ...] = ({}, *({name: one} for name, values in _BENDS.items() for one in values))
 """One at most: a failure then names it."""
 
 _NEEDED = {

@@ -116,7 +116,13 @@ class TokenMatcher:
         self,
         bitmask: torch.Tensor,  # [num_words] int32
     ) -> None:
-        """Write the tokens that are allowed now."""
+        """Write the tokens that are allowed now.
+
+        Raises:
+            RuntimeError: If the text is complete.
+        """
+        if self.is_terminated:
+            raise RuntimeError("fill: is_terminated=True, but the text must go on. Do not ask behind its end.")
         width = bitmask.shape[-1]
         token_ids = [i for i in self.automaton.allowed(self.state) if num_words(i + 1) <= width]
         bitmask.copy_(torch.tensor(words_of(token_ids, width), dtype=torch.int32))

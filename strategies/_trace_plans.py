@@ -39,7 +39,7 @@ class Plan:
 
 
 _PLANS = {
-    "smoke": Plan("edges", 1100, 1, 16),
+    "smoke": Plan("edges", 1100, 2, 44),
     "ci": Plan("every", 1100, 1, 110),
     "nightly": Plan("every", 1100, 20, 110),
 }
@@ -66,13 +66,13 @@ def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) 
 
 
 def _vocabularies(can: Capabilities, number: int, seed: int) -> list[int]:
-    """Return some vocabularies of the walk; another seed starts elsewhere."""
+    """Return some vocabularies of the walk, the widest among them; another seed starts elsewhere."""
     most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can and not can.slow else 1025
     sizes = vocabulary_walk(most)
     if number >= len(sizes):
         return sizes
     start, step = seed % len(sizes), len(sizes) / number
-    return [sizes[(start + round(place * step)) % len(sizes)] for place in range(number)]
+    return [*(sizes[(start + round(place * step)) % len(sizes)] for place in range(1, number)), sizes[-1]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class FlatPlan:
 
 
 _FLAT = {
-    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(16_411, 128, "edges"), FlatPlan(33_000, 40, "edges")),
+    "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(16_411, 256, "edges"), FlatPlan(33_000, 100, "edges")),
     "ci": (FlatPlan(8191, 100, "every"), FlatPlan(33_000, 60, "every"), FlatPlan(131_073, 40, "edges")),
     "nightly": (FlatPlan(8191, 300, "every"), FlatPlan(33_000, 200, "every"), FlatPlan(131_073, 100, "every")),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,25 +18,28 @@ from fairdraw.strategies._cases import _argument
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies._row_traces import MOST_ROWS, RowTrace
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds, target_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from fairdraw.strategies._row_traces import RowCall
 
 __all__ = [
     "EXTREMES",
     "LOGIT_KINDS",
+    "RANGES",
     "SETTINGS",
     "TEXT_KINDS",
     "FilterCase",
     "FilterRow",
+    "FilterTrace",
     "filter_batches",
     "filter_cases",
-    "many_filter_rows",
-    "wide_filter_cases",
 ]
 
 
@@ -111,24 +115,31 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {  # Any: one type per paramet
 }
 """Filter to parameters that people use, the plain ones first."""
 
-_NEARLY_ONE = 1 - 2.0**-24
-EXTREMES: dict[str, tuple[dict[str, Any], ...]] = {  # Any: as above
-    "top_k": ({"top_k": 1}, {"top_k": 1 << 30}),
-    "top_p": ({"top_p": 1e-30}, {"top_p": _NEARLY_ONE}),
-    "min_p": ({"min_p": 1.0}, {"min_p": _NEARLY_ONE}, {"min_p": 1e-30}),
-    "typical_p": ({"typical_p": 1e-30}, {"typical_p": _NEARLY_ONE}),
-    "top_n_sigma": ({"top_n_sigma": 1e-30}, {"top_n_sigma": 1e30}),
-    "top_a": ({"top_a": 1.0}, {"top_a": 1e-30}),
-    "tail_free": ({"tail_free": 1e-30}, {"tail_free": _NEARLY_ONE}),
-    "eta": ({"eta": _NEARLY_ONE}, {"eta": 1e-30}),
-    "epsilon": ({"epsilon": _NEARLY_ONE}, {"epsilon": 1e-30}),
-    "xtc": (
-        {"xtc_probability": 1.0, "xtc_threshold": 0.5},
-        {"xtc_probability": 1.0, "xtc_threshold": 1e-30},
-    ),
-    "mirostat_v2": ({"mirostat_v2_tau": 1e-30}, {"mirostat_v2_tau": 100.0}),
+_FIRST, _LAST = float(np.float32(2.0**-126)), 1 - 2.0**-24
+_SHARES = ("top_p", "min_p", "typical_p", "top_a", "tail_free", "eta", "epsilon")
+RANGES: dict[str, tuple[str, float, float]] = {
+    **{name: (name, _FIRST, _LAST) for name in _SHARES},
+    "temperature": ("temperature", 1e-3, 1e6),
+    "top_k": ("top_k", 1, 1 << 30),
+    "top_n_sigma": ("top_n_sigma", _FIRST, 1e30),
+    "xtc": ("xtc_threshold", _FIRST, 0.5),
+    "mirostat_v2": ("mirostat_v2_tau", _FIRST, 100.0),
 }
-"""Filter to parameters at the ends of their ranges, and one step of float32 inside."""
+"""Filter to its number, with the first and the last value that float32 holds, or that the contract allows."""
+
+
+def _at(name: str, value: float) -> dict[str, Any]:  # Any: as SETTINGS
+    """Return the parameters with which a filter has this number."""
+    return {**({"xtc_probability": 1.0} if name == "xtc" else {}), RANGES[name][0]: value}
+
+
+EXTREMES: dict[str, tuple[dict[str, Any], ...]] = {  # Any: as above
+    name: (_at(name, low), _at(name, high)) for name, (_, low, high) in RANGES.items() if name != "temperature"
+} | {
+    "min_p": (_at("min_p", _FIRST), _at("min_p", _LAST), _at("min_p", 1.0)),
+    "top_a": (_at("top_a", _FIRST), _at("top_a", 1.0)),
+}
+"""Filter to parameters at the ends of their ranges."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,13 +235,15 @@ class FilterCase(Recipe):
         return self.rows
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> FilterCase:  # Any: JSON
-        """The case that `to_json` described.
+    def from_json(data: dict[str, Any]) -> FilterCase | RowTrace:  # Any: JSON
+        """Return the case, or the trace, that `to_json` described.
 
         Raises:
             TypeError: If a field is missing or unknown.
             ValueError: If a value is invalid.
         """
+        if "walk" in data:
+            return FilterTrace.from_json(data)
         return FilterCase(**{**data, "rows": tuple(map(_row_of, data.get("rows", ())))})
 
 
@@ -243,29 +256,11 @@ def _row_of(data: dict[str, Any]) -> FilterRow:  # Any: JSON
 
 def filters_of(can: Capabilities, filters: Sequence[str] | None = None) -> list[str]:
     """Those of `filters`, or of all, that are supported."""
-    return [name for name in filters or LOGIT_FILTERS if capability_of(name) in can]
+    return [name for name in (LOGIT_FILTERS if filters is None else filters) if capability_of(name) in can]
 
 
 ALONE = ("mirostat_v1", "mirostat_v2")
 """Filters that share a row with a temperature at most."""
-
-
-@st.composite
-def _params(draw: st.DrawFn, filters: Sequence[str], number: int, settings: str) -> FilterParams:
-    """Parameters with `number` of the filters on; fewer if there are not so many."""
-    chosen = draw(st.lists(st.sampled_from(filters), min_size=number, max_size=number, unique=True))
-    if number > 1 and (first := chosen[0]) in ALONE:
-        chosen = [first, *(name for name in chosen[1:] if name == "temperature")]
-    chosen = [name for name in chosen if name not in ALONE or name == chosen[0]]
-    if {"temperature", "dynatemp"} <= set(chosen):  # a request has one of them
-        chosen.remove("temperature")
-    known = SETTINGS if settings == "usual" else EXTREMES if settings == "extreme" else _together()
-    values = [draw(st.sampled_from(known.get(name) or SETTINGS[name])) for name in chosen]
-    return FilterParams(**{key: value for one in values for key, value in one.items()})
-
-
-def _together() -> dict[str, tuple[dict[str, Any], ...]]:  # Any: as SETTINGS
-    return {name: (*values, *EXTREMES.get(name, ())) for name, values in SETTINGS.items()}
 
 
 @st.composite
@@ -278,7 +273,6 @@ def filter_cases(
     min_rows: int = 1,
     max_rows: int = 3,
     filters: Sequence[str] | None = None,
-    together: tuple[int, int] = (1, 1),
     logits: Sequence[str] | None = None,
     texts: Sequence[str] | None = None,
     max_tokens: int = 24,
@@ -289,24 +283,23 @@ def filter_cases(
     Draws only what `capabilities` support.
 
     Args:
-        filters: Those that may be on; all that are supported if `None`.
-        together: Fewest and most filters that are on in one row.
+        filters: Of which one is on in each row; all that are supported if `None`, no filter if empty.
         logits: Kinds of rows.
         texts: Kinds of the tokens so far.
-        settings: `usual` values (`SETTINGS`), `extreme` ones (`EXTREMES`), or `any`.
+        settings: `usual` values (`SETTINGS`), or `any` (`EXTREMES` as well).
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid; when the first case is drawn.
     """
     check_interval("filter_cases", "min_rows", min_rows, "max_rows", max_rows, at_least=1)
-    check_interval("filter_cases", "fewest", together[0], "most", together[1])
-    one_of("filter_cases", "settings", settings, ("usual", "extreme", "any"))
+    one_of("filter_cases", "settings", settings, ("usual", "any"))
     known, kinds = filters_of(capabilities, filters), check_kinds("filter_cases", "logits", logits, LOGIT_KINDS)
     spoken = check_kinds("filter_cases", "texts", texts, TEXT_KINDS)
     rows = []
     for _ in range(draw(st.integers(min_rows, max_rows))):
-        number = min(draw(st.integers(*together)), len(known))
-        params = draw(_params(known, number, settings)) if number else FilterParams()
+        name = draw(st.sampled_from(known)) if known else ""
+        values = (*SETTINGS.get(name, ({},)), *(EXTREMES.get(name, ()) if settings == "any" else ()))
+        params = FilterParams(**draw(st.sampled_from(values)))
         num_tokens = draw(st.integers(0, max_tokens)) if params.dry_multiplier else 0
         rows.append(
             FilterRow(
@@ -321,69 +314,62 @@ def filter_cases(
     return FilterCase(draw(vocab_sizes(*bounds)), tuple(rows), draw(bulk_seeds()))
 
 
-_SIZES = (100, 17, 3, 1025)
-_WIDE_KINDS = ("ladder", "normal", "zipf", "half", "peaked", "grid")
+_DEGENERATE = ("flat", "one-hot", "tied", "last-only")
+_KINDS = ("ladder", "normal", "zipf", "half", "peaked", "grid", *_DEGENERATE)
+_PLAIN = tuple(FilterRow(kind) for kind in _KINDS)
 
 
-@st.composite
-def wide_filter_cases(
-    draw: st.DrawFn,
-    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
-    *,
-    settings: str = "usual",
-) -> FilterCase:
-    """One batch in which every two filters, each with two of its settings, are on in one row; requests with mirostat
-    stand between them.
-
-    Raises:
-        ValueError: If `settings` is an unknown word.
-    """
-    one_of("wide_filter_cases", "settings", settings, ("usual", "any"))
-    seed, known = draw(bulk_seeds()), filters_of(capabilities)
-    pool = SETTINGS if settings == "usual" else _together()
-    rng = bulk_rng("wide filters", seed)
-    values: dict[str, list[Any]] = {  # Any: parameters, or a kind
-        name: [{}, *rng.permutation(np.array(pool[name], dtype=object))[:2]] for name in known if name not in ALONE
-    }
-    arrays = covering_settings({**values, "logits": _WIDE_KINDS}, seed=seed % 64) if values else []
-    rows = []
-    for number, setting in enumerate(arrays):
-        kind = setting.pop("logits")
-        if setting.get("temperature") and setting.get("dynatemp"):
-            setting.pop(("temperature", "dynatemp")[number % 2])
-        params = FilterParams(**{key: value for one in setting.values() for key, value in one.items()})
-        rows.append(FilterRow(kind, params, TEXT_KINDS[number % 4], 16, 5))
-        if number % 4 == 0 and (others := [name for name in known if name in ALONE]):
-            name = others[number // 4 % len(others)]
-            rows.append(FilterRow("zipf", FilterParams(**SETTINGS[name][number % 3])))
-    size = draw(st.sampled_from(_SIZES))
-    return FilterCase(size, tuple(rows) or (FilterRow("zipf"),), seed)
+def _settings(name: str, rng: np.random.Generator) -> list[dict[str, Any]]:  # Any: as SETTINGS
+    """Return all settings of a filter: usual ones, those at the ends, and three numbers of any magnitude between."""
+    found = [*SETTINGS[name], *EXTREMES.get(name, ())]
+    if name in RANGES and name != "top_k":
+        _, low, high = RANGES[name]
+        between = np.exp(rng.uniform(np.log(low), np.log(high) - 1e-3, 3))
+        near_one = 1 - 10.0 ** -rng.uniform(0, 7, 3)
+        values = np.where((rng.random(3) < 0.5) & (high == _LAST), np.minimum(near_one, _LAST), between)
+        found += [_at(name, float(value)) for value in values.astype(np.float32)]
+    return found
 
 
-_MANY_ROWS = (131, 300, 67, 1)
-"""Around and beyond the rows of one program, or of one word of flags."""
+def _any(settings: Sequence[dict[str, Any]], rng: np.random.Generator) -> dict[str, Any]:  # Any: as SETTINGS
+    return settings[int(rng.integers(len(settings)))]
 
 
-@st.composite
-def many_filter_rows(
-    draw: st.DrawFn,
-    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
-) -> FilterCase:
-    """A batch of many rows with one filter each. Settings come again after an odd number of rows.
+class FilterTrace(RowTrace):
+    """Calls of one filterer: rows with every two settings of two filters, with each setting alone, and without."""
 
-    Draws only what `capabilities` support.
-    """
-    known = [name for name in filters_of(capabilities) if name not in ALONE]
-    settings: list[dict[str, Any]] = [{}, *(one for name in known for one in SETTINGS[name])]  # Any: as SETTINGS
-    settings = settings[: len(settings) - 1 + len(settings) % 2]  # an odd number
-    seed, count = draw(bulk_seeds()), draw(st.sampled_from(_MANY_ROWS))
-    rows = tuple(
-        FilterRow(
-            _WIDE_KINDS[number % 5], FilterParams(**settings[number % len(settings)]), TEXT_KINDS[number % 3], 9, 3
-        )
-        for number in range(count)
-    )
-    return FilterCase(draw(st.sampled_from((17, 100, 3))), rows, seed)
+    def library(self) -> FilterCase:
+        """Return all rows, the plain ones first."""
+        rng = bulk_rng("filters of a trace", self.seed)
+        known = [name for name in LOGIT_FILTERS if str(capability_of(name)) not in self.without]
+        settings = {name: _settings(name, rng) for name in known}
+        usual = {name: SETTINGS[name] for name in known if name not in ALONE}
+        alone = [one for name in known for one in settings[name]]
+        sets = [*alone, *(_any(usual[one], rng) | _any(usual[two], rng) for one, two in [*combinations(usual, 2)] * 3)]
+        warm = {"temperature": 1.5} if "temperature" in known else {}
+        sets += [_any(settings[name], rng) | warm for name in ALONE if name in known]
+        wide = {name: [{}, _any(settings[name], rng), _any(settings[name], rng)] for name in usual}
+        for one in covering_settings(wide, seed=self.seed % 64) if len(wide) > 1 else ():
+            sets.append({key: value for setting in one.values() for key, value in setting.items()})
+        rows = [*_PLAIN, *(self._row(one, rng) for one in sets)]
+        rows += [self._row(one, rng).replace(logits=_DEGENERATE[n % 4]) for n, one in enumerate(alone)]
+        return FilterCase(self.vocab_size, self.chosen(rows, len(_PLAIN)), self.seed)
+
+    def _row(self, setting: dict[str, Any], rng: np.random.Generator) -> FilterRow:  # Any: as SETTINGS
+        """Return a row of any kind with these parameters; of two temperatures it has one."""
+        if "temperature" in setting and "dynatemp_high" in setting:
+            setting = {key: value for key, value in setting.items() if key != "temperature"}
+        kind, text = _KINDS[rng.integers(len(_KINDS))], TEXT_KINDS[rng.integers(4)]
+        return FilterRow(kind, FilterParams(**setting), text, 16, 5)
+
+    def calls_of(self) -> Iterator[RowCall]:
+        """Yield the calls."""
+        return self.played(len(self.library().rows), len(_PLAIN))
+
+
+def filter_trace(filterer: Any, seed: int, size: int, rows: int, *rest: Any) -> FilterTrace:  # Any: fields of a trace
+    """Return a trace for `filterer`."""
+    return FilterTrace(seed, size, min(rows, MOST_ROWS), *rest)
 
 
 @st.composite
@@ -400,6 +386,5 @@ def filter_batches(
     Raises:
         TypeError, ValueError: If a bound is invalid; when the first batch is drawn.
     """
-    together = (0, 3)
-    cases = filter_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, filters=filters, together=together)
+    cases = filter_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, filters=filters, settings="any")
     return draw(cases).batch(device)

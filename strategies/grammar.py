@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from fairdraw.protocols import BitmaskBatch, Capabilities, Capability, num_words
+from fairdraw.protocols import BitmaskBatch, Capabilities, num_words
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._covering import places_of_all
 from fairdraw.strategies._grammar_cases import (
     DRAFT_TOKEN_KINDS,
     INDEX_KINDS,
+    INDEX_NEEDS,
     LOGIT_KINDS,
     MASK_KINDS,
     MASK_LAYOUTS,
@@ -21,6 +22,7 @@ from fairdraw.strategies._grammar_cases import (
     ForkedRequest,
     GrammarCase,
     MaskedRow,
+    MaskTrace,
 )
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sizes import vocab_sizes
@@ -44,6 +46,7 @@ __all__ = [
     "BitmaskCase",
     "ForkedRequest",
     "GrammarCase",
+    "MaskTrace",
     "MaskedRow",
     "TokenAutomaton",
     "TokenMatcher",
@@ -53,8 +56,6 @@ __all__ = [
     "token_automata",
     "wide_automaton_cases",
 ]
-
-_INDEX_NEEDS = {**dict.fromkeys(INDEX_KINDS[1:], Capability.ROW_INDICES), "repeated": Capability.REPEATED_INDICES}
 
 
 @st.composite
@@ -66,7 +67,6 @@ def bitmask_cases(
     max_vocab_size: int = 1025,
     min_rows: int = 1,
     max_rows: int = 4,
-    sizes: Sequence[int] = (),
     num_rows: Sequence[int] = (0,),
     logits: Sequence[str] = tuple(TARGET_KINDS),
     masks: Sequence[str] | None = None,
@@ -83,7 +83,6 @@ def bitmask_cases(
     are the caller's, who names the capabilities that they need.
 
     Args:
-        sizes: Vocabularies to choose from, instead of any between the bounds.
         min_rows: Fewest different rows.
         max_rows: Most different rows.
         num_rows: Rows of the batch, in which they are taken in turn; 0 takes each once.
@@ -110,7 +109,7 @@ def bitmask_cases(
     kinds = check_kinds(name, "masks", masks, tuple(MASK_KINDS))
     kinds_of_logits = check_kinds(name, "logits", logits, tuple(LOGIT_KINDS))
     low, high = open_to.vocab_sizes(min_vocab_size, max_vocab_size)
-    vocab_size = draw(st.sampled_from(sizes) if sizes else vocab_sizes(low, high))
+    vocab_size = draw(vocab_sizes(low, high))
     row = st.builds(MaskedRow, st.sampled_from(kinds_of_logits), st.sampled_from(kinds))
     known = [one for one in check_kinds(name, "indices", indices, INDEX_KINDS) if _is_open(one, capabilities)]
     return BitmaskCase(
@@ -128,7 +127,7 @@ def bitmask_cases(
 
 
 def _is_open(kind: str, capabilities: Capabilities) -> bool:
-    return kind not in _INDEX_NEEDS or _INDEX_NEEDS[kind] in capabilities
+    return kind not in INDEX_NEEDS or INDEX_NEEDS[kind] in capabilities
 
 
 @st.composite

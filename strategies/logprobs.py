@@ -14,16 +14,20 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, laid_out
-from fairdraw.strategies._covering import covering_settings, places_of_all
-from fairdraw.strategies._narrowing import Narrowing
-from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
+from fairdraw.strategies._covering import covering_settings
+from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS, Narrowing
+from fairdraw.strategies._recipe import DTYPES, LAYOUTS, BatchRecipe, PrintsAsCode, Recipe
+from fairdraw.strategies._row_traces import TENSOR_NEEDS, RowTrace
+from fairdraw.strategies._serving import settings_of_calls
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, bulk_seeds, target_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from fairdraw.strategies._row_traces import RowCall
 
 __all__ = [
     "LOGIT_KINDS",
@@ -32,10 +36,10 @@ __all__ = [
     "ROW_TOKEN_KINDS",
     "LogprobsCase",
     "LogprobsRequest",
+    "LogprobsTrace",
     "logprobs_batches",
     "logprobs_cases",
     "logprobs_requests",
-    "wide_logprobs_cases",
 ]
 
 Row = Any  # NDArray[np.float32], [vocab_size]; kept short for the tables below
@@ -137,7 +141,6 @@ class LogprobsCase(BatchRecipe):
 
     Args:
         stage: What is returned (`STAGES`).
-        ids: Type of the token ids, `int64` or `int32`.
         seed: For every bulk number.
 
     Raises:
@@ -153,7 +156,6 @@ class LogprobsCase(BatchRecipe):
     stage: str = STAGES[0]
     dtype: str = "float32"
     layout: str = "contiguous"
-    ids: str = "int64"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -161,7 +163,6 @@ class LogprobsCase(BatchRecipe):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("LogprobsRequest()")
         one_of("LogprobsCase", "stage", self.stage, STAGES)
-        one_of("LogprobsCase", "ids", self.ids, ("int64", "int32"))
         if all(request.num_logprobs is None for request in self.requests):
             raise ValueError(
                 "LogprobsCase: num_logprobs=None of all requests, but one must ask. Use 0 for one of them."
@@ -180,7 +181,7 @@ class LogprobsCase(BatchRecipe):
         batch = _DrawnLogprobsBatch(
             logits=logits.to(device),
             processed_logits=self._stacked(processed).to(device),
-            token_ids=torch.tensor(tokens, dtype=getattr(torch, self.ids), device=device),
+            token_ids=torch.tensor(tokens, dtype=torch.int64, device=device),
             num_rows=[request.num_rows for request in self.requests],
             num_logprobs=[
                 None if request.num_logprobs is None else min(request.num_logprobs, self.vocab_size)
@@ -208,13 +209,15 @@ class LogprobsCase(BatchRecipe):
         self.batch()
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> LogprobsCase:  # Any: JSON
-        """The case that `to_json` described.
+    def from_json(data: dict[str, Any]) -> LogprobsCase | RowTrace:  # Any: JSON
+        """Return the case, or the trace, that `to_json` described.
 
         Raises:
             TypeError: If a field is missing or unknown.
             ValueError: If a value is invalid.
         """
+        if "walk" in data:
+            return LogprobsTrace.from_json(data)
         return LogprobsCase(**{**data, "requests": tuple(LogprobsRequest(**r) for r in data.get("requests", ()))})
 
 
@@ -240,7 +243,6 @@ def logprobs_requests(
     processing: Sequence[str] | None = None,
     tokens: Sequence[str] | None = None,
     max_rows: int = 4,
-    all_emitted: bool = False,
 ) -> LogprobsRequest:
     """One request for log-probabilities.
 
@@ -252,7 +254,6 @@ def logprobs_requests(
         processing: What processors make of the rows (`PROCESSING_KINDS`).
         tokens: Which token a row emitted (`ROW_TOKEN_KINDS`).
         max_rows: Most rows.
-        all_emitted: Every row emitted a token.
 
     Raises:
         TypeError, ValueError: If a kind is unknown; when the first request is drawn.
@@ -266,13 +267,14 @@ def logprobs_requests(
         processing=draw(st.sampled_from(check_kinds(name, "processing", processing, PROCESSING_KINDS))),
         token=draw(st.sampled_from(check_kinds(name, "tokens", tokens, ROW_TOKEN_KINDS))),
         num_rows=num_rows,
-        num_emitted=num_rows if all_emitted or draw(st.booleans()) else draw(st.integers(0, num_rows)),
+        num_emitted=num_rows if draw(st.booleans()) else draw(st.integers(0, num_rows)),
     )
 
 
 @st.composite
 def logprobs_cases(
     draw: st.DrawFn,
+    /,
     capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
     *,
     min_vocab_size: int = 1,
@@ -281,15 +283,8 @@ def logprobs_cases(
     max_requests: int = 4,
     stages: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
-    layouts: Sequence[str] = ("contiguous",),
-    ids: Sequence[str] = ("int64",),
-    logits: Sequence[str] | None = None,
-    num_logprobs: Sequence[int | None] = NUM_LOGPROBS,
-    processing: Sequence[str] | None = None,
-    tokens: Sequence[str] | None = None,
-    max_rows: int = 4,
-    all_emitted: bool = False,
-) -> LogprobsCase:
+    **of_requests: Any,
+) -> LogprobsCase:  # Any: as `logprobs_requests` takes them
     """Whole batches, as recipes: requests that ask for different numbers, with drafts and without.
 
     Draws only what `capabilities` support. One request at least asks.
@@ -297,14 +292,7 @@ def logprobs_cases(
     Args:
         stages: What is returned (`STAGES`).
         dtypes: Of the model's logits (`DTYPES`).
-        layouts: Strides of both logits (`LAYOUTS`).
-        ids: Types of the token ids.
-        logits: As for `logprobs_requests`.
-        num_logprobs: As for `logprobs_requests`.
-        processing: As for `logprobs_requests`.
-        tokens: As for `logprobs_requests`.
-        max_rows: As for `logprobs_requests`.
-        all_emitted: As for `logprobs_requests`.
+        of_requests: Arguments of `logprobs_requests`.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, or a requirement is unsupported; when the first case is
@@ -319,15 +307,7 @@ def logprobs_cases(
     name, open_to = "logprobs_cases", Narrowing("logprobs_cases", capabilities)
     check_interval(name, "min_requests", min_requests, "max_requests", max_requests, at_least=1)
     known = _stages(capabilities, check_kinds(name, "stages", stages, STAGES))
-    request = logprobs_requests(
-        capabilities,
-        logits=logits,
-        num_logprobs=num_logprobs,
-        processing=processing,
-        tokens=tokens,
-        max_rows=max_rows,
-        all_emitted=all_emitted,
-    )
+    request = logprobs_requests(capabilities, **of_requests)
     requests = draw(st.lists(request, min_size=min_requests, max_size=max_requests))
     if all(request.num_logprobs is None for request in requests):
         requests[0] = requests[0].replace(num_logprobs=0)
@@ -336,53 +316,88 @@ def logprobs_cases(
         requests=tuple(requests),
         stage=draw(st.sampled_from(known)),
         dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
-        layout=draw(st.sampled_from(open_to.layouts(layouts))),
-        ids=draw(st.sampled_from(tuple(ids))),
         seed=draw(bulk_seeds()),
     )
 
 
 _LIST_LENGTHS: tuple[int | None, ...] = (0, 1, 2, 5, 20, 21, 50, 100, 300, ALL_LOGPROBS, None)
-_NUM_ROWS = (1, 0, 2, 3, 5, 9)
-_PROMPT_ROWS = 700
-"""More than the rows that a kernel takes at once, as a prompt has them."""
-_WIDE_SIZES = (37, 130, 257, 64, 7, 1)
+_COUNTS = (1, 0, 2, 3, 1, 5, 9, 64)
+_SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words
+    "stage": STAGES,
+    "dtype": DTYPES,
+    "layout": LAYOUTS,
+    "ids": ("int64", "int32"),
+    "rows": ("one", "ragged", "one prompt"),
+    "lists": ("any", "alike", "short"),
+    "emitted": ("all", "some"),
+}
+_NEEDS = {
+    **{("stage", stage): Capability.LOGIT_SCORES for stage in STAGES if stage.endswith("_logits")},
+    **TENSOR_NEEDS,
+    **{("rows", rows): Capability.RAGGED for rows in _SETTINGS["rows"][1:]},
+}
 
 
-@st.composite
-def wide_logprobs_cases(
-    draw: st.DrawFn,
-    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
-) -> LogprobsCase:
-    """Batches of some hundred requests in which every pair of what a request may have occurs, and a long prompt.
+class LogprobsTrace(RowTrace):
+    """Calls of one function: rows with every two of kind, processing and token; requests of 0 to 64 rows, or one."""
 
-    Numbers of log-probabilities, also of more than 20; kinds of rows, processing and tokens; 0 to 9 rows, all of them
-    or fewer with a token. Draws only what `capabilities` support.
-    """
-    open_to, seed = Narrowing("wide_logprobs_cases", capabilities), draw(bulk_seeds())
-    values = {
-        "logits": open_to.rows("logits", LOGIT_KINDS),
-        "num_logprobs": _lengths(capabilities, _LIST_LENGTHS),
-        "processing": PROCESSING_KINDS,
-        "token": ROW_TOKEN_KINDS,
-        "num_rows": _NUM_ROWS if Capability.RAGGED in capabilities else (1,),
-        "without_token": (0, 1),
-    }
-    settings = covering_settings(values, seed=seed % 16)
-    requests = [LogprobsRequest(num_emitted=max(0, s["num_rows"] - s.pop("without_token")), **s) for s in settings]
-    places = places_of_all(draw, len(requests))
-    chosen = [requests[place] for place in places]
-    if len(places) == len(requests) and Capability.RAGGED in capabilities and not capabilities.slow:
-        chosen.insert(places[0] // 2, LogprobsRequest("normal", 2, "temperature", "any", _PROMPT_ROWS))
-    if all(request.num_logprobs is None for request in chosen):
-        chosen[0] = chosen[0].replace(num_logprobs=0)
-    return LogprobsCase(
-        vocab_size=draw(st.sampled_from(_WIDE_SIZES)),
-        requests=tuple(chosen),
-        stage=draw(st.sampled_from(_stages(capabilities, STAGES))),
-        dtype=draw(st.sampled_from(open_to.dtypes(None))),
-        seed=seed,
-    )
+    def library(self, stage: str = STAGES[0], dtype: str = "float32") -> LogprobsCase:
+        """Return all rows, each a request of its own; the plain ones first."""
+        invalid = [kind for kind, need in INVALID_ROW_NEEDS.items() if str(need) not in self.without]
+        kinds = LOGIT_KINDS if self.vocab_size < _SUMMABLE else _FALLING
+        values = {"logits": kinds, "processing": PROCESSING_KINDS, "token": ROW_TOKEN_KINDS}
+        rows = [LogprobsRequest(kinds[number % len(kinds)]) for number in range(_NUM_PLAIN)]
+        rows += [LogprobsRequest(**one) for one in covering_settings(values, seed=self.seed % 16)]
+        rows += [LogprobsRequest(kind, token="any") for kind in invalid]
+        return LogprobsCase(self.vocab_size, self.chosen(rows, _NUM_PLAIN), stage, dtype, seed=self.seed)
+
+    def batches(self, device: str) -> Iterator[tuple[RowCall, LogprobsBatch]]:
+        """Yield the calls; each is built when it is asked for."""
+        settings = settings_of_calls(_SETTINGS, _NEEDS, self.without, self.seed)
+        known: dict[tuple[str, str], LogprobsBatch] = {}
+        for call in self.played(len(self.library().requests), _NUM_PLAIN):
+            setting = settings[call.number % len(settings)]
+            key = setting["stage"], setting["dtype"] if self.vocab_size < _SUMMABLE else "float32"
+            known[key] = known[key] if key in known else self.library(*key).batch(device)
+            batch = known[key].select(call.places.tolist())
+            yield call, self._asked(batch, setting, bulk_rng("requests of a call", self.seed, call.number))
+
+    def _asked(self, batch: LogprobsBatch, setting: dict[str, Any], rng: np.random.Generator) -> LogprobsBatch:
+        """Return the same rows as those of fewer requests, which ask for lists."""
+        count, tokens = len(batch.token_ids), batch.token_ids
+        sizes = {"one": [1] * count, "one prompt": [count]}.get(setting["rows"]) or _ragged(count, rng)
+        if setting["emitted"] == "some":
+            tokens = tokens.masked_fill(torch.from_numpy(rng.random(count) < 0.1).to(tokens.device), NOT_EMITTED)
+        lengths = self._lengths(len(sizes), setting["lists"], rng)
+        ids = tokens.to(getattr(torch, setting["ids"]))
+        return laid_out(batch.replace(token_ids=ids, num_rows=sizes, num_logprobs=lengths), setting["layout"])
+
+    def _lengths(self, count: int, how: str, rng: np.random.Generator) -> list[int | None]:
+        known = (0, None) if str(Capability.TOP_LOGPROBS) in self.without else _LIST_LENGTHS
+        if how == "short" or self.vocab_size >= 2**13:  # a list of the whole takes long to compare
+            known = tuple(one for one in known if one is None or 0 <= one <= 100)
+        drawn = [known[place] for place in rng.integers(len(known), size=1 if how == "alike" else count)]
+        found = [one if one is None else min(one, self.vocab_size) for one in drawn * (count if how == "alike" else 1)]
+        return [0, *found[1:]] if all(one is None for one in found) else found
+
+
+_NUM_PLAIN = 6
+_SUMMABLE, _FALLING = 2**13, ("normal", "zipf", "half", "last-only")
+"""In wider rows a float32 sum of equal terms, as half precision makes them, errs by up to three times what the contract
+grants: torch's own log-softmax does so on a CPU."""
+
+
+def _ragged(count: int, rng: np.random.Generator) -> list[int]:
+    """Return numbers of rows that add up to `count`; some are 0, also behind the last row."""
+    sizes: list[int] = []
+    while (left := count - sum(sizes)) > 0:
+        sizes.append(min(left, _COUNTS[rng.integers(len(_COUNTS))]))
+    return [*sizes, 0]
+
+
+def logprobs_trace(sampler: Any, *fields: Any) -> LogprobsTrace:  # Any: a function; fields of a trace
+    """Return a trace for `sampler`."""
+    return LogprobsTrace(*fields)
 
 
 @st.composite

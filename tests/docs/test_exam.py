@@ -12,7 +12,7 @@ from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 
 FOUND = {
-    "sampling/rare effect/0": "DIST705",
+    "sampling/rare effect/0": "DIST701",
     "rejection/history/0": "DIST101",
     "grammar/id/0": "GRM101",
     "logprobs/layout/0": "LPR122",

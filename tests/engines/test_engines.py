@@ -108,8 +108,6 @@ def broken(records: list[CheckRecord]) -> list[str]:
     ]
 
 
-DISTRIBUTIONS = ("DIST703", "DIST704", "DIST705", "DIST706")
-"""Each sampler's own `FilterPolicy` is asked for."""
 KERNELS = "vllm vllm-v2 sglang sglang-block tpu-inference lmdeploy flashspec"
 ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
     # Checks of few but wide cases take most of the time. MLX-LM supports 29 of these; two xfail.
@@ -118,8 +116,8 @@ ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
     (named("rejection", KERNELS), lambda check: check.code[:4] in ("REJ1", "REJ2"), 10),
     (
         named("sampling"),
-        lambda check: check.weight > 0.1 if check.suite == "properties" else check.code in DISTRIBUTIONS,
-        10,
+        lambda check: check.weight > 0.1 if check.suite == "properties" else check.code == "DIST701",
+        7,
     ),
     # Those of strides, which some fail as known, take long to be made smaller.
     (
@@ -131,7 +129,7 @@ ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
     (named("logprobs", "transformers vllm"), lambda check: check.code[:5] == "LPR10", 2),
     (
         named("filters"),
-        lambda check: check.code in ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163"),
+        lambda check: check.code in ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL163"),
         2,
     ),
 )

@@ -99,7 +99,7 @@ CODES = {
     "filters": "FIL101",
     "server": "SRV101",
     "mask_drafts": "GRM121",
-    "draft": "SAM171",
+    "draft": "SAM172",
     "draw": "LPR161",
     "think_counts": "THK102",
 }

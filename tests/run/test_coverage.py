@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 SESSION = Session(profile=dataclasses.replace(PROFILES["smoke"], examples=4, draws=2_000), crash_folder=None)
 CHECKS = {
     "rejection": ("REJ101", "REJ328", "DIST101", "DIST102", "DIST601"),
-    "sampling": ("SAM101", "DIST711"),
+    "sampling": ("SAM101", "DIST701"),
     "logits_plan": ("PLAN101",),
     "penalties": ("PEN101",),
     "thinking_budget": ("THK101",),
     "logprobs": ("LPR101", "DIST951"),
-    "filters": ("FIL141", "DIST981"),
+    "filters": ("FIL101", "DIST981"),
     "grammar": ("GRM106", "GRM125", "DIST971"),
 }
 

@@ -200,7 +200,7 @@ def make(): return right_distribution(AppliesTheTemperatureAgain)
     ("code", "source", "fault", "right"),
     [
         ("DIST601", STRATIFIED, "* 0.9", "* 1.0"),
-        ("DIST702", TOKENS, "right_distribution(AppliesTheTemperatureAgain)", "right_distribution()"),
+        ("DIST701", TOKENS, "right_distribution(AppliesTheTemperatureAgain)", "right_distribution()"),
     ],
     ids=["strata", "single tokens"],
 )

@@ -43,7 +43,6 @@ WHY = {
     Capability.TOKEN_IDS: "they name tokens by their ids",
     Capability.N_CHOICES: "they compare the choices of a request",
     Capability.PENALTIES: "they test penalties",
-    Capability.DRAFT_DISTRIBUTION: "they compare drafts with the distribution that came with them",
 }
 """Why the distribution checks that are skipped without a capability need it."""
 

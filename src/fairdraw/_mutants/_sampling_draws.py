@@ -91,14 +91,14 @@ def prefers_low_ids(right: SamplingOracle, probs: Row, exponentials: Row) -> int
         return right.race(np.exp2(np.round(np.log2(probs / exponentials))), np.ones_like(exponentials))
 
 
-@patched(SamplingOracle, "sample", "SAM139")
+@patched(SamplingOracle, "sample", "SAM201")
 def reads_strided_logits_as_contiguous(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """A pointer and `vocab_size`, and no word about strides."""
     logits = batch.logits.as_strided((batch.batch_size, batch.vocab_size), (batch.vocab_size, 1))
     return right.sample(batch.replace(logits=logits), noise)
 
 
-@patched(SamplingOracle, "sample", "SAM139")
+@patched(SamplingOracle, "sample", "SAM201")
 def reads_strided_parameters_as_contiguous(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """The same for temperatures: a column of a table of parameters."""
     temperature = batch.temperature.as_strided(batch.temperature.shape, (1,))
@@ -121,14 +121,14 @@ def draws_from_the_operating_system(right: SamplingOracle, batch: SamplingBatch,
     return torch.tensor(drawn, dtype=torch.float32, device=batch.device)
 
 
-@patched(SamplingOracle, "draw", "SAM163")
+@patched(SamplingOracle, "draw", "DIST791")
 def ignores_the_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A constant left over from debugging: every step rolls the same dice."""
     torch.manual_seed(0)
     return right.draw(batch, noise)
 
 
-@patched(SamplingOracle, "draw", "SAM162")
+@patched(SamplingOracle, "draw", "SAM202")
 def requests_share_their_noise(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """One row of exponentials for the batch: all requests draw the same token at the same time."""
     drawn = right.draw(batch, noise)
@@ -151,13 +151,13 @@ def adds_rows_beyond_the_fortieth_to_their_seeds(
     return right.draw(batch, dataclasses.replace(noise, request_seeds=shifted))
 
 
-@patched(SamplingOracle, "draw", "SAM165")
+@patched(SamplingOracle, "draw", "SAM202")
 def ignores_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
     return right.draw(batch, SeededNoise(noise.seed))
 
 
-@patched(SamplingOracle, "draw", "SAM143", "SAM151", "SAM152")
+@patched(SamplingOracle, "draw", "SAM143", "SAM151")
 def draws_own_rows_twice(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A warm-up draw from each request's generator: the distribution is right, upstream's tokens are others."""
     for generator in noise.generators(batch.device).values():
@@ -205,7 +205,7 @@ _COUNTS = {
 }
 
 
-@patched(CountingOracle, "row", "SAM167", unsupported=_COUNTS)
+@patched(CountingOracle, "row", "SAM203", unsupported=_COUNTS)
 def forgets_the_position(
     right: CountingOracle, seed: int, position: int, number: int, size: int
 ) -> NDArray[np.float64]:
@@ -213,7 +213,7 @@ def forgets_the_position(
     return right.row(seed, 0, number, size)
 
 
-@patched(CountingOracle, "row", "SAM168", unsupported=_COUNTS)
+@patched(CountingOracle, "row", "SAM202", unsupported=_COUNTS)
 def counts_rows(right: CountingOracle, seed: int, position: int, number: int, size: int) -> NDArray[np.float64]:
     """The row number is part of the counter: texts depend on the place in the batch."""
     return right.row(seed + number, position, number, size)
@@ -238,7 +238,7 @@ def says_the_distribution_at_temperature_one(right: SamplingOracle, request: Req
     return right.said_distribution(request, token)
 
 
-@patched(SamplingOracle, "said_distribution", "SAM171")
+@patched(SamplingOracle, "said_distribution", "SAM201")
 def says_a_distribution_that_is_not_normalised(right: SamplingOracle, request: Request, token: int) -> Row:
     """The softmax before the filters, with what they removed set to 0."""
     distribution = right.said_distribution(request, token)
@@ -247,7 +247,7 @@ def says_a_distribution_that_is_not_normalised(right: SamplingOracle, request: R
     )
 
 
-@patched(SamplingOracle, "said_distribution", "SAM174", "SAM172")
+@patched(SamplingOracle, "said_distribution", "SAM201", "SAM172")
 def says_the_distribution_before_the_filters(right: SamplingOracle, request: Request, token: int) -> Row:
     """The softmax before the filters, as it is."""
     return right.said_distribution(request, token) if request.is_greedy else softmax(right.scaled(request))
@@ -259,7 +259,7 @@ def says_the_soft_distribution_of_greedy_drafts(right: SamplingOracle, request: 
     return right.distribution(request) if request.is_greedy else right.said_distribution(request, token)
 
 
-@patched(SamplingOracle, "draft", "SAM173", "SAM176")
+@patched(SamplingOracle, "draft", "SAM201")
 def drafts_another_token(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
     """Tokens of one row, distributions of the next."""
     drafted = right.draft(batch, noise)
@@ -297,13 +297,13 @@ def takes_seed_zero_for_no_seed(right: SamplingOracle, batch: SamplingBatch, noi
     return right.draw(batch, dataclasses.replace(noise, request_seeds=given))
 
 
-@patched(SamplingOracle, "draw", "SAM192", "SAM144")
+@patched(SamplingOracle, "draw", "SAM203", "SAM144")
 def makes_generators_anew(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """At every call from the seed: a request draws one token again and again."""
     return right.draw(batch, dataclasses.replace(noise))
 
 
-@as_mutant("SAM190")
+@as_mutant("SAM203")
 class KeepsTheSeedOfARow(SamplingOracle):
     """A request without a seed draws by the seed of the last request in its row that had one."""
 
@@ -316,7 +316,7 @@ class KeepsTheSeedOfARow(SamplingOracle):
         return super().draw(batch, dataclasses.replace(noise, request_seeds=stale))
 
 
-@as_mutant("SAM191")
+@as_mutant("SAM201")
 class TakesTheParametersOfTheCallBefore(SamplingOracle):
     """Parameters are copied to the device in the background: a call of the same size still finds the old ones."""
 
@@ -379,14 +379,14 @@ def computes_offsets_in_24_bits(right: SamplingOracle, batch: SamplingBatch, noi
     return right.sample(batch.replace(logits=batch.logits[rows]), noise)
 
 
-@patched(SamplingOracle, "greedy_token", "SAM189")
+@patched(SamplingOracle, "greedy_token", "SAM201")
 def greedy_ties_go_to_the_last_tile(right: SamplingOracle, logits: Row) -> int:
     """`>=` between tiles of 4096, `>` inside them."""
     tiles = [right.greedy_token(logits[start : start + 4096]) + start for start in range(0, logits.size, 4096)]
     return max(tiles, key=lambda token: (logits[token], token))
 
 
-@patched(SamplingOracle, "draw", "SAM194")
+@patched(SamplingOracle, "draw", "SAM203")
 def hashes_request_seeds_alone(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """Generators from the seed at each call: the next step of a request has the numbers of this one."""
     return right.draw(batch, dataclasses.replace(noise))
@@ -414,7 +414,7 @@ def draws_from_a_pool_of_a_hundred_thousand_numbers(
     return drawn
 
 
-@patched(SamplingOracle, "race", "SAM196")
+@patched(SamplingOracle, "race", "SAM201")
 def cuts_probabilities_below_a_millionth(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """An epsilon against logarithms of 0."""
     return right.race(np.where(probs < 1e-6, np.float32(0), probs), exponentials)

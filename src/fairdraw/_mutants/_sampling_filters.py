@@ -22,19 +22,19 @@ Row = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 
-@patched(SamplingOracle, "top_k_support", "SAM103")
+@patched(SamplingOracle, "top_k_support", "SAM102")
 def keeps_one_token_more_than_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     """`sorted[k]` where `sorted[k - 1]` is meant: the user asked for 40 and gets 41."""
     return right.top_k_support(logits, min(top_k + 1, logits.size))
 
 
-@patched(SamplingOracle, "top_k_support", "SAM124", "SAM103")
+@patched(SamplingOracle, "top_k_support", "SAM201", "SAM102")
 def keeps_two_at_least(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     """A guard against empty supports, one too high."""
     return right.top_k_support(logits, min(max(top_k, 2), logits.size))
 
 
-@patched(SamplingOracle, "top_k_support", "SAM174")
+@patched(SamplingOracle, "top_k_support", "SAM201")
 def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     """A strict comparison with the k-th logit, and the k-th itself by its index; declared is that all ties stay."""
     support = np.zeros(logits.size, dtype=bool)
@@ -42,7 +42,7 @@ def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     return support
 
 
-@patched(SamplingOracle, "top_k_support", "SAM181")
+@patched(SamplingOracle, "top_k_support", "SAM201")
 def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     """The threshold comes from the first 2**15 tokens: enough for any vocabulary, it was thought."""
     part = logits[: 2**15]
@@ -63,7 +63,7 @@ def takes_a_top_p_below_a_millionth_for_off(right: SamplingOracle, request: Requ
     return right.filtered(request)
 
 
-@patched(SamplingOracle, "top_p_support", "SAM104", "SAM174")
+@patched(SamplingOracle, "top_p_support", "SAM102")
 def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
     """The mass before the token is compared, instead of the mass with it."""
     support = right.top_p_support(logits, top_p)
@@ -73,7 +73,7 @@ def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: f
     return support
 
 
-@patched(SamplingOracle, "top_p_support", "SAM111", "SAM174")
+@patched(SamplingOracle, "top_p_support", "SAM111")
 def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
     """The token that reaches `top_p` is left out: text gets more monotonous, and no test of ids sees it."""
     support = right.top_p_support(logits, top_p)
@@ -82,7 +82,7 @@ def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: floa
     return support
 
 
-@patched(SamplingOracle, "top_p_support", "SAM104")
+@patched(SamplingOracle, "top_p_support", "SAM102")
 def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
     """Sorted ascending where descending is meant: the rare tokens stay."""
     order = np.argsort(logits, kind="stable")
@@ -92,7 +92,7 @@ def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_
     return support
 
 
-@as_mutant("SAM134")
+@as_mutant("SAM201")
 class LosesATokenAtTopPOne(SamplingOracle):
     """`<` for `<=` at the end of the sum: rows that do not filter lose their least probable token."""
 
@@ -109,14 +109,14 @@ class LosesATokenAtTopPOne(SamplingOracle):
         return logits
 
 
-@patched(SamplingOracle, "filtered", "SAM105", "SAM174")
+@patched(SamplingOracle, "filtered", "SAM102")
 def ignores_min_p(right: SamplingOracle, request: Request) -> Row:
     """The parameter is parsed and never applied."""
     request.min_p = None
     return right.filtered(request)
 
 
-@patched(SamplingOracle, "filtered", "SAM174")
+@patched(SamplingOracle, "filtered", "SAM201")
 def min_p_of_the_distribution_before_temperature(right: SamplingOracle, request: Request) -> Row:
     """The threshold is found on raw logits and used on scaled ones."""
     if request.min_p is None:
@@ -126,14 +126,14 @@ def min_p_of_the_distribution_before_temperature(right: SamplingOracle, request:
     return masked(right.filtered(request), support)
 
 
-@patched(SamplingOracle, "min_p_support", "SAM111", "SAM174")
+@patched(SamplingOracle, "min_p_support", "SAM201", "SAM111")
 def min_p_relative_to_one(right: SamplingOracle, logits: Row, min_p: float) -> Mask:
     """`prob < min_p` instead of `prob < min_p * largest`: flat rows are cut down to nothing but their mode."""
     probs = softmax(logits)
     return np.asarray((probs >= min_p) | (probs == probs.max()))
 
 
-@patched(SamplingOracle, "filtered", "SAM174")
+@patched(SamplingOracle, "filtered", "SAM201")
 def filters_top_p_before_min_p(right: SamplingOracle, request: Request) -> Row:
     """Another order than declared: top-p counts mass that min-p takes away afterwards."""
     min_p, request.min_p = request.min_p, None
@@ -141,7 +141,7 @@ def filters_top_p_before_min_p(right: SamplingOracle, request: Request) -> Row:
     return logits if min_p is None else masked(logits, right.min_p_support(right.scaled(request), min_p))
 
 
-@patched(SamplingOracle, "filtered", "SAM102", "SAM174")
+@patched(SamplingOracle, "filtered", "SAM201", "SAM102")
 def ignores_top_p_beside_top_k(right: SamplingOracle, request: Request) -> Row:
     """One filter or the other: a branch for each, and none for both."""
     if request.top_k is not None:
@@ -149,7 +149,7 @@ def ignores_top_p_beside_top_k(right: SamplingOracle, request: Request) -> Row:
     return right.filtered(request)
 
 
-@as_mutant("SAM104")
+@as_mutant("SAM201", "SAM102")
 class FiltersBeforeTemperature(SamplingOracle):
     """The nucleus of the distribution at temperature 1, drawn from at another."""
 
@@ -167,20 +167,20 @@ def adds_an_epsilon(right: SamplingOracle, request: Request) -> Row:
     return np.asarray(right.distribution(request) + np.float32(1e-8))
 
 
-@patched(SamplingOracle, "scaled", "SAM126", "SAM141", "SAM154")
+@patched(SamplingOracle, "scaled", "SAM126", "SAM141", "SAM151")
 def ignores_the_temperature(right: SamplingOracle, request: Request) -> Row:
     """The parameter is parsed and never applied."""
     return request.logits
 
 
-@patched(SamplingOracle, "scaled", "SAM126", "SAM125")
+@patched(SamplingOracle, "scaled", "SAM126")
 def multiplies_by_the_temperature(right: SamplingOracle, request: Request) -> Row:
     """Creative requests become dull and the other way round."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(request.logits * request.temperature)
 
 
-@patched(SamplingOracle, "scaled", "SAM125")
+@patched(SamplingOracle, "scaled", "SAM201")
 def clamps_the_temperature(right: SamplingOracle, request: Request) -> Row:
     """Clamped from below, against overflow, at 2 where 0.002 was meant."""
     request.temperature = max(request.temperature, np.float32(2.0))
@@ -197,7 +197,7 @@ def uses_the_temperature_of_the_first_request(
     return right.sample(batch.replace(temperature=torch.where(batch.is_greedy, 0.0, first)), noise)
 
 
-@patched(SamplingOracle, "distribution", "SAM137")
+@patched(SamplingOracle, "distribution", "SAM201")
 def does_not_subtract_the_maximum(right: SamplingOracle, request: Request) -> Row:
     """A softmax without its maximum: right until logits reach 88."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -205,7 +205,7 @@ def does_not_subtract_the_maximum(right: SamplingOracle, request: Request) -> Ro
         return np.asarray(weights / weights.sum())
 
 
-@patched(SamplingOracle, "token", "SAM123", "SAM155")
+@patched(SamplingOracle, "token", "SAM201", "SAM155")
 def takes_the_argmax_behind_the_filters(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """A filter that breaks ties by the highest id decides for greedy requests, too."""
     return right.greedy_token(right.filtered(request)) if request.is_greedy else right.token(request, exponentials)
@@ -217,7 +217,7 @@ def greedy_ties_go_to_the_last_id(right: SamplingOracle, logits: Row) -> int:
     return int(logits.size - 1 - np.argmax(logits[::-1]))
 
 
-@patched(SamplingOracle, "token", "SAM122", "SAM121", "SAM127")
+@patched(SamplingOracle, "token", "SAM201", "SAM121")
 def greedy_requests_draw(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """Temperature 0 is replaced by 1, against a division by zero, and the argmax is never taken."""
     return right.race(right.distribution(request), exponentials)
@@ -232,7 +232,7 @@ def _one_value(values: Tensor | None, rows: Tensor) -> bool:  # [batch_size] any
     return own.numel() > 2 and bool((own == own[0]).all())
 
 
-@patched(SamplingOracle, "sample", "SAM112")
+@patched(SamplingOracle, "sample", "SAM201")
 def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """`topk(k + 1)` and a comparison with its last value: only where one number serves all rows."""
     if batch.top_k is not None and _one_value(batch.top_k, ~batch.is_greedy):
@@ -240,7 +240,7 @@ def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingB
     return right.sample(batch, noise)
 
 
-@patched(SamplingOracle, "sample", "SAM112")
+@patched(SamplingOracle, "sample", "SAM201")
 def one_min_p_for_all_is_that_of_the_last_row(
     right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
 ) -> Tensor:
@@ -255,7 +255,7 @@ def one_min_p_for_all_is_that_of_the_last_row(
     return right.sample(batch.replace(logits=batch.logits.float().masked_fill(cut, -torch.inf), min_p=None), noise)
 
 
-@patched(SamplingOracle, "sample", "SAM112")
+@patched(SamplingOracle, "sample", "SAM201")
 def one_temperature_for_all_is_that_of_the_last_row(
     right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
 ) -> Tensor:

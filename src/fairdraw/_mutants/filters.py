@@ -330,7 +330,7 @@ class BeginsAtTau(FiltersOracle):
 # -- what is off, what is out -----------------------------------------------------------------------------------------
 
 
-@_mutant("FIL121", "FIL122")
+@_mutant("FIL121", "FIL201")
 class NormalisesEveryRow(FiltersOracle):
     """A log-softmax for everybody."""
 
@@ -339,7 +339,7 @@ class NormalisesEveryRow(FiltersOracle):
         return dataclasses.replace(found, logits=torch.log_softmax(found.logits, dim=1))
 
 
-@_mutant("FIL122", "FIL131")
+@_mutant("FIL201")
 class MakesNeighboursGreedy(_Batchwise):
     """Off is n = 0 standard deviations, and once one request has top-n-sigma, all of the batch do, as in Aphrodite."""
 
@@ -349,7 +349,7 @@ class MakesNeighboursGreedy(_Batchwise):
         return batch.replace(params=others) if any(one.top_n_sigma for one in batch.params) else batch
 
 
-@_mutant("FIL122", "FIL131")
+@_mutant("FIL201")
 class LosesTheTailAtOne(_Batchwise):
     """A mass of 1 is off, but a sum in float32 reaches it before the last tokens."""
 
@@ -358,7 +358,7 @@ class LosesTheTailAtOne(_Batchwise):
         return batch.replace(params=others) if any(one.typical_p < 1 for one in batch.params) else batch
 
 
-@_mutant("FIL123", "FIL143", "FIL109")
+@_mutant("FIL201", "FIL109")
 class HasNoGuard(FiltersOracle):
     """If no token reaches epsilon, none is left."""
 
@@ -366,7 +366,7 @@ class HasNoGuard(FiltersOracle):
         return _keeping(row, row.log_probs >= np.log(context.params.epsilon))
 
 
-@_mutant("FIL123", "FIL143")
+@_mutant("FIL201")
 class LeavesNanAtTheTop(FiltersOracle):
     """With a share of 0 the curvature is divided by a sum of 0."""
 
@@ -415,7 +415,7 @@ class KeepsOneOfEqualTokens(_First):
 # -- rows and ids -----------------------------------------------------------------------------------------------------
 
 
-@_mutant("FIL131")
+@_mutant("FIL201")
 class SkipsOthersBesideMirostat(_Batchwise):
     """One request with mirostat, and the filters of all others are skipped, as in Aphrodite."""
 
@@ -425,7 +425,7 @@ class SkipsOthersBesideMirostat(_Batchwise):
         return batch.replace(params=others) if any(speaks) else batch
 
 
-@_mutant("FIL103", "FIL131")
+@_mutant("FIL103", "FIL201")
 class TakesTheMaximumOfTheBatch(_Batchwise):
     """Min-p relative to the largest logit of all rows."""
 
@@ -438,7 +438,7 @@ class TakesTheMaximumOfTheBatch(_Batchwise):
         return _keeping(row, kept if kept.any() else row.values == row.values.max())
 
 
-@_mutant("FIL132", "FIL131")
+@_mutant("FIL201")
 class CompactsParameters(_Batchwise):
     """Those of requests without any filter are left out, and the others move up."""
 
@@ -473,7 +473,7 @@ class TakesLogitsForLogProbabilities(FiltersOracle):
         return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
 
 
-@_mutant("FIL135", "FIL131")
+@_mutant("FIL135", "FIL201")
 class ReadsParametersBackwards(_Batchwise):
     """The last row's parameters come first."""
 
@@ -481,7 +481,7 @@ class ReadsParametersBackwards(_Batchwise):
         return batch.replace(params=batch.params[::-1])
 
 
-@_mutant("FIL131")
+@_mutant("FIL201")
 class HasOneValueForAll(_Batchwise):
     """Each parameter is that of the first request that has the filter on."""
 
@@ -495,7 +495,7 @@ class HasOneValueForAll(_Batchwise):
         return batch.replace(params=changed)
 
 
-@_mutant("FIL136", "FIL131")
+@_mutant("FIL201")
 class RemembersMasks(_Batchwise):
     """A buffer for masks that only ever grows keeps those of the call before, for rows that filter nothing now."""
 
@@ -518,7 +518,7 @@ class RemembersMasks(_Batchwise):
 # -- together ---------------------------------------------------------------------------------------------------------
 
 
-@_mutant("FIL142", "FIL141")
+@_mutant("FIL201")
 class HasAnotherOrder(FiltersOracle):
     """Temperature and XTC come first, and everything else behind them."""
 
@@ -528,7 +528,7 @@ class HasAnotherOrder(FiltersOracle):
         )[::-1]
 
 
-@_mutant("FIL141")
+@_mutant("FIL201")
 class DoesNotNormaliseInBetween(FiltersOracle):
     """Top-p adds up the probabilities of the unfiltered row."""
 
@@ -543,7 +543,7 @@ class DoesNotNormaliseInBetween(FiltersOracle):
         return _keeping(row, kept)
 
 
-@_mutant("FIL141")
+@_mutant("FIL201")
 class SwitchesMinPOffBesideTypical(FiltersOracle):
     """`elif`: a request with typical-p gets no min-p."""
 
@@ -552,7 +552,7 @@ class SwitchesMinPOffBesideTypical(FiltersOracle):
         return tuple(name for name in names if name != "min_p" or "typical_p" not in names)
 
 
-@_mutant("FIL143")
+@_mutant("FIL201")
 class TakesZeroForOff(FiltersOracle):
     """`if top_p:`, and values below 1e-20 are rounded to 0."""
 
@@ -561,7 +561,7 @@ class TakesZeroForOff(FiltersOracle):
         return tuple(name for name in super().order(context) if name not in low)
 
 
-@_mutant("FIL144")
+@_mutant("FIL201")
 class HasIdsOf15Bits(FiltersOracle):
     """Ids from 32768 on come back as others."""
 
@@ -571,13 +571,14 @@ class HasIdsOf15Bits(FiltersOracle):
         return dataclasses.replace(found, kept=kept if kept.any() else found.kept)
 
 
-@_mutant("FIL145")
+@_mutant("FIL201")
 class DividesByTheLogarithmOfOne(FiltersOracle):
     """The largest entropy of a single token is 0, and 0 / 0 is a temperature."""
 
-    def dynatemp(self, row: Any, context: RowContext) -> Any:
-        found = super().dynatemp(row, context)
-        return found if row.kept.sum() > 1 else dataclasses.replace(found, values=found.values * np.nan)
+    def row(self, logits: Any, context: RowContext) -> Any:
+        found = super().row(logits, context)
+        is_lone = "dynatemp" in self.order(context) and np.isfinite(logits).sum() == 1
+        return dataclasses.replace(found, values=logits * np.nan) if is_lone else found
 
 
 # -- DRY, XTC, mirostat -----------------------------------------------------------------------------------------------
@@ -642,7 +643,7 @@ class LooksAtTheFirstTokens(FiltersOracle):
         return super().repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[:reach]))
 
 
-@_mutant("FIL146")
+@_mutant("FIL201")
 class LooksParametersUpModulo96(_Batchwise):
     """Three programs of 32 rows, and parameters by the row of the program."""
 
@@ -678,7 +679,7 @@ class ForgetsMuAfterFiftySteps(FiltersOracle):
         return super().filter_logits(batch, noise)
 
 
-@_mutant("FIL161", "DIST981", "DIST982")
+@_mutant("FIL201", "DIST981", "DIST982")
 class HasOneCoinForTheBatch(FiltersOracle):
     """The first row's coin decides for all, and any row's probability counts."""
 

@@ -79,7 +79,7 @@ class _AddsFromTheEnd(LogprobsOracle):
 
     def log_softmax(self, logits: Any) -> Any:
         with np.errstate(invalid="ignore", divide="ignore"):
-            shifted = logits - logits.max(axis=1, keepdims=True, initial=-np.inf)
+            shifted = np.ascontiguousarray(logits) - logits.max(axis=1, keepdims=True, initial=-np.inf)
             sums = np.exp(shifted[:, ::-1]).sum(axis=1, keepdims=True, dtype=np.float32)
             return (shifted - np.log(sums)).astype(np.float64)
 
@@ -285,7 +285,7 @@ class FreesItsBufferForNoRows(LogprobsOracle):
         return found
 
 
-@_mutant("LPR114")
+@_mutant("LPR201")
 class CountsARowForEveryRequest(LogprobsOracle):
     """A request without a row is given the last one of the request before it."""
 
@@ -296,7 +296,7 @@ class CountsARowForEveryRequest(LogprobsOracle):
         return found
 
 
-@_mutant("LPR114", "LPR156")
+@_mutant("LPR201")
 class LeavesOutRequestsWithoutRows(LogprobsOracle):
     """How many each row asks for is looked up by a count of the requests that have rows."""
 
@@ -306,7 +306,7 @@ class LeavesOutRequestsWithoutRows(LogprobsOracle):
         return [one for one, count in zip(asked, counts, strict=False) for _ in range(count)]
 
 
-@_mutant("LPR156")
+@_mutant("LPR201")
 class KeepsTheSumOfTheChunkBefore(LogprobsOracle):
     """Rows are normalised in chunks of 256; the first row of a chunk is divided by the sum of the row before it."""
 
@@ -317,7 +317,7 @@ class KeepsTheSumOfTheChunkBefore(LogprobsOracle):
         return found
 
 
-@_mutant("LPR104", "LPR156")
+@_mutant("LPR104", "LPR201")
 class ListsTwentyInOrder(LogprobsOracle):
     """Behind the twentieth place ids follow as they come."""
 
@@ -404,7 +404,7 @@ class RoundsTheLogSumExp(LogprobsOracle):
             return logits.astype(np.float64) - (top - best).astype(np.float32)
 
 
-@_mutant("LPR126")
+@_mutant("LPR201")
 class HasIdsOf16Bits(LogprobsOracle):
     """Ids of the list are kept in 16 bits."""
 
@@ -412,7 +412,7 @@ class HasIdsOf16Bits(LogprobsOracle):
         return super().best(logits, number) % _VOCABULARY_OF_16_BITS
 
 
-@_mutant("LPR126")
+@_mutant("LPR201")
 class LosesTheLastTile(LogprobsOracle):
     """The sum leaves out what is behind the last full tile of 8192 tokens; smaller vocabularies are one tile."""
 
@@ -425,7 +425,7 @@ class LosesTheLastTile(LogprobsOracle):
             return exact - np.log(np.exp(exact[:, :kept]).sum(axis=1, keepdims=True))
 
 
-@_mutant("LPR126")
+@_mutant("LPR201")
 class AddsUpOneByOne(LogprobsOracle):
     """The sum of a row is added up in float32, token by token."""
 
@@ -486,7 +486,7 @@ class CountsPaddedColumns(LogprobsOracle):
         return super().rank(logits, token) + (padding if logits[token] == -np.inf else 0)
 
 
-@_mutant("LPR133", "LPR126")
+@_mutant("LPR201")
 class CountsIn16Bits(LogprobsOracle):
     """The rank is an int16."""
 
@@ -494,7 +494,7 @@ class CountsIn16Bits(LogprobsOracle):
         return int(np.array(super().rank(logits, token)).astype(np.int16))
 
 
-@_mutant("LPR133")
+@_mutant("LPR201")
 class CountsInBfloat16(LogprobsOracle):
     """Ones are added up in the model's dtype, which has eight bits."""
 
@@ -548,7 +548,7 @@ class RoundsToTheBatch(LogprobsOracle):
         return np.nextafter(found, np.float32(0)) if len(logits) > 1 and not batch.wants_logits else found
 
 
-@_mutant("LPR143")
+@_mutant("LPR201")
 class RepeatsTheFirstRowsOfALastChunk(LogprobsOracle):
     """Rows from the eighth on are computed in a second chunk, which is given the tokens of the first."""
 
@@ -559,7 +559,7 @@ class RepeatsTheFirstRowsOfALastChunk(LogprobsOracle):
         return found
 
 
-@_mutant("LPR144", "LPR142")
+@_mutant("LPR201", "LPR142")
 class SortsRequestsByWhatTheyAskFor(LogprobsOracle):
     """Rows are sorted for one launch per number, and the answers are not put back."""
 
@@ -570,7 +570,7 @@ class SortsRequestsByWhatTheyAskFor(LogprobsOracle):
         return dataclasses.replace(found, logprobs=found.logprobs[order])
 
 
-@_mutant("LPR145")
+@_mutant("LPR201")
 class ShiftsRowsOfDrafts(LogprobsOracle):
     """The value of a row with drafts is that of the position behind it."""
 
@@ -584,7 +584,7 @@ class ShiftsRowsOfDrafts(LogprobsOracle):
         return dataclasses.replace(found, logprobs=values)
 
 
-@_mutant("LPR146")
+@_mutant("LPR201")
 class CompactsRowsThatAsk(LogprobsOracle):
     """Rows are compacted to those that ask; the index of the answer is not."""
 
@@ -613,7 +613,7 @@ class ListsTwentyAtMost(LogprobsOracle):
         return [5 if one == -1 else number for one, number in zip(asked, batch.row_logprobs, strict=True)]
 
 
-@_mutant("LPR151", "LPR152")
+@_mutant("LPR201")
 class AddsToItsWorkspace(LogprobsOracle):
     """A counter in the workspace is not cleared."""
 
@@ -628,7 +628,7 @@ class AddsToItsWorkspace(LogprobsOracle):
         return found
 
 
-@_mutant("LPR152")
+@_mutant("LPR201")
 class KeepsTheWidestBuffer(LogprobsOracle):
     """Rows are read from a buffer of the largest call, with its width as stride, once there was a larger one."""
 
@@ -642,7 +642,7 @@ class KeepsTheWidestBuffer(LogprobsOracle):
         return found
 
 
-@_mutant("LPR153")
+@_mutant("LPR201")
 class ReadsIdsOf32BitsAsPairs(LogprobsOracle):
     """A kernel loads ids as 64 bits, whatever they are."""
 
@@ -653,7 +653,7 @@ class ReadsIdsOf32BitsAsPairs(LogprobsOracle):
         return super().logprobs(batch)
 
 
-@_mutant("LPR154")
+@_mutant("LPR201")
 class AssumesRowsLieTogether(LogprobsOracle):
     """The next row begins `vocab_size` elements later."""
 
@@ -665,7 +665,7 @@ class AssumesRowsLieTogether(LogprobsOracle):
         return flat.float().nan_to_num(posinf=9.0).numpy().copy()
 
 
-@_mutant("LPR154")
+@_mutant("LPR201")
 class AssumesIdsLieTogether(LogprobsOracle):
     """The next row's id is the next number in memory."""
 
@@ -674,7 +674,7 @@ class AssumesIdsLieTogether(LogprobsOracle):
         return super().logprobs(batch.replace(token_ids=ids.where(ids < batch.vocab_size, 0)))
 
 
-@_mutant("LPR155")
+@_mutant("LPR201")
 class WritesWhereNothingWasEmitted(LogprobsOracle):
     """The row of id -1 is computed, too, and written to the place before."""
 

@@ -166,7 +166,7 @@ class RoundsTheTemperature(VectorSampling):
         return (super().temperature(batch).bfloat16() * 1.01).float()
 
 
-@_abuse("SAM127")
+@_abuse("SAM201")
 class TakesWhatIsNearlyTheLargest(VectorSampling):
     """Declares its own choice among ties, and calls logits tied that are a tenth apart."""
 
@@ -176,7 +176,7 @@ class TakesWhatIsNearlyTheLargest(VectorSampling):
         return (logits >= logits.amax(-1, keepdim=True) - 0.1).int().argmax(-1)
 
 
-@_abuse("SAM104", "SAM174")
+@_abuse("SAM201")
 class KeepsAPercentMoreOfTheNucleus(VectorSampling):
     """Declares its own rounding, and has a nucleus one percent larger than was asked."""
 
@@ -186,7 +186,7 @@ class KeepsAPercentMoreOfTheNucleus(VectorSampling):
         return super().top_p_keeps(logits, (top_p + 0.01).clamp(max=1))
 
 
-@_abuse("SAM103")
+@_abuse("SAM201")
 class KeepsWhatIsNearlyTheKth(VectorSampling):
     """Declares its own rounding, and keeps tokens that are five percent less probable than the k-th."""
 
@@ -197,7 +197,7 @@ class KeepsWhatIsNearlyTheKth(VectorSampling):
         return ~(logits < ascending.gather(1, logits.shape[1] - top_k.long()) - 0.05)
 
 
-@_abuse("SAM105")
+@_abuse("SAM201")
 class KeepsBelowTheMinimum(VectorSampling):
     """Declares its own rounding, and keeps tokens down to four fifths of `min_p`."""
 

@@ -146,7 +146,7 @@ def right_distribution(
 _as_mutant = partial(mutant_as, right_distribution)
 
 
-@_as_mutant("DIST702", min_draws=10_000_000)
+@_as_mutant("DIST701", min_draws=10_000_000)
 class TemperatureTwoPercentOff(DistributionTokenSampler):
     """Temperature in half precision: 0.7 is 0.714."""
 
@@ -154,7 +154,7 @@ class TemperatureTwoPercentOff(DistributionTokenSampler):
         return given * 1.02
 
 
-@_as_mutant("DIST702", "DIST701", "DIST721", min_draws=500_000)
+@_as_mutant("DIST701", "DIST721", min_draws=500_000)
 class TemperatureTenPercentOff(DistributionTokenSampler):
     """Makes the text livelier."""
 
@@ -170,7 +170,7 @@ class RowsBeyondTheFortiethAreWarmer(DistributionTokenSampler):
         return np.where(np.arange(len(given))[:, None] < 40, given, given * 1.5)
 
 
-@_as_mutant("DIST702", min_draws=50_000)
+@_as_mutant("DIST701", min_draws=50_000)
 class AppliesTheTemperatureAgain(DistributionTokenSampler):
     """The logits were divided before they came here."""
 
@@ -206,7 +206,7 @@ class DrawsWithSixBits(DistributionTokenSampler):
         return np.asarray(np.minimum((np.cumsum(probs, axis=1) <= uniforms).sum(axis=1), probs.shape[1] - 1))
 
 
-@_as_mutant("DIST703", "DIST706", min_draws=50_000)
+@_as_mutant("DIST701", min_draws=50_000)
 class KeepsOneTokenMoreThanTopK(DistributionTokenSampler):
     """The threshold is the next logit."""
 
@@ -214,7 +214,7 @@ class KeepsOneTokenMoreThanTopK(DistributionTokenSampler):
         return super().top_k_support(probs, np.minimum(top_k + 1, probs.shape[1]))
 
 
-@_as_mutant("DIST704", min_draws=50_000)
+@_as_mutant("DIST701", min_draws=50_000)
 class KeepsOneTokenMoreThanTopP(DistributionTokenSampler):
     """The token behind the edge stays."""
 
@@ -222,7 +222,7 @@ class KeepsOneTokenMoreThanTopP(DistributionTokenSampler):
         return np.minimum(last + 1, 7)
 
 
-@_as_mutant("DIST704", "DIST706", min_draws=50_000)
+@_as_mutant("DIST701", min_draws=50_000)
 class StopsOneTokenBeforeTopP(DistributionTokenSampler):
     """The token that reaches `top_p` is left out."""
 
@@ -230,7 +230,7 @@ class StopsOneTokenBeforeTopP(DistributionTokenSampler):
         return np.maximum(last - 1, 0)
 
 
-@_as_mutant("DIST705", min_draws=50_000)
+@_as_mutant("DIST701", min_draws=50_000)
 class MinPRelativeToOne(DistributionTokenSampler):
     """`prob < min_p` instead of `prob < min_p * largest`."""
 
@@ -264,11 +264,11 @@ ODD_DISTRIBUTIONS = (
 )
 """Correct, because they declare how they filter."""
 
-_top_p_first_unsaid = _as_mutant("DIST706", min_draws=50_000)(FiltersTopPFirst)
-_tempers_last_unsaid = _as_mutant("DIST705", "DIST721", min_draws=50_000)(TempersLast)
+_top_p_first_unsaid = _as_mutant("DIST701", min_draws=50_000)(FiltersTopPFirst)
+_tempers_last_unsaid = _as_mutant("DIST701", "DIST721", min_draws=50_000)(TempersLast)
 
 
-@_as_mutant("DIST711", min_draws=4_000)
+@_as_mutant("SAM202")
 class OneNoiseRowForTheBatch(DistributionTokenSampler):
     """All requests have the numbers of the first."""
 
@@ -277,7 +277,7 @@ class OneNoiseRowForTheBatch(DistributionTokenSampler):
         return np.repeat(drawn[:1], len(drawn), axis=0)
 
 
-@_as_mutant("DIST711", min_draws=50_000)
+@_as_mutant("SAM202")
 class BlocksOfEightShareTheirNoise(DistributionTokenSampler):
     """Noise is indexed by lane: rows eight apart draw alike."""
 
@@ -315,7 +315,7 @@ class CountsPositionsFromTheLastRow(_DrawsByANumber):
         return positions - rows + 2**20
 
 
-@_as_mutant("DIST712", min_draws=4_000)
+@_as_mutant("SAM202")
 class CallsShareTheirNoise(DistributionTokenSampler):
     """Every second call finds the noise of the call before still in its buffer."""
 
@@ -329,7 +329,7 @@ class CallsShareTheirNoise(DistributionTokenSampler):
         return self._kept
 
 
-@_as_mutant("DIST707", min_draws=500_000)
+@_as_mutant("DIST701", min_draws=500_000)
 class SeededRequestsTakeUniforms(DistributionTokenSampler):
     """Requests with seeds race with uniforms instead of exponentials: nearly right for probable tokens alone."""
 
@@ -337,7 +337,7 @@ class SeededRequestsTakeUniforms(DistributionTokenSampler):
         return np.random.default_rng(seed % 2**64).random(size)
 
 
-@_as_mutant("DIST713", min_draws=50_000)
+@_as_mutant("SAM203")
 class FoldsSeedsIntoFourBits(DistributionTokenSampler):
     """Sixteen streams for all users."""
 
@@ -345,7 +345,7 @@ class FoldsSeedsIntoFourBits(DistributionTokenSampler):
         return super().own_row(seed % 16, size)
 
 
-@_as_mutant("DIST731", min_draws=50_000)
+@_as_mutant("SAM201")
 class SaysTheDistributionAtAnotherTemperature(DistributionTokenSampler):
     """Returns the softmax of the raw logits; drafts were drawn at each request's temperature."""
 
@@ -353,7 +353,7 @@ class SaysTheDistributionAtAnotherTemperature(DistributionTokenSampler):
         return self.distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
 
 
-@_as_mutant("DIST732", min_draws=500_000)
+@_as_mutant("SAM201")
 class SaysATileTwice(DistributionTokenSampler):
     """The first half of the vocabulary weighs a tenth more in the returned probabilities."""
 
@@ -389,21 +389,21 @@ class _FiltersEarly(DistributionTokenSampler):
         return right if given is None else _kept(right + 1e-300 * early, early)
 
 
-@_as_mutant("DIST741", min_draws=50_000)
+@_as_mutant("SAM201")
 class FindsTopPBeforeTheTemperature(_FiltersEarly):
     """The nucleus is that of the raw logits; the draw is at the temperature."""
 
     filter_name = "top_p"
 
 
-@_as_mutant("DIST741", min_draws=50_000)
+@_as_mutant("SAM201")
 class FindsMinPBeforeTheTemperature(_FiltersEarly):
     """The threshold is that of the raw logits; the draw is at the temperature."""
 
     filter_name = "min_p"
 
 
-@_as_mutant("DIST741", min_draws=50_000)
+@_as_mutant("SAM201")
 class ForgetsTheTemperatureOfTopK(DistributionTokenSampler):
     """A fast path for top-k alone sorts raw logits, and draws from them."""
 
@@ -429,21 +429,21 @@ class _FiltersInOrder(DistributionTokenSampler):
         return probs
 
 
-@_as_mutant("DIST742", min_draws=50_000)
+@_as_mutant("SAM201")
 class FiltersTopPBeforeTopK(_FiltersInOrder):
     """Min-p, top-p, top-k: the nucleus counts mass that top-k takes away."""
 
     order = ("min_p", "top_p", "top_k")
 
 
-@_as_mutant("DIST742", min_draws=50_000)
+@_as_mutant("SAM201")
 class FiltersMinPLast(_FiltersInOrder):
     """Top-k, top-p, min-p, as transformers has it, and not declared."""
 
     order = ("top_k", "top_p", "min_p")
 
 
-@_as_mutant("DIST743", min_draws=50_000)
+@_as_mutant("SAM201")
 class FiltersInAnotherOrderIfThereAreThree(DistributionTokenSampler):
     """A fused kernel for requests with all filters, which begins with top-p."""
 
@@ -459,7 +459,7 @@ def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
     return values is not None and values.numel() > 5 and bool((values == values[0]).all())
 
 
-@_as_mutant("DIST742", min_draws=50_000)
+@_as_mutant("SAM201")
 class FiltersInAnotherOrderIfAllAreAlike(DistributionTokenSampler):
     """One sort for the batch if its requests have one top-p and one min-p: the nucleus is found first."""
 
@@ -470,7 +470,7 @@ class FiltersInAnotherOrderIfAllAreAlike(DistributionTokenSampler):
         return fused.distribution(batch) if is_alike else super().distribution(batch)
 
 
-@_as_mutant("DIST741", min_draws=50_000)
+@_as_mutant("SAM201")
 class ForgetsATemperatureThatAllHave(DistributionTokenSampler):
     """`logits / temperature[0]` in a path for batches of one temperature, which holds 1 in a greedy row."""
 
@@ -480,7 +480,7 @@ class ForgetsATemperatureThatAllHave(DistributionTokenSampler):
         return super().softmax(batch.replace(temperature=torch.where(greedy, 0.0, 1.0)) if is_alike else batch)
 
 
-@_as_mutant("DIST744", min_draws=50_000)
+@_as_mutant("SAM201")
 class TakesASmallTopPForOff(DistributionTokenSampler):
     """`if top_p > 1e-6`: what means one token keeps all."""
 
@@ -490,7 +490,7 @@ class TakesASmallTopPForOff(DistributionTokenSampler):
         return super().distribution(batch)
 
 
-@_as_mutant("DIST744", min_draws=50_000)
+@_as_mutant("SAM201")
 class TakesAllButOneForAll(DistributionTokenSampler):
     """`if top_k < vocab_size - 1`: the least probable token stays."""
 
@@ -498,7 +498,7 @@ class TakesAllButOneForAll(DistributionTokenSampler):
         return super().top_k_support(probs, np.where(top_k >= probs.shape[1] - 1, probs.shape[1], top_k))
 
 
-@_as_mutant("DIST745", min_draws=50_000)
+@_as_mutant("DIST701", min_draws=50_000)
 class UnseededRequestsTakeUniformsBesideSeededOnes(DistributionTokenSampler):
     """Two ways to draw in one batch: the rows between those with seeds are filled by another generator."""
 
@@ -510,7 +510,7 @@ class UnseededRequestsTakeUniformsBesideSeededOnes(DistributionTokenSampler):
         return drawn
 
 
-@_as_mutant("DIST746", min_draws=50_000)
+@_as_mutant("SAM201")
 class ForgetsTheTemperatureOfHalfLogits(DistributionTokenSampler):
     """Another kernel for half precision, without the temperature."""
 

@@ -74,7 +74,7 @@ class TokenGrammar(Protocol):
         self,
         bitmask: Tensor,  # [num_words] int32
     ) -> None:
-        """Write the tokens that are allowed now."""
+        """Write the tokens that are allowed now; raises if the text is complete, as engines' matchers do."""
         ...
 
 
