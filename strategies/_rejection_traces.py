@@ -24,19 +24,18 @@ from fairdraw.protocols import (
     SeededNoise,
     SpecDecodeBatch,
 )
-from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import strided_like
-from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._sampling_traces import NUM_ROWS, TEMPERATURES, rows_of_dtypes, spoil
-from fairdraw.strategies._serving import (
-    WALKS,
-    ServedRows,
-    Serving,
-    greedy_requests,
-    mixed_seeds,
-    of_request,
-    settings_of_calls,
-    sizes_of,
+from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
+from fairdraw.strategies._serving_traces import (
+    DTYPES,
+    GREEDY,
+    LAYOUTS,
+    ODD_ROW,
+    Player,
+    ServingTrace,
+    kept_seeds,
+    needs_of,
 )
 from fairdraw.strategies.rows import bulk_rng
 
@@ -52,37 +51,27 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
-    "dtype": ("float32", "bfloat16", "float16", "float32"),
-    "layout": ("contiguous", "sliced", "contiguous", "transposed", "huge-stride"),
+    "dtype": DTYPES,
+    "layout": LAYOUTS,
     "noise": ("call", "some seeds", "all seeds", "seeds that went on", "explicit"),
     "drafts": ("dense", "one-hot"),
     "lengths": ("equal", "ragged", "ragged", "some none", "long"),
-    "greedy": ("some", "none", "all", "one"),
+    "greedy": GREEDY,
     "alike": ("nothing", "nothing", "rows"),
     "placeholders": (False, False, True),
-    "odd row": ("none", "none", "NaN", "empty"),
+    "odd row": ODD_ROW,
     "slack": (0, 0, 3),
     "rates": (False, False, False, True),
 }
-_NEEDS: dict[tuple[str, Any], Capability] = {
-    (name, value): need
-    for need, name, *values in (
-        (Capability.HALF_LOGITS, "dtype", "bfloat16", "float16"),
-        (Capability.STRIDED_INPUTS, "layout", "sliced", "transposed", "huge-stride"),
-        (Capability.REQUEST_SEEDS, "noise", "some seeds", "all seeds", "seeds that went on"),
-        (Capability.EXPLICIT_NOISE, "noise", "explicit"),
-        (Capability.DENSE_DRAFTS, "drafts", "dense"),
-        (Capability.ONE_HOT_DRAFTS, "drafts", "one-hot"),
-        (Capability.RAGGED, "lengths", "ragged", "some none", "long"),
-        (Capability.RAGGED, "slack", 3),
-        (Capability.GREEDY, "greedy", "some", "all", "one"),
-        (Capability.PLACEHOLDER_DRAFTS, "placeholders", True),
-        (Capability.NAN_LOGITS, "odd row", "NaN"),
-        (Capability.EMPTY_ROWS, "odd row", "empty"),
-        (Capability.SYNTHETIC_RATES, "rates", True),
-    )
-    for value in values
-}
+_NEEDS = needs_of(
+    (Capability.REQUEST_SEEDS, "noise", "seeds that went on"),
+    (Capability.DENSE_DRAFTS, "drafts", "dense"),
+    (Capability.ONE_HOT_DRAFTS, "drafts", "one-hot"),
+    (Capability.RAGGED, "lengths", "ragged", "some none", "long"),
+    (Capability.RAGGED, "slack", 3),
+    (Capability.PLACEHOLDER_DRAFTS, "placeholders", True),
+    (Capability.SYNTHETIC_RATES, "rates", True),
+)
 
 _USUAL, _MOST_TOKENS, _LONG = 5, 3000, 6
 """Drafts of a request in most calls; of a call in all; and of long requests, for each row of the largest batch."""
@@ -153,6 +142,18 @@ class RejectionCall:
     def acceptance(self) -> Numbers:  # [num_tokens] float64
         """Return the probability that each draft is accepted, given that those before it were."""
         return np.minimum(self.ratios(), 1.0)
+
+    def select(self, rows: Sequence[int]) -> RejectionCall:
+        """Return the call with these requests alone."""
+        tokens, batch, noise = self.batch.token_rows(rows).cpu().numpy(), self.batch.select(rows), self.noise
+        if isinstance(noise, ExplicitNoise):
+            noise = noise.select(self.batch, rows)
+        else:
+            noise = seeds_of(self.setting, noise.seed, kept_seeds(noise.request_seeds, rows), batch.device)
+        of_tokens = {name: getattr(self, name)[tokens] for name in ("place", "kinds", "logit_rows", "variants")}
+        owner, index = np.repeat(np.arange(len(rows)), batch.num_draft_tokens), np.array(rows)
+        taken, is_odd = self.rows.taken(index), self.is_odd[index]
+        return replace(self, batch=batch, noise=noise, rows=taken, owner=owner, is_odd=is_odd, **of_tokens)
 
     def same_noise(self) -> Noise:
         """Return the call's noise as it was before the call."""
@@ -231,40 +232,12 @@ def read(call: RejectionCall, tokens: NDArray[np.int32]) -> Verified:
 
 
 @dataclass(frozen=True, repr=False)
-class RejectionTrace(Recipe):
-    """Calls of one rejection sampler, as data; `played` makes its calls. Fields are those of `SamplingTrace`."""
-
-    seed: int
-    vocab_size: int
-    most_rows: int = 1100
-    walk: str = "edges"
-    without: tuple[str, ...] = ()
-    calls: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
-    flat: bool = False
-
-    def __post_init__(self) -> None:
-        one_of("RejectionTrace", "walk", self.walk, WALKS)
-        for name in ("vocab_size", "most_rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"RejectionTrace: {name}={getattr(self, name)}, but it must be at least 1. Use 1.")
-
-    def sizes(self) -> list[int]:
-        """Return the batch sizes, call after call."""
-        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
+class RejectionTrace(ServingTrace):
+    """Calls of one rejection sampler."""
 
     def played(self, device: str = "cpu") -> Iterator[RejectionCall]:
         """Yield the calls; each is built when it is asked for."""
         yield from _Player(self, device).calls()
-
-    def build(self) -> None:
-        """Build the first call; raises what a damaged recipe raises."""
-        next(iter(self.played()))
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> RejectionTrace:  # Any: JSON
-        """Return the trace that `to_json` described."""
-        return RejectionTrace(**{**data, **{name: tuple(data[name]) for name in ("without", "calls", "rows")}})
 
 
 def rejection_trace_for(sampler: Any, *fields: Any, flat: bool = False) -> RejectionTrace:  # Any: of the contract
@@ -309,29 +282,14 @@ def _target_probs(size: int, seed: int, dtype: str) -> Numbers:  # [24, vocab_si
 # -- playing ----------------------------------------------------------------------------------------------------------
 
 
-class _Player:
+class _Player(Player):
     """Builds the calls of one trace."""
 
     def __init__(self, trace: RejectionTrace, device: str) -> None:
-        self.trace, self.device = trace, device
+        super().__init__(trace, device)
         # Eight arrays, one after the other: each has all pairs, and together they have most triples.
         arrays = (settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed + by) for by in range(8))
         self.settings = [setting for array in arrays for setting in array]
-        self.salt = np.int64(derive_seed("requests", trace.seed))
-
-    def calls(self) -> Iterator[RejectionCall]:
-        trace = self.trace
-        serving, last = Serving(bulk_rng("serving", trace.seed)), max(trace.calls, default=-1)
-        for number, size in enumerate(trace.sizes()):
-            rows = serving.step(size)
-            if not trace.calls or number in trace.calls:
-                call = self._call(number, rows)
-                yield _selected(call, trace.rows) if trace.rows and number == last else call
-            if number == last:
-                return
-
-    def _of(self, what: int, request: Ints, modulus: int) -> Ints:
-        return of_request(self.salt, what, request, modulus)
 
     def _lengths(self, how: str, number: int, request: Ints) -> Ints:  # [batch_size] int64
         """Return the number of drafts of each request; all numbers up to 128 come, call after call."""
@@ -339,30 +297,30 @@ class _Player:
         usual = max(1, min(_USUAL, _MOST_TOKENS // size))
         if how == "equal":
             return np.full(size, 1 + number % usual)
-        own = self._of(16 + number, request, usual + 1)
+        own = self.of(16 + number, request, usual + 1)
         if how == "some none":
-            return np.where(self._of(7, request, 2) == 0, 0, own)
+            return np.where(self.of(7, request, 2) == 0, 0, own)
         if how == "long":
             long = (number + np.arange(min(size, max(1, self.trace.most_rows * _LONG // most)))) % size
             own[long] = (number * 7 + 11 * np.arange(len(long))) % (most + 1)
         return own
 
-    def _call(self, number: int, rows: ServedRows) -> RejectionCall:
+    def call(self, number: int, rows: ServedRows) -> RejectionCall:
         setting, request, trace = self.settings[number % len(self.settings)], rows.request, self.trace
         lengths = self._lengths(setting["lengths"], number, request)
         if not lengths.any():
             lengths[-1] = 1
         owner = np.repeat(np.arange(len(request)), lengths)
         place = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        row = self._of(1, request[owner] * 131 + place, NUM_ROWS)
-        variant = self._of(2, request[owner] * 131 + place, NUM_VARIANTS)
+        row = self.of(1, request[owner] * 131 + place, NUM_ROWS)
+        variant = self.of(2, request[owner] * 131 + place, NUM_VARIANTS)
         if trace.flat or setting["alike"] == "rows":
             row[:], variant[:] = (0, 0) if trace.flat else (number % 3, number % NUM_VARIANTS)
         different, kinds = np.unique(row * NUM_VARIANTS + variant, return_inverse=True)
         target_probs = _target_probs(trace.vocab_size, trace.seed, setting["dtype"])[different // NUM_VARIANTS]
         dense = setting["drafts"] == "dense"
         draft_probs = _draft_rows(trace.vocab_size, trace.seed)[different] if dense else None
-        is_greedy = greedy_requests(setting["greedy"], self._of(3, request, 4) == 0)
+        is_greedy = greedy_requests(setting["greedy"], self.of(3, request, 4) == 0)
         drafts = self._drafts(setting, number, kinds, target_probs, draft_probs, is_greedy[owner])
         is_odd = np.zeros(len(request), dtype=bool)
         if setting["odd row"] != "none" and len(request) > 1:
@@ -424,9 +382,9 @@ class _Player:
             spoiled = int(np.flatnonzero(owner == request)[-(number % 2)])  # the first, or the last
             spoil(logits[spoiled], spoiled, setting["odd row"])
         # Logits are processed: a temperature says who is greedy, and nothing else.
-        heat = np.array(_TEMPERATURES)[self._of(9, rows.request, len(_TEMPERATURES))]
+        heat = np.array(_TEMPERATURES)[self.of(9, rows.request, len(_TEMPERATURES))]
         temperature = np.where(is_greedy, 0.0, heat).astype(np.float32)
-        bonus = self._of(8, rows.request * 1009 + rows.age, self.trace.vocab_size).astype(np.int32)
+        bonus = self.of(8, rows.request * 1009 + rows.age, self.trace.vocab_size).astype(np.int32)
         counts = [int(length) for length in lengths]
         most = min(MAX_SPEC_LEN, max(counts) + setting["slack"])
         rates = bulk_rng("rates", self.trace.seed, number).choice(_RATES, most).astype(np.float32)
@@ -444,19 +402,11 @@ class _Player:
         return batch if self.device == "cpu" else batch.to(self.device)
 
     def _noise(self, setting: dict[str, Any], number: int, rows: ServedRows, num_tokens: int) -> Noise:
-        how = setting["noise"]
-        if how == "explicit":
+        if setting["noise"] == "explicit":
             rng = bulk_rng("numbers", self.trace.seed, number)
-            shape = (len(rows.request), self.trace.vocab_size)
-            raced = np.maximum(rng.standard_exponential(shape, dtype=np.float32), np.float32(2.0**-25))
-            uniforms = torch.from_numpy(rng.random(num_tokens))
-            return ExplicitNoise(uniforms.to(self.device), torch.from_numpy(raced).to(self.device))
-        own: dict[int, int] = {}
-        if how != "call":
-            call = np.full_like(rows.request, number + 1)
-            seeds = mixed_seeds(rows.request, call, np.full_like(rows.request, self.salt)).tolist()
-            has_seed = (self._of(6, rows.request, 2) == 0) | (how == "all seeds")
-            own = {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
+            raced = torch.from_numpy(self.exponentials(rng, len(rows.request)))
+            return ExplicitNoise(torch.from_numpy(rng.random(num_tokens)).to(self.device), raced.to(self.device))
+        own = self.own_seeds(setting["noise"], rows, number + 1)
         return seeds_of(setting, derive_seed("call", self.trace.seed, number), own, self.device)
 
 
@@ -512,22 +462,3 @@ def _float32_quotients(batch: SpecDecodeBatch) -> Numbers:  # [num_tokens] float
     rows, known = torch.arange(batch.num_tokens), batch.draft_token_ids.long().clamp(min=0).cpu()
     target = batch.target_probs().cpu()[rows, known]
     return (target if batch.draft_probs is None else target / batch.draft_probs.cpu()[rows, known]).double().numpy()
-
-
-def _selected(call: RejectionCall, rows: Sequence[int]) -> RejectionCall:
-    """Return the call with these requests alone."""
-    tokens = call.batch.token_rows(rows).cpu().numpy()
-    batch = call.batch.select(rows)
-    noise: Noise
-    if isinstance(call.noise, ExplicitNoise):
-        noise = call.noise.select(call.batch, rows)
-    else:
-        own = call.noise.request_seeds
-        kept = {new: own[old] for new, old in enumerate(rows) if old in own}
-        noise = seeds_of(call.setting, call.noise.seed, kept, batch.device)
-    index = np.array(rows)
-    lengths = np.array(batch.num_draft_tokens)
-    of_tokens = {name: getattr(call, name)[tokens] for name in ("place", "kinds", "logit_rows", "variants")}
-    owner = np.repeat(np.arange(len(rows)), lengths)
-    taken, is_odd = call.rows.taken(index), call.is_odd[index]
-    return replace(call, batch=batch, noise=noise, rows=taken, owner=owner, is_odd=is_odd, **of_tokens)

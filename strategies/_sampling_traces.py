@@ -17,19 +17,18 @@ import torch
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SeededNoise, filter_policy
-from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
-from fairdraw.strategies._recipe import Recipe
-from fairdraw.strategies._serving import (
-    WALKS,
-    ServedRows,
-    Serving,
-    greedy_requests,
-    mixed_seeds,
-    of_request,
-    settings_of_calls,
-    sizes_of,
+from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
+from fairdraw.strategies._serving_traces import (
+    DTYPES,
+    GREEDY,
+    LAYOUTS,
+    ODD_ROW,
+    Player,
+    ServingTrace,
+    kept_seeds,
+    needs_of,
 )
 from fairdraw.strategies.rows import bulk_rng, target_row
 
@@ -57,28 +56,13 @@ _STARTS = (0, 2**15, 2**16, 2**20, 2**24, 2**31, 2**32, 2**40)
 """Positions near which requests begin: numbers that fewer bits cannot count beyond."""
 
 _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
-    "dtype": ("float32", "bfloat16", "float16", "float32"),
-    "layout": ("contiguous", "sliced", "contiguous", "transposed", "huge-stride"),
+    "dtype": DTYPES,
+    "layout": LAYOUTS,
     "noise": ("call", "some seeds", "all seeds", "explicit"),
     "filters": ("all", "none", "top_k", "top_p", "min_p", "top_k top_p"),
-    "greedy": ("some", "none", "all", "one"),
+    "greedy": GREEDY,
     "alike": ("nothing", "nothing", "rows and parameters", "parameters", "rows"),
-    "odd row": ("none", "none", "NaN", "empty"),
-}
-_NEEDS = {
-    ("dtype", "bfloat16"): Capability.HALF_LOGITS,
-    ("dtype", "float16"): Capability.HALF_LOGITS,
-    ("layout", "sliced"): Capability.STRIDED_INPUTS,
-    ("layout", "transposed"): Capability.STRIDED_INPUTS,
-    ("layout", "huge-stride"): Capability.STRIDED_INPUTS,
-    ("noise", "some seeds"): Capability.REQUEST_SEEDS,
-    ("noise", "all seeds"): Capability.REQUEST_SEEDS,
-    ("noise", "explicit"): Capability.EXPLICIT_NOISE,
-    ("greedy", "some"): Capability.GREEDY,
-    ("greedy", "all"): Capability.GREEDY,
-    ("greedy", "one"): Capability.GREEDY,
-    ("odd row", "NaN"): Capability.NAN_LOGITS,
-    ("odd row", "empty"): Capability.EMPTY_ROWS,
+    "odd row": ODD_ROW,
 }
 _FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
@@ -114,58 +98,41 @@ class SamplingCall:
         greedy = self.batch.is_greedy.cpu().numpy()
         return np.asarray(~greedy & ~self.is_odd & self.support.is_distribution)
 
+    def select(self, rows: Sequence[int]) -> SamplingCall:
+        """Return the call with these rows alone."""
+        index, noise = np.array(rows), self.noise
+        if isinstance(noise, RaceNoise):
+            noise = noise.select(rows)
+        else:
+            noise = SeededNoise(noise.seed, kept_seeds(noise.request_seeds, rows))
+        parts = {name: getattr(self, name)[index] for name in ("kinds", "logit_rows", "parameters", "is_odd")}
+        support = _rows_of(self.support, index)
+        batch, taken = self.batch.select(rows), self.rows.taken(index)
+        return replace(self, batch=batch, noise=noise, rows=taken, support=support, **parts)
+
 
 @dataclass(frozen=True, repr=False)
-class SamplingTrace(Recipe):
-    """Calls of one token sampler, as data; `played` makes its calls.
+class SamplingTrace(ServingTrace):
+    """Calls of one token sampler.
 
     Args:
-        walk: Which batch sizes (`WALKS`), up to `most_rows`.
-        without: Capabilities that it must do without.
-        calls: Those that are made, by number; all of them if empty.
-        rows: Rows of the last of these calls; all of them if empty.
-        flat: Every row gives every token the same probability, without parameters.
         by_position: Seeds of requests stay from call to call, as samplers with counters draw by (seed, position).
-
-    Raises:
-        ValueError: If a size is below 1, or the walk is unknown.
+        filters: The sampler's policy.
     """
 
-    seed: int
-    vocab_size: int
-    most_rows: int = 1100
-    walk: str = "edges"
-    without: tuple[str, ...] = ()
-    calls: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
-    flat: bool = False
     by_position: bool = False
     filters: FilterPolicy = field(default_factory=FilterPolicy)
-
-    def __post_init__(self) -> None:
-        one_of("SamplingTrace", "walk", self.walk, WALKS)
-        for name in ("vocab_size", "most_rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"SamplingTrace: {name}={getattr(self, name)}, but it must be at least 1. Use 1.")
-
-    def sizes(self) -> list[int]:
-        """Return the batch sizes, call after call."""
-        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
 
     def played(self, device: str = "cpu") -> Iterator[SamplingCall]:
         """Yield the calls; each is built when it is asked for."""
         yield from _Player(self, device).calls()
 
-    def build(self) -> None:
-        """Build the first call; raises what a damaged recipe raises."""
-        next(iter(self.played()))
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> SamplingTrace:  # Any: JSON
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SamplingTrace:  # Any: JSON
         """Return the trace that `to_json` described."""
-        tuples = {name: tuple(data[name]) for name in ("without", "calls", "rows")}
         policy = FilterPolicy(**{**data["filters"], "order": tuple(data["filters"]["order"])})
-        return SamplingTrace(**{**data, **tuples, "filters": policy})
+        trace: SamplingTrace = super().from_json({**data, "filters": policy})
+        return trace
 
 
 def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace:  # Any: a token sampler; a trace's
@@ -235,36 +202,21 @@ def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, N
 # -- playing ----------------------------------------------------------------------------------------------------------
 
 
-class _Player:
+class _Player(Player):
     """Builds the calls of one trace."""
 
     def __init__(self, trace: SamplingTrace, device: str) -> None:
-        self.trace, self.device = trace, device
+        super().__init__(trace, device)
         self.rows = rows_of_dtypes(trace.vocab_size, trace.seed)
         self.sets = _parameter_sets(trace.vocab_size, trace.seed, trace.without)
         self.num_sets = len(self.sets["temperature"])
-        self.settings = settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed)
-        self.salt = np.int64(derive_seed("requests", trace.seed))
+        self.settings = settings_of_calls(_SETTINGS, needs_of(), trace.without, trace.seed)
         self.table = _Supports(self)
 
-    def calls(self) -> Iterator[SamplingCall]:
-        trace = self.trace
-        serving, last = Serving(bulk_rng("serving", trace.seed)), max(trace.calls, default=-1)
-        for number, size in enumerate(trace.sizes()):
-            rows = serving.step(size)
-            if not trace.calls or number in trace.calls:
-                call = self._call(number, rows)
-                yield _selected(call, trace.rows) if trace.rows and number == last else call
-            if number == last:
-                return
-
-    def _of(self, what: int, request: Ints, modulus: int) -> Ints:
-        return of_request(self.salt, what, request, modulus)
-
-    def _call(self, number: int, rows: ServedRows) -> SamplingCall:
+    def call(self, number: int, rows: ServedRows) -> SamplingCall:
         setting, request = self.settings[number % len(self.settings)], rows.request
-        row, parameters = self._of(1, request, NUM_ROWS), self._of(2, request, self.num_sets)
-        parameters = np.where(self._of(7, request, 2) == 0, 1 + parameters % _NUM_TELLING, parameters)
+        row, parameters = self.of(1, request, NUM_ROWS), self.of(2, request, self.num_sets)
+        parameters = np.where(self.of(7, request, 2) == 0, 1 + parameters % _NUM_TELLING, parameters)
         if "rows" in setting["alike"]:
             row[:] = number % 3
         if "parameters" in setting["alike"]:
@@ -273,7 +225,7 @@ class _Player:
             row[:] = parameters[:] = 0
         given = setting["filters"].split() if setting["filters"] != "all" else list(_FILTER_NEEDS)
         given = [name for name in given if name in _FILTER_NEEDS and str(_FILTER_NEEDS[name]) not in self.trace.without]
-        is_greedy = greedy_requests(setting["greedy"], self._of(3, request, 4) == 0)
+        is_greedy = greedy_requests(setting["greedy"], self.of(3, request, 4) == 0)
         is_odd = np.zeros(len(request), dtype=bool)
         is_odd[number % len(request)] = setting["odd row"] != "none" and len(request) > 1
         kinds, support = self.table.of(setting["dtype"], row, parameters, given)
@@ -304,8 +256,8 @@ class _Player:
         for place in np.flatnonzero(is_odd):
             spoil(logits[place], int(place), setting["odd row"])
         temperature = np.where(is_greedy, np.float32(0), self.sets["temperature"][parameters])
-        start = np.array(_STARTS)[self._of(4, rows.request, len(_STARTS))]
-        positions = np.maximum(0, start - 3) + self._of(5, rows.request, 5) + rows.age
+        start = np.array(_STARTS)[self.of(4, rows.request, len(_STARTS))]
+        positions = np.maximum(0, start - 3) + self.of(5, rows.request, 5) + rows.age
         types = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
         filters = {
             name: torch.from_numpy(self.sets[name][parameters]).to(dtype) if name in given else None
@@ -323,16 +275,10 @@ class _Player:
     def _noise(self, how: str, number: int, rows: ServedRows, support: Support) -> SamplingNoise:
         if how == "explicit":
             rng = bulk_rng("exponentials", self.trace.seed, number)
-            shape = (len(rows.request), self.trace.vocab_size)
-            drawn = np.maximum(rng.standard_exponential(shape, dtype=np.float32), np.float32(2.0**-25))
+            drawn = self.exponentials(rng, len(rows.request))
             _aim(drawn, support, rng)
             return RaceNoise(torch.from_numpy(drawn).to(self.device))
-        own: dict[int, int] = {}
-        if how != "call":
-            call = np.full_like(rows.request, 0 if self.trace.by_position else number + 1)
-            seeds = mixed_seeds(rows.request, call, np.full_like(rows.request, self.salt)).tolist()
-            has_seed = (self._of(6, rows.request, 2) == 0) | (how == "all seeds")
-            own = {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
+        own = self.own_seeds(how, rows, 0 if self.trace.by_position else number + 1)
         return SeededNoise(derive_seed("call", self.trace.seed, number), own)
 
 
@@ -409,22 +355,3 @@ def _joined(one: Support, other: Support) -> Support:
 
 def _rows_of(support: Support, rows: Any) -> Support:  # Any: an index
     return Support(*(part[rows] for part in vars(support).values()))
-
-
-def _selected(call: SamplingCall, rows: Sequence[int]) -> SamplingCall:
-    """Return the call with these rows alone."""
-    index = np.array(rows)
-    noise: SamplingNoise
-    if isinstance(call.noise, RaceNoise):
-        noise = call.noise.select(rows)
-    else:
-        own = call.noise.request_seeds
-        noise = SeededNoise(call.noise.seed, {new: own[old] for new, old in enumerate(rows) if old in own})
-    return replace(
-        call,
-        batch=call.batch.select(rows),
-        noise=noise,
-        rows=call.rows.taken(index),
-        support=_rows_of(call.support, index),
-        **{name: getattr(call, name)[index] for name in ("kinds", "logit_rows", "parameters", "is_odd")},
-    )

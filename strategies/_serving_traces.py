@@ -1,0 +1,136 @@
+"""What the serving traces of sampling and rejection have in common: their fields, their calls, seeds of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Capability
+from fairdraw.strategies._arguments import one_of
+from fairdraw.strategies._recipe import Recipe
+from fairdraw.strategies._serving import WALKS, ServedRows, Serving, mixed_seeds, of_request, sizes_of
+from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+LAYOUTS = ("contiguous", "sliced", "contiguous", "transposed", "huge-stride")
+DTYPES = ("float32", "bfloat16", "float16", "float32")
+GREEDY, ODD_ROW = ("some", "none", "all", "one"), ("none", "none", "NaN", "empty")
+
+
+def needs_of(*needs: tuple[Any, ...]) -> dict[tuple[str, Any], Capability]:  # Any: a capability, a setting, its values
+    """Return what values of settings need: those of both contracts, and more."""
+    both: tuple[tuple[Any, ...], ...] = (
+        (Capability.HALF_LOGITS, "dtype", "bfloat16", "float16"),
+        (Capability.STRIDED_INPUTS, "layout", "sliced", "transposed", "huge-stride"),
+        (Capability.REQUEST_SEEDS, "noise", "some seeds", "all seeds"),
+        (Capability.EXPLICIT_NOISE, "noise", "explicit"),
+        (Capability.GREEDY, "greedy", "some", "all", "one"),
+        (Capability.NAN_LOGITS, "odd row", "NaN"),
+        (Capability.EMPTY_ROWS, "odd row", "empty"),
+    )
+    return {(name, value): need for need, name, *values in (*both, *needs) for value in values}
+
+
+@dataclass(frozen=True, repr=False)
+class ServingTrace(Recipe):
+    """Calls of one sampler, as data; `played` makes its calls.
+
+    Args:
+        walk: Which batch sizes (`WALKS`), up to `most_rows`.
+        without: Capabilities that it must do without.
+        calls: Those that are made, by number; all of them if empty.
+        rows: Rows of the last of these calls; all of them if empty.
+        flat: Every row gives every token the same probability, without parameters.
+
+    Raises:
+        ValueError: If a size is below 1, or the walk is unknown.
+    """
+
+    seed: int
+    vocab_size: int
+    most_rows: int = 1100
+    walk: str = "edges"
+    without: tuple[str, ...] = ()
+    calls: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        one_of(kind, "walk", self.walk, WALKS)
+        for name in ("vocab_size", "most_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{kind}: {name}={getattr(self, name)}, but it must be at least 1. Use 1.")
+
+    def sizes(self) -> list[int]:
+        """Return the batch sizes, call after call."""
+        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
+
+    def played(self, device: str = "cpu") -> Iterator[Any]:  # Any: calls of the contract
+        """Yield the calls; each is built when it is asked for."""
+        raise NotImplementedError
+
+    def build(self) -> None:
+        """Build the first call; raises what a damaged recipe raises."""
+        next(iter(self.played()))
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Any:  # Any: JSON, and an object of this class
+        """Return the trace that `to_json` described."""
+        return cls(**{**data, **{name: tuple(data[name]) for name in ("without", "calls", "rows")}})
+
+
+class Player:
+    """Builds the calls of one trace; a contract says how."""
+
+    def __init__(self, trace: Any, device: str) -> None:  # Any: a `ServingTrace`
+        self.trace, self.device = trace, device
+        self.salt = np.int64(derive_seed("requests", trace.seed))
+
+    def call(self, number: int, rows: ServedRows) -> Any:  # Any: of the contract
+        """Return a call of the requests that stand in `rows`."""
+        raise NotImplementedError
+
+    def calls(self) -> Iterator[Any]:  # Any: as above; a call has `select`
+        """Yield the calls of the trace that are asked for."""
+        trace = self.trace
+        serving, last = Serving(bulk_rng("serving", trace.seed)), max(trace.calls, default=-1)
+        for number, size in enumerate(trace.sizes()):
+            rows = serving.step(size)
+            if not trace.calls or number in trace.calls:
+                call = self.call(number, rows)
+                yield call.select(trace.rows) if trace.rows and number == last else call
+            if number == last:
+                return
+
+    def of(self, what: int, request: Ints, modulus: int) -> Ints:
+        """Return a number below `modulus` that belongs to each request."""
+        return of_request(self.salt, what, request, modulus)
+
+    def exponentials(self, rng: np.random.Generator, num_rows: int) -> NDArray[np.float32]:  # [num_rows, vocab_size]
+        """Return numbers to race with, none of which is 0."""
+        drawn = rng.standard_exponential((num_rows, self.trace.vocab_size), dtype=np.float32)
+        return np.maximum(drawn, np.float32(2.0**-25))
+
+    def own_seeds(self, how: str, rows: ServedRows, call: int) -> dict[int, int]:
+        """Return row to seed: of no, some or all requests; others in each call."""
+        if how == "call":
+            return {}
+        calls, salts = np.full_like(rows.request, call), np.full_like(rows.request, self.salt)
+        seeds = mixed_seeds(rows.request, calls, salts).tolist()
+        has_seed = (self.of(6, rows.request, 2) == 0) | (how == "all seeds")
+        return {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
+
+
+def kept_seeds(seeds: dict[int, int] | Any, rows: Any) -> dict[int, int]:  # Any: mappings and sequences
+    """Return the seeds of these rows, by their new numbers."""
+    return {new: seeds[old] for new, old in enumerate(rows) if old in seeds}
