@@ -47,24 +47,6 @@ _DENSE = {
 }
 
 
-_WIDTHS = ("few",) * 40 + ("covering",)
-"""One batch in forty is wide: dozens of checks see others. Serving traces walk sizes and numbers of drafts."""
-
-UPSTREAM_WIDTHS = ("few",) * 60 + ("covering",)
-"""Beside the real vLLM, whose kernels are interpreted on a CPU. So do slow samplers have it."""
-
-
-_BOUNDS = {"max_requests", "max_drafts", "widths"}
-_LARGEST_WIDE = 31
-
-
-def _widths(can: Capabilities, narrow: dict[str, Any]) -> dict[str, Any]:  # Any: arguments
-    """Wide batches for checks that set no bounds to them."""
-    if _BOUNDS & narrow.keys() or narrow.get("min_vocab_size", 1) > _LARGEST_WIDE:
-        return {}
-    return {"widths": UPSTREAM_WIDTHS if can.slow else _WIDTHS}
-
-
 def _either(
     can: Capabilities,
     one_hot: dict[str, Any],  # Any: arguments of rejection_cases
@@ -74,7 +56,6 @@ def _either(
     """One-hot or dense drafts, whichever the sampler takes and the check has not excluded."""
     fixed = narrow.get("dense")
     worlds = []
-    narrow = {**narrow, **_widths(can, narrow)}
     if Capability.ONE_HOT_DRAFTS in can and fixed is not True:
         worlds.append(rejection_cases(can, **{**_ONE_HOT, **one_hot, **narrow}))
     if Capability.DENSE_DRAFTS in can and fixed is not False:

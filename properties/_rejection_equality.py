@@ -16,7 +16,6 @@ from fairdraw.properties._rejection_asserts import (
     same_rows,
 )
 from fairdraw.properties._rejection_cases import (
-    UPSTREAM_WIDTHS,
     lively,
     rejecting,
     synthetic,
@@ -74,8 +73,8 @@ def _with_a_large_vocabulary(case: RejectionCase) -> RejectionCase:
 def _of_all_kinds(can: Capabilities) -> Cases:
     """Steps of any kind, one in six with synthetic rates, and one in twelve at the vocabulary of a model."""
     large = rejecting(can, explicit=False, greedy=None, max_drafts=2, max_requests=2).map(_with_a_large_vocabulary)
-    rated = synthetic(can, explicit=False, min_drafts=1, widths=UPSTREAM_WIDTHS)
-    parts = [lively(can, explicit=False, widths=UPSTREAM_WIDTHS)] * 9
+    rated = synthetic(can, explicit=False, min_drafts=1)
+    parts = [lively(can, explicit=False)] * 9
     parts += [rated, rated] * (Capability.SYNTHETIC_RATES in can) + [large] * (Capability.LARGE_VOCAB in can)
     return st.sampled_from(range(len(parts))).flatmap(lambda number: parts[number])
 
@@ -96,7 +95,7 @@ def tokens_and_generators_equal_upstream(
 
 @differential(
     "REJ427",
-    lambda can: lively(can, explicit=False, greedy=True, widths=UPSTREAM_WIDTHS),
+    lambda can: lively(can, explicit=False, greedy=True),
     needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
 )
 def greedy_tokens_equal_upstream(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:

@@ -29,7 +29,6 @@ from fairdraw.properties._rejection_cases import ordinary
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import LAYOUTS, DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._cases import far_apart, laid_out, strided_like
-from fairdraw.strategies._wide import CERTAIN
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _LARGE = (Capability.LARGE_VOCAB,)
 
+_CERTAIN = DraftRecipe(target="one-hot", draft="same", token="likely", uniform="half")
+"""Accepted by every request, whatever the noise."""
 IMPOSSIBLE = DraftRecipe(target="one-hot", draft="elsewhere", token="drawn", uniform="half")
 """Rejected by every request, whatever the noise; one token can be recovered."""
 
@@ -50,7 +51,7 @@ IMPOSSIBLE = DraftRecipe(target="one-hot", draft="elsewhere", token="drawn", uni
 def _request(num_drafts: int, place: int, *, greedy: bool = False) -> RequestRecipe:
     """`num_drafts` drafts, of which that at `place` is the first to be rejected; none if there is no such place."""
     impossible = (IMPOSSIBLE,) * (place < num_drafts)
-    return RequestRecipe((CERTAIN,) * place + impossible + (CERTAIN,) * (num_drafts - place - 1), greedy)
+    return RequestRecipe((_CERTAIN,) * place + impossible + (_CERTAIN,) * (num_drafts - place - 1), greedy)
 
 
 def _end_where_they_must(sampler: RejectionSampler, case: RejectionCase) -> None:

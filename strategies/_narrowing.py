@@ -69,8 +69,6 @@ class CaseSpace:
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     synthetic: bool
-    widths: tuple[str, ...]
-    takes_long_drafts: bool
 
     def with_noise(self, explicit: bool) -> CaseSpace:
         """The same without choices that this kind of noise does not use: seeds, or kinds of numbers."""

@@ -19,7 +19,6 @@ from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._narrowing import CaseSpace, Kinds, Narrowing, kinds_of_drafts
 from fairdraw.strategies._sizes import vocab_sizes
-from fairdraw.strategies._wide import FEW, WIDTHS, most_tokens
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import bulk_seeds
 
@@ -60,13 +59,10 @@ def _requests_of(space: CaseSpace) -> st.SearchStrategy[tuple[RequestRecipe, ...
 
 def _draw_case(draw: st.DrawFn, space: CaseSpace) -> RejectionCase:
     """Sizes first and bulk numbers last: what is drawn first shrinks first."""
-    first, *others = space.widths
-    width = draw(st.sampled_from(space.widths)) if others else first
-    vocab_size = draw(vocab_sizes(*most_tokens(width, space)))
+    vocab_size = draw(vocab_sizes(*space.vocab_sizes))
     dense, explicit = draw(st.sampled_from(space.dense)), draw(st.sampled_from(space.explicit))
     space = space.with_noise(explicit)
-    seed = draw(bulk_seeds()) if width != FEW else None
-    requests = _few_requests(draw, space) if seed is None else WIDTHS[width](draw, space, seed)
+    requests = _few_requests(draw, space)
     has_room = max(len(request.drafts) for request in requests) < MAX_SPEC_LEN
     return RejectionCase(
         vocab_size=vocab_size,
@@ -77,7 +73,7 @@ def _draw_case(draw: st.DrawFn, space: CaseSpace) -> RejectionCase:
         layout=draw(st.sampled_from(space.layouts)),
         slack=draw(st.integers(0, 1)) if space.is_ragged and has_room else 0,
         synthetic=space.synthetic,
-        seed=draw(bulk_seeds()) if seed is None else seed,
+        seed=draw(bulk_seeds()),
     )
 
 
@@ -165,7 +161,6 @@ def rejection_cases(
     exponentials: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
     layouts: Sequence[str] = ("contiguous",),
-    widths: Sequence[str] = (FEW,),
 ) -> RejectionCase:
     """Whole verification steps, as recipes: ragged batches of greedy and random requests, and their noise.
 
@@ -184,9 +179,6 @@ def rejection_cases(
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
         dtypes: Of the target logits (`DTYPES`).
         layouts: Strides of the target logits (`LAYOUTS`).
-        widths: Sizes of batches, each as often as it is named. `few` keeps to the bounds above. `covering` exceeds
-            the upper bounds of requests and drafts: it has about 50 requests, in which every pair of parameters
-            occurs.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, options contradict each other, or a requirement is
@@ -214,8 +206,6 @@ def rejection_cases(
         dtypes=open_to.dtypes(dtypes),
         layouts=open_to.layouts(layouts),
         synthetic=open_to.flags("synthetic", synthetic, true=Capability.SYNTHETIC_RATES)[0],
-        widths=check_kinds("rejection_cases", "widths", widths, (FEW, *WIDTHS)),
-        takes_long_drafts=Capability.LONG_DRAFTS in capabilities,
     )
     return _draw_case(draw, space)
 
