@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairdraw.strategies._rejection_traces import RejectionTrace
-from fairdraw.strategies._sampling_traces import SamplingTrace, _parameter_sets
+from fairdraw.strategies._sampling_traces import _NUM_TELLING, SamplingTrace, _parameter_sets
 from fairdraw.strategies._serving import Serving, edges, sizes_of, vocabulary_walk
 from fairdraw.strategies.rows import bulk_rng
 
