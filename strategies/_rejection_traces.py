@@ -406,7 +406,7 @@ class _Player(Player):
             rng = bulk_rng("numbers", self.trace.seed, number)
             raced = torch.from_numpy(self.exponentials(rng, len(rows.request)))
             return ExplicitNoise(torch.from_numpy(rng.random(num_tokens)).to(self.device), raced.to(self.device))
-        own = self.own_seeds(setting["noise"], rows, number + 1)
+        own = self.seeds_of_rows(setting["noise"], rows, number + 1)
         return seeds_of(setting, derive_seed("call", self.trace.seed, number), own, self.device)
 
 

@@ -278,7 +278,7 @@ class _Player(Player):
             drawn = self.exponentials(rng, len(rows.request))
             _aim(drawn, support, rng)
             return RaceNoise(torch.from_numpy(drawn).to(self.device))
-        own = self.own_seeds(how, rows, 0 if self.trace.by_position else number + 1)
+        own = self.seeds_of_rows(how, rows, 0 if self.trace.by_position else number + 1)
         return SeededNoise(derive_seed("call", self.trace.seed, number), own)
 
 

@@ -121,7 +121,7 @@ class Player:
         drawn = rng.standard_exponential((num_rows, self.trace.vocab_size), dtype=np.float32)
         return np.maximum(drawn, np.float32(2.0**-25))
 
-    def own_seeds(self, how: str, rows: ServedRows, call: int) -> dict[int, int]:
+    def seeds_of_rows(self, how: str, rows: ServedRows, call: int) -> dict[int, int]:
         """Return row to seed: of no, some or all requests; others in each call."""
         if how == "call":
             return {}

@@ -345,12 +345,6 @@ def test_one_of_a_group_is_enough() -> None:
     assert check.missing(lacking) == "top-k and top-p and min-p are unsupported: never"
 
 
-def test_page_of_costs_is_true() -> None:
-    assert capability_costs.page() == capability_costs.PAGE.read_text(encoding="utf-8"), (
-        "Run: python tools/pages.py capability_costs"
-    )
-
-
 def test_every_cost_in_distributions_has_its_reason() -> None:
     distributions = {check.code for check in all_checks("statistical")}
     costly = {

@@ -27,7 +27,6 @@ WHY = {
     Capability.ONE_HOT_DRAFTS: "they test one-hot drafts; other checks test dense drafts",
     Capability.RAGGED: "it tests requests of different lengths side by side",
     Capability.TOKEN_VERIFICATION: "other verifiers accept other drafts; what they emit is still tested",
-    Capability.HALF_LOGITS: "they test logits of 16 bits; other checks test float32",
     Capability.SYNTHETIC_RATES: "they test acceptance by given rates",
     Capability.LARGE_VOCAB: "they draw from production vocabularies",
     Capability.DRAFTER: "they judge a drafter and its verifier together",
