@@ -69,7 +69,8 @@ class TraceCheck(Check):
                 raise timed.ended(tried, "traces") from None
             except (Exception, SystemExit) as error:
                 timed.failed(trace, error)
-                raise self._smaller(guarded, trace, error, timed, tried + 1) from None
+                smaller = self._smaller(guarded, trace, error, timed, tried + 1)
+                raise smaller from smaller.__cause__
             tried += 1
         return tried
 
@@ -80,14 +81,15 @@ class TraceCheck(Check):
     def _smaller(self, sampler: Any, trace: Any, error: BaseException, timed: Timed, tried: int) -> Exception:
         """Return the failure of the smallest trace found that fails alike."""
         found, remarks = (trace, error), []
-        if isinstance(error, WrongRow):
-            try:
-                found = self._fewer_calls(sampler, trace, error)
-                found = self._fewer_rows(sampler, *found)
-            except BudgetEnded:
-                remarks.append("shrinking was cut, as it took long: a shorter trace may fail, too")
-            if len(found[0].calls) > 1:
-                remarks.append(f"call {error.call} alone does not fail: it needs calls before it")
+        try:
+            if isinstance(error, WrongRow):
+                found = self._fewer_rows(sampler, *self._fewer_calls(sampler, trace, error))
+            else:
+                found = self._first_call(sampler, trace, error)
+        except BudgetEnded:
+            remarks.append("shrinking was cut, as it took long: a shorter trace may fail, too")
+        if len(found[0].calls) > 1:
+            remarks.append(f"call {found[0].calls[-1]} alone does not fail: it needs calls before it")
         return failed(found[1], found[0], tried, tuple(remarks))
 
     def _failure(self, sampler: Any, trace: Any) -> WrongRow | None:
@@ -98,6 +100,17 @@ class TraceCheck(Check):
         except Exception:
             return None
         return None
+
+    def _first_call(self, sampler: Any, trace: Any, error: BaseException) -> tuple[Any, BaseException]:
+        """Return the first call that raises such an exception alone; the whole trace if there is none."""
+        for number in range(len(trace.sizes())):
+            try:
+                self.on_case(sampler, alone := replace(trace, calls=(number,)))
+            except type(error) as found:
+                return alone, found
+            except WrongRow:
+                continue
+        return trace, error
 
     def _fewer_calls(self, sampler: Any, trace: Any, error: WrongRow) -> tuple[Any, WrongRow]:
         """Return the trace of the failing call alone; or of the last calls before it, as few as still fail."""

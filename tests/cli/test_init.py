@@ -260,7 +260,7 @@ def test_unsupported_capabilities_are_reported_with_their_cost(function: str, un
         str(word): glossary()[word].skipped for word in sampler.capabilities.unsupported if word != "draft-distribution"
     }
     contract = str(getattr(sampler, "contract", ""))
-    assert {word: int(number) for word, number in named} == {w: len(by[contract]) for w, by in skipped.items()}
+    assert {word: int(number) for word, number in named} == {w: len(by.get(contract, ())) for w, by in skipped.items()}
     assert ("left open, answer" in result.output) == bool(left)
     assert left in result.output
 

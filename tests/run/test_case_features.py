@@ -83,7 +83,7 @@ def test_capability_is_named_by_the_example(contract: str, word: str) -> None:
     record = first_error(contract, raising_on(contract, refuses), word)
     assert record is not None
     assert word in advised(record)
-    assert len(advised(record)) <= 2
+    assert len(advised(record)) <= 4  # a call of a trace has several features at once
 
 
 @pytest.mark.parametrize("contract", ["rejection", "sampling"])

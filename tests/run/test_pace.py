@@ -256,8 +256,9 @@ def test_smoke_on_a_sampler_of_50_ms_ends_in_time_and_says_what_it_left_out(monk
     assert {record.code for record in records} == set(plan.pieces)
     assert {record.status for record in records} == {"passed", "skipped"}
     tried = [record for record in records if record.status == "passed"]
-    assert sum(record.suite == "properties" for record in tried) > 40
-    assert sum(record.suite == "statistical" for record in tried) > 20
+    for suite in ("properties", "statistical"):
+        all_of_suite = sum(record.suite == suite for record in records)
+        assert sum(record.suite == suite for record in tried) >= all_of_suite / 2
     assert plan.scale < 1
     assert "time was short" in plan.header.duration
     groups = {

@@ -32,7 +32,7 @@ def test_counts_do_not_depend_on_the_number_of_processes(size: int) -> None:
         np.testing.assert_array_equal(parts[name], counts)
 
 
-@pytest.mark.parametrize(("name", "verdict"), [("", "pass"), ("neighbours share their exponentials", "fail")])
+@pytest.mark.parametrize(("name", "verdict"), [("", "pass"), ("recovers from the target", "fail")])
 def test_verdict_at_a_fixed_number_of_draws(name: str, verdict: str) -> None:
     sampler = next((mutant.make() for mutant in DISTRIBUTION_MUTANTS if mutant.name == name), RIGHT)
     shards = Shards.of(Experiment(DISAGREEING, 2048), 100_000, seed=1)

@@ -48,7 +48,8 @@ class BlockVerification(DistributionSampler):
             own = np.flatnonzero(call.places[:, position] >= 0)
             rows = call.places[own, position]
             token = call.drafts[rows]
-            ratio[own] = np.minimum(ratio[own] * call.target[rows, token] / call.draft[rows, token], 1)
+            with np.errstate(over="ignore"):  # infinity is above 1, too
+                ratio[own] = np.minimum(ratio[own] * call.target[rows, token] / call.draft[rows, token], 1)
             passing = ratio[own]
             before_last = num_draft[own] > position + 1
             passing[before_last] = self._passing(call, passing[before_last], rows[before_last] + 1)

@@ -121,7 +121,7 @@ def draws_from_the_operating_system(right: SamplingOracle, batch: SamplingBatch,
     return torch.tensor(drawn, dtype=torch.float32, device=batch.device)
 
 
-@patched(SamplingOracle, "draw", "DIST791")
+@patched(SamplingOracle, "draw", "SAM143")
 def ignores_the_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A constant left over from debugging: every step rolls the same dice."""
     torch.manual_seed(0)

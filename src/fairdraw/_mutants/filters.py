@@ -117,7 +117,7 @@ class MeasuresEntropyInBits(FiltersOracle):
         return self.by_mass(row, context.params.typical_p, score, 0.0)
 
 
-@_mutant("FIL125", "FIL104")
+@_mutant("FIL125")
 class MultipliesZeroByInfinity(FiltersOracle):
     """`p * log(p)` of a token of probability 0 is NaN, and so is every score: the order stays by probability, as in
     llama.cpp."""

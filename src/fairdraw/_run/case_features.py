@@ -39,20 +39,24 @@ def asked_for(case: Any, needs: Sequence[Capability]) -> tuple[Capability, ...]:
     Args:
         needs: Of the check that failed.
     """
-    found = set(_of_batches(case)) if hasattr(case, "batch") else set()
+    found = set(_of_batches(case)) if hasattr(case, "batch") or hasattr(case, "played") else set()
     chosen = found or set(needs) - _ABOUT_ANSWERS
     return tuple(capability for capability in Capability if capability in chosen)
 
 
 def _of_batches(case: Any) -> Iterator[Capability]:  # Any: a case that builds batches
-    if not getattr(case, "explicit", True) and any(request.request_seed for request in case.requests):
+    if hasattr(case, "played"):
+        *_, last = case.played()
+        if getattr(last.noise, "request_seeds", None):
+            yield Capability.REQUEST_SEEDS
+    elif not getattr(case, "explicit", True) and any(request.request_seed for request in case.requests):
         yield Capability.REQUEST_SEEDS
     if hasattr(case, "batches"):
         for batch in case.batches():
             yield from _of_layout(batch.logits)
             yield from _of_live_requests(batch.requests)
         return
-    batch = case.batch()
+    batch = last.batch if hasattr(case, "played") else case.batch()
     has_drafts = hasattr(batch, "target_logits")
     logits = batch.target_logits if has_drafts else batch.logits
     yield from _of_layout(logits)

@@ -339,9 +339,11 @@ def _of_verification(batch: Any, noise: Any) -> Look:  # Any: SpecDecodeBatch, N
     inputs += ["placeholder drafts"] * bool((batch.draft_token_ids < 0).any())
     inputs += ["rates"] * (batch.synthetic_rates is not None)
     found.all_have(*((INPUTS, one) for one in inputs))
-    whole = [one for one in inputs if one != "unequal drafts"] + _of_whole(found, batch, noise, logits)
+    of_drafts = {"unequal drafts", "placeholder drafts"}
+    whole = [one for one in inputs if one not in of_drafts] + _of_whole(found, batch, noise, logits)
     own = zip(_own_traits(found, batch, noise, 0.0), drafts, strict=True)
-    found.traits("rejection", whole, Counter((*traits, *_long(count)) for traits, count in own))
+    placeholders = ("placeholder drafts",) if "placeholder drafts" in inputs else ()
+    found.traits("rejection", whole, Counter((*t, *_long(count), *placeholders[: count or 0]) for t, count in own))
     return found
 
 

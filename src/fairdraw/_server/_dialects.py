@@ -86,20 +86,20 @@ def _extended(request: GenerationRequest) -> JSON:
 
 
 @dataclass(frozen=True)
-class Completions:
-    """OpenAI's `/v1/completions`, with vLLM's extensions if the server is vLLM.
+class _OpenAI:
+    """An API of OpenAI's, with vLLM's extensions if the server is vLLM.
 
     Args:
         vendor: `vllm`, or empty.
     """
 
     vendor: str = ""
-    path: str = "/v1/completions"
+    path: str = ""
     stop_waits: bool = True
 
     @property
     def name(self) -> str:
-        return "OpenAI completions" + (f" with {self.vendor}'s extensions" if self.vendor else "")
+        return f"OpenAI {self.path.split('/')[2]}" + (f" with {self.vendor}'s extensions" if self.vendor else "")
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
@@ -108,6 +108,13 @@ class Completions:
     @property
     def filters_after_temperature(self) -> bool | None:
         return True if self.vendor == "vLLM" else None
+
+
+@dataclass(frozen=True)
+class Completions(_OpenAI):
+    """OpenAI's `/v1/completions`."""
+
+    path: str = "/v1/completions"
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
@@ -119,24 +126,10 @@ class Completions:
 
 
 @dataclass(frozen=True)
-class Chat:
+class Chat(_OpenAI):
     """OpenAI's `/v1/chat/completions`."""
 
-    vendor: str = ""
     path: str = "/v1/chat/completions"
-    stop_waits: bool = True
-
-    @property
-    def name(self) -> str:
-        return "OpenAI chat" + (f" with {self.vendor}'s extensions" if self.vendor else "")
-
-    @property
-    def lacks(self) -> Mapping[Capability, str]:
-        return {} if self.vendor else _OPENAI_LACKS
-
-    @property
-    def filters_after_temperature(self) -> bool | None:
-        return True if self.vendor == "vLLM" else None
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
         if not isinstance(request.prompt, str):
