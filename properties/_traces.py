@@ -103,9 +103,9 @@ class TraceCheck(Check):
 
     def _first_call(self, sampler: Any, trace: Any, error: BaseException) -> tuple[Any, BaseException]:
         """Return the first call that raises such an exception alone; the whole trace if there is none."""
-        for number in range(len(trace.sizes())):
+        for alone in (replace(trace, calls=(number,)) for number in range(len(trace.sizes()))):
             try:
-                self.on_case(sampler, alone := replace(trace, calls=(number,)))
+                self.on_case(sampler, alone)
             except type(error) as found:
                 return alone, found
             except WrongRow:

@@ -45,18 +45,17 @@ def asked_for(case: Any, needs: Sequence[Capability]) -> tuple[Capability, ...]:
 
 
 def _of_batches(case: Any) -> Iterator[Capability]:  # Any: a case that builds batches
-    if hasattr(case, "played"):
-        *_, last = case.played()
-        if getattr(last.noise, "request_seeds", None):
-            yield Capability.REQUEST_SEEDS
-    elif not getattr(case, "explicit", True) and any(request.request_seed for request in case.requests):
+    played = list(case.played())[-1:] if hasattr(case, "played") else []
+    if any(getattr(call.noise, "request_seeds", None) for call in played):
+        yield Capability.REQUEST_SEEDS
+    if not getattr(case, "explicit", True) and any(request.request_seed for request in case.requests):
         yield Capability.REQUEST_SEEDS
     if hasattr(case, "batches"):
         for batch in case.batches():
             yield from _of_layout(batch.logits)
             yield from _of_live_requests(batch.requests)
         return
-    batch = last.batch if hasattr(case, "played") else case.batch()
+    batch = played[0].batch if played else case.batch()
     has_drafts = hasattr(batch, "target_logits")
     logits = batch.target_logits if has_drafts else batch.logits
     yield from _of_layout(logits)
