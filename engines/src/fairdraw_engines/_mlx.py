@@ -64,7 +64,7 @@ def _verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max
     import mlx.core as mx
 
     assert not isinstance(noise, ExplicitNoise)  # unsupported
-    mx.random.seed(noise.seed)
+    mx.random.seed(noise.seed % 2**64)  # MLX takes no negative seed
     return batch.padded([_tokens(batch, request) for request in range(batch.batch_size)])
 
 
@@ -127,7 +127,7 @@ def _sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_siz
     import mlx.core as mx
 
     assert not isinstance(noise, RaceNoise)  # unsupported
-    mx.random.seed(noise.seed)
+    mx.random.seed(noise.seed % 2**64)  # MLX takes no negative seed
     return torch.tensor([_drawn(batch.select([i])) for i in range(batch.batch_size)])
 
 
