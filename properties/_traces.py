@@ -41,6 +41,7 @@ class TraceCheck(Check):
         is_single: One short trace will do: the body makes calls of its own.
     """
 
+    plays_traces = True
     trace: Callable[..., Any] = lambda: None
     is_single: bool = False
 
@@ -75,8 +76,7 @@ class TraceCheck(Check):
         return tried
 
     def _traces(self, sampler: Any, profile: Profile, seed: int) -> Iterable[Any]:
-        found = traces(self.trace, sampler, profile, seed)
-        return islice(found, 1) if self.is_single else found
+        return islice(traces(self.trace, sampler, profile, seed), 1 if self.is_single else None)
 
     def _smaller(self, sampler: Any, trace: Any, error: BaseException, timed: Timed, tried: int) -> Exception:
         """Return the failure of the smallest trace found that fails alike."""

@@ -53,6 +53,7 @@ class SliceCheck(DrawnQuestion):
         share: Of the run's false-fail rate.
     """
 
+    plays_traces = True
     trace: Callable[..., Any]
     collect: Callable[..., Any]
     crossed: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum, auto
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairdraw._core.budget import (
     SHRINKING_WAS_CUT,
@@ -162,8 +162,10 @@ class AnyCheck(ABC):
         needs_one_of: Of each group, one capability at least.
         stage: Orders the failures of a run.
         depends_on: Codes of checks without which this one means nothing: if one of them fails, look there first.
+        plays_traces: Mutants are tried with the traces of `smoke`, whatever the profile of the run.
     """
 
+    plays_traces: ClassVar[bool] = False
     code: str
     title: str
     meaning: str

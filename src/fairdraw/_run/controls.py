@@ -4,6 +4,8 @@ A mutant is run as the sampler under test is: with the run's profile, seed and t
 the cases that its capabilities allow. So the number of mutants caught is a number of faults that *this* run could have
 found.
 
+* Checks of serving traces try a mutant with the traces of `smoke`, whatever the profile: all that are found at `ci` are
+  found there (the same record), and whole traces of `ci` for each mutant would take longer than the run.
 * Mutants that are not tried are named with the reason (`Untried`), never left out.
 * A mutant that this run misses is *weak* if its check catches it with the proven numbers: profile `ci`, a fast sampler
   that supports everything, and the seed of the release. With those every mutant is caught (the manual's page of
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.checks import AnyCheck, Check, OutOfTime, Profile
+from fairdraw._core.checks import PROFILES, AnyCheck, Check, OutOfTime, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure, Inconclusive, raised_by
 from fairdraw._core.isolation import suite_state
@@ -175,7 +177,8 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
         # Together they support too little, for example one seeded and the other explicit noise.
         return planned.control(untried=Untried.SKIPPED, detail="the mutant and the sampler support different things")
     try:
-        caught, distance = sees(check, asked, session.profile, session.seed, session)
+        profile = PROFILES["smoke"].scaled(session.profile.scale) if check.plays_traces else session.profile
+        caught, distance = sees(check, asked, profile, session.seed, session)
     except Inconclusive:
         return planned.control(untried=Untried.OUT_OF_TIME)
     except CapabilityUnsupported as reason:  # of this machine: the check was skipped for the sampler, too
