@@ -322,7 +322,7 @@ def _lines_of(contract: str, controls: Sequence[Control]) -> list[str]:
     weak = [control for control in tried if control.is_missed and control.weak]
     lines = [_count_line(contract, tried)] if tried else [_heading(contract) + f"none of {len(controls)} tried"]
     if weak:
-        lines.append(f"  {len(weak)} missed, because this run is too small to find them: {_names(weak)}")
+        lines.append(f"  {len(weak)} missed, as this run or the sampler has too little to show them: {_names(weak)}")
     for why in Untried:
         untried = [control for control in controls if control.untried == why]
         if untried:
