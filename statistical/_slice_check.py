@@ -28,7 +28,7 @@ _OF_SLICES = (1_000, 10_000)
 """Sizes of slices that the header tells of."""
 
 _SMALLEST_WEIGHT = 1 / 3e6
-"""Of a bet: some 60 projections in each of 1,100 levels of one of some 45 features."""
+"""Weight of a bet: one of some 60 projections in each of 1,100 levels of one of some 45 features."""
 
 
 def distance_seen(num_draws: int, threshold: float) -> float:

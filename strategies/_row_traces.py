@@ -35,7 +35,7 @@ _LIKE = ("any", "plain between", "any", "one", "one and plain")
 """How rows of a call differ: any beside any; every second plain; all the same; the same beside plain ones."""
 
 MOST_ROWS = 300
-"""Of a call whose rows take long: to be filtered by Python, or to be built."""
+"""Rows of a call that take long: to be filtered by Python, or to be built."""
 
 _WIDE, _WIDE_ROWS, _FEW_ROWS = 2**13, 20, 48
 """A library for a few small calls has few rows, in vocabularies from the first on even fewer."""

@@ -57,7 +57,7 @@ def test_no_code_stands_for_two_checks() -> None:
 
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_every_check_has_a_mutant(contract: str) -> None:
-    """Those that compare with vLLM's own scanners have none (the manual's page of mutants)."""
+    """Checks that compare with vLLM's own scanners have none (the manual's page of mutants)."""
     named = {code for mutant in MUTANTS[contract] for code in mutant.caught_by}
     assert set(CHECKS) >= named
     assert {check.code for check in all_checks(contract=contract)} - named <= {"PEN401", "THK401"}

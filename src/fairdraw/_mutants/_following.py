@@ -336,7 +336,7 @@ class ReadsPartsOfALongOutput(Trusting):
 
 
 class KeepsWhatADeepCutTook(Trusting):
-    """Of a deep cut the last 200 tokens are taken back at once, and the others in the next step."""
+    """A deep cut takes back the last 200 tokens at once, and the others in the next step."""
 
     def standing(self, copy: Copy) -> int:
         kept = super().standing(copy)

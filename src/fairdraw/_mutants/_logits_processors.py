@@ -197,12 +197,12 @@ _PROMPT = LogitsPolicy("text")
 
 @mutant_planner("PLAN115", policy=_PROMPT, done=LogitsPolicy())
 class BadWordsOfThePromptAgainstItsPolicy(LogitsPlanOracle):
-    """It declares that bad words begin anywhere, and looks for them in the output."""
+    """The policy says that bad words begin anywhere, but only those in the output are found."""
 
 
 @mutant_planner("PLAN115", done=_PROMPT)
 class BadWordsOfThePrompt(LogitsPlanOracle):
-    """It declares no policy, and a bad word that the prompt begins cannot be completed."""
+    """No policy is declared, and a bad word that the prompt begins cannot be completed."""
 
 
 @mutant_planner("PLAN115", policy=_PROMPT)
@@ -215,4 +215,4 @@ class BadWordsMissTheEndOfThePrompt(LogitsPlanOracle):
 
 @mutant_planner("PLAN110", policy=LogitsPolicy(penalties=PenaltyPolicy(counts_see="text")), done=LogitsPolicy())
 class PenaltiesOfThePromptAgainstItsPolicy(LogitsPlanOracle):
-    """It declares that its penalties count the prompt, and counts the output."""
+    """A policy that says that penalties count the prompt, beside a count of the output."""

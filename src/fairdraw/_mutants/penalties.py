@@ -74,7 +74,7 @@ _WINDOWS = {
 
 @mutant_follower("PEN101", policy=_TEXT)
 class WindowOfNothing(PenaltiesFollower):
-    """It declares the whole text; the -1 that stands for it becomes 0, and nothing is penalised."""
+    """The declared window is the whole text; the -1 that stands for it becomes 0, and nothing is penalised."""
 
     def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
         return (), ()
@@ -91,7 +91,7 @@ class WindowsOfPromptAndOutput(PenaltiesFollower):
 
 @mutant_follower("PEN101", policy=_OUTPUT)
 class TakesTheLastPromptTokenForOutput(PenaltiesFollower):
-    """It is given the last token of the prompt like those that follow, as the input of the first step."""
+    """The last token of the prompt comes like those that follow, as the input of the first step."""
 
     def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
         return row.prompt_token_ids[:-1], [*row.prompt_token_ids[-1:], *row.output_token_ids]
