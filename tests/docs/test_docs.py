@@ -33,7 +33,7 @@ from fairdraw._run.loading import all_checks, all_questions
 from fairdraw.strategies import filters, grammar, lifecycle, logits_plan, logprobs
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 SCREENSHOTS = ROOT / ".cache" / "screenshots"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DIFFERS_FROM_CALL_TO_CALL = {
@@ -65,7 +65,7 @@ def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
     exec(compile(python_blocks(page.read_text()), str(page), "exec"), {"__name__": page.stem})
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_commands_of_page_exist(page: Path) -> None:
     words = set(re.findall(r"^\$ fairdraw (\w+)", page.read_text(), flags=re.MULTILINE))
     assert words <= set(main.commands)
