@@ -48,8 +48,7 @@ def every_row_of_a_trace_follows_the_specification(filterer: LogitsFilterer, tra
     library = trace.library().batch(filterer.device)
     given, oracle = library.logits.cpu().numpy(), FiltersOracle(filterer.chain)
     rows = Specified.of(list(oracle.rows(library)), filterer.chain, library.params)
-    for one in trace.calls_of():
-        batch = library.select(one.places.tolist())
+    for one, batch in trace.batches(library):
         params, seed = list(batch.params), derive_seed("call", trace.seed, one.number)
         found = call(filterer, batch, seed)
         require_specified(params, rows.taken(one.places), given[one.places], found, one.number)

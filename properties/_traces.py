@@ -1,6 +1,7 @@
 """Checks that play serving traces: which traces a profile has, and how a failing one is made small.
 
-A trace is hundreds of calls of one sampler. What failed is looked for in fewer calls and rows: the call alone, then the
+A trace is hundreds of calls of one sampler, a new one if the run knows how to make it: its first calls are judged, too.
+What failed is looked for in fewer calls and rows: the call alone, then the
 row alone; if the call does not fail alone, it needs some of those before it, and the report says so.
 """
 
@@ -22,6 +23,8 @@ from fairdraw.strategies._trace_plans import traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
 
 
 class WrongRow(CheckFailure):
@@ -61,75 +64,79 @@ class TraceCheck(Check):
         """
         self.begin(sampler, reference, out_of_time)
         timed, tried = Timed(out_of_time), 0
-        guarded = timed.guarded(sampler)
+        fresh = partial(self._fresh, sampler, timed)
         for trace in self._traces(sampler, profile or PROFILES["ci"], seed):
             try:
                 timed.require_time()
-                self.on_case(guarded, trace)
+                self.on_case(fresh(), trace)
             except BudgetEnded:
                 raise timed.ended(tried, "traces") from None
             except (Exception, SystemExit) as error:
                 timed.failed(trace, error)
-                smaller = self._smaller(guarded, trace, error, timed, tried + 1)
+                smaller = self._smaller(fresh, trace, error, timed, tried + 1)
                 raise smaller from smaller.__cause__
             tried += 1
         return tried
 
+    def _fresh(self, sampler: Any, timed: Timed) -> Any:
+        """Return a sampler that was not called yet, or the one under test if there is no other."""
+        return timed.guarded(self.renew() or sampler)
+
     def _traces(self, sampler: Any, profile: Profile, seed: int) -> Iterable[Any]:
         return islice(traces(self.trace, sampler, profile, seed), 1 if self.is_single else None)
 
-    def _smaller(self, sampler: Any, trace: Any, error: BaseException, timed: Timed, tried: int) -> Exception:
+    def _smaller(self, fresh: Fresh, trace: Any, error: BaseException, timed: Timed, tried: int) -> Exception:
         """Return the failure of the smallest trace found that fails alike."""
         found, remarks = (trace, error), []
         try:
             if isinstance(error, WrongRow):
-                found = self._fewer_rows(sampler, *self._fewer_calls(sampler, trace, error))
+                found = self._fewer_rows(fresh, *self._fewer_calls(fresh, trace, error))
             else:
-                found = self._first_call(sampler, trace, error)
+                found = self._first_call(fresh, trace, error)
         except BudgetEnded:
             remarks.append("shrinking was cut, as it took long: a shorter trace may fail, too")
         if len(found[0].calls) > 1:
             remarks.append(f"call {found[0].calls[-1]} alone does not fail: it needs calls before it")
         return failed(found[1], found[0], tried, tuple(remarks))
 
-    def _failure(self, sampler: Any, trace: Any) -> WrongRow | None:
+    def _failure(self, fresh: Fresh, trace: Any) -> WrongRow | None:
         try:
-            self.on_case(sampler, trace)
+            self.on_case(fresh(), trace)
         except WrongRow as error:
             return error
         except Exception:
             return None
         return None
 
-    def _first_call(self, sampler: Any, trace: Any, error: BaseException) -> tuple[Any, BaseException]:
+    def _first_call(self, fresh: Fresh, trace: Any, error: BaseException) -> tuple[Any, BaseException]:
         """Return the first call that raises such an exception alone; the whole trace if there is none."""
         for alone in (replace(trace, calls=(number,)) for number in range(len(trace.sizes()))):
             try:
-                self.on_case(sampler, alone)
+                self.on_case(fresh(), alone)
             except type(error) as found:
                 return alone, found
             except WrongRow:
                 continue
         return trace, error
 
-    def _fewer_calls(self, sampler: Any, trace: Any, error: WrongRow) -> tuple[Any, WrongRow]:
+    def _fewer_calls(self, fresh: Fresh, trace: Any, error: WrongRow) -> tuple[Any, WrongRow]:
         """Return the trace of the failing call alone; or of the last calls before it, as few as still fail."""
         last, size = error.call, 1
         while size <= last:
             shorter = replace(trace, calls=tuple(range(last - size + 1, last + 1)))
-            if (found := self._failure(sampler, shorter)) is not None:
+            if (found := self._failure(fresh, shorter)) is not None:
                 return shorter, found
             size *= 2
         whole = replace(trace, calls=tuple(range(last + 1)))
-        return (whole, found) if (found := self._failure(sampler, whole)) is not None else (trace, error)
+        return (whole, found) if (found := self._failure(fresh, whole)) is not None else (trace, error)
 
-    def _fewer_rows(self, sampler: Any, trace: Any, error: WrongRow) -> tuple[Any, WrongRow]:
+    def _fewer_rows(self, fresh: Fresh, trace: Any, error: WrongRow) -> tuple[Any, WrongRow]:
         """Return the trace whose last call has the failing row alone, or it and some beside it."""
         for rows in ((error.row,), tuple(range(error.row + 1)), (error.row, error.row + 1)):
             if trace.calls and not trace.rows:
                 fewer = replace(trace, rows=rows)
                 try:
-                    found = self._failure(sampler, fewer)
+                    found = self._failure(fresh, fewer)
                 except IndexError:
                     continue
                 if found is not None:

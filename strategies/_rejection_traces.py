@@ -76,8 +76,8 @@ _NEEDS = needs_of(
 _USUAL, _MOST_TOKENS, _LONG = 5, 3000, 6
 """Drafts of a request in most calls; of a call in all; and of long requests, for each row of the largest batch."""
 
-_TEMPERATURES = (*TEMPERATURES, 1e-6, 2.0**-126)
-"""A request is greedy at exactly 0, however small its temperature is."""
+_NAMED = np.array([*TEMPERATURES, 1e-6, 2.0**-126])
+"""Temperatures of one request in four; others have any up to 2. However small one is: only 0 is greedy."""
 
 _RATES = (0.0, 0.25, 0.5, 0.9, 1.0)
 _ODD = 40
@@ -382,7 +382,9 @@ class _Player(Player):
             spoiled = int(np.flatnonzero(owner == request)[-(number % 2)])  # the first, or the last
             spoil(logits[spoiled], spoiled, setting["odd row"])
         # Logits are processed: a temperature says who is greedy, and nothing else.
-        heat = np.array(_TEMPERATURES)[self.of(9, rows.request, len(_TEMPERATURES))]
+        heat = (1 + self.of(9, rows.request, 2**16)) / 2**15  # up to 2
+        is_named = self.of(10, rows.request, 4) == 0
+        heat[is_named] = _NAMED[self.of(9, rows.request[is_named], len(_NAMED))]
         temperature = np.where(is_greedy, 0.0, heat).astype(np.float32)
         bonus = self.of(8, rows.request * 1009 + rows.age, self.trace.vocab_size).astype(np.int32)
         counts = [int(length) for length in lengths]

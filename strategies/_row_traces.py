@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw.protocols import Capability
-from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._recipe import DTYPES, LAYOUTS, Recipe
-from fairdraw.strategies._serving import WALKS, sizes_of
+from fairdraw.strategies._recipe import DTYPES, LAYOUTS
+from fairdraw.strategies._serving import sizes_of
+from fairdraw.strategies._serving_traces import ServingTrace
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -54,32 +54,15 @@ class RowCall:
     places: Ints
 
 
-@dataclass(frozen=True, repr=False)
-class RowTrace(Recipe):
-    """Calls with rows of one library, as data; fields are those of `SamplingTrace`.
+class RowTrace(ServingTrace):
+    """Calls with rows of one library, as data; `most_rows` is at most `MOST_ROWS`."""
 
-    Raises:
-        ValueError: If a size is below 1, or the walk is unknown.
-    """
-
-    seed: int
-    vocab_size: int
-    most_rows: int = MOST_ROWS
-    walk: str = "edges"
-    without: tuple[str, ...] = ()
-    calls: tuple[int, ...] = ()
-    rows: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        one_of(name, "walk", self.walk, WALKS)
-        for field in ("vocab_size", "most_rows"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{name}: {field}={getattr(self, field)}, but it must be at least 1. Use 1.")
+    def sizes(self) -> list[int]:
+        return sizes_of(self.walk, self.most_rows, self.seed, 0)
 
     @abstractmethod
     def library(self) -> Any:  # Any: a case of the contract
-        """Return the case whose batch holds the rows; the first `num_plain` of them ask for nothing."""
+        """Return the case whose batch holds the rows; the first of them are plain: they ask for nothing."""
 
     def chosen(self, rows: list[Any], num_plain: int) -> tuple[Any, ...]:  # Any: rows of the case
         """Return the rows of the library: plain ones, then all others; for a few small calls some of the others."""
@@ -89,10 +72,10 @@ class RowTrace(Recipe):
         most = _WIDE_ROWS if self.vocab_size >= _WIDE else _FEW_ROWS
         return (*rows[:num_plain], *(rows[place] for place in others[:most]))
 
-    def played(self, num_rows: int, num_plain: int) -> Iterator[RowCall]:
-        """Yield the calls over a library of `num_rows` rows."""
+    def rows_played(self, num_rows: int, num_plain: int) -> Iterator[RowCall]:
+        """Yield the calls over a library of `num_rows` rows, plain ones first."""
         last = max(self.calls, default=-1)
-        for number, size in enumerate(sizes_of(self.walk, self.most_rows, self.seed, 0)):
+        for number, size in enumerate(self.sizes()):
             if not self.calls or number in self.calls:
                 places = self._places(number, size, num_rows, min(num_plain, num_rows))
                 yield RowCall(number, places[list(self.rows)] if self.rows and number == last else places)
@@ -111,8 +94,3 @@ class RowTrace(Recipe):
     def build(self) -> None:
         """Build the library; raises what a damaged recipe raises."""
         self.library().build()
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RowTrace:  # Any: JSON
-        """Return the trace that `to_json` described."""
-        return cls(**{**data, **{name: tuple(data[name]) for name in ("without", "calls", "rows")}})

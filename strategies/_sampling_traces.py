@@ -45,9 +45,9 @@ _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
 """What is left of a row: all of it, one residue class of the ids, the ends, the lower or the upper half."""
 
-TEMPERATURES = (1.0, 0.7, 1.3, 2.0, 0.2, 9.0, 1.0, 2e-5, 1e-4, 0.999, 1.001, 100.0)
-_TOP_PS = (0.9, 0.5, 0.1, 0.99, 1e-7, 1e-4, 0.997, 1 - 2.0**-24, 1e-3)
-_MIN_PS = (0.05, 0.5, 1.0, 1e-6, 0.2, 1e-4, 0.999)
+TEMPERATURES = (1.0, 2.0, 9.0, 1.0, 2e-5, 1e-4, 0.999, 1.001, 100.0)
+_TOP_PS = (0.9, 0.1, 0.99, 1e-7, 1e-4, 0.997, 1 - 2.0**-24, 1e-3)
+_MIN_PS = (0.05, 1.0, 1e-6, 1e-4, 0.999)
 _TELLING: dict[str, tuple[float, ...]] = {"temperature": (0.7, 1.5), "top_p": (0.5, 0.9), "min_p": (0.05, 0.3)}
 _NUM_TELLING = 8
 """Values that leave a few tokens each, so that another order of the filters leaves others; and sets made of them."""
@@ -181,13 +181,17 @@ def spoil(row: torch.Tensor, place: int, how: str) -> None:  # row: [vocab_size]
 
 
 def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, NDArray[Any]]:  # [num_sets] each
-    """Return the sets of parameters that requests have: none, those of `_TELLING`, and every pair of values."""
+    """Return the sets of parameters that requests have: none, those of `_TELLING`, and every pair of values.
+
+    Some values are any of their range, others in each trace.
+    """
     off = {"temperature": 1, "top_k": size, "top_p": 1, "min_p": 0}
+    rng = bulk_rng("parameters", seed)
     values = {
-        "temperature": TEMPERATURES,
+        "temperature": (*TEMPERATURES, *rng.uniform(0.02, 2, 3)),
         "top_k": tuple(min(k, size) for k in (1, 2, 5, max(1, size // 2), max(1, size - 1), 50, size, size)),
-        "top_p": (*_TOP_PS, 1, 1),
-        "min_p": (*_MIN_PS, 0, 0),
+        "top_p": (*_TOP_PS, *rng.uniform(0.01, 1, 2), 1, 1),
+        "min_p": (*_MIN_PS, *rng.uniform(0, 1, 2), 0, 0),
     }
     telling = _TELLING | {"top_k": (min(5, size), max(1, size // 4))}
     for name, need in _FILTER_NEEDS.items():

@@ -12,12 +12,12 @@ import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import LOGIT_FILTERS, Capabilities, FilterBatch, FilterParams, capability_of
+from fairdraw.protocols import LOGIT_FILTERS, Capabilities, Capability, FilterBatch, FilterParams, capability_of
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
-from fairdraw.strategies._cases import _argument
+from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import Narrowing
-from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies._recipe import LAYOUTS, PrintsAsCode, Recipe
 from fairdraw.strategies._row_traces import MOST_ROWS, RowTrace
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds, target_row
@@ -362,9 +362,12 @@ class FilterTrace(RowTrace):
         kind, text = _KINDS[rng.integers(len(_KINDS))], TEXT_KINDS[rng.integers(4)]
         return FilterRow(kind, FilterParams(**setting), text, 16, 5)
 
-    def calls_of(self) -> Iterator[RowCall]:
-        """Yield the calls."""
-        return self.played(len(self.library().rows), len(_PLAIN))
+    def batches(self, library: FilterBatch) -> Iterator[tuple[RowCall, FilterBatch]]:
+        """Yield the calls, each with its batch of rows of the library, in memory of any layout."""
+        layouts = LAYOUTS if str(Capability.STRIDED_INPUTS) not in self.without else LAYOUTS[:1]
+        for one in self.rows_played(library.batch_size, len(_PLAIN)):
+            batch = library.select(one.places.tolist())
+            yield one, batch.replace(logits=strided_like(batch.logits, layouts[one.number % len(layouts)]))
 
 
 def filter_trace(filterer: Any, seed: int, size: int, rows: int, *rest: Any) -> FilterTrace:  # Any: fields of a trace

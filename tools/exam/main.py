@@ -19,6 +19,7 @@ import json
 import os
 import re
 import time
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,10 +72,10 @@ def judged(task: Task, member: Member | None) -> Row:
     from fairdraw._run.runner import Session, run_check
 
     _, profile, contract, _, number = task
-    sampler = member.make() if member else correct(contract, own_noise=number == 1)
     patterns = member.patterns() if member else ("$^", "$^")
-    session, started = Session(profile=PROFILES[profile], crash_folder=None), time.perf_counter()
-    found, said, matched = None, "", (False, False)
+    make = member.make if member else partial(correct, contract, own_noise=number == 1)
+    session, started = Session(profile=PROFILES[profile], crash_folder=None, renew=make), time.perf_counter()
+    sampler, found, said, matched = make(), None, "", (False, False)
     for check in all_checks(contract=contract):
         if check.differential:
             continue

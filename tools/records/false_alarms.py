@@ -21,7 +21,6 @@ import argparse
 import dataclasses
 import secrets
 import time
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,7 +41,7 @@ from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical.logprobs import CHECKS as LOGPROBS_CHECKS
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
-from records import ROOT, commit, machine, rows_as_json
+from records import ROOT, commit, machine, results, rows_as_json
 
 CHECKS = {"rejection": DISTRIBUTION_CHECKS, "sampling": SAMPLING_CHECKS, "logprobs": LOGPROBS_CHECKS}
 CONTRACTS = tuple(CHECKS)
@@ -90,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=2000, help="per configuration and run")
     parser.add_argument("--jobs", "--workers", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many")
     parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
     parser.add_argument("--contract", choices=("all", *CONTRACTS), default="all")
     parser.add_argument("--codes", nargs="+", default=("DIST",), help="beginnings of codes: of these checks alone")
@@ -101,11 +101,9 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = [derive_seed("false alarms", entropy, number) for number, _ in tasks]
     with_all = [number % EVERY == 0 for number, _ in tasks]
     started, made_by = time.perf_counter(), {"machine": machine(), "commit": commit()}
-    with ProcessPoolExecutor(options.jobs) as pool:
-        sizes, names = [options.draws] * len(tasks), [contract for _, contract in tasks]
-        # Chunks that mix contracts, and runs with and without large vocabularies, take equally long.
-        chosen = [tuple(options.codes)] * len(tasks)
-        runs = list(pool.map(run_suite, seeds, sizes, names, with_all, chosen, chunksize=8 if len(tasks) > 1000 else 1))
+    sizes, names, chosen = options.draws, [contract for _, contract in tasks], tuple(options.codes)
+    given = [(seed, sizes, name, every, chosen) for seed, name, every in zip(seeds, names, with_all, strict=True)]
+    runs = list(results(_run, given, options.jobs, options.seconds))
     checks = [
         check.code
         for contract in contracts
@@ -127,6 +125,10 @@ def main(arguments: list[str] | None = None) -> int:
     options.out.write_text(rows_as_json(record), encoding="utf-8")
     print(f"{record['alarms']} alarms in {record['runs']} runs; {record['uniformity']['verdict']}: {options.out}")
     return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
+
+
+def _run(arguments: tuple[int, int, str, bool, tuple[str, ...]]) -> Run:
+    return run_suite(*arguments)
 
 
 def run_suite(

@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--seeds", type=int, default=1, help="so many, from --seed on")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many")
     options = parser.parse_args()
     tasks = [
         (contract, number, options.profile, seed)
@@ -50,7 +51,7 @@ def main() -> int:
         for number in range(len(SAMPLERS[contract]))
     ]
     red = 0
-    for title, wrong in results(accused, tasks, options.jobs):
+    for title, wrong in results(accused, tasks, options.jobs, options.seconds):
         red += bool(wrong)
         print(f"{title}  {', '.join(wrong) or 'green'}", flush=True)
     return int(red > 0)

@@ -396,8 +396,8 @@ class _Run:
             self.display.say(self._label + progress_line(record), colour="red" if is_failure else None)
 
     def _say_control(self, control: Control) -> None:
-        """A line for a missed mutant. The summary counts those that were caught, and names those not tried."""
-        if control.is_missed:
+        """Say which mutant a check misses; the summary names those that this run did not try or cannot show."""
+        if control.is_blind:
             self.display.say(f"{self._label}missed   {control.name} (not caught by {control.code})")
 
     def _show(self, phase: str, done: int, total: int, titles: Mapping[Any, str]) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fairdraw._core.budget import Deadline, FirstPart, undecided_by_budget
@@ -20,7 +21,7 @@ from fairdraw._core.failures import Inconclusive
 from fairdraw._report.summary import Header, about_sampler, count_checks, worded_fairness
 from fairdraw._run import expected
 from fairdraw._run.controls import Untried, controls_for, run_control
-from fairdraw._run.loading import CannotStart, all_checks, last_line, load_reference, load_sampler
+from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler
 from fairdraw._run.pace import Begun, Limit, workload_key
 from fairdraw._run.runner import Session, one_torch_thread, run_check
 from fairdraw.protocols import NoAnswer
@@ -141,6 +142,7 @@ class Bench:
             job.seed,
             reference,
             job.reference or (self.contract.reference if reference else None),
+            renew=partial(another, job.spec),
             expected=expected.read_expected(job.xfails, job.baseline, job.spec, nothing_declared=job.no_known),
         )
         self._planned: dict[float, list[Planned]] = {}

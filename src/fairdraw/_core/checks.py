@@ -335,11 +335,13 @@ class Check(AnyCheck):
         cases: From the sampler's capabilities to the strategy of its cases.
         body: Raises `CheckFailure` if the check fails on one case; a differential takes a reference sampler, too.
         weight: Share of the profile's examples; below 1 for expensive cases.
+        renew: Makes another sampler like the one under test; `None` if it cannot.
     """
 
     cases: Cases
     body: Body
     weight: float = 1.0
+    renew: Callable[[], AnySampler | None] = field(default=lambda: None, kw_only=True, compare=False)
 
     def on_case(self, sampler: AnySampler, case: Any, reference: AnySampler | None = None) -> None:
         """Run the check on one case; raises `CheckFailure` if it fails."""

@@ -29,6 +29,7 @@ class Mutant:
         caught_by: Codes of checks that must catch it; the first names it best.
         make: Makes a fresh sampler (some faults keep state between calls).
         min_draws: A statistical check with fewer draws per distribution is not expected to catch it.
+        needs: Capabilities without which no property can show it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Mutant:
     caught_by: tuple[str, ...]
     make: Callable[[], Any]  # Any: of any contract
     min_draws: int = 0
+    needs: tuple[Capability, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -56,7 +58,9 @@ def name_of(made: Any) -> str:  # Any: a class or a function
     return re.sub(r"(?<!^)(?=[A-Z])", " ", made.__name__).replace("_", " ").lower()
 
 
-def as_mutant(*caught_by: str, unsupported: Mapping[str, str] | None = None) -> Callable[[type[Any]], Mutant]:
+def as_mutant(
+    *caught_by: str, unsupported: Mapping[str, str] | None = None, needs: tuple[Capability, ...] = ()
+) -> Callable[[type[Any]], Mutant]:
     """Make a mutant of an oracle with changed steps: its class name becomes the name, its docstring the description.
 
     Args:
@@ -64,7 +68,7 @@ def as_mutant(*caught_by: str, unsupported: Mapping[str, str] | None = None) -> 
     """
 
     def make_mutant(faulty: type[Any]) -> Mutant:  # Any: an oracle of either contract
-        return _mutant(faulty, faulty, caught_by, unsupported)
+        return _mutant(faulty, faulty, caught_by, unsupported, needs)
 
     return make_mutant
 
@@ -74,6 +78,7 @@ def patched(
     step: str,
     *caught_by: str,
     unsupported: Mapping[str, str] | None = None,
+    needs: tuple[Capability, ...] = (),
 ) -> Callable[[Callable[..., Any]], Mutant]:
     """Make a mutant of `oracle` with one step replaced by a function, which also gets the correct steps, as `right`."""
 
@@ -82,7 +87,7 @@ def patched(
             return body(super(faulty, self), *arguments)
 
         faulty: Any = type(body.__name__, (oracle,), {step: replaced})  # Any: a subclass of `oracle`
-        return _mutant(faulty, body, caught_by, unsupported)
+        return _mutant(faulty, body, caught_by, unsupported, needs)
 
     return make_mutant
 
@@ -92,6 +97,7 @@ def _mutant(
     about: Any,  # Any: a class or a function
     caught_by: tuple[str, ...],
     unsupported: Mapping[str, str] | None,
+    needs: tuple[Capability, ...],
 ) -> Mutant:
     name = name_of(about)
 
@@ -101,7 +107,7 @@ def _mutant(
             return rejection_sampler(oracle.verify, name=name, unsupported=unsupported)
         return as_token_sampler(oracle, name, GENERATORS if unsupported is None else unsupported)
 
-    return Mutant(name, inspect.cleandoc(about.__doc__ or ""), caught_by, make)
+    return Mutant(name, inspect.cleandoc(about.__doc__ or ""), caught_by, make, needs=needs)
 
 
 def as_token_sampler(

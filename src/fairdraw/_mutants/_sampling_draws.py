@@ -414,7 +414,7 @@ def draws_from_a_pool_of_a_hundred_thousand_numbers(
     return drawn
 
 
-@patched(SamplingOracle, "race", "SAM201")
+@patched(SamplingOracle, "race", "SAM201", needs=(Capability.REFERENCE_RACE, Capability.EXPLICIT_NOISE))
 def cuts_probabilities_below_a_millionth(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """An epsilon against logarithms of 0."""
     return right.race(np.where(probs < 1e-6, np.float32(0), probs), exponentials)

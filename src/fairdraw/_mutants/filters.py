@@ -370,10 +370,11 @@ class HasNoGuard(FiltersOracle):
 class LeavesNanAtTheTop(FiltersOracle):
     """With a share of 0 the curvature is divided by a sum of 0."""
 
-    def tail_free(self, row: Any, context: RowContext) -> Any:
-        found = super().tail_free(row, context)
-        values = np.where(row.kept, np.nan, found.values)
-        return found if context.params.tail_free > 1e-20 else dataclasses.replace(found, values=values)
+    def filter_logits(self, batch: Any, noise: Any) -> Any:
+        found = super().filter_logits(batch, noise)
+        divided = torch.tensor([one.tail_free < 1e-20 for one in batch.params])
+        kept = divided[:, None] & ~found.logits.isneginf()
+        return dataclasses.replace(found, logits=found.logits.masked_fill(kept, torch.nan))
 
 
 @_mutant("FIL124")

@@ -339,7 +339,9 @@ class FiltersOracle:
         low, high = values[order[most - 1]], values[order[fewest - 1]]
         kept = np.zeros_like(row.kept)
         kept[order[number - 1 :]] = True
-        return row.cut(kept, values < low - error, values <= high + error, 1, 1 if fewest == most else None)
+        sure, possible = values < low - error, row.kept & (values <= high + error)
+        least, greatest = (int((possible & ~sure)[order[first - 1 :]].sum()) for first in (most, fewest))
+        return row.cut(kept, sure, possible, least, greatest)
 
     # repetitions
 

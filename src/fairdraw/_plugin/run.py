@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,7 +42,7 @@ from fairdraw._report.summary import (
 from fairdraw._report.verdict import GREEN, NOTHING_RUN
 from fairdraw._run.controls import Control, plan_control, run_control
 from fairdraw._run.expected import read_expected
-from fairdraw._run.loading import CannotStart, all_checks, load_reference, load_sampler
+from fairdraw._run.loading import CannotStart, all_checks, another, load_reference, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class PytestRun:
         path, _, names = item.nodeid.partition("::")  # relative to pytest's root, which need not be where it was typed
         test = f"{os.path.relpath(item.path)}::{names}" if names else path
         options = ["--fairdraw-profile", session.profile.name, "--fairdraw-seed", str(session.seed)]
-        return dataclasses.replace(session, spec=None, command=shlex.join(["pytest", test, *options]))
+        return dataclasses.replace(session, spec=None, renew=None, command=shlex.join(["pytest", test, *options]))
 
     def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
         """The session that all tests of one contract share, and a text about its reference."""
@@ -199,6 +199,7 @@ class PytestRun:
             reference=reference,
             reference_spec=option.fairdraw_reference or (CONTRACTS[contract].reference if reference else None),
             ends_at=self._ends_at,
+            renew=partial(another, self._spec(contract)),
             under_pytest=True,
             expected=_or_usage_error(
                 lambda: read_expected(option.fairdraw_xfails, option.fairdraw_baseline, option.sampler)

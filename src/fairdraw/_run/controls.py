@@ -44,7 +44,7 @@ class Untried(StrEnum):
     """Why a mutant was not tried. The report reads "N not tried, REASON"."""
 
     TOO_SMALL = "below this run's resolution"
-    SKIPPED = "checks skipped for this sampler"
+    SKIPPED = "shown only with what this sampler does not support"
     OUT_OF_TIME = "the time budget ended"
     LOST = "its process was lost"
 
@@ -139,13 +139,15 @@ def controls_for(checks: Sequence[AnyCheck], sampler: AnySampler, session: Sessi
 def plan_control(mutant: Mutant, checks: Iterable[AnyCheck], sampler: AnySampler, session: Session) -> Planned:
     """Which of `checks` must catch `mutant` in this run, or why none must.
 
-    It is the first that the mutant names; if that one is skipped for `sampler`, the next that is not.
+    It is the first that the mutant names; if that one is skipped for `sampler`, or cannot show the mutant without what
+    the sampler does not support, the next that can.
     """
     named = {check.code: check for check in checks}
     open_checks, skipped = [], {}
     for code in mutant.caught_by:
         if code in named:
-            skipped[code] = named[code].why_not(sampler, session.reference)
+            hidden = None if named[code].suite == "statistical" else sampler.capabilities.why_unsupported(mutant.needs)
+            skipped[code] = named[code].why_not(sampler, session.reference) or hidden
             open_checks += [named[code]] if skipped[code] is None else []
     if not open_checks:
         first = named[mutant.caught_by[0]]

@@ -104,6 +104,14 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     return as_sampler(sampler)
 
 
+def another(spec: str) -> AnySampler | None:
+    """Return another sampler of this name; `None` if its factory makes one only."""
+    try:
+        return load_sampler(spec)
+    except CannotStart:
+        return None
+
+
 def connect(address: str, settings: ServerSettings | None = None) -> AnySampler:
     """The server at an address, to be given to `check_sampler` or `parametrize_with_checks`.
 

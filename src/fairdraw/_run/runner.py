@@ -68,6 +68,7 @@ class Session:
         first: Of a check that makes room for the others once a part is tried; `None` for one that does not.
         expected: Failures that the user knows about.
         stored: Exception to its crash file; an exception that ends many checks is stored once.
+        renew: Makes another sampler like the one under test; it returns `None` if it cannot.
         under_pytest: Commands that reproduce a failure are pytest's.
     """
 
@@ -81,6 +82,7 @@ class Session:
     ends_at: float | None = None
     clock: Callable[[], float] = time.time
     first: FirstPart | None = None
+    renew: Callable[[], AnySampler | None] | None = None
     under_pytest: bool = False
     expected: Expected = field(default_factory=Expected)
     stored: dict[str, str] = field(default_factory=dict)
@@ -214,7 +216,7 @@ def quiet_interpreter() -> Iterator[None]:
 def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRecord:
     """Run one check on drawn cases; whatever happens becomes a record."""
 
-    watched = recorder.watched(check, sampler, session.profile, session.seed)
+    watched = recorder.watched(check, sampler, session.profile, session.seed, session.renew)
 
     def search() -> int:
         try:
