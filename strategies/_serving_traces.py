@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class ServingTrace(Recipe):
         next(iter(self.played()))
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Any:  # Any: JSON, and an object of this class
+    def from_json(cls, data: dict[str, Any]) -> Self:  # Any: JSON
         """Return the trace that `to_json` described."""
         return cls(**{**data, **{name: tuple(data[name]) for name in ("without", "calls", "rows")}})
 
