@@ -102,10 +102,8 @@ class TraceCheck(Check):
     def _failure(self, fresh: Fresh, trace: Any) -> WrongRow | None:
         try:
             self.on_case(fresh(), trace)
-        except WrongRow as error:
-            return error
-        except Exception:
-            return None
+        except Exception as error:
+            return error if isinstance(error, WrongRow) else None
         return None
 
     def _first_call(self, fresh: Fresh, trace: Any, error: BaseException) -> tuple[Any, BaseException]:

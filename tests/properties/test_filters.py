@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,16 +10,17 @@ import pytest
 import torch
 
 from fairdraw._core.checks import PROFILES
-from fairdraw._core.failures import AdapterError
+from fairdraw._core.failures import AdapterError, CaseRaised
 from fairdraw._core.filters_harness import call_filters, check_filter_batch
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants.filters import MUTANTS
+from fairdraw._mutants.filters import MUTANTS, as_filterer, right
 from fairdraw._oracles.filters import FiltersOracle, RowContext
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import one_torch_thread
+from fairdraw.properties._traces import WrongRow
 from fairdraw.protocols import FilterChain, FilterParams, FilterResult, SeededNoise, logits_filterer
-from fairdraw.strategies.filters import FilterCase, FilterRow
+from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace
 
 if TYPE_CHECKING:
     from fairdraw._mutants._mutant import Mutant
@@ -117,3 +119,38 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
     profile = PROFILES["smoke" if mutant.caught_by[0].startswith("DIST") else "ci"]
     with one_torch_thread():
         assert sees(CHECKS[mutant.caught_by[0]], mutant.make(), profile, DEFAULT_SEED)[0]
+
+
+class Spoiled(FiltersOracle):
+    """Is wrong in its first call, or raises in calls of more than three rows."""
+
+    raises = is_used = False
+
+    def filter_logits(self, batch: Any, noise: Any) -> Any:
+        found, was_used, self.is_used = super().filter_logits(batch, noise), self.is_used, True
+        if self.raises and batch.batch_size > 3:
+            raise ZeroDivisionError
+        return found if was_used or self.raises else FilterResult(torch.zeros_like(found.logits))
+
+
+def test_first_calls_of_a_trace_are_those_of_a_new_filterer() -> None:
+    check, used = CHECKS["FIL201"], as_filterer(Spoiled(), "used")
+    call_filters(used, ONE.batch(), SeededNoise(1))
+    assert check.run(used, profile=PROFILES["smoke"].scaled(0.1)) > 0
+    again = dataclasses.replace(check, renew=lambda: as_filterer(Spoiled(), "new"))
+    with pytest.raises(WrongRow, match="in call"):
+        again.run(used, profile=PROFILES["smoke"].scaled(0.1))
+
+
+def test_exception_in_a_trace_is_blamed_and_shrunk() -> None:
+    spoiled = Spoiled()
+    spoiled.raises = True
+    with pytest.raises(CaseRaised) as caught:
+        CHECKS["FIL201"].run(as_filterer(spoiled, "raises"), profile=PROFILES["smoke"].scaled(0.1))
+    assert len(caught.value.case.calls) == 1
+
+
+def test_tokens_beside_the_edge_of_xtc_are_counted() -> None:
+    """Rounding in a far tail leaves open which of three tokens stay; two do, whichever."""
+    trace = FilterTrace(300202, 2047, 9, "few", calls=(0,), rows=(6,))
+    CHECKS["FIL201"].on_case(right(), trace)

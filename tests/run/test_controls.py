@@ -98,6 +98,14 @@ def test_blind_control_is_red_in_smoke_too() -> None:
     assert "missed: fails late was not caught by REJ101" in "\n".join(summary.lines())
 
 
+def test_control_that_needs_what_the_sampler_lacks_is_not_tried() -> None:
+    sampler, planned = Counting(), failing_after(None)
+    mutant = dataclasses.replace(planned.mutant, needs=(Capability.EXPLICIT_NOISE,))
+    assert not plan_control(mutant, [planned.check], sampler, SMOKE).untried
+    lacking = Counting(capabilities=Capabilities({Capability.EXPLICIT_NOISE: "it has none"}))
+    assert plan_control(mutant, [planned.check], lacking, SMOKE).untried == Untried.SKIPPED
+
+
 @pytest.mark.parametrize("session", [SMOKE, CI, Session(seed=5)])
 def test_control_gets_the_very_cases_of_the_sampler(session: Session) -> None:
     planned, asked, beside = failing_after(None), Counting(), Counting()

@@ -12,11 +12,13 @@ With no workers at all (`-n 0`) everything is done in this process: for debugger
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import gc
 import operator
 import os
 import signal
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -304,6 +306,7 @@ def _work(
     for name in ("SIGINT", "SIGHUP"):  # a terminal sends them to every process of the run
         signal.signal(getattr(signal, name, signal.SIGINT), signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _reuse_large_blocks()
     pulse.limit_calls(call_timeout)
     pulse.on_sizes(lambda now: operator.setitem(sizes, slice(None), now))
     for one in fatal:
@@ -326,6 +329,18 @@ def _work(
             answer = False, str(error)
         leave_fork(own)  # the pipe is the parent's: a child would take the orders of the worker
         pipe.send((own, number, *answer))
+
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+"""Parameters of glibc's `mallopt`."""
+
+
+def _reuse_large_blocks() -> None:
+    """Keep up to 512 MiB of freed memory: pages that are mapped anew cost a sixth of the time of wide vocabularies."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, 2**29)
 
 
 def _leave_with_parent() -> None:
