@@ -37,11 +37,18 @@ class Contract:
     is_watched: bool = True
 
 
+def _contract(name: str, **fields: Any) -> Contract:  # Any: of `Contract`
+    """Return a contract; the parts that are not given have the usual names."""
+    mutants = f"fairdraw._mutants.{name}"
+    usual = {"mutants": (f"{mutants}:MUTANTS",), "right": f"{mutants}:right"}
+    return Contract(name, **usual | {"default": name, "reference": f"{name}/vllm"} | fields)
+
+
 CONTRACTS = {
     contract.name: contract
     for contract in (
-        Contract(
-            name="rejection",
+        _contract(
+            "rejection",
             method="verify",
             case="fairdraw.strategies:RejectionCase",
             mutants=(
@@ -51,14 +58,12 @@ CONTRACTS = {
                 "fairdraw._mutants._pairs:PAIR_MUTANTS",
                 "fairdraw._mutants._trimming:TRIM_MUTANTS",
             ),
-            right="fairdraw._mutants.rejection:right",
             default="rejection/torch",
-            reference="rejection/vllm",
             raised="REJ100",
             has_distributions=True,
         ),
-        Contract(
-            name="sampling",
+        _contract(
+            "sampling",
             method="sample",
             case="fairdraw.strategies.sampling:SamplingCase",
             mutants=(
@@ -66,83 +71,57 @@ CONTRACTS = {
                 "fairdraw._mutants.sampling_distributions:DISTRIBUTION_MUTANTS",
                 "fairdraw._mutants._dependence:SAMPLING_MUTANTS",
             ),
-            right="fairdraw._mutants.sampling:right",
-            default="sampling",
-            reference="sampling/vllm",
             raised="SAM100",
             has_distributions=True,
         ),
-        Contract(
-            name="logits_plan",
+        _contract(
+            "logits_plan",
             method="open_plan",
             case="fairdraw.strategies.logits_plan:LogitsCase",
-            mutants=("fairdraw._mutants.logits_plan:MUTANTS",),
-            right="fairdraw._mutants.logits_plan:right",
-            default="logits_plan",
-            reference="logits_plan/vllm",
             raised="PLAN100",
         ),
-        Contract(
-            name="penalties",
+        _contract(
+            "penalties",
             method="open_penalties",
             case="fairdraw.strategies.lifecycle:PenaltiesTrace",
-            mutants=("fairdraw._mutants.penalties:MUTANTS",),
-            right="fairdraw._mutants.penalties:right",
-            default="penalties",
-            reference="penalties/vllm",
             raised="PEN100",
         ),
-        Contract(
-            name="thinking_budget",
+        _contract(
+            "thinking_budget",
             method="open_thinking",
             case="fairdraw.strategies.lifecycle:ThinkingTrace",
-            mutants=("fairdraw._mutants.thinking_budget:MUTANTS",),
-            right="fairdraw._mutants.thinking_budget:right",
-            default="thinking_budget",
-            reference="thinking_budget/vllm",
             raised="THK100",
         ),
-        Contract(
-            name="logprobs",
+        _contract(
+            "logprobs",
             method="logprobs",
             case="fairdraw.strategies.logprobs:LogprobsCase",
-            mutants=("fairdraw._mutants.logprobs:MUTANTS",),
-            right="fairdraw._mutants.logprobs:right",
-            default="logprobs",
-            reference="logprobs/vllm",
             raised="LPR100",
             has_distributions=True,
             draws_with="drawn-tokens",
         ),
-        Contract(
-            name="grammar",
+        _contract(
+            "grammar",
             method="apply_bitmask",
             case="fairdraw.strategies.grammar:GrammarCase",
-            mutants=("fairdraw._mutants.grammar:MUTANTS",),
-            right="fairdraw._mutants.grammar:right",
-            default="grammar",
             reference="grammar/xgrammar",
             raised="GRM100",
             has_distributions=True,
         ),
-        Contract(
-            name="filters",
+        _contract(
+            "filters",
             method="filter_logits",
             case="fairdraw.strategies.filters:FilterCase",
-            mutants=("fairdraw._mutants.filters:MUTANTS",),
-            right="fairdraw._mutants.filters:right",
             default="filters/oracle",
             reference="",
             raised="FIL100",
             has_distributions=True,
             draws_with="xtc",
         ),
-        Contract(
-            name="server",
+        _contract(
+            "server",
             method="generate",
             case="fairdraw._core.checks:DistributionCase",
-            mutants=("fairdraw._mutants.server:MUTANTS",),
-            right="fairdraw._mutants.server:right",
             default="fairdraw._mutants.server:right",
             reference="",
             raised="SRV100",

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import as_mutant, patched
+from fairdraw._mutants._mutant import EXPLICIT, GIVEN, GIVEN_RATES, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw.protocols import (
     GREEDY_TEMPERATURE,
     PLACEHOLDER_TOKEN_ID,
-    Capability,
     ExplicitNoise,
     Noise,
     SpecDecodeBatch,
@@ -41,13 +40,13 @@ def _ratio(step: DraftStep) -> float:
         return float(np.float32(target_prob) / np.float32(draft_prob))
 
 
-@patched(RejectionOracle, "accepts", "REJ701", needs=(Capability.REFERENCE_RACE, Capability.EXPLICIT_NOISE))
+@patched(RejectionOracle, "accepts", "REJ701", needs=GIVEN)
 def accepts_strictly_above_the_uniform(right: RejectionOracle, step: DraftStep) -> bool:
     """`>` for `>=`: shows only where uniform and ratio are equal."""
     return right.accepts(step) and (step.synthetic_rate is not None or _ratio(step) > step.uniform)
 
 
-@patched(RejectionOracle, "accepts", "REJ701", needs=(Capability.EXPLICIT_NOISE,))
+@patched(RejectionOracle, "accepts", "REJ701", needs=EXPLICIT)
 def rounds_uniforms_to_float32(right: RejectionOracle, step: DraftStep) -> bool:
     """vLLM before 0.10.2: the threshold moves by half a float32 step, and one uniform in 2**24 is exactly 0."""
     return right.accepts(dataclasses.replace(step, uniform=float(np.float32(step.uniform))))
@@ -68,14 +67,14 @@ def accepts_by_the_target_alone(right: RejectionOracle, step: DraftStep) -> bool
     return right.accepts(dataclasses.replace(step, draft_probs=None))
 
 
-@patched(RejectionOracle, "accepts", "REJ701", "REJ401", "REJ421", needs=(Capability.REFERENCE_RACE,))
+@patched(RejectionOracle, "accepts", "REJ701", "REJ401", "REJ421", needs=RACED)
 def takes_the_root_of_the_ratio(right: RejectionOracle, step: DraftStep) -> bool:
     """A relaxed acceptance for speed, left on: more drafts pass, and the output follows neither distribution."""
     squared = step.uniform if step.synthetic_rate is not None else step.uniform**2
     return right.accepts(dataclasses.replace(step, uniform=squared))
 
 
-@patched(RejectionOracle, "accepts", "REJ701", needs=(Capability.REFERENCE_RACE,))
+@patched(RejectionOracle, "accepts", "REJ701", needs=RACED)
 def accepts_against_one_minus_the_uniform(right: RejectionOracle, step: DraftStep) -> bool:
     """The distribution is right, as 1 - u is uniform, too. But given noise is not used as documented."""
     return right.accepts(dataclasses.replace(step, uniform=1 - 2.0**-53 - step.uniform))
@@ -102,7 +101,7 @@ def accepts_below_the_uniform(right: RejectionOracle, step: DraftStep) -> bool:
     return step.is_token and _ratio(step) < step.uniform
 
 
-@patched(RejectionOracle, "accepts", "REJ701", needs=(Capability.REFERENCE_RACE,))
+@patched(RejectionOracle, "accepts", "REJ701", needs=RACED)
 def accepts_by_the_exponentials(right: RejectionOracle, step: DraftStep) -> bool:
     """One buffer of noise for both purposes: the uniform is made of the race's first exponential."""
     return right.accepts(dataclasses.replace(step, uniform=-math.expm1(-float(step.exponentials[0]))))
@@ -135,19 +134,14 @@ def accepts_nan(right: RejectionOracle, step: DraftStep) -> bool:
     return right.accepts(step) or (step.is_token and bool(np.isnan(step.target_probs).any()))
 
 
-@patched(
-    RejectionOracle,
-    "accepts",
-    "REJ701",
-    needs=(Capability.REFERENCE_RACE, Capability.SYNTHETIC_RATES, Capability.EXPLICIT_NOISE),
-)
+@patched(RejectionOracle, "accepts", "REJ701", needs=GIVEN_RATES)
 def accepts_at_the_synthetic_rate(right: RejectionOracle, step: DraftStep) -> bool:
     """`<=` for `<`: rate 0 accepts at uniform 0."""
     at_rate = step.synthetic_rate is not None and step.uniform == float(step.synthetic_rate)
     return right.accepts(step) or at_rate
 
 
-@patched(RejectionOracle, "steps", "REJ701", needs=(Capability.SYNTHETIC_RATES,))
+@patched(RejectionOracle, "steps", "REJ701", needs=RATES)
 def uses_the_first_synthetic_rate_everywhere(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
 ) -> Steps:
@@ -156,7 +150,7 @@ def uses_the_first_synthetic_rate_everywhere(
     return [dataclasses.replace(step, synthetic_rate=steps[0].synthetic_rate) for step in steps]
 
 
-@patched(RejectionOracle, "greedy_request", "REJ701", needs=(Capability.SYNTHETIC_RATES,))
+@patched(RejectionOracle, "greedy_request", "REJ701", needs=RATES)
 def greedy_ignores_synthetic_rates(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """The synthetic mode was added to one of two kernels."""
     return right.greedy_request([dataclasses.replace(s, synthetic_rate=None) for s in steps], bonus)
@@ -261,7 +255,7 @@ def adds_a_constant_to_draft_probabilities(right: RejectionOracle, step: DraftSt
     return right.accepts(dataclasses.replace(step, draft_probs=more))
 
 
-@patched(RejectionOracle, "accepts", "REJ701", needs=(Capability.REFERENCE_RACE, Capability.EXPLICIT_NOISE))
+@patched(RejectionOracle, "accepts", "REJ701", needs=GIVEN)
 def floors_target_probabilities(right: RejectionOracle, step: DraftStep) -> bool:
     """The same against the logarithm of 0: improbable drafts are all accepted."""
     floored = np.where(step.target_probs > 0, np.maximum(step.target_probs, np.float32(1e-10)), step.target_probs)

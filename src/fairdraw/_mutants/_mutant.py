@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from fairdraw._oracles.sampling import SamplingOracle
 
+EXPLICIT, RATES = (Capability.EXPLICIT_NOISE,), (Capability.SYNTHETIC_RATES,)
+RACED, STREAM = (Capability.REFERENCE_RACE,), (Capability.UPSTREAM_STREAM,)
+GIVEN, DRAWN, GIVEN_RATES = (*RACED, *EXPLICIT), (*RACED, *STREAM), (*RACED, *RATES, *EXPLICIT)
+"""What a property needs to show a mutant (`Mutant.needs`): noise that was given, or that torch drew, and its race."""
+
 GENERATORS: dict[str, str] = {Capability.COUNTER_NOISE.value: "draws from torch generators, which advance"}
 
 

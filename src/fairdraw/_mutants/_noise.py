@@ -10,9 +10,9 @@ import dataclasses
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import as_mutant, patched
+from fairdraw._mutants._mutant import DRAWN, STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw.protocols import Capability, ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
 
 
 @patched(RejectionOracle, "draw_noise", "REJ501")
@@ -26,7 +26,7 @@ def draws_from_the_operating_system(
     return ExplicitNoise(uniforms, exponentials.to(batch.device))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=(Capability.UPSTREAM_STREAM,))
+@patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
 def ignores_the_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A constant left over from debugging: every step of every request rolls the same dice."""
     torch.manual_seed(0)
@@ -45,7 +45,7 @@ class KeepsTheNoiseOfTheFirstCall(RejectionOracle):
         return self.kept.setdefault((batch.num_tokens, drawn.exponentials.numel()), drawn)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=(Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM))
+@patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
 def requests_share_their_exponentials(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -54,7 +54,7 @@ def requests_share_their_exponentials(
     return ExplicitNoise(drawn.uniforms, drawn.exponentials[:1].expand_as(drawn.exponentials))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=(Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM))
+@patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
 def requests_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """Uniforms are indexed by position alone: the batch accepts in step."""
     drawn = right.draw_noise(batch, noise)
@@ -62,7 +62,7 @@ def requests_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch
     return ExplicitNoise(drawn.uniforms[positions], drawn.exponentials)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=(Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM))
+@patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
 def positions_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """One uniform per request: each token's distribution is right, their joint distribution is not."""
     drawn = right.draw_noise(batch, noise)
@@ -70,7 +70,7 @@ def positions_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatc
     return ExplicitNoise(drawn.uniforms[firsts], drawn.exponentials)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", "REJ421", needs=(Capability.UPSTREAM_STREAM,))
+@patched(RejectionOracle, "draw_noise", "REJ701", "REJ421", needs=STREAM)
 def draws_exponentials_first(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """The two draws are swapped. The distribution is the same, upstream's tokens are not."""
     exponentials = torch.empty(batch.batch_size, batch.vocab_size, device=batch.device).exponential_()
@@ -78,7 +78,7 @@ def draws_exponentials_first(right: RejectionOracle, batch: SpecDecodeBatch, noi
     return ExplicitNoise(drawn.uniforms, exponentials)
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=(Capability.UPSTREAM_STREAM,))
+@patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
 def skips_the_default_generator_if_all_are_seeded(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
@@ -90,7 +90,7 @@ def skips_the_default_generator_if_all_are_seeded(
     return drawn
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=(Capability.UPSTREAM_STREAM,))
+@patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
 def draws_one_number_too_many(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A uniform for the bonus token, which needs none: servers that rewind a generator rewind it to the wrong place."""
     drawn = right.draw_noise(batch, noise)
@@ -98,7 +98,7 @@ def draws_one_number_too_many(right: RejectionOracle, batch: SpecDecodeBatch, no
     return drawn
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=(Capability.UPSTREAM_STREAM,))
+@patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
 def greedy_batches_draw(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """Noise is drawn before it is known whether a request needs it."""
     torch.rand(batch.batch_size, device=batch.device)

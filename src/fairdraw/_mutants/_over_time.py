@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw._mutants._mutant import as_mutant, patched
+from fairdraw._mutants._mutant import STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,7 @@ def starts_generators_anew_at_every_call(
     return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ701", needs=(Capability.UPSTREAM_STREAM,))
+@as_mutant("REJ701", needs=STREAM)
 class KeepsGeneratorsByPlace(RejectionOracle):
     """Generators of its own, one for each place in the batch, seeded when another request comes to that place."""
 
@@ -88,7 +88,7 @@ class KeepsGeneratorsByPlace(RejectionOracle):
         return drawn
 
 
-@as_mutant("REJ701", needs=(Capability.UPSTREAM_STREAM,))
+@as_mutant("REJ701", needs=STREAM)
 class KeepsTheSeedOfARow(RejectionOracle):
     """A request without a seed draws by the seed of the last request in its row that had one."""
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fairdraw._mutants._mutant import as_mutant, patched
+from fairdraw._mutants._mutant import GIVEN, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import Capability
 
 if TYPE_CHECKING:
     from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch
@@ -43,7 +42,7 @@ def recovers_from_the_draft(right: RejectionOracle, step: DraftStep) -> Row:
     return weights
 
 
-@patched(RejectionOracle, "steps", "REJ701", needs=(Capability.REFERENCE_RACE,))
+@patched(RejectionOracle, "steps", "REJ701", needs=RACED)
 def takes_missing_draft_probs_for_uniform(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
 ) -> Steps:
@@ -59,7 +58,7 @@ def answers_zero_without_residual(right: RejectionOracle, step: DraftStep) -> in
     return right.race(right.residual(step), step.exponentials)
 
 
-@patched(RejectionOracle, "residual", "REJ701", needs=(Capability.REFERENCE_RACE,))
+@patched(RejectionOracle, "residual", "REJ701", needs=RACED)
 def removes_the_last_token_for_placeholders(right: RejectionOracle, step: DraftStep) -> Row:
     """The drafted token is set to zero by index, and index -1 is the last token."""
     weights = right.residual(step).copy()
@@ -89,7 +88,7 @@ def never_recovers_the_last_token(right: RejectionOracle, weights: Row, exponent
     return right.race(weights[:-1], exponentials[:-1]) if weights.size > 1 else 0
 
 
-@patched(RejectionOracle, "race", "REJ701", needs=(Capability.REFERENCE_RACE, Capability.EXPLICIT_NOISE))
+@patched(RejectionOracle, "race", "REJ701", needs=GIVEN)
 def race_ties_go_to_the_highest_id(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """The reduction keeps the last of equal scores."""
     return weights.size - 1 - right.race(weights[::-1], exponentials[::-1])
@@ -132,13 +131,13 @@ def clamps_the_residual_above_zero(right: RejectionOracle, weights: Row, exponen
     return right.race(np.maximum(weights, np.float32(1e-6)), exponentials)
 
 
-@patched(RejectionOracle, "race", "REJ701", needs=(Capability.REFERENCE_RACE, Capability.EXPLICIT_NOISE))
+@patched(RejectionOracle, "race", "REJ701", needs=GIVEN)
 def clamps_the_exponentials(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """A guard against division by zero that is larger than many exponentials."""
     return right.race(weights, np.maximum(exponentials, np.float32(1e-7)))
 
 
-@patched(RejectionOracle, "race", "REJ701", needs=(Capability.REFERENCE_RACE,))
+@patched(RejectionOracle, "race", "REJ701", needs=RACED)
 def prefers_low_ids(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """A bias towards low ids, as from a running sum that is rounded: every probability is slightly off."""
     bias = np.float32(1) / np.arange(1, weights.size + 1, dtype=np.float32)
@@ -175,7 +174,7 @@ def recovers_the_runner_up(right: RejectionOracle, weights: Row, exponentials: R
     return right.race(others, exponentials) if (others > 0).any() else first
 
 
-@patched(RejectionOracle, "recovered_token", "REJ701", needs=(Capability.SYNTHETIC_RATES,))
+@patched(RejectionOracle, "recovered_token", "REJ701", needs=RATES)
 def synthetic_rejection_skips_recovery(right: RejectionOracle, step: DraftStep) -> int:
     """A mode for benchmarks, where the text does not matter: until it is served."""
     return 0 if step.synthetic_rate is not None else right.recovered_token(step)

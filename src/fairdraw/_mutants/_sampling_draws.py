@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._mutant import as_mutant, patched
+from fairdraw._mutants._mutant import GIVEN, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
 from fairdraw.protocols import Capability, Drafted, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies.rows import bulk_rng
@@ -414,7 +414,7 @@ def draws_from_a_pool_of_a_hundred_thousand_numbers(
     return drawn
 
 
-@patched(SamplingOracle, "race", "SAM201", needs=(Capability.REFERENCE_RACE, Capability.EXPLICIT_NOISE))
+@patched(SamplingOracle, "race", "SAM201", needs=GIVEN)
 def cuts_probabilities_below_a_millionth(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """An epsilon against logarithms of 0."""
     return right.race(np.where(probs < 1e-6, np.float32(0), probs), exponentials)

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairdraw._mutants._mutant import as_mutant, patched
+from fairdraw._mutants._mutant import EXPLICIT, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, masked, softmax
-from fairdraw.protocols import Capability
 
 if TYPE_CHECKING:
     from fairdraw.protocols import SamplingBatch, SamplingNoise
@@ -241,7 +240,7 @@ def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingB
     return right.sample(batch, noise)
 
 
-@patched(SamplingOracle, "sample", "SAM201", needs=(Capability.EXPLICIT_NOISE,))
+@patched(SamplingOracle, "sample", "SAM201", needs=EXPLICIT)
 def one_min_p_for_all_is_that_of_the_last_row(
     right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
 ) -> Tensor:

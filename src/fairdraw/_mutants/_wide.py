@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairdraw._mutants._mutant import as_mutant, patched
+from fairdraw._mutants._mutant import RACED, STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
@@ -28,7 +28,7 @@ def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: SpecDeco
     return output
 
 
-@patched(RejectionOracle, "steps", "REJ701", needs=(Capability.REFERENCE_RACE,))
+@patched(RejectionOracle, "steps", "REJ701", needs=RACED)
 def large_batches_read_the_next_requests_exponentials(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
 ) -> Steps:
@@ -145,7 +145,7 @@ def lanes_are_compared_before_tiles(right: RejectionOracle, weights: Row, expone
     return int(min(tied, key=lambda token: (token % 2048, token)))
 
 
-@patched(RejectionOracle, "steps", "REJ701", needs=(Capability.REFERENCE_RACE,))
+@patched(RejectionOracle, "steps", "REJ701", needs=RACED)
 def warm_requests_with_many_drafts_race_backwards(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
 ) -> Steps:
@@ -175,7 +175,7 @@ def a_per_request_seed_loses_a_bit(right: RejectionOracle, batch: SpecDecodeBatc
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=(Capability.UPSTREAM_STREAM,))
+@patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
 def the_seed_of_a_call_loses_its_sign_bit(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:

@@ -225,14 +225,8 @@ class Recorder:
         self._sampler: Any = None  # Any: of any contract
         self._workloads: dict[Any, Watch] = {}  # Any: workload, profile and seed
 
-    def watched(
-        self, check: AnyCheck, sampler: Any, profile: Profile, seed: int, renew: Callable[[], Any] | None = None
-    ) -> Watched:  # Any: as above
-        """Return the check and the sampler, to be run in their place.
-
-        Args:
-            renew: Makes another sampler like this one.
-        """
+    def watched(self, check: AnyCheck, sampler: Any, profile: Profile, seed: int) -> Watched:  # Any: as above
+        """The check and the sampler, to be run in their place."""
         if not CONTRACTS[check.contract].is_watched:
             return Watched(check, sampler, Watch(check.contract, check.suite, case_by_case=False))
         if sampler is not self._sampler:
@@ -241,10 +235,7 @@ class Recorder:
             self._sampler, self._workloads = sampler, {}
         if isinstance(check, Check):
             watch = Watch(check.contract, check.suite, case_by_case=True)
-            watching = _case_by_case(check, watch)
-            if renew is not None:
-                watching = dataclasses.replace(watching, renew=lambda: (made := renew()) and watch.wrap(made))
-            return Watched(watching, watch.wrap(sampler), watch)
+            return Watched(_case_by_case(check, watch), watch.wrap(sampler), watch)
         by = getattr(getattr(check, "workload", None), "name", check.code)
         watch = self._workloads.setdefault((by, profile.whole, seed), Watch(check.contract, by, case_by_case=False))
         return Watched(check, watch.wrap(sampler), watch)

@@ -25,25 +25,8 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
 
 SUITES: dict[str, tuple[str, ...]] = {
-    "properties": (
-        "fairdraw.properties.rejection",
-        "fairdraw.properties.sampling",
-        "fairdraw.properties.logits_plan",
-        "fairdraw.properties.penalties",
-        "fairdraw.properties.thinking_budget",
-        "fairdraw.properties.logprobs",
-        "fairdraw.properties.grammar",
-        "fairdraw.properties.filters",
-        "fairdraw.properties.server",
-    ),
-    "statistical": (
-        "fairdraw.statistical.rejection",
-        "fairdraw.statistical.sampling",
-        "fairdraw.statistical.logprobs",
-        "fairdraw.statistical.grammar",
-        "fairdraw.statistical.filters",
-        "fairdraw.statistical.server",
-    ),
+    "properties": tuple(f"fairdraw.properties.{name}" for name in CONTRACTS),
+    "statistical": tuple(f"fairdraw.statistical.{name}" for name, one in CONTRACTS.items() if one.has_distributions),
 }
 """Suite to the modules whose `CHECKS` it is made of."""
 

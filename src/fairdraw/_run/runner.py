@@ -216,11 +216,15 @@ def quiet_interpreter() -> Iterator[None]:
 def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRecord:
     """Run one check on drawn cases; whatever happens becomes a record."""
 
-    watched = recorder.watched(check, sampler, session.profile, session.seed, session.renew)
+    watched = recorder.watched(check, sampler, session.profile, session.seed)
+
+    judging, renew = watched.check, session.renew
+    if renew is not None and isinstance(judging, Check):
+        judging = dataclasses.replace(judging, renew=lambda: (made := renew()) and watched.watch.wrap(made))
 
     def search() -> int:
         try:
-            return watched.check.run(
+            return judging.run(
                 watched.sampler,
                 profile=session.profile,
                 seed=session.seed,
