@@ -1,6 +1,6 @@
 """Checks that play serving traces: which traces a profile has, and how a failing one is made small.
 
-A trace is hundreds of calls of one sampler, a new one if the run knows how to make it: its first calls are judged, too.
+A trace is hundreds of calls of one sampler, every other time of a new one: its first calls are judged, too.
 What failed is looked for in fewer calls and rows: the call alone, then the
 row alone; if the call does not fail alone, it needs some of those before it, and the report says so.
 """
@@ -64,8 +64,8 @@ class TraceCheck(Check):
         """
         self.begin(sampler, reference, out_of_time)
         timed, tried = Timed(out_of_time), 0
-        fresh = partial(self._fresh, sampler, timed)
         for trace in self._traces(sampler, profile or PROFILES["ci"], seed):
+            fresh = partial(self._fresh, sampler, timed, tried)
             try:
                 timed.require_time()
                 self.on_case(fresh(), trace)
@@ -78,9 +78,9 @@ class TraceCheck(Check):
             tried += 1
         return tried
 
-    def _fresh(self, sampler: Any, timed: Timed) -> Any:
-        """Return a sampler that was not called yet, or the one under test if there is no other."""
-        return timed.guarded(self.renew() or sampler)
+    def _fresh(self, sampler: Any, timed: Timed, number: int) -> Any:
+        """Return a new sampler for every other trace, and the one under test, which has served other sizes, between."""
+        return timed.guarded((number % 2 == 0 and self.renew()) or sampler)
 
     def _traces(self, sampler: Any, profile: Profile, seed: int) -> Iterable[Any]:
         return islice(traces(self.trace, sampler, profile, seed), 1 if self.is_single else None)
