@@ -40,8 +40,9 @@ class Contract:
 def _contract(name: str, **fields: Any) -> Contract:  # Any: of `Contract`
     """Return a contract; the parts that are not given have the usual names."""
     mutants = f"fairdraw._mutants.{name}"
-    usual = {"mutants": (f"{mutants}:MUTANTS",), "right": f"{mutants}:right"}
-    return Contract(name, **usual | {"default": name, "reference": f"{name}/vllm"} | fields)
+    parts: dict[str, Any] = {"mutants": (f"{mutants}:MUTANTS",), "right": f"{mutants}:right"}
+    parts |= {"default": name, "reference": f"{name}/vllm"} | fields
+    return Contract(name, **parts)
 
 
 CONTRACTS = {
