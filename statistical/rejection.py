@@ -57,7 +57,7 @@ def _mixed(dense: bool) -> Callable[[Supports], Configuration]:
 _MIXED = mixed_requests("mixed requests", 0.5, 0.22, _mixed(dense=True))
 _MIXED_ONE_HOT = mixed_requests("mixed requests, one-hot", 0.5, 0.22, _mixed(dense=False))
 _SYNTHETIC = mixed_requests("synthetic rates", 0.2, 0.1, lambda _: SYNTHETIC)
-_PRODUCTION = production(0.05, 0.6)
+_PRODUCTION = production(0.08, 0.6)
 _LONG = long_drafts(1.0)
 
 

@@ -82,6 +82,14 @@ class Coverage:
             plain[name] = [{**asdict(row), "by": row.by} for row in getattr(self, name)]
         return plain
 
+    @property
+    def by_area(self) -> dict[str, list[Row]]:
+        """Area to its rows."""
+        found: dict[str, list[Row]] = {}
+        for row in self.features:
+            found.setdefault(row.area, []).append(row)
+        return found
+
     @cached_property
     def traits(self) -> list[str]:
         """What the rows and columns of the table of pairs are."""
