@@ -8,13 +8,14 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from helpers import fairdraw
 
 from fairdraw._cli.replay import NOT_REPRODUCED, tries_needed
 from fairdraw._run.crash import read_crash, write_crash
-from fairdraw._run.loading import all_checks
+from fairdraw._run.loading import all_checks, load_sampler
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -203,14 +204,16 @@ class TestReplay:
         assert result.stdout.startswith("NOT REPRODUCED: REJ101")
         assert f"where {repeats[0]} of {repeats[1]} tries failed when it was found" in result.stdout
 
-    def test_code_stands_for_its_crash_files(self, third_party: Path) -> None:
-        path = self.crash_file(third_party)
+    def test_code_stands_for_its_crash_files(self, third_party: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path, loading = self.crash_file(third_party), Mock(wraps=load_sampler)
+        monkeypatch.setattr("fairdraw._cli.replay.load_sampler", loading)
         assert fairdraw("replay", "rej101", "-y").stdout.startswith("FAILED: third_party:make_beyond")
         (third_party / ".fairdraw" / "crashes" / "REJ101-second.json").write_text((third_party / path).read_text())
         result = fairdraw("replay", "REJ101", "-y")
         assert result.exit_code == 1
         assert result.output.count("FAILED: ") == 2
         assert result.output.splitlines()[-1] == "2 replayed: 2 failed, 0 not run"
+        assert loading.call_count == 3  # a fault of first calls passes on a sampler that another file has called
 
     def test_code_without_crash_files_is_refused(self) -> None:
         result = fairdraw("replay", "REJ103")

@@ -74,12 +74,13 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
     stored = [_read(path, spec, reference, yes) for target in targets for path in _files(target)]
     for name in dict.fromkeys(one.name for one in stored):
         click.echo(f"sampler: {escaped(name)}", err=True)
-    samplers = {name: or_refuse(partial(load_sampler, name)) for name in dict.fromkeys(one.name for one in stored)}
+    # One for each file: a fault of first calls passes on a sampler that another file has called.
+    samplers = [or_refuse(partial(load_sampler, one.name)) for one in stored]
     outcomes = []
-    for one in stored:
+    for one, sampler in zip(stored, samplers, strict=True):
         if len(stored) > 1:
             echo(f"{one.path}:")
-        outcomes.append(_replay(one, samplers[one.name], spec, reference, yes))
+        outcomes.append(_replay(one, sampler, spec, reference, yes))
         if len(stored) > 1:
             echo()
     if len(stored) > 1:
