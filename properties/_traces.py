@@ -1,8 +1,8 @@
 """Checks that play serving traces: which traces a profile has, and how a failing one is made small.
 
-A trace is hundreds of calls of one sampler, every other time of a new one: its first calls are judged, too.
-What failed is looked for in fewer calls and rows: the call alone, then the
-row alone; if the call does not fail alone, it needs some of those before it, and the report says so.
+A trace is hundreds of calls of one sampler. Every other trace is played on a new one, so that first calls are judged.
+What failed is looked for in fewer calls and rows: the call alone, then the row alone; if the call does not fail alone,
+it needs some of those before it, and the report says so.
 """
 
 from __future__ import annotations

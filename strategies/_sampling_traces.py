@@ -183,7 +183,7 @@ def spoil(row: torch.Tensor, place: int, how: str) -> None:  # row: [vocab_size]
 def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, NDArray[Any]]:  # [num_sets] each
     """Return the sets of parameters that requests have: none, those of `_TELLING`, and every pair of values.
 
-    Some values are any of their range, others in each trace.
+    Some values are drawn from their range, anew for each trace.
     """
     off = {"temperature": 1, "top_k": size, "top_p": 1, "min_p": 0}
     rng = bulk_rng("parameters", seed)

@@ -17,12 +17,13 @@ from fairdraw._mutants.filters import MUTANTS, as_filterer, right
 from fairdraw._oracles.filters import FiltersOracle, RowContext
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import one_torch_thread
-from fairdraw.properties._traces import WrongRow
+from fairdraw._run.runner import Session, one_torch_thread, run_check
 from fairdraw.protocols import FilterChain, FilterParams, FilterResult, SeededNoise, logits_filterer
 from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in all_checks(contract="filters")}
@@ -133,18 +134,17 @@ class Spoiled(FiltersOracle):
         return found if was_used or self.raises else FilterResult(torch.zeros_like(found.logits))
 
 
-def test_first_calls_of_a_trace_are_those_of_a_new_filterer() -> None:
-    check, used = CHECKS["FIL201"], as_filterer(Spoiled(), "used")
+def test_first_calls_of_a_trace_are_those_of_a_new_filterer(tmp_path: Path) -> None:
+    session = Session(profile=PROFILES["smoke"].scaled(0.1), crash_folder=tmp_path)
+    used = as_filterer(Spoiled(), "used")
     call_filters(used, ONE.batch(), SeededNoise(1))
-    assert check.run(used, profile=PROFILES["smoke"].scaled(0.1)) > 0
-    again = dataclasses.replace(check, renew=lambda: as_filterer(Spoiled(), "new"))
-    with pytest.raises(WrongRow, match="in call"):
-        again.run(used, profile=PROFILES["smoke"].scaled(0.1))
+    assert run_check(CHECKS["FIL201"], used, session).status == "passed"
+    again = dataclasses.replace(session, renew=lambda: as_filterer(Spoiled(), "new"))
+    assert "one that was called before does not" in str(run_check(CHECKS["FIL201"], used, again).failure_report)
 
 
 def test_exception_in_a_trace_is_blamed_and_shrunk() -> None:
-    spoiled = Spoiled()
-    spoiled.raises = True
+    spoiled = type("Raising", (Spoiled,), {"raises": True})()
     with pytest.raises(CaseRaised) as caught:
         CHECKS["FIL201"].run(as_filterer(spoiled, "raises"), profile=PROFILES["smoke"].scaled(0.1))
     assert len(caught.value.case.calls) == 1

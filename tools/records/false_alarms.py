@@ -10,7 +10,8 @@ at a small size: `--draws` rows per configuration, and as many production positi
 vocabularies cost as much as all others together, and are in every fifth run. Checks decide as in a real run, checkpoint
 after checkpoint. The p-values that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says
 whether they are, table by table.
-Checks of serving traces play a fifth of those of `smoke`; each of their projections has the p-value of all its draws.
+Checks of serving traces play a fifth of those of `smoke`, and all flat ones; each of their projections has the p-value
+of all its draws.
 The p-value of a table of two cells is one of few numbers. It is replaced by the exact binomial one, randomised: ties
 count by a random share, so that it is uniform for any number of samples.
 """

@@ -162,7 +162,7 @@ class AnyCheck(ABC):
         needs_one_of: Of each group, one capability at least.
         stage: Orders the failures of a run.
         depends_on: Codes of checks without which this one means nothing: if one of them fails, look there first.
-        plays_traces: Mutants are tried with the traces of `smoke`, whatever the profile of the run.
+        plays_traces: Mutants are tried with traces of `smoke`, whatever the profile; failures again on new samplers.
     """
 
     plays_traces: ClassVar[bool] = False

@@ -207,18 +207,29 @@ _REPEATING_SECONDS = 2.0
 def _repeats(check: AnyCheck, session: Session, sampler: AnySampler, case: Any) -> list[int] | None:
     """Return how many of some more tries of `case` fail, and their number; `None` if all do.
 
-    A failure that depends on chance takes many tries before a replay may call it fixed.
+    A failure that depends on chance takes many tries before a replay may call it fixed. A trace is tried on new
+    samplers, as a replay does: its fault may be in their first calls.
     """
     failed = tried = 0
     ends_at = time.monotonic() + _REPEATING_SECONDS
     with suite_state(sampler), suppress(SamplerHangs):
         while isinstance(check, Check) and tried < NUM_REPEATS and time.monotonic() < ends_at:
             tried += 1
-            try:
-                check.on_case(sampler, case, session.reference)
-            except (Exception, SystemExit):
-                failed += 1
+            failed += _fails(check, session, _new(session) or sampler if check.plays_traces else sampler, case)
     return None if failed == tried else [failed, tried]
+
+
+def _new(session: Session) -> AnySampler | None:
+    """Return a sampler that was not called yet, if the run can make one."""
+    return None if session.renew is None else session.renew()
+
+
+def _fails(check: Any, session: Session, sampler: AnySampler, case: Any) -> bool:
+    try:
+        check.on_case(sampler, case, session.reference)
+    except (Exception, SystemExit):
+        return True
+    return False
 
 
 def _saved(
@@ -229,6 +240,10 @@ def _saved(
         return "", ()
     repeats = _repeats(check, session, sampler, case)
     chance = () if repeats is None else (f"this example failed in {repeats[0]} of {repeats[1]} more tries",)
+    if repeats is None and check.plays_traces and (new := _new(session)) is not None:
+        _fails(check, session, new, case)
+        if not _fails(check, session, new, case):
+            chance = ("a new sampler fails, one that was called before does not: look at what a first call sets up",)
     crash = Crash(
         sampler=session.spec,
         reference=session.reference_spec,
