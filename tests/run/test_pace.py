@@ -186,7 +186,8 @@ def test_first_turns_keep_workloads_together_and_mix_suites_under_a_limit() -> N
 
 
 def test_words() -> None:
-    assert worded_limit(44.6, "smoke").startswith("expected duration: at most 45 s; smoke asks less")
+    assert worded_limit(44.6, "smoke", 1.1).startswith("expected duration: at most 45 s; smoke asks less")
+    assert worded_limit(109, "smoke", 2.4).startswith("expected duration: at most 2 min beside busy processes; smoke")
     assert "first 12% of the cases and draws of smoke" in worded_scale(0.12, "smoke")
     assert worded_forecast(120.0, "ci") == "expected duration: 2 min, by a tenth of every check"
     assert worded_forecast(3000.0, "ci").endswith("for less: --time-budget SECONDS or --profile smoke")
@@ -209,9 +210,7 @@ def test_limit_keeps_time_for_second_turns_and_controls() -> None:
 def test_mutant_of_a_check_that_was_left_out_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the run would claim to have been able to find it."""
     job = Job("slow", "smoke", "properties", reference="none", keywords=("REJ101", "REJ107"))
-    clock = Clock()
-    monkeypatch.setattr("fairdraw._cli.job.load_sampler", lambda *_: Sleepy(clock, 30.0))
-    crew = Here(job, 300.0, clock)
+    _, crew = slow_crew(monkeypatch, 30.0, job)
     plan = planned(crew)
     records = {found.code: found for found in crew.records(plan) if isinstance(found, CheckRecord)}
     late = {code for code, record in records.items() if record.reason == LEFT_OUT}
@@ -219,6 +218,20 @@ def test_mutant_of_a_check_that_was_left_out_is_not_tried(monkeypatch: pytest.Mo
     found = {control.code: control for control in crew.controls(plan) if control is not None}
     crew.close()
     assert {code for code, control in found.items() if control.untried == Untried.OUT_OF_TIME} >= late & set(found)
+
+
+def test_own_limit_is_longer_beside_busy_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 45 seconds by the clock, nothing was left for distributions beside four of them."""
+    _, crew = slow_crew(monkeypatch, 0.0, Job("slow", "smoke", reference="none", keywords=("REJ101",)), "100 150 7")
+    assert planned(crew).limit.run == 1000 + 2.5 * (SMOKE.seconds or 0)
+
+
+def slow_crew(monkeypatch: pytest.MonkeyPatch, seconds: float, job: Job, times: str = "") -> tuple[Clock, Here]:
+    """A crew of slow calls, and the clock that only these move."""
+    clock = Clock()
+    monkeypatch.setattr("fairdraw._cli.job.load_sampler", lambda *_: Sleepy(clock, seconds))
+    monkeypatch.setattr("fairdraw._cli.job.times_of_this_process", lambda: times)
+    return clock, Here(job, 300.0, clock)
 
 
 def planned(crew: Here) -> Plan:
@@ -233,10 +246,8 @@ def planned(crew: Here) -> Plan:
 
 
 def results(monkeypatch: pytest.MonkeyPatch, seconds: float, job: Job) -> tuple[Clock, list[CheckRecord], Plan]:
-    """What a run of slow calls finds, by a clock that only these move."""
-    clock = Clock()
-    monkeypatch.setattr("fairdraw._cli.job.load_sampler", lambda *_: Sleepy(clock, seconds))
-    crew = Here(job, 300.0, clock)
+    """What a run of slow calls finds."""
+    clock, crew = slow_crew(monkeypatch, seconds, job)
     plan, records = planned(crew), []
     for found in crew.records(plan):
         if isinstance(found, Plan):

@@ -22,7 +22,7 @@ from fairdraw._report.summary import Header, about_sampler, count_checks, worded
 from fairdraw._run import expected
 from fairdraw._run.controls import Untried, controls_for, run_control
 from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler
-from fairdraw._run.pace import Begun, Limit, workload_key
+from fairdraw._run.pace import Begun, Limit, crowding, times_of_this_process, workload_key
 from fairdraw._run.runner import Session, one_torch_thread, run_check
 from fairdraw.protocols import NoAnswer
 from fairdraw.protocols._server import SilentServer
@@ -100,6 +100,7 @@ class Plan:
         limit: When the parts of the run have to end.
         is_timed: Its checks have first turns.
         totals: As `Scope` has them.
+        crowding: How many times as long as on a quiet machine loading took.
     """
 
     sampler_name: str
@@ -115,6 +116,7 @@ class Plan:
     totals: dict[str, int] = dataclasses.field(default_factory=dict)
     limit: Limit = dataclasses.field(default_factory=Limit)
     is_timed: bool = False
+    crowding: float = 1.0
 
     def announced(self, words: str, seconds: float) -> Plan:
         """The plan whose header says how long the run takes."""
@@ -192,6 +194,7 @@ class Bench:
             seconds=seconds,
             scale=scale,
             is_timed=not is_server,
+            crowding=crowding(times_of_this_process()),
             totals={self.contract.name: len(all_checks(contract=self.contract.name)) + bool(self._ledger)},
         )
 

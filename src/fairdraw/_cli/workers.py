@@ -123,12 +123,12 @@ class Crew(ABC):
         now, own = self._clock(), PROFILES[self._job.profile].seconds
         ends_at = self._job.ends_at
         if ends_at is None and own is not None and found.is_timed:
-            ends_at = now + own
+            ends_at = now + own * found.crowding
         limited = dataclasses.replace(found, limit=Limit.of(now, ends_at))
         if ends_at is None or not found.is_timed:
             return limited
         seconds = ends_at - self._began
-        return limited.announced(worded_limit(seconds, self._job.profile), seconds)
+        return limited.announced(worded_limit(seconds, self._job.profile, found.crowding), seconds)
 
     def records(self, plan: Plan) -> Iterator[CheckRecord | Plan | None]:
         """Records, spread over the workers, and the plan once more when it is known what the checks take.

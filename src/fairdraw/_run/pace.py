@@ -5,13 +5,15 @@ them if that is quick (`FirstPart`). Most checks are done then. What the others 
 came. Without a limit they are run as a whole, and the forecast is announced. With a limit they are run in part: the
 first cases and the first draws of the same profile, so that time changes how much is tried and never what.
 
-A quarter of a limit is kept for the mutation controls, and of the rest first turns have seven tenths.
+A quarter of a limit is kept for the mutation controls, and of the rest first turns have seven tenths. A profile's own
+limit is longer beside busy processes (`crowding`), so that the run asks the same there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -188,9 +190,34 @@ def worded_seconds(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def worded_limit(seconds: float, profile: str) -> str:
+def worded_limit(seconds: float, profile: str, crowding: float) -> str:
     """What a header says before the first turns, if there is a limit."""
-    return f"expected duration: at most {worded_seconds(seconds)}; {profile} asks less of a slow sampler, and says so"
+    where = " beside busy processes" if crowding >= _CROWDED else ""
+    asked = f"{profile} asks less of a slow sampler, and says so"
+    return f"expected duration: at most {worded_seconds(seconds)}{where}; {asked}"
+
+
+_MOST_CROWDED, _CROWDED = 3.0, 1.25
+
+
+def crowding(times: str) -> float:
+    """How many times as long a process takes because it waits for a processor; 1 if the system does not say.
+
+    Args:
+        times: Nanoseconds that it ran, and waited to run.
+
+    Example:
+        >>> crowding("1000 1500 7"), crowding("1000 9000 7"), crowding("")
+        (2.5, 3.0, 1.0)
+    """
+    ran, waited, *_ = [*map(int, times.split()), 1, 0]
+    return min(_MOST_CROWDED, 1 + waited / max(1, ran))
+
+
+def times_of_this_process() -> str:
+    """What Linux says of the main thread; nothing on other systems."""
+    path = Path("/proc/self/schedstat")
+    return path.read_text(encoding="ascii") if path.exists() else ""
 
 
 _LONG = 300.0
