@@ -30,6 +30,7 @@ Uniforms = NDArray[np.float64]
 Memory = dict[Any, Any]  # Any: whatever a member keeps from call to call
 Numbers = Callable[[Memory, int, int, int], Uniforms]
 """From what was kept, the seed of the call, and the numbers of rows and columns."""
+Codes = tuple[tuple[str, ...], tuple[str, ...]]
 
 _TINY = 2.0**-60
 
@@ -122,7 +123,7 @@ class Member:
 
     name: str
     numbers: Numbers
-    codes: tuple[tuple[str, ...], tuple[str, ...]]
+    codes: Codes
     request_seed: Callable[[int, int], int] = lambda _, seed: seed
     inverts: bool = False
     min_draws: int = 0
@@ -288,51 +289,22 @@ _SEEDS, _PLACES = (("REJ703",), ("SAM203",)), (("DIST326",), ())
 
 
 def _members() -> tuple[Member, ...]:
-    found = [Member(f"rows {d} apart share their noise", partial(rows_apart, d), _ROWS) for d in (3, 17, 40)]
-    found += [
+    return (
+        *(Member(f"rows {d} apart share their noise", partial(rows_apart, d), _ROWS) for d in (3, 17, 40)),
         Member("half of the batch shares its noise", half_of_the_batch, _ROWS),
         Member("the last row is the first", last_as_first, _ROWS),
-        Member(
-            "race of the next row",
-            race_of_the_next_row,
-            (("DIST321",), ()),
-            min_draws=500_000,
-        ),
-    ]
-    found += [Member(f"opposite rows {d} apart", partial(opposite_rows, d), _ROWS) for d in (1, 5)]
-    found += [
-        Member(
-            "every third row is a sum",
-            every_third_is_a_sum,
-            _SUMS,
-            inverts=True,
-            min_draws=500_000,
-        ),
-        Member(
-            "the last third of the rows is a sum",
-            last_third_is_a_sum,
-            _THREE,
-            inverts=True,
-            min_draws=500_000,
-        ),
-        Member(
-            "every third row is an xor",
-            every_third_is_an_xor,
-            _THREE,
-            inverts=True,
-        ),
+        Member("race of the next row", race_of_the_next_row, (("DIST321",), ()), min_draws=500_000),
+        *(Member(f"opposite rows {d} apart", partial(opposite_rows, d), _ROWS) for d in (1, 5)),
+        Member("every third row is a sum", every_third_is_a_sum, _SUMS, inverts=True, min_draws=500_000),
+        Member("the last third of the rows is a sum", last_third_is_a_sum, _THREE, inverts=True, min_draws=500_000),
+        Member("every third row is an xor", every_third_is_an_xor, _THREE, inverts=True),
         Member("lagged Fibonacci", partial(lagged_fibonacci, 5, 17), _SUMS, inverts=True),
         Member("strata over the batch", partial(strata, 0), _EVEN),
         Member("strata over 16 rows", partial(strata, 16), _EVEN),
         Member("low discrepancy over the batch", low_discrepancy, _ROWS),
-        Member(
-            "rows share noise at random",
-            partial(groups_of_rows, 64),
-            _EVEN,
-            min_draws=500_000,
-        ),
-    ]
-    return (*found, *_members_of_calls())
+        Member("rows share noise at random", partial(groups_of_rows, 64), _EVEN, min_draws=500_000),
+        *_members_of_calls(),
+    )
 
 
 def _members_of_calls() -> tuple[Member, ...]:
@@ -452,7 +424,7 @@ def raced_after_advancing(_: Memory, seed: int, num_rows: int, width: int) -> Un
     return drawn
 
 
-_ODDS = ("DIST343",), ("DIST772",)
+_ODDS, _ODDS_SAMPLED = (("DIST343",), ("DIST772",)), ((), ("DIST772",))
 _NEXT, _NEXT_SAMPLED = (("DIST345",), ("DIST775",)), ((), ("DIST775",))
 _RARE, _RARE_SAMPLED = (("DIST341",), ("DIST771",)), ((), ("DIST771",))
 _TINY_ACCEPTANCE = ("DIST342",), ()
@@ -475,87 +447,41 @@ def _members_of_streams() -> tuple[Member, ...]:
     )
 
 
-def _members_kept_inside() -> tuple[Member, ...]:
+def _coarse(
+    name: str, numbers: Callable[..., Uniforms], codes: Codes, draws: Mapping[int, int], *, inverts: bool = False
+) -> tuple[Member, ...]:
+    """Make a member of each number that `numbers` takes first. `{}` stands for it in the name.
+
+    Args:
+        draws: Such a number to the draws that show its member.
+    """
     return tuple(
-        Member(
-            f"uniforms from {low:g} to {high:g}, inverse CDF",
-            partial(inside, low, high),
-            ((), ("DIST772",)),
-            inverts=True,
-            min_draws=500_000,
-        )
-        for low, high in ((0.001, 1.0), (0.0, 0.999))
+        Member(name.format(number), partial(numbers, number), codes, inverts=inverts, min_draws=least)
+        for number, least in draws.items()
     )
 
 
 def _members_of_quality() -> tuple[Member, ...]:
-    least = {8: 0, 12: 3_000, 16: 500_000, 17: 500_000, 18: 500_000}
-    found = [
-        Member(f"races with {bits} bits", partial(few_bits, bits), _RARE, min_draws=draws)
-        for bits, draws in least.items()
-    ]
-    found.append(
-        Member(
-            "exponentials of 23 bits plus 1e-9",
-            partial(with_an_epsilon, 23, 1e-9),
-            _RARE,
-            min_draws=500_000,
-        )
-    )
-    found += [
+    races = {8: 0, 12: 3_000, 16: 500_000, 17: 500_000, 18: 500_000}
+    inverted = {8: 0, 11: 0, 14: 0, 16: 500_000, 18: 500_000}
+    from_low, to_high = partial(inside, 0.001, 1.0), partial(inside, 0.0, 0.999)
+    with_23_bits, from_ends = partial(with_an_epsilon, 23, 1e-9), partial(kept_from_the_ends, 1e-3)
+    return (
+        Member("uniforms from 0.001 to 1, inverse CDF", from_low, _ODDS_SAMPLED, inverts=True, min_draws=500_000),
+        Member("uniforms from 0 to 0.999, inverse CDF", to_high, _ODDS_SAMPLED, inverts=True, min_draws=500_000),
+        *_coarse("races with {} bits", few_bits, _RARE, races),
+        Member("exponentials of 23 bits plus 1e-9", with_23_bits, _RARE, min_draws=500_000),
         Member("races in half precision", half_precision, _RARE),
-        Member("races kept from the ends", partial(kept_from_the_ends, 1e-3), _RARE),
-    ]
-    found += [
-        Member(f"exponentials end at {most}", partial(ends_at, most), _ODDS, min_draws=draws)
-        for most, draws in ((3, 50_000), (4, 500_000))
-    ]
-    found += [
-        Member(
-            f"exponentials of 0 at {bits} bits",
-            partial(few_bits_up_to_one, bits),
-            _RARE,
-        )
-        for bits in (16, 20)
-    ]
-    found += [
-        Member(
-            f"inverse CDF with {bits} bits",
-            partial(few_bits, bits),
-            _RARE_SAMPLED,
-            inverts=True,
-        )
-        for bits in (8, 11, 14)
-    ]
-    found += [
-        Member(
-            f"inverse CDF with {bits} bits",
-            partial(few_bits, bits),
-            _RARE_SAMPLED,
-            inverts=True,
-            min_draws=500_000,
-        )
-        for bits in (16, 18)
-    ]
-    found += [Member(f"acceptance with {bits} bits", partial(few_bits, bits), _TINY_ACCEPTANCE) for bits in (6, 8)]
-    found += [
-        Member(
-            "acceptance with 11 bits",
-            partial(few_bits, 11),
-            _TINY_ACCEPTANCE,
-            min_draws=500_000,
-        ),
-        Member(
-            "acceptance kept from the ends",
-            partial(kept_from_the_ends, 1e-3),
-            _TINY_ACCEPTANCE,
-            min_draws=500_000,
-        ),
-    ]
-    return tuple(found)
+        Member("races kept from the ends", from_ends, _RARE),
+        *_coarse("exponentials end at {}", ends_at, _ODDS, {3: 50_000, 4: 500_000}),
+        *_coarse("exponentials of 0 at {} bits", few_bits_up_to_one, _RARE, {16: 0, 20: 0}),
+        *_coarse("inverse CDF with {} bits", few_bits, _RARE_SAMPLED, inverted, inverts=True),
+        *_coarse("acceptance with {} bits", few_bits, _TINY_ACCEPTANCE, {6: 0, 8: 0, 11: 500_000}),
+        Member("acceptance kept from the ends", from_ends, _TINY_ACCEPTANCE, min_draws=500_000),
+    )
 
 
-MEMBERS = _members() + _members_of_streams() + _members_kept_inside() + _members_of_quality()
+MEMBERS = _members() + _members_of_streams() + _members_of_quality()
 
 STRATA = Mutant(
     "strata over all drafts of a call",
@@ -635,7 +561,7 @@ def _torch_floats(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     return np.asarray(drawn.double().numpy())
 
 
-_NONE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+_NONE: Codes = ((), ())
 ODD = (
     Member("philox counters", _philox, _NONE),
     Member("philox counters, inverse CDF", _philox, _NONE, inverts=True),

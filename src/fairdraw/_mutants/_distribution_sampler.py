@@ -5,21 +5,19 @@ A million rows cost some seconds, so that mutants get the same budget as the sam
 
 from __future__ import annotations
 
-import inspect
-import re
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._mutant import mutant_as, name_of
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, Noise, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from torch import Tensor
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
-Sampler = TypeVar("Sampler")
 
 
 @dataclass(frozen=True)
@@ -188,30 +185,9 @@ def by_inverse_cdf(weights: Floats, uniforms: NDArray[np.floating]) -> Tokens:
     return np.asarray(np.minimum(below, last))
 
 
-def mutant_as(
-    make: Callable[[type[Sampler]], Any], *caught_by: str, min_draws: int = 0
-) -> Callable[[type[Sampler]], Mutant]:
-    """Make a mutant of a sampler with one step overridden; class name and docstring are its name and description.
-
-    Args:
-        make: From the class to a sampler. Any: under whatever contract.
-    """
-
-    def make_mutant(faulty: type[Sampler]) -> Mutant:
-        description = inspect.cleandoc(faulty.__doc__ or "")
-        return Mutant(in_words(faulty), description, caught_by, lambda: make(faulty), min_draws)
-
-    return make_mutant
-
-
 def right_distribution(sampler: type[DistributionSampler]) -> RejectionSampler:
     """A class as a sampler, under its name."""
-    return rejection_sampler(sampler().verify, name=in_words(sampler), unsupported=sampler.unsupported)
+    return rejection_sampler(sampler().verify, name=name_of(sampler), unsupported=sampler.unsupported)
 
 
 mutant_distribution = partial(mutant_as, right_distribution)
-
-
-def in_words(sampler: type) -> str:
-    """The name of a class in lower-case words."""
-    return re.sub(r"(?<!^)(?=[A-Z])", " ", sampler.__name__).lower()

@@ -5,13 +5,12 @@ They follow the lists by reading what is new, and leave all arithmetic to the or
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
@@ -249,7 +248,7 @@ def mutant_follower(
         contract: Any = "penalties" if issubclass(faulty, PenaltiesFollower) else "thinking_budget"
         make: Any = faulty  # Any: its contract says what it is made from
         scanner = Scanner(name_of(faulty), make, contract, **declared)
-        return Mutant(scanner.name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: scanner)
+        return mutant_as(lambda _: scanner, *caught_by)(faulty)
 
     return make_mutant
 

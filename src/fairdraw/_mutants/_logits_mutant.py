@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw.protocols import Capabilities, LogitsPolicy, Rounding
 
 if TYPE_CHECKING:
@@ -59,6 +58,6 @@ def mutant_planner(
 
     def make_mutant(faulty: type[LogitsPlanOracle]) -> Mutant:
         planner = OraclePlanner(name_of(faulty), faulty, **declared)
-        return Mutant(planner.name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: planner)
+        return mutant_as(lambda _: planner, *caught_by)(faulty)
 
     return make_mutant

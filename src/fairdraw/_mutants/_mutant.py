@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairdraw._oracles.rejection import RejectionOracle
 from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from fairdraw._oracles.sampling import SamplingOracle
+
+Sampler = TypeVar("Sampler")
 
 EXPLICIT, RATES = (Capability.EXPLICIT_NOISE,), (Capability.SYNTHETIC_RATES,)
 RACED, STREAM = (Capability.REFERENCE_RACE,), (Capability.UPSTREAM_STREAM,)
@@ -63,19 +65,41 @@ def name_of(made: Any) -> str:  # Any: a class or a function
     return re.sub(r"(?<!^)(?=[A-Z])", " ", made.__name__).replace("_", " ").lower()
 
 
+def mutant_as(
+    make: Callable[[type[Sampler]], Any],
+    *caught_by: str,
+    min_draws: int = 0,
+    needs: tuple[Capability, ...] = (),
+) -> Callable[[type[Sampler]], Mutant]:
+    """Make a mutant of a class with changed steps: its name becomes the name, its docstring the description.
+
+    Args:
+        make: From the class to a sampler. Any: under whatever contract.
+    """
+
+    def make_mutant(faulty: type[Sampler]) -> Mutant:
+        description = inspect.cleandoc(faulty.__doc__ or "")
+        return Mutant(name_of(faulty), description, caught_by, lambda: make(faulty), min_draws, needs)
+
+    return make_mutant
+
+
 def as_mutant(
     *caught_by: str, unsupported: Mapping[str, str] | None = None, needs: tuple[Capability, ...] = ()
 ) -> Callable[[type[Any]], Mutant]:
-    """Make a mutant of an oracle with changed steps: its class name becomes the name, its docstring the description.
+    """Make a mutant of an oracle with changed steps.
 
     Args:
         unsupported: What it does not support; by default nothing, or what an oracle of the sampling contract does not.
     """
 
-    def make_mutant(faulty: type[Any]) -> Mutant:  # Any: an oracle of either contract
-        return _mutant(faulty, faulty, caught_by, unsupported, needs)
+    def make(faulty: type[Any]) -> object:  # Any: an oracle of either contract
+        oracle, name = faulty(), name_of(faulty)
+        if isinstance(oracle, RejectionOracle):
+            return rejection_sampler(oracle.verify, name=name, unsupported=unsupported)
+        return as_token_sampler(oracle, name, GENERATORS if unsupported is None else unsupported)
 
-    return make_mutant
+    return mutant_as(make, *caught_by, needs=needs)
 
 
 def patched(
@@ -86,33 +110,18 @@ def patched(
     needs: tuple[Capability, ...] = (),
 ) -> Callable[[Callable[..., Any]], Mutant]:
     """Make a mutant of `oracle` with one step replaced by a function, which also gets the correct steps, as `right`."""
-
-    def make_mutant(body: Callable[..., Any]) -> Mutant:
-        def replaced(self: object, *arguments: Any) -> Any:  # Any: those of the step
-            return body(super(faulty, self), *arguments)
-
-        faulty: Any = type(body.__name__, (oracle,), {step: replaced})  # Any: a subclass of `oracle`
-        return _mutant(faulty, body, caught_by, unsupported, needs)
-
-    return make_mutant
+    make_mutant = as_mutant(*caught_by, unsupported=unsupported, needs=needs)
+    return lambda body: make_mutant(with_step(oracle, step, body))
 
 
-def _mutant(
-    faulty: type[RejectionOracle | SamplingOracle],
-    about: Any,  # Any: a class or a function
-    caught_by: tuple[str, ...],
-    unsupported: Mapping[str, str] | None,
-    needs: tuple[Capability, ...],
-) -> Mutant:
-    name = name_of(about)
+def with_step(oracle: type[Any], step: str, body: Callable[..., Any]) -> type[Any]:  # Any: an oracle of any contract
+    """Derive a class of `oracle` with one step replaced by `body`, under the name of that function."""
 
-    def make() -> object:
-        oracle = faulty()
-        if isinstance(oracle, RejectionOracle):
-            return rejection_sampler(oracle.verify, name=name, unsupported=unsupported)
-        return as_token_sampler(oracle, name, GENERATORS if unsupported is None else unsupported)
+    def replaced(self: object, *arguments: Any) -> Any:  # Any: those of the step
+        return body(super(faulty, self), *arguments)
 
-    return Mutant(name, inspect.cleandoc(about.__doc__ or ""), caught_by, make, needs=needs)
+    faulty: Any = type(body.__name__, (oracle,), {step: replaced, "__doc__": body.__doc__})  # Any: as above
+    return faulty  # type: ignore[no-any-return]
 
 
 def as_token_sampler(

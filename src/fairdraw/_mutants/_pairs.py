@@ -20,10 +20,8 @@ from fairdraw._mutants._distribution_sampler import (
     Floats,
     Tokens,
     by_inverse_cdf,
-    in_words,
-    mutant_as,
 )
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw._mutants._odd_distributions import BlockVerification
 from fairdraw.protocols import Capability, Drafted, FunctionSampler, SeededNoise, rejection_sampler
 
@@ -146,7 +144,7 @@ def as_pair(kind: type[Any]) -> FunctionSampler:
     """A drafter and verifier as a sampler, under the name of its class."""
     pair = kind()
     unsupported = kind.unsupported
-    return rejection_sampler(pair.verify, propose=pair.propose, name=in_words(kind), unsupported=unsupported)
+    return rejection_sampler(pair.verify, propose=pair.propose, name=name_of(kind), unsupported=unsupported)
 
 
 mutant_pair = partial(mutant_as, as_pair)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, Tokens, in_words, mutant_as
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, Tokens
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw.protocols import FunctionSampler, rejection_sampler
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def own(probs: Floats, tokens: Tokens) -> Floats:  # [batch_size, num_drafts] fl
 def as_trimming(kind: type[Any]) -> FunctionSampler:
     """A class that trims and verifies as a sampler, under its name."""
     made = kind()
-    return rejection_sampler(made.verify, trim=made.trim, name=in_words(kind), unsupported=kind.unsupported)
+    return rejection_sampler(made.verify, trim=made.trim, name=name_of(kind), unsupported=kind.unsupported)
 
 
 mutant_trim = partial(mutant_as, as_trimming)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
 from fairdraw.protocols import FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fairdraw.protocols import FilterBatch, SeededNoise
 
 
@@ -30,14 +28,12 @@ def right() -> FunctionLogitsFilterer:
     return as_filterer(FiltersOracle(), "oracle")
 
 
-def _mutant(*caught_by: str) -> Callable[[type[FiltersOracle]], Mutant]:
-    """A mutant of an oracle with steps overridden: its name, and its docstring as description."""
+def _fresh(faulty: type[FiltersOracle]) -> FunctionLogitsFilterer:
+    """Return a filterer under the name of its class."""
+    return as_filterer(faulty(), name_of(faulty))
 
-    def make_mutant(faulty: type[FiltersOracle]) -> Mutant:
-        name = name_of(faulty)
-        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: as_filterer(faulty(), name))
 
-    return make_mutant
+_mutant = partial(mutant_as, _fresh)
 
 
 def _with(context: RowContext, **params: Any) -> RowContext:  # Any: one field each

@@ -5,13 +5,13 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 
 from __future__ import annotations
 
-import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, with_step
 from fairdraw._mutants._odd_grammar import ODD_BUT_RIGHT
 from fairdraw._oracles.grammar import ALL, GrammarOracle
 from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
@@ -33,27 +33,17 @@ def masker_of(oracle: GrammarOracle, name: str) -> FunctionGrammarMasker:
     return grammar_masker(oracle.apply_bitmask, drafts=oracle.mask_drafts, name=name)
 
 
-def mutant(*caught_by: str) -> Callable[[type[GrammarOracle]], Mutant]:
-    """Make a mutant of an oracle with changed steps."""
+def _fresh(faulty: type[GrammarOracle]) -> FunctionGrammarMasker:
+    """Return a masker under the name of its class."""
+    return masker_of(faulty(), name_of(faulty))
 
-    def make_mutant(faulty: type[GrammarOracle]) -> Mutant:
-        name = name_of(faulty)
-        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: masker_of(faulty(), name))
 
-    return make_mutant
+mutant = partial(mutant_as, _fresh)
 
 
 def patched(step: str, *caught_by: str) -> Callable[[Callable[..., Any]], Mutant]:
     """Make a mutant of the oracle with one step replaced by a function."""
-
-    def make_mutant(body: Callable[..., Any]) -> Mutant:
-        def replaced(self: object, *arguments: Any) -> Any:  # Any: those of the step
-            return body(super(faulty, self), *arguments)
-
-        faulty: Any = type(body.__name__, (GrammarOracle,), {step: replaced, "__doc__": body.__doc__})
-        return mutant(*caught_by)(faulty)
-
-    return make_mutant
+    return lambda body: mutant(*caught_by)(with_step(GrammarOracle, step, body))
 
 
 # Bits and floats

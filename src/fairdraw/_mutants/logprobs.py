@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
-from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
 from fairdraw.protocols import (
@@ -24,8 +24,6 @@ from fairdraw.protocols import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from fairdraw.protocols import SamplingBatch, SamplingNoise
@@ -141,19 +139,13 @@ ODD_BUT_RIGHT: tuple[FunctionLogprobsSampler, ...] = (
 """Correct functions of other making."""
 
 
-def _mutant(*caught_by: str) -> Callable[[type[Any]], Mutant]:
-    """A mutant of an oracle, or of what draws, with steps overridden: its name, and its docstring as description."""
+def _fresh(faulty: type[Any]) -> FunctionLogprobsSampler:  # Any: a LogprobsOracle or a Drawing
+    """Return a faulty oracle with what draws rightly, or the right oracle with what draws wrongly."""
+    made, name = faulty(), name_of(faulty)
+    return as_sampler(LogprobsOracle(), made, name) if isinstance(made, Drawing) else as_sampler(made, Drawing(), name)
 
-    def make_mutant(faulty: type[Any]) -> Mutant:  # Any: a LogprobsOracle or a Drawing
-        name, draws = name_of(faulty), issubclass(faulty, Drawing)
 
-        def make() -> FunctionLogprobsSampler:
-            made = faulty()
-            return as_sampler(LogprobsOracle(), made, name) if draws else as_sampler(made, Drawing(), name)
-
-        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, make)
-
-    return make_mutant
+_mutant = partial(mutant_as, _fresh)
 
 
 # -- what an answer is ------------------------------------------------------------------------------------------------

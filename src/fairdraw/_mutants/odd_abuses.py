@@ -5,12 +5,11 @@ Each is the base class of the odd samplers with one fault, and the declarations 
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as
 from fairdraw._mutants.odd_rejection import OWN_ROUNDING as OWN_ROUNDING_OF_REJECTION
 from fairdraw._mutants.odd_rejection import OWN_SCHEME, Step, VectorRejection
 from fairdraw._mutants.odd_rejection import OWN_STREAM as OWN_STREAM_OF_REJECTION
@@ -36,8 +35,7 @@ def _abuse(*caught_by: str) -> Callable[[type[Any]], type[Any]]:  # Any: of eith
     def register(faulty: type[Any]) -> type[Any]:  # Any: as above
         is_rejection = issubclass(faulty, VectorRejection)
         as_odd: Callable[[Any], Any] = as_rejection if is_rejection else as_sampling  # Any: as above
-        description = inspect.cleandoc(faulty.__doc__ or "")
-        ABUSES.append(Mutant(name_of(faulty), description, caught_by, lambda: as_odd(faulty)))
+        ABUSES.append(mutant_as(as_odd, *caught_by)(faulty))
         return faulty
 
     return register

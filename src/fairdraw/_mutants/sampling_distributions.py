@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from fairdraw._mutants._distribution_sampler import in_words, mutant_as
 from fairdraw._mutants._lanes import lane_mutants, racing
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw.protocols import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def right_distribution(
     """A class as a sampler and drafter, under its name."""
     made = sampler()
     return token_sampler(
-        made.sample, drafting=made.draft, name=in_words(sampler), unsupported=UNSUPPORTED, filters=filters
+        made.sample, drafting=made.draft, name=name_of(sampler), unsupported=UNSUPPORTED, filters=filters
     )
 
 

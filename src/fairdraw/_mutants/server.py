@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
-from fairdraw._mutants._mutant import Mutant, mutants_in, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from fairdraw._mutants._toy_server import Floats
     from fairdraw.protocols import Answer, Choice, GenerationRequest, Position
@@ -25,14 +26,12 @@ def right() -> ToyServer:
     return ToyServer()
 
 
-def wrong(*caught_by: str) -> Callable[[type[ToyServer]], Mutant]:
-    """Make a mutant of a server with changed steps; class name and docstring become name and description."""
+def _fresh(faulty: type[ToyServer]) -> ToyServer:
+    """Return a server under the name of its class."""
+    return faulty(name=name_of(faulty))
 
-    def make_mutant(faulty: type[ToyServer]) -> Mutant:
-        name = name_of(faulty)
-        return Mutant(name, " ".join((faulty.__doc__ or "").split()), caught_by, lambda: faulty(name=name))
 
-    return make_mutant
+wrong = partial(mutant_as, _fresh)
 
 
 # -- single answers ---------------------------------------------------------------------------------------------------
