@@ -13,6 +13,7 @@ from fairdraw._cli.workers import Here
 from fairdraw._core.budget import ENDED, LEFT_OUT, FirstPart
 from fairdraw._core.checks import PROFILES, Check, DistributionCase, Profile
 from fairdraw._report.verdict import GREEN, Scope, verdict_of
+from fairdraw._run import pace
 from fairdraw._run.controls import Untried
 from fairdraw._run.crash import read_crash
 from fairdraw._run.loading import all_checks
@@ -25,9 +26,6 @@ from fairdraw._run.pace import (
     second_turns,
     seconds_left,
     with_guesses,
-    worded_forecast,
-    worded_limit,
-    worded_scale,
 )
 from fairdraw._run.runner import CheckRecord, Session, run_check
 
@@ -163,16 +161,14 @@ def test_scale_is_the_largest_that_fits_and_one_check_cannot_be_shared() -> None
 
 
 def test_check_that_came_nowhere_is_expected_to_take_what_the_others_do() -> None:
-    guessed = with_guesses([begun("REJ1", whole=4.0), begun("REJ2", whole=8.0), begun("REJ3", 0.0, 0.0)])
-    assert guessed[2].whole == 6.0  # the median
-    assert with_guesses([begun("REJ3", 0.0, 0.0)])[0].whole == 0.0
+    ones = [begun("REJ3", 0.0, 0.0), begun("REJ1", whole=4.0), begun("REJ2", whole=8.0)]
+    assert [with_guesses(ones[:number])[0].whole for number in (1, 3)] == [0.0, 6.0]  # the median
 
 
 def test_cheapest_come_first_under_a_limit_and_the_longest_if_workers_share_without_one() -> None:
     ones = [begun("REJ1", whole=30.0), begun("DIST1", status="inconclusive"), begun("DIST3", whole=2.0)]
-    order = [one.record.code for one in second_turns(ones, GROUPS, 1.0, longest_first=False)]
-    assert order == ["DIST3", "DIST1", "REJ1"]
-    assert [one.record.code for one in second_turns(ones, GROUPS, 1.0, longest_first=True)] == order[::-1]
+    for first, order in ((False, ["DIST3", "DIST1", "REJ1"]), (True, ["REJ1", "DIST1", "DIST3"])):
+        assert [one.record.code for one in second_turns(ones, GROUPS, 1.0, longest_first=first)] == order
     assert [one.record.code for one in second_turns(ones, GROUPS, 0.1, longest_first=False)] == ["DIST1"]
 
 
@@ -186,12 +182,12 @@ def test_first_turns_keep_workloads_together_and_mix_suites_under_a_limit() -> N
 
 
 def test_words() -> None:
-    assert worded_limit(44.6, "smoke", 1.1).startswith("expected duration: at most 45 s; smoke asks less")
-    assert worded_limit(109, "smoke", 2.4).startswith("expected duration: at most 2 min beside busy processes; smoke")
-    assert "first 12% of the cases and draws of smoke" in worded_scale(0.12, "smoke")
-    assert worded_forecast(120.0, "ci") == "expected duration: 2 min, by a tenth of every check"
-    assert worded_forecast(3000.0, "ci").endswith("for less: --time-budget SECONDS or --profile smoke")
-    assert "--profile smoke" not in worded_forecast(3000.0, "smoke")
+    assert pace.worded_limit(44.6, "smoke", 1.1).startswith("expected duration: at most 45 s; smoke asks less")
+    assert pace.worded_limit(109, "smoke", 2.4).startswith("expected duration: at most 2 min beside busy processes;")
+    assert "first 12% of the cases and draws of smoke" in pace.worded_scale(0.12, "smoke")
+    assert pace.worded_forecast(120.0, "ci") == "expected duration: 2 min, by a tenth of every check"
+    assert pace.worded_forecast(3000.0, "ci").endswith("for less: --time-budget SECONDS or --profile smoke")
+    assert "--profile smoke" not in pace.worded_forecast(3000.0, "smoke")
 
 
 # -- a limit ----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ ABUSES: list[Mutant] = []
 def _abuse(*caught_by: str) -> Callable[[type[Any]], type[Any]]:  # Any: of either base
     def register(faulty: type[Any]) -> type[Any]:  # Any: as above
         is_rejection = issubclass(faulty, VectorRejection)
-        as_odd: Callable[[Any], Any] = as_rejection if is_rejection else as_sampling  # Any: as above
+        as_odd: Any = as_rejection if is_rejection else as_sampling  # Any: takes either base
         ABUSES.append(mutant_as(as_odd, *caught_by)(faulty))
         return faulty
 
