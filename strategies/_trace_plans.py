@@ -93,10 +93,14 @@ _SLOW_FLAT = (FlatPlan(1025, 33, "edges"),)
 
 
 def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> Iterator[Any]:
-    """Yield the traces of flat rows of a run: one draw in thousands that is another shows, and so does any lane."""
+    """Yield the traces of flat rows of a run: one draw in thousands that is another shows, and so does any lane.
+
+    A part of a profile plays the first of them; another seed begins with another one.
+    """
     can = sampler.capabilities
     plans = _SLOW_FLAT if can.slow else _FLAT.get(profile.name, _FLAT["ci"])
     most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can else 1025
-    for number, plan in enumerate(plans):
+    for number in range(max(1, round(len(plans) * profile.scale))):
+        plan = plans[(seed + number) % len(plans)]
         size, own = min(plan.vocab_size, most), derive_seed("flat", seed, number) % 2**20
         yield make(sampler, own, size, plan.most_rows, plan.walk, tuple(sorted(map(str, can.unsupported))), flat=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import install
 import matrix
 import pytest
+from records import results
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,20 +51,8 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, int]
     monkeypatch.setattr(matrix, "check", check)
     files = ["--record", str(tmp_path / "records" / "matrix.json")]
     matrix.main([*files, "--sampler", "rejection/vllm", "0.11.2"])  # one run completes the other
-    return tmp_path, matrix.main(
-        [
-            *files,
-            "--sampler",
-            "rejection/vllm",
-            "--missing",
-            "0.11.2",
-            "0.22.0",
-            "0.28.0",
-            "0.33.0",
-            "--profile",
-            "smoke",
-        ]
-    )
+    others = "--sampler rejection/vllm --missing 0.11.2 0.22.0 0.28.0 0.33.0 --profile smoke"
+    return tmp_path, matrix.main([*files, *others.split()])
 
 
 def test_matrix_shows_what_fails_where_and_why(written: tuple[Path, int]) -> None:
@@ -129,6 +119,12 @@ def test_newer_checks_are_added_to_a_cell_and_recorded_ones_stay(
     assert (fuller["passed"], fuller["skipped"]) == (["REJ102"], {"because": ["DIST203", "REJ103"]})
     assert fuller["later"][0]["codes"] == ["DIST203", "REJ110"]
     assert (cell["only"], fuller["only"], fuller["later"][0]["only"]) == ("properties", "properties", "both")
+
+
+def test_no_task_is_begun_after_the_seconds_and_the_record_is_written() -> None:
+    """The rest was cancelled and waited for without end, until the lent machine was gone with all that it had found."""
+    assert list(results(time.sleep, [0.01] * 100, jobs=2, seconds=0.0)) == [None, None]
+    assert len(list(results(time.sleep, [0.01] * 10, jobs=2))) == 10
 
 
 def test_sampler_without_an_adapter_is_not_runnable(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import importlib
 import json
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
+from contextlib import suppress
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -104,19 +106,21 @@ def results(function: Callable[[T], R], tasks: Iterable[T], jobs: int, seconds: 
     if jobs <= 1:
         yield from (function(task) for task in tasks if time.monotonic() < ends_at)
         return
-    # Without `max_tasks_per_child`: in CPython 3.11 and 3.12 the workers that it ends are not all replaced.
+    waiting = iter(tasks)
+    # Without `max_tasks_per_child`: in CPython 3.11 and 3.12 the workers that it ends are not all replaced. Without
+    # `cancel_futures`: `as_completed` waits for a cancelled future without end.
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        futures = {pool.submit(function, task): task for task in tasks}
-        for future in as_completed(futures):
-            if time.monotonic() >= ends_at:
-                pool.shutdown(wait=False, cancel_futures=True)
-            if future.cancelled():
-                continue
-            error = future.exception()
-            if error is None:
-                yield future.result()
-            else:
-                print(f"no result: {futures[future]}: {error!r}", file=sys.stderr, flush=True)
+        running = {pool.submit(function, task): task for task in islice(waiting, jobs)}
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                task, error = running.pop(future), future.exception()
+                if error is None:
+                    yield future.result()
+                else:
+                    print(f"no result: {task}: {error!r}", file=sys.stderr, flush=True)
+                if time.monotonic() < ends_at:
+                    with suppress(BrokenExecutor):  # a process died, and so every task has no result
+                        running |= {pool.submit(function, task): task for task in islice(waiting, 1)}
 
 
 def run_named(package: str) -> int:
