@@ -39,44 +39,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--sampler",
         metavar="SPEC",
-        help="sampler under test: a name of `fairdraw list --samplers` (rejection/triton ...) or pkg.module:factory "
+        help="test this sampler: a name of `fairdraw list --samplers` (rejection/triton ...) or pkg.module:factory "
         "(default: ours, one for each contract)",
     )
-    group.addoption("--fairdraw-profile", choices=PROFILE_WORDS, default="ci", help="how much is tried (default: ci)")
+    group.addoption("--fairdraw-profile", choices=PROFILE_WORDS, default="ci", help="set how much to try (default: ci)")
     group.addoption(
         "--fairdraw-seed",
         type=_seed,
         default=DEFAULT_SEED,
         metavar="N|fresh",
-        help=f"seed of the cases (default: {DEFAULT_SEED}, fixed within a release)",
+        help=f"seed the cases (default: {DEFAULT_SEED}, fixed within a release)",
     )
     group.addoption(
         "--fairdraw-reference",
         metavar="SPEC|none",
-        help="sampler that differential checks compare with (default: the contract's vLLM, if it can be imported)",
+        help="compare with this sampler (default: the contract's vLLM, if it can be imported)",
     )
     group.addoption("--fairdraw-only", choices=SUITE_WORDS, help="run the checks of one suite")
     group.addoption(
-        "--fairdraw-time-budget", type=_seconds, metavar="SECONDS", help="what is not decided by then is inconclusive"
+        "--fairdraw-time-budget", type=_seconds, metavar="SECONDS", help="stop then; undecided is inconclusive"
     )
     group.addoption(
         "--fairdraw-call-timeout",
         type=_some_seconds,
         default=DEFAULT_CALL_TIMEOUT,
         metavar="SECONDS",
-        help=f"a call of the sampler that takes longer counts as hanging (default: {DEFAULT_CALL_TIMEOUT:g})",
+        help=f"count a call of the sampler that takes longer as hanging (default: {DEFAULT_CALL_TIMEOUT:g})",
     )
     _add_files(group)
 
 
 def _add_files(group: pytest.OptionGroup) -> None:
     """Files of known failures, and files that a run writes."""
-    group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="TOML: code = reason; known failures, strict")
+    group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="expect these failures (TOML: code = reason)")
     group.addoption(
         "--fairdraw-baseline",
         type=Path,
         metavar="FILE",
-        help="JSON: ignore the failures listed here; only new ones fail the run",
+        help="ignore the failures listed here (JSON); only new ones fail the run",
     )
     group.addoption("--fairdraw-html", type=Path, metavar="FILE", help="write the run as a page")
     group.addoption(

@@ -114,14 +114,20 @@ def test_retired_word_stands_nowhere(retired: Retired) -> None:
 
 # Folders whose docstrings begin with a verb or a noun. The list grows; `vllm_plugin` waits for its turn.
 WITH_VERBS = ["sampler_impl"]
-# First words of functions, and words that nothing begins with, as they leave the subject open.
-VERBS, NEVER = (set(line.split()) for line in (ROOT / "tests" / "first_words.txt").read_text().splitlines())
+# First words of functions; words that nothing begins with, as they leave the subject open; verbs that are nouns, too.
+VERBS, NEVER, ALSO_NOUNS = (set(line.split()) for line in (ROOT / "tests" / "first_words.txt").read_text().splitlines())
 
 
 @pytest.mark.parametrize("folder", WITH_VERBS)
 def test_docstrings_begin_with_a_verb_or_a_noun(folder: str) -> None:
     found = [one for one in first_words(folder) if "/vllm_plugin/" not in one[0]]
     assert [one for one in found if (one[2] not in VERBS if one[1] else one[2] in (VERBS | NEVER) - {"Whether"})] == []
+
+
+def test_help_of_every_option_begins_with_a_verb() -> None:
+    texts = [path.read_text() for path in (ROOT / "src" / "fairdraw" / "_cli").glob("*.py")]
+    found = re.findall(r'help=f?"(\w+)', "".join(texts))
+    assert (len(found) > 40, [word for word in found if word not in VERBS | ALSO_NOUNS]) == (True, [])
 
 
 @pytest.mark.parametrize("text", ["a lamp", "Lamps", "DRAFT_LAMP", "LAMP203", "LampCheck", "isLamp", "draft_lamps"])

@@ -151,24 +151,23 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 @click.command("check", epilog=EXIT_CODES)
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
-@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", help="How much is tried; ci if omitted.")
-@click.option("--only", type=click.Choice(list(SUITES)), help="One suite.")
+@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", help="Set how much to try.  [default: ci]")
+@click.option("--only", type=click.Choice(list(SUITES)), help="Run the checks of one suite.")
 @click.option(
-    "--seed", type=_seed, default=DEFAULT_SEED, metavar="N|fresh", help=f"Of the cases; {DEFAULT_SEED} in this release."
+    "--seed", type=_seed, default=DEFAULT_SEED, metavar="N|fresh", help=f"Seed the cases.  [default: {DEFAULT_SEED}]"
 )
-@click.option(
-    "--reference", metavar="SPEC|none", help="Compare with this sampler; the contract's vLLM if it can be imported."
-)
-@click.option("-k", "keywords", metavar="TEXT", multiple=True, help="Checks whose code or title has TEXT; repeatable.")
+@click.option("--reference", metavar="SPEC|none", help="Compare with this sampler.  [default: vLLM, if importable]")
+@click.option("-k", "keywords", metavar="TEXT", multiple=True, help="Choose checks by code or title; repeatable.")
 @click.option(
     "-n",
     "workers",
     type=click.IntRange(0, 256),
+    metavar="N",
     envvar="FAIRDRAW_WORKERS",
     default=1,
     show_default=True,
     show_envvar=True,
-    help="Worker processes of all samplers; 0 runs everything in this process, for a debugger.",
+    help="Use so many worker processes; with 0 a debugger sees every call.",
 )
 @click.option(
     "--call-timeout",
@@ -176,28 +175,28 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     default=DEFAULT_CALL_TIMEOUT,
     show_default=True,
     metavar="SECONDS",
-    help="A call of the sampler that takes longer counts as hanging.",
+    help="Count a call of the sampler that takes longer as hanging.",
 )
 @click.option(
     "--time-budget",
     type=Number(),
     metavar="SECONDS",
-    help="Of each sampler; what is not decided by then is inconclusive.",
+    help="Stop after this time per sampler; a check that is undecided then is inconclusive.",
 )
 @click.option("-x", "--exitfirst", "exit_first", is_flag=True, help="Stop at the first check that fails.")
-@click.option("--no-controls", is_flag=True, help="Do not try whether the checks can fail: no mutation controls.")
+@click.option("--no-controls", is_flag=True, help="Leave out mutation controls, which show that the checks can fail.")
 @click.option("-q", "--quiet", is_flag=True, help="Print failure reports and the verdict only.")
 @colour_option
 @click.option("--json", "json_file", type=_FILE, help="Write the run as JSON lines; see: fairdraw schema.")
 @click.option("--html", "html_file", type=_FILE, help="Write the run as a page.")
-@click.option("--xfails", type=click.Path(path_type=Path), help="TOML: code = reason. Known failures; strict.")
-@click.option("--no-known", is_flag=True, help="Known defects that the sampler itself declares fail, too.")
+@click.option("--xfails", type=click.Path(path_type=Path), help="Expect these failures, in TOML: code = reason.")
+@click.option("--no-known", is_flag=True, help="Fail on defects that the sampler declares as known, too.")
 @click.option(
     "--baseline", type=click.Path(path_type=Path), help="Ignore the failures listed here; only new ones fail the run."
 )
-@click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
-@click.option("--pictures", type=_FOLDER, help="A picture per statistic, here.")
-@click.option("--ledger", type=_FILE, help="Adds up nightly runs; with --seed fresh.")
+@click.option("--write-baseline", type=click.Path(path_type=Path), help="Write what fails in this run as a baseline.")
+@click.option("--pictures", type=_FOLDER, help="Draw a picture of each statistic in this folder.")
+@click.option("--ledger", type=_FILE, help="Add up nightly runs in this file; needs --seed fresh.")
 @server_options
 def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of _Options
     """Run the checks of its contract on each sampler SPEC.

@@ -56,8 +56,8 @@ main.add_command(validate_vllm_command)
 
 @main.command()
 @click.argument("spec")
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to write.")
-@click.option("--contract", type=click.Choice(list(CONTRACTS)), help="Instead of the one that its parameters show.")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Write it here.")
+@click.option("--contract", type=click.Choice(list(CONTRACTS)), help="Choose the contract.  [default: by parameters]")
 def init(spec: str, folder: Path, contract: str | None) -> None:
     """Write the adapter, a test file and a CI workflow for the callable SPEC (pkg.module:callable).
 
@@ -67,7 +67,7 @@ def init(spec: str, folder: Path, contract: str | None) -> None:
 
 
 @main.command("list")
-@click.option("--only", type=click.Choice(list(SUITES)), help="One suite.")
+@click.option("--only", type=click.Choice(list(SUITES)), help="List the checks of one suite.")
 @click.option("--samplers", is_flag=True, help="Name the samplers of fairdraw and of other installed packages instead.")
 def list_checks(only: str | None, samplers: bool) -> None:
     """List every check, by suite and contract, and the capabilities that each needs."""

@@ -102,7 +102,7 @@ colour_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_set_colour,
-    help="Colours; auto: on a terminal, unless NO_COLOR or FORCE_COLOR is set.",
+    help="Choose colours; auto: on a terminal, unless NO_COLOR or FORCE_COLOR is set.",
 )
 
 

@@ -20,47 +20,53 @@ _USUAL = ServerSettings()
 _COUNT, _POSITIVE = click.IntRange(1), Number(min_open=True)
 
 _OPTIONS = (
-    click.option("--model", default="", help="Of a server; its only one if omitted."),
-    click.option("--requests", type=_COUNT, help="Requests to a server, at most."),
-    click.option("--tokens", type=_COUNT, help="Tokens of a server that distributions are judged by."),
+    click.option("--model", default="", help="Choose the server's model.  [default: its only one]"),
+    click.option("--requests", type=_COUNT, metavar="N", help="Send at most so many requests."),
+    click.option("--tokens", type=_COUNT, metavar="N", help="Judge distributions by so many tokens."),
     click.option(
         "--concurrency",
         type=_COUNT,
+        metavar="N",
         default=_USUAL.concurrency,
         show_default=True,
-        help="Requests at a time.",
+        help="Send so many requests at a time.",
     ),
     click.option(
-        "--timeout", type=_POSITIVE, default=_USUAL.timeout, show_default=True, help="Seconds that a request may take."
+        "--timeout",
+        type=_POSITIVE,
+        metavar="SECONDS",
+        default=_USUAL.timeout,
+        show_default=True,
+        help="Give a request so many seconds.",
     ),
-    click.option("--rate", type=_POSITIVE, help="Requests per second, at most."),
+    click.option("--rate", type=_POSITIVE, metavar="N", help="Send at most so many requests per second."),
     click.option(
         "--key-variable",
         default=_USUAL.key_variable,
         show_default=True,
-        help="Environment variable with the server's key.",
+        help="Take the server's key from this environment variable.",
     ),
-    click.option("--prompts", type=click.Path(dir_okay=False, path_type=Path), help="Your own prompts, one a line."),
-    click.option("--keep-prompts", is_flag=True, help="Reports may show your prompts."),
+    click.option("--prompts", type=click.Path(dir_okay=False, path_type=Path), help="Use these prompts, one per line."),
+    click.option("--keep-prompts", is_flag=True, help="Let reports show your prompts."),
     click.option(
         "--journal",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Keep the answers here. A run that was cut goes on with them.",
+        help="Keep the answers in this file. A run that was cut goes on with them.",
     ),
     click.option(
         "--old-answers",
         type=click.Choice(["cut", "all"]),
         default=_USUAL.old_answers,
         show_default=True,
-        help="Answers of the journal that are used again: those of a run that was cut, or of finished runs, too.",
+        help="Use the journal's answers of a run that was cut, or of finished runs, too.",
     ),
     click.option(
         "--stage",
         type=click.Choice(["raw", "temperature", "processed"]),
         default=None,
-        help="Of its log-probabilities.",
+        help="Say at which stage log-probabilities are taken.  [default: found out]",
     ),
-    click.option("--unsupported", metavar="WORD=WHY", multiple=True, help="What the server lacks; repeatable."),
+    click.option("--unsupported", metavar="WORD=WHY", multiple=True, help="Declare what the server lacks; repeatable."),
 )
 
 

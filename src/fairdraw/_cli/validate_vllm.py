@@ -26,22 +26,22 @@ Exit codes:
 @click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="What contains the folder vllm, a site-packages say.  [default: the importable vLLM]",
+    help="Take vLLM from this folder, such as a site-packages.  [default: what can be imported]",
 )
 @click.option(
     "--table",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("fairdraw-validated.json"),
     show_default=True,
-    help="The file that gets the entry; entries of other releases stay.",
+    help="Write the entry to this file; entries of other releases stay.",
 )
-@click.option("--steps", type=click.IntRange(4), default=100, show_default=True, help="Of each kind of event trace.")
+@click.option("--steps", type=click.IntRange(4), default=100, show_default=True, help="Play so many of each kind.")
 @click.option(
     "--profile",
     type=click.Choice(["smoke", "ci", "nightly"]),
     default="ci",
     show_default=True,
-    help="Of the suite's properties.",
+    help="Choose the profile of the suite's properties.",
 )
 def validate_vllm_command(folder: Path | None, table: Path, steps: int, profile: str) -> None:
     """Validate the vLLM that is installed here, patched or not, for fairdraw's vLLM plugin.
