@@ -225,7 +225,8 @@ class Display:
             click.secho(text, fg=colour, bold=colour is not None)
         except OSError as error:
             self.trouble = error.strerror or str(error)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.stdout.flush()  # what is buffered would fail again at the end, and Python would exit with 120
 
     def drop(self, name: str) -> None:
         """Remove the bar of what is done."""
