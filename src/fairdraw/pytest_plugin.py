@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--fairdraw-only", choices=SUITE_WORDS, help="run the checks of one suite")
     group.addoption(
-        "--fairdraw-time-budget", type=_seconds, metavar="SECONDS", help="stop then; undecided is inconclusive"
+        "--fairdraw-time-budget", type=_seconds, metavar="SECONDS", help="stop then; what is undecided is inconclusive"
     )
     group.addoption(
         "--fairdraw-call-timeout",
@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _add_files(group: pytest.OptionGroup) -> None:
     """Files of known failures, and files that a run writes."""
-    group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="expect these failures (TOML: code = reason)")
+    group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="require these failures (TOML: code = reason)")
     group.addoption(
         "--fairdraw-baseline",
         type=Path,

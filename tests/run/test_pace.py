@@ -28,6 +28,7 @@ from fairdraw._run.pace import (
     with_guesses,
 )
 from fairdraw._run.runner import CheckRecord, Session, run_check
+from fairdraw.strategies._trace_plans import flat_traces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,14 +111,15 @@ def test_part_of_a_profile_is_the_first_cases_of_the_whole(contract: str, code: 
 
 
 def test_part_of_the_draws_is_the_first_checkpoints_of_the_whole() -> None:
-    sampler = adapters.load("rejection/torch", "cpu")
+    sampler, part = adapters.load("rejection/torch", "cpu"), SMOKE.scaled(0.25)
     check: Any = CHECKS["DIST111"]
-    part = SMOKE.scaled(0.25)
     assert check.sampling_plan(sampler, part) is check.sampling_plan(sampler, SMOKE)
     most = check.sampling_plan(sampler, SMOKE).num_checkpoints
     (_, plans), (few, less) = (check.planned(sampler, profile, 3) for profile in (SMOKE, part))
     assert few == pytest.approx(most / 4, abs=1)
     assert all(less[name].discrepancy > plans[name].discrepancy for name in plans)
+    flat, first = ([*flat_traces(lambda *of, **_: of[1:4], sampler, one, 3)] for one in (SMOKE, SMOKE.scaled(0.4)))
+    assert (len(flat), first) == (3, flat[:1])
 
 
 def test_check_whose_part_would_show_nothing_draws_the_whole() -> None:
@@ -218,8 +220,8 @@ def test_mutant_of_a_check_that_was_left_out_is_not_tried(monkeypatch: pytest.Mo
 
 def test_own_limit_is_longer_beside_busy_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 45 seconds by the clock, nothing was left for distributions beside four of them."""
-    _, crew = slow_crew(monkeypatch, 0.0, Job("slow", "smoke", reference="none", keywords=("REJ101",)), "100 150 7")
-    assert planned(crew).limit.run == 1000 + 2.5 * (SMOKE.seconds or 0)
+    job = Job("slow", "smoke", reference="none", keywords=("REJ101",))
+    assert planned(slow_crew(monkeypatch, 0.0, job, "100 150 7")[1]).limit.run == 1000 + 2.5 * (SMOKE.seconds or 0)
 
 
 def slow_crew(monkeypatch: pytest.MonkeyPatch, seconds: float, job: Job, times: str = "") -> tuple[Clock, Here]:

@@ -156,7 +156,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--seed", type=_seed, default=DEFAULT_SEED, metavar="N|fresh", help=f"Seed the cases.  [default: {DEFAULT_SEED}]"
 )
-@click.option("--reference", metavar="SPEC|none", help="Compare with this sampler.  [default: vLLM, if importable]")
+@click.option("--reference", metavar="SPEC|none", help="Compare with this sampler.  [default: vLLM's, if importable]")
 @click.option("-k", "keywords", metavar="TEXT", multiple=True, help="Choose checks by code or title; repeatable.")
 @click.option(
     "-n",
@@ -167,7 +167,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     default=1,
     show_default=True,
     show_envvar=True,
-    help="Use so many worker processes; with 0 a debugger sees every call.",
+    help="Use so many worker processes for all samplers; 0 runs everything in this one, for a debugger.",
 )
 @click.option(
     "--call-timeout",
@@ -189,7 +189,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @colour_option
 @click.option("--json", "json_file", type=_FILE, help="Write the run as JSON lines; see: fairdraw schema.")
 @click.option("--html", "html_file", type=_FILE, help="Write the run as a page.")
-@click.option("--xfails", type=click.Path(path_type=Path), help="Expect these failures, in TOML: code = reason.")
+@click.option("--xfails", type=click.Path(path_type=Path), help="Require these failures, in TOML: code = reason.")
 @click.option("--no-known", is_flag=True, help="Fail on defects that the sampler declares as known, too.")
 @click.option(
     "--baseline", type=click.Path(path_type=Path), help="Ignore the failures listed here; only new ones fail the run."

@@ -56,8 +56,10 @@ main.add_command(validate_vllm_command)
 
 @main.command()
 @click.argument("spec")
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Write it here.")
-@click.option("--contract", type=click.Choice(list(CONTRACTS)), help="Choose the contract.  [default: by parameters]")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Write to this folder."
+)
+@click.option("--contract", type=click.Choice(list(CONTRACTS)), help="Set the contract.  [default: by its parameters]")
 def init(spec: str, folder: Path, contract: str | None) -> None:
     """Write the adapter, a test file and a CI workflow for the callable SPEC (pkg.module:callable).
 

@@ -63,7 +63,6 @@ _OPTIONS = (
     click.option(
         "--stage",
         type=click.Choice(["raw", "temperature", "processed"]),
-        default=None,
         help="Say at which stage log-probabilities are taken.  [default: found out]",
     ),
     click.option("--unsupported", metavar="WORD=WHY", multiple=True, help="Declare what the server lacks; repeatable."),

@@ -35,7 +35,7 @@ Exit codes:
     show_default=True,
     help="Write the entry to this file; entries of other releases stay.",
 )
-@click.option("--steps", type=click.IntRange(4), default=100, show_default=True, help="Play so many of each kind.")
+@click.option("--steps", type=click.IntRange(4), default=100, show_default=True, help="Play so many per kind of trace.")
 @click.option(
     "--profile",
     type=click.Choice(["smoke", "ci", "nightly"]),

@@ -6,7 +6,7 @@ came. Without a limit they are run as a whole, and the forecast is announced. Wi
 first cases and the first draws of the same profile, so that time changes how much is tried and never what.
 
 A quarter of a limit is kept for the mutation controls, and of the rest first turns have seven tenths. A profile's own
-limit is longer beside busy processes (`crowding`), so that the run asks the same there.
+limit is longer beside busy processes (`crowding`), so that the run asks about as much there.
 """
 
 from __future__ import annotations
@@ -198,6 +198,7 @@ def worded_limit(seconds: float, profile: str, crowding: float) -> str:
 
 
 _MOST_CROWDED, _CROWDED = 3.0, 1.25
+"""A limit is at most so many times as long, and a header tells of it from the second on."""
 
 
 def crowding(times: str) -> float:
