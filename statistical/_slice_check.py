@@ -69,10 +69,13 @@ class SliceCheck(DrawnQuestion):
         """
         slices, judged = Slices(self.crossed), guarded(sampler, out_of_time)
         for make in (traces, flat_traces):
-            for trace in make(self.trace, sampler, profile, seed):
+            for number, trace in enumerate(make(self.trace, sampler, profile, seed)):
                 if out_of_time():
                     raise BudgetEnded
-                self.collect(judged, trace, slices)
+                # The first trace of a kind begins with a sampler's first call. Not all do: a sampler that seeds its
+                # generator when it is made draws the same noise again, which a correct one may.
+                new = None if number else self.renew()
+                self.collect(guarded(new, out_of_time) if new else judged, trace, slices)
         return (slices.evidence() if slices.num_draws else None), slices.num_draws
 
     def run(

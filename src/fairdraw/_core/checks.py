@@ -163,6 +163,7 @@ class AnyCheck(ABC):
         stage: Orders the failures of a run.
         depends_on: Codes of checks without which this one means nothing: if one of them fails, look there first.
         plays_traces: Mutants are tried with traces of `smoke`, whatever the profile; failures again on new samplers.
+        renew: Makes another sampler like the one under test; `None` if it cannot.
     """
 
     plays_traces: ClassVar[bool] = False
@@ -177,6 +178,7 @@ class AnyCheck(ABC):
     needs_one_of: tuple[tuple[Capability, ...], ...] = field(default=(), kw_only=True)
     stage: Stage = field(default=Stage.PROPERTY, kw_only=True)
     depends_on: tuple[str, ...] = field(default=(), kw_only=True)
+    renew: Callable[[], AnySampler | None] = field(default=lambda: None, kw_only=True, compare=False)
 
     @property
     def id(self) -> str:
@@ -335,13 +337,11 @@ class Check(AnyCheck):
         cases: From the sampler's capabilities to the strategy of its cases.
         body: Raises `CheckFailure` if the check fails on one case; a differential takes a reference sampler, too.
         weight: Share of the profile's examples; below 1 for expensive cases.
-        renew: Makes another sampler like the one under test; `None` if it cannot.
     """
 
     cases: Cases
     body: Body
     weight: float = 1.0
-    renew: Callable[[], AnySampler | None] = field(default=lambda: None, kw_only=True, compare=False)
 
     def on_case(self, sampler: AnySampler, case: Any, reference: AnySampler | None = None) -> None:
         """Run the check on one case; raises `CheckFailure` if it fails."""

@@ -219,7 +219,7 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
     watched = recorder.watched(check, sampler, session.profile, session.seed)
 
     judging, renew = watched.check, session.renew
-    if renew is not None and isinstance(judging, Check):
+    if renew is not None and judging.plays_traces:
         judging = dataclasses.replace(judging, renew=lambda: (made := renew()) and watched.watch.wrap(made))
 
     def search() -> int:
