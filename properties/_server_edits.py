@@ -10,7 +10,7 @@ from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.protocols import Capability, Claims
 from fairdraw.strategies._server_claims import AT_ONE, TOLERANCE
-from fairdraw.strategies._server_requests import PENALISED, PLAIN, kind
+from fairdraw.strategies._server_requests import PLAIN, kind, own_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ _LISTS = (Capability.TOP_LOGPROBS,)
 _BIASED = (*_LISTS, Capability.TOKEN_IDS, Capability.LOGIT_BIAS)
 _NUM = 8
 _GREEDY = kind("greedy", temperature=0.0)
+_PENALISED = kind("penalised", frequency_penalty=1.0, presence_penalty=0.5)
 _ONE_GREEDY = kind("one greedy token", temperature=0.0, max_tokens=1)
 
 
@@ -125,7 +126,7 @@ def penalties_move_the_log_odds_by_what_was_emitted(trial: Trial) -> None:
 
 def _penalised(trial: Trial) -> list[GenerationRequest]:
     """Every second one rewards tokens for coming again, so that some come more than once."""
-    plain = [PENALISED.request(number, trial.server, trial.pool.seed) for number in range(_NUM)]
+    plain = [_PENALISED.request(number, trial.server, trial.pool.seed) for number in range(_NUM)]
     return [one.replace(frequency_penalty=-one.frequency_penalty) if n % 2 else one for n, one in enumerate(plain)]
 
 
@@ -138,11 +139,10 @@ def _shifts(trial: Trial, answer: Answer, before: tuple[Token, ...]) -> dict[Tok
 
 
 def _ids_prompt(trial: Trial) -> tuple[int, ...]:
-    """Token ids that the server itself emitted, as a prompt."""
-    tokens = [token for answer in trial.pool.take(trial.server, PLAIN, 2) for token in _tokens_of(answer)[:4]]
-    if not tokens or not all(isinstance(token, int) for token in tokens):
+    """Return token ids that the server itself emitted, as a prompt."""
+    if not (ids := own_ids(trial.server, trial.pool.seed)):
         raise CapabilityUnsupported("token-ids is unsupported: no prompt of token ids can be made")
-    return tuple(int(token) for token in tokens)
+    return ids
 
 
 @server_check(

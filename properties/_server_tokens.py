@@ -272,7 +272,7 @@ def tokens_lie_within_min_p(trial: Trial) -> None:
 
 
 def _seeded(trial: Trial, count: int, **fields: object) -> list[GenerationRequest]:
-    """Requests with seeds, each with another prompt."""
+    """Return requests with seeds."""
     one = Kind("seeds", tuple(fields.items()), seeded=True)
     return [one.request(number, trial.server, trial.pool.seed) for number in range(count)]
 

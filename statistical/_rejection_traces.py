@@ -14,7 +14,7 @@ import numpy as np
 from fairdraw._core.checks import Stage
 from fairdraw._core.harness import emit
 from fairdraw.protocols import Capability, ExplicitNoise
-from fairdraw.statistical._slice_check import SliceCheck
+from fairdraw.statistical._slice_check import TraceSlices
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
 from fairdraw.strategies._rejection_traces import read, rejection_trace_for
@@ -177,7 +177,7 @@ def _features(call: RejectionCall, past: Past) -> dict[str, Ints]:
     }
 
 
-SLICES = SliceCheck(
+SLICES = TraceSlices(
     "DIST691",
     "decisions of serving traces follow their distributions in every slice",
     inspect.cleandoc(

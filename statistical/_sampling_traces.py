@@ -10,7 +10,7 @@ import numpy as np
 from fairdraw._core.checks import Stage
 from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw.protocols import Capability, RaceNoise
-from fairdraw.statistical._slice_check import SliceCheck
+from fairdraw.statistical._slice_check import TraceSlices
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
 from fairdraw.strategies._sampling_traces import trace_for
@@ -88,7 +88,7 @@ def _features(call: SamplingCall, past: Past) -> dict[str, Ints]:
     }
 
 
-SLICES = SliceCheck(
+SLICES = TraceSlices(
     "DIST791",
     "tokens of serving traces follow their distributions in every slice",
     inspect.cleandoc(

@@ -1,7 +1,7 @@
 """Checks of the tokens that a server emits, under the distribution that it returns with each of them.
 
 The transform of `_pit` makes a uniform number of each token, whatever its distribution, so that all prompts, positions
-and settings count together. Numbers of a choice are uniform given all before them: pairs of them fill a square evenly.
+and settings count together. Numbers of a choice are uniform given all before them.
 
 Projections of the id (`_projections`) judge a token given that it is listed; one that is not listed says nothing about
 lanes, and its number is a fresh one. A server that returns texts and no ids is judged by hashes of the texts alone.
@@ -12,7 +12,6 @@ end early, and positions about which the list says nothing, are made up for by m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw._oracles.server import IMPOSSIBLE, Cells, choice_cells, edges
 from fairdraw.protocols import Capability, NoAnswer
-from fairdraw.statistical._count_tables import Table, count_codes
+from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
 from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate, seen_in
@@ -35,7 +34,7 @@ from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -58,16 +57,7 @@ _ORDERS = ("rank", "id")
 _PROJECTIONS = tuple(one for one in projections(1 << 17) if not one.block)
 """For every vocabulary: which ids a server has is not known beforehand. Neighbours need not be listed."""
 
-_WAYS = (*_ORDERS, *(one.name for one in _PROJECTIONS))
-_SIDE = 4
-"""Parts of each number of a pair."""
-
-Numbers = Callable[["Sequence[Answer]", "Claims", int], "NDArray[np.float64]"]
-"""From answers, claims and a seed to numbers. -1 is impossible.
-
-Of single tokens they are the transforms by rank, by id and by projections, `[num_samples, num_ways]`; of pairs those of
-both tokens by rank and by id, `[num_samples, 2, 2]`. By id, or text, a shared uniform number shows, as engines search
-sums of probabilities in this order."""
+WAYS = (*_ORDERS, *(one.name for one in _PROJECTIONS))
 
 
 def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.float64]]:  # each [num_tokens, num_ways]
@@ -91,13 +81,13 @@ def _transformed(known: NDArray[np.float64], shares: NDArray[np.float64]) -> NDA
 def _edges(answer: Answer, claims: Claims) -> tuple[NDArray[np.float64], ...]:  # each [num_tokens, 2, num_ways]
     """Return the edges of each choice's tokens. Several checks count the same answers, and lists are long."""
     found = (choice_cells(choice, answer.request, claims) for choice in answer.choices)
-    return tuple(np.array([_of_cells(one) for one in own]).reshape(-1, 2, len(_WAYS)) for own in found)
+    return tuple(np.array([_of_cells(one) for one in own]).reshape(-1, 2, len(WAYS)) for own in found)
 
 
 def _of_cells(found: Cells | None) -> NDArray[np.float64]:  # [2, num_ways] float64
     """Return where the drawn cell begins in every way, and its probability."""
     *starts, width = edges(found)
-    known = np.empty((2, len(_WAYS)))
+    known = np.empty((2, len(WAYS)))
     known[:, : len(starts)] = starts, [width] * len(starts)
     known[:, len(starts) :] = [[starts[0]], [1.0]]
     if found is None or found.drawn == IMPOSSIBLE:
@@ -117,56 +107,11 @@ def _cells_of(token: int | str) -> NDArray[np.int64]:  # [num_projections] int64
     return np.concatenate([one.cells(np.array([number])) for one in _PROJECTIONS])
 
 
-def _all_transforms(answers: Sequence[Answer], claims: Claims, seed: int) -> list[list[NDArray[np.float64]]]:
-    return [transforms(one, claims, derive_seed("share", seed, number)) for number, one in enumerate(answers)]
-
-
 def single(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:  # [num_samples, num_ways]
     """Return the numbers of every token."""
-    flat = [one for rows in _all_transforms(answers, claims, seed) for one in rows]
-    numbers = np.concatenate([*flat, np.zeros((0, len(_WAYS)))])
+    rows = (transforms(one, claims, derive_seed("share", seed, number)) for number, one in enumerate(answers))
+    numbers = np.concatenate([*(one for own in rows for one in own), np.zeros((0, len(WAYS)))])
     return np.asarray(numbers[~np.isnan(numbers[:, 0])])
-
-
-def neighbouring_positions(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
-    """A token and the next of its choice, in pairs that do not overlap."""
-    rows = [one[:, :2] for own in _all_transforms(answers, claims, seed) for one in own]
-    return _complete([np.stack([row[0:-1:2], row[1::2]], axis=1) for row in rows if len(row) > 1])
-
-
-def neighbouring_requests(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
-    """Tokens of two requests that were sent one after the other, at the same position."""
-    rows = [own[0] for own in _all_transforms(answers, claims, seed) if own]
-    return _beside(zip(rows[0::2], rows[1::2], strict=False))
-
-
-def choices(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
-    """Tokens of two choices of one request, at the same position."""
-    rows = _all_transforms(answers, claims, seed)
-    return _beside((own[at], own[at + 1]) for own in rows for at in range(0, len(own) - 1, 2))
-
-
-def _beside(pairs: Iterable[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> NDArray[np.float64]:
-    """Number by number, as far as both go."""
-    sizes = [(one, other, min(len(one), len(other))) for one, other in pairs]
-    return _complete([np.stack([one[:size, :2], other[:size, :2]], axis=1) for one, other, size in sizes])
-
-
-def _complete(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:  # [num_samples, 2, 2] float64
-    """Pairs of which both are known. An impossible token is found by the checks of single tokens, and left out here."""
-    pairs = np.concatenate([*parts, np.zeros((0, 2, 2))])
-    return np.asarray(pairs[(pairs >= 0).all(axis=(1, 2))])
-
-
-def _count_pairs(pairs: NDArray[np.float64]) -> NDArray[np.int64]:  # [num_samples, 2] to [num_cells + 1]
-    cells = np.minimum((pairs * _SIDE).astype(np.int64), _SIDE - 1)
-    return count_codes(cells[:, 0] * _SIDE + cells[:, 1], _SIDE**2)
-
-
-def _pair_label(cell: int) -> str:
-    first, second = divmod(cell, _SIDE)
-    named = (("first", first), ("second", second))
-    return ", ".join(f"{word} in mass {part / _SIDE:g} to {(part + 1) / _SIDE:g}" for word, part in named)
 
 
 @dataclass(frozen=True)
@@ -176,20 +121,12 @@ class ServerDistributionCheck(DrawnQuestion):
     Args:
         kinds: Each has a table of its own.
         part: Of the run's tokens, for all kinds together.
-        numbers: What is counted.
-        tokens_each: Samples that a request brings if its answers have full length.
         share: Of the run's false-fail rate.
     """
 
     kinds: tuple[Kind, ...]
     part: float
-    numbers: Numbers = single
-    tokens_each: int = TOKENS_EACH
     share: float = 1.0
-
-    @property
-    def _is_single(self) -> bool:
-        return self.numbers is single
 
     def num_samples(self, server: Server, profile: Profile) -> int:
         """Planned, of each kind."""
@@ -200,15 +137,11 @@ class ServerDistributionCheck(DrawnQuestion):
 
     def num_requests(self, server: Server, profile: Profile) -> int:
         """Planned, of each kind."""
-        return -(-self.num_samples(server, profile) // self.tokens_each)
+        return -(-self.num_samples(server, profile) // TOKENS_EACH)
 
     def tables(self, server: Server, profile: Profile) -> dict[str, Table]:
-        """Return those of each kind: of single tokens in every way, of pairs by rank and by id."""
-        number, even = self.num_samples(server, profile), np.full(_SIDE**2, 1 / _SIDE**2)
-        if not self._is_single:
-            pairs = Table(even, label=_pair_label, num_draws=number)
-            return {f"{one.name} by {order}": pairs for one in self.kinds for order in _ORDERS}
-        found: dict[str, Table] = {}
+        """Return those of each kind, in every way."""
+        number, found = self.num_samples(server, profile), dict[str, Table]()
         for one in self.kinds:
             found |= TokenTables(one.name, (), _PIT, projected=_PROJECTIONS).tables(number)
         has_ids = Capability.TOKEN_IDS in server.capabilities
@@ -220,11 +153,8 @@ class ServerDistributionCheck(DrawnQuestion):
 
     def count(self, one: Kind, answers: Sequence[Answer], claims: Claims, seed: int) -> dict[str, NDArray[np.int64]]:
         """The counts of some answers of a kind, each `[num_cells + 1] int64`."""
-        numbers = self.numbers(answers, claims, seed)
-        if self._is_single:
-            counted = TokenTables(one.name, (), _PIT, projected=_PROJECTIONS)
-            return counted.count(dict(zip(_WAYS, numbers.T, strict=True)))
-        return {f"{one.name} by {order}": _count_pairs(numbers[..., column]) for column, order in enumerate(_ORDERS)}
+        counted = TokenTables(one.name, (), _PIT, projected=_PROJECTIONS)
+        return counted.count(dict(zip(WAYS, single(answers, claims, seed).T, strict=True)))
 
     def checkpoints(self, server: Server, profile: Profile, seed: int, ended: list[BaseException]) -> Iterator[Counts]:
         """Counts of fresh answers, until there are three times as many requests as planned.
@@ -275,7 +205,7 @@ class ServerDistributionCheck(DrawnQuestion):
         reference: Server | None = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
-        """As `DistributionCheck.run`; a sample is a token, or a pair of tokens.
+        """As `DistributionCheck.run`; a sample is a token.
 
         Raises:
             NoAnswer: If the server does not answer before that is decided.

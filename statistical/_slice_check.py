@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
@@ -44,38 +45,32 @@ def distance_seen(num_draws: int, threshold: float) -> float:
 
 @dataclass(frozen=True)
 class SliceCheck(DrawnQuestion):
-    """A check of all draws of serving traces, in all slices.
+    """A check of many draws, in all slices; a subclass collects them.
 
     Args:
-        trace: From the sampler and the first fields of a trace to the trace.
-        collect: Plays a trace and adds its draws: `(sampler, trace, slices)`.
         crossed: Features that are looked at two at a time.
         share: Of the run's false-fail rate.
     """
 
-    plays_traces = True
-    trace: Callable[..., Any]
-    collect: Callable[..., Any]
-    crossed: tuple[str, ...] = ()
-    share: float = 1.0
+    of_what: ClassVar[str]
+    crossed: tuple[str, ...] = field(default=(), kw_only=True)
+    share: float = field(default=1.0, kw_only=True)
+
+    @abstractmethod
+    def drawn(self, slices: Slices, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime) -> None:
+        """Add the draws of a run to `slices`.
+
+        Raises:
+            BudgetEnded: If time is out.
+            CheckFailure: If something was drawn that cannot be.
+        """
 
     def evidence(
         self, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
     ) -> tuple[Evidence | None, int]:
-        """Return what the traces show, `None` if nothing was drawn, and the number of draws.
-
-        Raises:
-            BudgetEnded: If time is out.
-        """
-        slices, judged = Slices(self.crossed), guarded(sampler, out_of_time)
-        for make in (traces, flat_traces):
-            for number, trace in enumerate(make(self.trace, sampler, profile, seed)):
-                if out_of_time():
-                    raise BudgetEnded
-                # The first trace of a kind begins with a sampler's first call. Not all do: a sampler that seeds its
-                # generator when it is made draws the same noise again, which a correct one may.
-                new = None if number else self.renew()
-                self.collect(guarded(new, out_of_time) if new else judged, trace, slices)
+        """Return what the draws show, `None` if nothing was drawn, and their number; raises what `drawn` does."""
+        slices = Slices(self.crossed)
+        self.drawn(slices, sampler, profile, seed, out_of_time)
         return (slices.evidence() if slices.num_draws else None), slices.num_draws
 
     def run(
@@ -87,7 +82,7 @@ class SliceCheck(DrawnQuestion):
         reference: Any = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
-        """Play the traces of `profile`, and weigh what they drew.
+        """Draw what `profile` says, and weigh it.
 
         Raises:
             CapabilityUnsupported, CheckFailure, Inconclusive: As `DistributionCheck.run`.
@@ -102,7 +97,10 @@ class SliceCheck(DrawnQuestion):
         try:
             evidence, num_draws = self.evidence(sampler, chosen, seed, out_of_time)
         except BudgetEnded:
-            raise cut_short("the traces were not played to their end") from None
+            raise cut_short("not everything was drawn") from None
+        except CheckFailure as failure:
+            failure.case = self.case(sampler, chosen)
+            raise
         if evidence is None or not self.is_failed(evidence, seed):
             return num_draws
         error: Ended = self._failure(evidence, self._threshold(seed))
@@ -116,7 +114,7 @@ class SliceCheck(DrawnQuestion):
     def resolution(self, seed: int) -> str:
         few, many = (distance_seen(draws, self._threshold(seed)) for draws in _OF_SLICES)
         return (
-            f"slices of serving traces: TV >= {few:.2g} in one of {_OF_SLICES[0]:,} draws, {many:.1g} in one of "
+            f"slices of {self.of_what}: TV >= {few:.2g} in one of {_OF_SLICES[0]:,} draws, {many:.1g} in one of "
             f"{_OF_SLICES[1]:,}"
         )
 
@@ -143,3 +141,29 @@ class SliceCheck(DrawnQuestion):
             f"{found.projection}: {found.num_hits} of {found.num_draws} draws, {found.expected:.1f} expected, "
             f"where {where}"
         )
+
+
+@dataclass(frozen=True)
+class TraceSlices(SliceCheck):
+    """A check of all draws of serving traces.
+
+    Args:
+        trace: From the sampler and the first fields of a trace to the trace.
+        collect: Plays a trace and adds its draws: `(sampler, trace, slices)`.
+    """
+
+    plays_traces = True
+    of_what = "serving traces"
+    trace: Callable[..., Any]
+    collect: Callable[..., Any]
+
+    def drawn(self, slices: Slices, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime) -> None:
+        judged = guarded(sampler, out_of_time)
+        for make in (traces, flat_traces):
+            for number, trace in enumerate(make(self.trace, sampler, profile, seed)):
+                if out_of_time():
+                    raise BudgetEnded
+                # The first trace of a kind begins with a sampler's first call. Not all do: a sampler that seeds its
+                # generator when it is made draws the same noise again, which a correct one may.
+                new = None if number else self.renew()
+                self.collect(guarded(new, out_of_time) if new else judged, trace, slices)

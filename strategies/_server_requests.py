@@ -7,7 +7,6 @@ first so many answers, and the next check takes the same ones. What was answered
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from fairdraw._core.failures import CapabilityUnsupported, Inconclusive, calling
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
 from fairdraw.protocols import Answer, Capabilities, Capability, GenerationRequest, NoAnswer, Server
+from fairdraw.strategies._covering import covering_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,9 +39,6 @@ TOKENS_EACH = 16
 _AT_ONCE = 4
 """Calls of `generate` hold so many times the concurrency: few enough that little is lost with a server that dies."""
 
-Make = Callable[[int, str, int], GenerationRequest]
-"""From the number of a request, its prompt and the run's seed to the request."""
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -49,30 +46,28 @@ class Kind:
 
     Args:
         settings: Fields of all of them.
-        seeded: Each has a seed of its own.
-        in_pairs: Two neighbours have the same prompt, and seeds that follow each other.
-        is_mixed: Each has parameters of its own: a temperature, a filter or a penalty or none, a seed or none.
+        seeded: Each has a seed; two neighbours have the same prompt, and seeds that follow each other.
+        is_mixed: Each has parameters of its own, every two values of which some request has together.
     """
 
     name: str
     settings: tuple[tuple[str, object], ...] = ()
     seeded: bool = False
-    in_pairs: bool = False
     is_mixed: bool = False
 
     def request(self, number: int, server: Server, seed: int) -> GenerationRequest:
         """The request of that number."""
         prompts = server.settings.prompts or PROMPTS
-        prompt = prompts[(number // 2 if self.in_pairs else number) % len(prompts)]
-        own = self._seed(number, seed) if self.seeded else None
+        prompt = prompts[(number // 2 if self.seeded else number) % len(prompts)]
+        # Servers take 31 bits.
+        own = derive_seed("pair", seed, self.name, number // 2) % 2**30 * 2 + number % 2 if self.seeded else None
         base = GenerationRequest(prompt, max_tokens=TOKENS_EACH, logprobs=server.settings.logprobs or None, seed=own)
         return base.replace(**dict(self.settings), **(_mixture(number, server, seed) if self.is_mixed else {}))
 
-    def _seed(self, number: int, seed: int) -> int:
-        """Of the request of that number; servers take 31 bits."""
-        if self.in_pairs:
-            return derive_seed("pair", seed, self.name, number // 2) % 2**30 * 2 + number % 2
-        return derive_seed("request", seed, self.name, number) % 2**31
+    def is_supported(self, can: Capabilities) -> bool:
+        """Whether a server takes such requests."""
+        names = [*dict(self.settings), *["seed"] * self.seeded]
+        return all(_NEEDED[name] in can for name in names if name in _NEEDED)
 
 
 TEMPERATURES = (1.0, 0.6, 1.5, 0.3, 2.0, 0.0)
@@ -95,6 +90,8 @@ _NEEDED = {
     "logit_bias": Capability.LOGIT_BIAS,
     "stop": Capability.STOP_STRINGS,
     "min_tokens": Capability.MIN_TOKENS,
+    "n": Capability.N_CHOICES,
+    "seed": Capability.REQUEST_SEEDS,
 }
 
 
@@ -104,33 +101,45 @@ def supported(choices: Sequence[dict[str, Any]], capabilities: Capabilities) -> 
 
 
 def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: as the fields of a request
-    """The parameters of one request among others of all kinds."""
-    can = server.capabilities
-    changes = supported([*FILTERS, *PENALTIES[1:]], can)  # one at most, so that short lists say what it leaves
-    temperatures = TEMPERATURES if Capability.GREEDY in can else TEMPERATURES[:-1]
-    draw = derive_seed("mixture", seed, number)
-    own = {"seed": draw % 2**31} if Capability.REQUEST_SEEDS in can and number % 2 else {}
-    temperature = temperatures[draw // 7 % len(temperatures)]
-    return {"temperature": temperature, **changes[draw // 101 % len(changes)], **own}
+    """Return the parameters of one request among others of all kinds."""
+    can, ids = server.capabilities, own_ids(server, seed)
+    biases = [{"logit_bias": ((ids[0], bias), (ids[-1], -bias))} for bias in (4.0, -2.0) if ids]
+    values: dict[str, Sequence[Any]] = {
+        "temperature": TEMPERATURES if Capability.GREEDY in can else TEMPERATURES[:-1],
+        # One at most, so that short lists say what it leaves.
+        "change": supported([*FILTERS, *PENALTIES[1:], *biases], can),
+        "n": (1, 2, 3) if Capability.N_CHOICES in can else (1,),
+        "max_tokens": (TOKENS_EACH, TOKENS_EACH - 1, 7),
+        "seed": (None, derive_seed("mixture", seed, number) % 2**31)[: 1 + (Capability.REQUEST_SEEDS in can)],
+        "prompt": (None, ids)[: 1 + bool(ids)],
+        "stream": (False, True)[: 1 + (Capability.STREAMING in can)],
+    }
+    rows = covering_rows(tuple(map(len, values.values())), seed=seed)
+    turn, row = divmod(number, len(rows))  # values that stand for each other by turns still cover all pairs
+    shifts = [derive_seed("turn", seed, turn, name) for name in values]
+    chosen = zip(values.items(), rows[row], shifts, strict=True)
+    settings = {name: choices[(place + by) % len(choices)] for (name, choices), place, by in chosen}
+    change: dict[str, Any] = settings.pop("change")
+    return change | {name: value for name, value in settings.items() if value is not None}
 
 
-def kind(name: str, *, seeded: bool = False, in_pairs: bool = False, **settings: object) -> Kind:
+def own_ids(server: Server, seed: int) -> tuple[int, ...]:
+    """Return token ids that the server itself emitted in this run, for a prompt; none if its tokens are texts."""
+    answers = pool_of(server, seed).take(server, PLAIN, 2) if Capability.TOKEN_IDS in server.capabilities else []
+    tokens = [token for answer in answers for choice in answer.choices[:1] for token in choice.tokens[:4]]
+    return tuple(int(token) for token in tokens) if all(isinstance(token, int) for token in tokens) else ()
+
+
+def kind(name: str, **settings: object) -> Kind:
     """A kind, by its fields."""
-    return Kind(name, tuple(settings.items()), seeded, in_pairs)
+    return Kind(name, tuple(settings.items()))
 
 
 PLAIN = kind("temperature 1")
-COLD, WARM = kind("temperature 0.6", temperature=0.6), kind("temperature 1.5", temperature=1.5)
 TOP_K, TOP_P, MIN_P = kind("top-k 4", top_k=4), kind("top-p 0.7", top_p=0.7), kind("min-p 0.2", min_p=0.2)
-HOT_TOP_K = kind("top-k 8 at temperature 2", top_k=8, temperature=2.0)
-COLD_MIN_P = kind("min-p 0.2 at temperature 0.5", min_p=0.2, temperature=0.5)
-COLD_TOP_P = kind("top-p 0.7 at temperature 0.5", top_p=0.7, temperature=0.5)
-SEEDED = kind("seeds", seeded=True)
-CONSECUTIVE_SEEDS = kind("consecutive seeds", seeded=True, in_pairs=True)
+CONSECUTIVE_SEEDS = Kind("consecutive seeds", seeded=True)
 FOUR_CHOICES = kind("four choices", n=4)
-REPLAYED = kind("temperature 1, replayed")
 MIXED = Kind("requests of all kinds", is_mixed=True)
-PENALISED = kind("frequency penalty 1 and presence penalty 0.5", frequency_penalty=1.0, presence_penalty=0.5)
 
 _TOKENS = {"smoke": 4_000, "ci": 20_000, "nightly": 400_000}
 """Of a profile; a server's own settings replace them."""
@@ -160,7 +169,8 @@ class Pool:
         """The first `count` answers of a kind."""
         known = len(self.answers.get(one.name, ()))
         wanted = [one.request(number, server, self.seed) for number in range(known, count)]
-        return self.extend(server, one.name, wanted)[:count]
+        answers = self.extend(server, one.name, wanted)[:count]
+        return answers if one.is_mixed else _taken(answers)  # requests of all kinds have nothing in common
 
     def ask(
         self, server: Server, name: str, requests: Sequence[GenerationRequest], *, alone: bool = False
@@ -172,15 +182,16 @@ class Pool:
         """
         name = f"these: {name}"  # a kind may have the same name
         known = len(self.answers.get(name, ()))
-        return self.extend(server, name, requests[known:], at_once=1 if alone else len(requests))[: len(requests)]
+        return _taken(self.extend(server, name, requests[known:], at_once=1 if alone else len(requests)))[
+            : len(requests)
+        ]
 
     def extend(
         self, server: Server, name: str, requests: Sequence[GenerationRequest], *, at_once: int | None = None
     ) -> list[Answer]:
-        """All answers under this name, after these requests.
+        """Return all answers under this name, after these requests.
 
         Raises:
-            CapabilityUnsupported: If the server refuses such requests.
             Inconclusive: If the run may make no more requests.
         """
         answers = self.answers.setdefault(name, [])
@@ -193,9 +204,6 @@ class Pool:
             except NoAnswer as error:
                 self.silent = "" if self._answers_plainly(server) else str(error)
                 raise
-        for answer in answers:
-            if answer.refused:
-                raise CapabilityUnsupported(f"the server refuses such a request: {answer.refused}")
         return answers
 
     def _answered(self, server: Server, requests: Sequence[GenerationRequest]) -> list[Answer]:
@@ -217,6 +225,13 @@ class Pool:
         most = server.settings.requests
         if most is not None and self.num_requests + count > most:
             raise Inconclusive(f"too few requests: --requests {most} are used up. Allow more.")
+
+
+def _taken(answers: list[Answer]) -> list[Answer]:
+    """Return the answers; raises `CapabilityUnsupported` if the server refused one."""
+    if refusal := next((answer.refused for answer in answers if answer.refused), ""):
+        raise CapabilityUnsupported(f"the server refuses such a request: {refusal}")
+    return answers
 
 
 _pools: dict[int, tuple[weakref.ref[Any], dict[int, Pool]]] = {}

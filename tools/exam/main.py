@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records import results
+from records import commit, results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def sat(task: Task) -> Row:
     if member:
         about |= {"condition": member.condition.words, "effect": member.effect_words}
     with get_context("fork").Pool(1) as pool:
-        return {**key_of(task), **about, **pool.apply(judged, (task, member))}
+        return {**key_of(task), **about, **pool.apply(judged, (task, member)), "commit": commit()}
 
 
 def key_of(task: Task) -> Row:
@@ -122,7 +122,7 @@ def read(path: Path) -> list[Row]:
 
 def ran(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the row of each task, after writing it; those that are there already come first."""
-    from records import commit, machine
+    from records import machine
 
     kept = {tuple(row[name] for name in ("member", "profile", "seed")): row for row in read(arguments.out)}
     todo = []

@@ -11,7 +11,7 @@ vocabularies cost as much as all others together, and are in every fifth run. Ch
 after checkpoint. The p-values that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says
 whether they are, table by table.
 Checks of serving traces play a fifth of those of `smoke` in every fifth run, and those of a slow sampler in the others;
-each of their projections has the p-value of all its draws.
+each of their projections has the p-value of all its draws. Of a server (a toy) they take a fifth of `smoke`'s tokens.
 The p-value of a table of two cells is one of few numbers. It is replaced by the exact binomial one, randomised: ties
 count by a random share, so that it is uniform for any number of samples.
 """
@@ -33,6 +33,7 @@ from scipy.stats import binom, kstest, norm
 from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.seeds import derive_seed
+from fairdraw._mutants._toy_server import ToyServer
 from fairdraw._mutants._trimming import Trims
 from fairdraw._mutants.logprobs import right as right_logprobs
 from fairdraw.statistical._decision import Decision, TableEvidence, Verdict
@@ -42,9 +43,15 @@ from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical.logprobs import CHECKS as LOGPROBS_CHECKS
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
+from fairdraw.statistical.server import CHECKS as SERVER_CHECKS
 from records import ROOT, commit, machine, results, rows_as_json
 
-CHECKS = {"rejection": DISTRIBUTION_CHECKS, "sampling": SAMPLING_CHECKS, "logprobs": LOGPROBS_CHECKS}
+CHECKS = {
+    "rejection": DISTRIBUTION_CHECKS,
+    "sampling": SAMPLING_CHECKS,
+    "logprobs": LOGPROBS_CHECKS,
+    "server": SERVER_CHECKS,
+}
 CONTRACTS = tuple(CHECKS)
 Shipped = TypeVar("Shipped", DistributionCheck, SliceCheck)
 
@@ -198,6 +205,8 @@ def correct_sampler(contract: str) -> Any:  # Any: of any contract
     """
     if contract == "logprobs":
         return right_logprobs()
+    if contract == "server":
+        return ToyServer()
     sampler = adapters.load(f"{contract}/torch")
     return dataclasses.replace(sampler, trim=Trims().trim) if contract == "rejection" else sampler
 

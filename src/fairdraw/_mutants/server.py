@@ -162,7 +162,7 @@ class SilentGreedy(ToyServer):
         return int(logits.argmax())
 
 
-@wrong("SRV131", "DIST913")
+@wrong("SRV131", "DIST925")
 class TopKPlusOne(ToyServer):
     """`top_k` leaves one token too many."""
 
@@ -179,7 +179,7 @@ class TopKIgnoredInSteps(ProcessedServer):
         return super().step(request.replace(top_k=None) if is_drafted else request, stream)
 
 
-@wrong("SRV132", "DIST914")
+@wrong("SRV132", "DIST925")
 class TopPIgnored(ToyServer):
     """`top_p` is not applied."""
 
@@ -187,7 +187,7 @@ class TopPIgnored(ToyServer):
         return row
 
 
-@wrong("DIST914")
+@wrong("DIST925")
 class TopPWithoutItsEdge(ToyServer):
     """The token that reaches `top_p` is dropped."""
 
@@ -197,7 +197,7 @@ class TopPWithoutItsEdge(ToyServer):
         return kept if np.isfinite(kept).any() else row
 
 
-@wrong("SRV133", "DIST915")
+@wrong("SRV133", "DIST925")
 class MinPIsAbsolute(ToyServer):
     """`min_p` is compared with the probabilities themselves."""
 
@@ -224,7 +224,7 @@ class SeedOfEightBits(ToyServer):
         return super().seed_of(request, beside) % 256
 
 
-@wrong("SRV143", "DIST922")
+@wrong("SRV143", "DIST921")
 class SeedZeroForAll(ToyServer):
     """A request without a seed has seed 0."""
 
@@ -241,7 +241,7 @@ class EqualRequestsShareAnAnswer(ToyServer):
         return [known.setdefault(one, self.answer(one, requests)) for one in requests]
 
 
-@wrong("SRV144", "DIST923")
+@wrong("SRV144", "DIST921")
 class EqualChoices(ToyServer):
     """The state of the generator is copied for every choice."""
 
@@ -479,7 +479,7 @@ class TailIsLost(ToyServer):
         return super().drawn(np.where(rare, -np.inf, logits), request, stream)
 
 
-@wrong("DIST912")
+@wrong("DIST925")
 class TemperatureIgnored(ToyServer):
     """Every request that is not greedy has temperature 1."""
 
@@ -487,7 +487,7 @@ class TemperatureIgnored(ToyServer):
         return 1.0
 
 
-@wrong("DIST912")
+@wrong("DIST925")
 class TemperatureTwiceInTokens(ToyServer):
     """Logits are divided by the temperature twice; log-probabilities are raw."""
 
@@ -495,7 +495,7 @@ class TemperatureTwiceInTokens(ToyServer):
         return request.temperature**2
 
 
-@wrong("DIST913")
+@wrong("DIST925")
 class RemovedTokensBecomeTheBest(ToyServer):
     """A token that top-k removed is replaced by the most probable one, without normalising again."""
 
@@ -506,7 +506,7 @@ class RemovedTokensBecomeTheBest(ToyServer):
         return token if np.isfinite(logits[token]) else int(logits.argmax())
 
 
-@wrong("DIST915")
+@wrong("DIST925")
 class MinPDrawsEvenly(ToyServer):
     """With `min_p`, what is left is drawn evenly."""
 
@@ -515,7 +515,7 @@ class MinPDrawsEvenly(ToyServer):
         return super().drawn(even if request.min_p else logits, request, stream)
 
 
-@wrong("DIST916")
+@wrong("DIST925")
 class TemperatureInvertedWithFilters(ToyServer):
     """The kernel that filters multiplies by the temperature."""
 
@@ -523,7 +523,7 @@ class TemperatureInvertedWithFilters(ToyServer):
         return 1 / request.temperature if request.top_k or request.top_p else request.temperature
 
 
-@wrong("DIST917")
+@wrong("DIST925")
 class TopPBeforeTemperature(ToyServer):
     """`top_p` sees the distribution before the temperature, against what is documented."""
 
@@ -534,7 +534,7 @@ class TopPBeforeTemperature(ToyServer):
         return np.where(np.isfinite(kept), logits, -np.inf)
 
 
-@wrong("DIST918")
+@wrong("DIST921")
 class PoorFirstNumbers(ToyServer):
     """The numbers of a request with a seed never reach 0.8."""
 
@@ -554,7 +554,7 @@ class _Halved:
         return 0.8 * self._inner.random()
 
 
-@wrong("DIST919")
+@wrong("DIST925")
 class PenaltiesIgnored(ToyServer):
     """Penalties are not applied."""
 
@@ -574,7 +574,7 @@ class GeneratorAdvancesEverySecondToken(ToyServer):
         return int(logits.argmax() if request.is_greedy else np.argsort(-logits, kind="stable")[rank])
 
 
-@wrong("DIST922")
+@wrong("DIST921")
 class NeighboursShareNoise(ToyServer):
     """Two requests without seeds that follow each other have the same noise."""
 
@@ -594,7 +594,7 @@ def _by_rank(logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     return int(logits.argmax() if request.is_greedy else order[rank])
 
 
-@wrong("DIST923")
+@wrong("DIST921")
 class ChoicesShareNoiseInPairs(ToyServer):
     """The second of two choices mirrors the noise of the first, so that no two are equal."""
 
@@ -618,7 +618,7 @@ class _Mirrored:
         return 1.0 - self._inner.random()
 
 
-@wrong("DIST924")
+@wrong("DIST921")
 class SeedWithoutItsLowestBit(ToyServer):
     """Seeds 2s and 2s + 1 are the same."""
 

@@ -39,7 +39,7 @@ def every_fiftieth_request_is_greedy(right: Engine, choice: Choice, probs: Row) 
     return int(probs.argmax()) if choice.number % 50 == 0 else right.draw(choice, probs)
 
 
-@fault("temperature", "DIST912")
+@fault("temperature", "DIST925")
 def temperature_is_ignored(right: Engine, request: Request, logits: Row) -> Row:
     """The field is read under another name."""
     return logits
@@ -51,19 +51,19 @@ def temperature_is_doubled(right: Engine, request: Request, logits: Row) -> Row:
     return logits / (2 * request.temperature)
 
 
-@fault("temperature", "DIST912")
+@fault("temperature", "DIST925")
 def temperature_is_applied_twice(right: Engine, request: Request, logits: Row) -> Row:
     """By the kernel, and by the caller, too."""
     return logits / request.temperature**2
 
 
-@fault("temperature", "DIST912")
+@fault("temperature", "DIST925")
 def temperature_is_multiplied(right: Engine, request: Request, logits: Row) -> Row:
     """The inverse was stored already, and is inverted again."""
     return logits * request.temperature
 
 
-@fault("temperature", "DIST912")
+@fault("temperature", "DIST925")
 def low_temperatures_are_greedy(right: Engine, request: Request, logits: Row) -> Row:
     """An epsilon that was meant for 1e-5, at 0.7."""
     return np.where(logits == logits.max(), 0.0, -np.inf) if request.temperature < 0.7 else logits / request.temperature
@@ -101,7 +101,7 @@ def the_id_after_it(right: Engine, choice: Choice, probs: Row) -> int:
     return min(token + 1, VOCAB_SIZE - 1) if token % 8 == 7 else token
 
 
-@fault("pick", "DIST922")
+@fault("pick", "DIST921")
 def draws_are_stratified_over_requests(right: Engine, choice: Choice, probs: Row) -> int:
     """Quasi-random numbers: each is uniform, together they avoid each other."""
     if choice.request.seed is not None:
@@ -131,7 +131,7 @@ def the_batch_shares_its_noise(right: Engine, request: Request, index: int) -> i
 # Filters.
 
 
-@fault("probs", "DIST917")
+@fault("probs", "DIST925")
 def top_p_before_temperature(right: Engine, request: Request, logits: Row) -> Row:
     """The order of another engine."""
     return right.probs(with_fields(request, order=("min_p", "top_k", "top_p", "temperature")), logits)
@@ -143,7 +143,7 @@ def top_k_keeps_one_more(right: Engine, request: Request, logits: Row) -> Row:
     return right.probs(with_fields(request, top_k=request.top_k + bool(request.top_k)), logits)
 
 
-@fault("probs", "DIST913")
+@fault("probs", "DIST925")
 def top_k_keeps_one_less(right: Engine, request: Request, logits: Row) -> Row:
     """`<` where `<=` was meant; one token stays in any case."""
     return right.probs(with_fields(request, top_k=max(request.top_k - 1, 1) if request.top_k else 0), logits)
@@ -175,7 +175,7 @@ def filters_are_ignored_on_drafts(right: Engine, choice: Choice, probs: Row, dra
     return int(right.verify(choice, unfiltered, draft, draft_probs))
 
 
-@fault("top_p", "DIST914")
+@fault("top_p", "DIST925")
 def top_p_drops_the_crossing_token(right: Engine, request: Request, logits: Row) -> Row:
     """The token that reaches the limit is cut, if another is left."""
     kept = np.isfinite(right.top_p(request, logits))
@@ -184,14 +184,14 @@ def top_p_drops_the_crossing_token(right: Engine, request: Request, logits: Row)
     return np.where(kept, logits, -np.inf)
 
 
-@fault("min_p", "DIST915")
+@fault("min_p", "DIST925")
 def min_p_without_the_maximum(right: Engine, request: Request, logits: Row) -> Row:
     """An absolute limit: `min_p` is compared with the probability itself."""
     probs = softmax(logits)
     return np.where((probs >= request.min_p) | (probs == probs.max()), logits, -np.inf)
 
 
-@fault("probs", "DIST915")
+@fault("probs", "DIST925")
 def min_p_before_temperature(right: Engine, request: Request, logits: Row) -> Row:
     """Relative to the largest probability at temperature 1."""
     kept = right.min_p(request, logits)
@@ -304,7 +304,7 @@ def choices_avoid_each_other(right: Engine, choice: Choice, probs: Row) -> int:
     return right.draw(choice, left if left.any() else probs)
 
 
-@fault("reported", "DIST923")
+@fault("reported", "DIST921")
 def choices_share_log_probabilities(
     right: Engine, choice: Choice, token: int, raw: Row, edited: Row, probs: Row, drafted: bool
 ) -> Emitted:

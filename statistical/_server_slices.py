@@ -1,0 +1,201 @@
+"""Tokens of a server's requests as draws with features: what `_slices` weighs, for the server contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairdraw._core.budget import guarded
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.server import IMPOSSIBLE, Cells, choice_cells
+from fairdraw.protocols import GenerationRequest
+from fairdraw.statistical._server_check import WAYS, transforms
+from fairdraw.statistical._slice_check import SliceCheck
+from fairdraw.statistical._slices import Event, Slices
+from fairdraw.statistical._trace_draws import EIGHTHS, eighths_of, level, same_eighth
+from fairdraw.strategies._server_claims import claims_of
+from fairdraw.strategies._server_requests import TOKENS_EACH, num_tokens, pool_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from fairdraw._core.checks import OutOfTime, Profile
+    from fairdraw.protocols import Answer, Claims, Server
+    from fairdraw.protocols._server import Token
+    from fairdraw.strategies._server_requests import Kind
+
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.float64]
+
+_CROSSED = (
+    "temperature", "filter", "edit", "kind of filter", "kind of edit", "choices", "choice", "max_tokens", "seeded",
+    "prompt", "streamed", "position", "edit of the request before", "filter of the request before", "requests",
+    "request modulo 2",
+)  # fmt: skip
+"""Features whose levels are looked at two at a time."""
+
+_UNKNOWN = Cells(np.ones(1), 0, np.zeros(1, dtype=np.int64), ())
+"""A position about which the list says nothing."""
+
+_ORDERS = WAYS[:2]
+"""Ways of which neighbours are compared: engines search sums of probabilities in these orders."""
+
+_LEAST_JUDGED = 0.2
+"""Share of the planned tokens about which lists must say something."""
+
+_AT_ONCE = 32
+"""Requests between two looks at the clock."""
+
+
+def _words(request: GenerationRequest) -> dict[str, str]:
+    """Return what a request asks for, in the words of a report."""
+    names = {"filter": ("top_k", "top_p", "min_p"), "edit": ("frequency_penalty", "presence_penalty", "logit_bias")}
+    said = {
+        kind: next((f"{name}={getattr(request, name)}" for name in own if getattr(request, name)), "none")
+        for kind, own in names.items()
+    }
+    return {
+        **{f"kind of {kind}": one.partition("=")[0] for kind, one in said.items()},
+        "temperature": f"{request.temperature:g}",
+        **said,
+        "choices": str(request.n),
+        "max_tokens": str(request.max_tokens),
+        "seeded": str(request.seed is not None),
+        "prompt": "a text" if isinstance(request.prompt, str) else "ids",
+        "streamed": str(request.stream),
+    }
+
+
+class _Told:
+    """Draws of requests of one kind, answer after answer."""
+
+    def __init__(self, slices: Slices, claims: Claims, kind: str) -> None:
+        self.slices, self.claims, self.kind = slices, claims, kind
+        self._before = _words(GenerationRequest(""))
+        self._first: list[Ints] = []
+        self._num_answers = 0
+
+    def add(self, answer: Answer, seed: int) -> None:
+        """Add the tokens of an answer about which its lists say something."""
+        words, above, first = _words(answer.request), self._first, self._first[:0]
+        before = {f"{name} of the request before": word for name, word in self._before.items()}
+        levels = {name: level(name, word) for name, word in (words | before | {"requests": self.kind}).items()}
+        levels["request modulo 2"] = self._num_answers % 2
+        for choice, numbers in enumerate(transforms(answer, self.claims, seed)):
+            if (numbers[:, 0] == IMPOSSIBLE).any():
+                raise _impossible(answer, choice, int(np.flatnonzero(numbers[:, 0] == IMPOSSIBLE)[0]))
+            is_judged = ~np.isnan(numbers[:, 0])
+            eighths = [eighths_of(column, is_judged) for column in np.nan_to_num(numbers[:, : len(_ORDERS)]).T]
+            events = _events(numbers) | self._named(answer, choice)
+            for order, own, other in zip(_ORDERS, eighths, above or eighths, strict=True):
+                earlier = {"position": _behind(own[:-1], own, 1), "choice or request": _behind(other, own, 0)}
+                for name, one in earlier.items():
+                    known = one if above or name == "position" else np.full_like(own, -1)
+                    mirrored = np.where(known < 0, -1, EIGHTHS - 1 - known)
+                    events[f"the eighth by {order} of the {name} before"] = same_eighth(own, known)
+                    events[f"the opposite eighth by {order} of the {name} before"] = same_eighth(own, mirrored)
+            whole = np.ones(len(numbers), dtype=np.int64)
+            features = {name: whole * one for name, one in levels.items()}
+            features |= {"choice": whole * choice, "position": np.arange(len(numbers))}
+            self.slices.add(
+                {name: one[is_judged] for name, one in features.items()},
+                {name: Event(one.hit[is_judged], one.chance[is_judged]) for name, one in events.items()},
+            )
+            above, first = eighths, first or eighths
+        self._before, self._first, self._num_answers = words, first, self._num_answers + 1
+
+    def _named(self, answer: Answer, choice: int) -> dict[str, Event]:
+        """Return whether a token came that the choice emitted before, one that a bias names, or the best."""
+        own, biased = answer.choices[choice], {token for token, _ in answer.request.logit_bias}
+        known = [found or _UNKNOWN for found in choice_cells(own, answer.request, self.claims)]
+        rows = {
+            "a token that came before": [_chance(one, own.tokens[:at]) for at, one in enumerate(known)],
+            "a token with a bias": [_chance(one, biased) for one in known],
+            "the best": [_chance(one, one.tokens[:1]) for one in known],
+        }
+        pairs = {name: np.array(row, dtype=np.float64).reshape(-1, 2).T for name, row in rows.items()}
+        return {name: Event(hit > 0, chance) for name, (hit, chance) in pairs.items()}
+
+
+def _impossible(answer: Answer, choice: int, at: int) -> CheckFailure:
+    """Return the failure of a token that its request rules out."""
+    said = ", ".join(f"{name} {word}" for name, word in _words(answer.request).items())
+    token = answer.choices[choice].tokens[at]
+    error = CheckFailure(f"token {token!r} came at position {at}, which the request rules out: {said}")
+    error.remarks = (f"the request: {answer.curl}",) if answer.curl else ()
+    return error
+
+
+def _chance(found: Cells, tokens: Collection[Token]) -> tuple[bool, float]:
+    """Return whether one of these tokens was drawn, and how probable that was."""
+    is_one = np.array([token in tokens for token in found.tokens], dtype=bool)
+    return bool(np.append(is_one, False)[found.drawn]), float(found.probs[:-1][is_one].sum())
+
+
+def _events(numbers: Numbers) -> dict[str, Event]:  # [num_tokens, num_ways] float64
+    """Return halves and eighths of the numbers, which are uniform if tokens follow their distributions."""
+    half, eighth = np.full(len(numbers), 0.5), np.full(len(numbers), 1 / EIGHTHS)
+    columns = dict(zip(WAYS, np.nan_to_num(numbers).T, strict=True))
+    found = {f"the upper half by {way}": Event(column >= 0.5, half) for way, column in columns.items()}
+    parts = {order: (columns[order] * EIGHTHS).astype(np.int64) for order in _ORDERS}
+    return found | {
+        f"eighth {part} by {order}": Event(own == part, eighth)
+        for order, own in parts.items()
+        for part in range(EIGHTHS)
+    }
+
+
+def _behind(eighths: Ints, like: Ints, by: int) -> Ints:  # [num_tokens] int64
+    """Return the eighths `by` places later; -1 where there is none."""
+    found = np.full_like(like, -1)
+    known = eighths[: max(0, len(like) - by)]
+    found[by : by + len(known)] = known
+    return found
+
+
+@dataclass(frozen=True)
+class ServerSlices(SliceCheck):
+    """A check of a server's answers to some kinds of requests.
+
+    Args:
+        kinds: Each has slices of its own, too.
+        part: Of the run's tokens, for all kinds together.
+    """
+
+    of_what = "requests"
+    kinds: tuple[Kind, ...]
+    part: float
+    crossed: tuple[str, ...] = field(default=_CROSSED, kw_only=True)
+
+    def num_draws(self, sampler: Server, profile: Profile) -> int:
+        return max(1, round(num_tokens(sampler, profile) * self.part))
+
+    def num_requests(self, server: Server, profile: Profile) -> int:
+        """Return how many of each kind there are."""
+        return -(-self.num_draws(server, profile) // (TOKENS_EACH * len(self.kinds)))
+
+    def drawn(self, slices: Slices, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime) -> None:
+        """Add the tokens of all answers.
+
+        Raises:
+            CapabilityUnsupported: If lists say too little about them.
+            NoAnswer: If the server does not answer.
+        """
+        server, pool = guarded(sampler, out_of_time), pool_of(sampler, seed)
+        claims, planned, refusal = claims_of(server, pool), self.num_requests(server, profile), ""
+        for kind in (one for one in self.kinds if one.is_supported(server.capabilities)):
+            told = _Told(slices, claims, kind.name)
+            for first in range(0, planned, _AT_ONCE):
+                answers = pool.take(server, kind, min(planned, first + _AT_ONCE))
+                for number, answer in enumerate(answers[first:], first):
+                    told.add(answer, derive_seed("numbers", seed, kind.name, number))
+                    refusal = refusal or answer.refused
+        if slices.num_draws < _LEAST_JUDGED * self.num_draws(server, profile):
+            decided = f"lists of {server.settings.logprobs} entries decide {slices.num_draws} tokens"
+            refused = f"; it refuses some requests: {refusal}" * bool(refusal)
+            raise CapabilityUnsupported(f"top-logprobs is unsupported here: {decided}{refused}")
