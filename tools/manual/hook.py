@@ -51,10 +51,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the blocks of the home page."""
-    from manual.first_minute import with_blocks
+    """Put tables where the page has marks for them."""
+    from manual.made import filled
 
-    return with_blocks(markdown) if page.file.src_uri == "index.md" else markdown
+    return filled(markdown)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

@@ -1,7 +1,7 @@
 """Follow docs/first-verdict.md as a newcomer would, and write what happened into it.
 
     python tools/pages.py newcomer            # builds the wheel, starts from an empty folder, needs a package index
-    python tools/pages.py newcomer --recipe c numpy jax       # recipes of docs/own-sampler.md, in this environment
+    python tools/pages.py newcomer --recipe c numpy jax       # recipes of docs/languages.md, in this environment
 
 The page is the program: a block with the title of a file is written to it, a diff is applied, a command is run. What
 the commands print is put beneath them, shortened, with the seconds that each took. Nothing else is typed, so a missing
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, MANUAL = ROOT / "docs" / "first-verdict.md", ROOT / "docs" / "own-sampler.md"
+PAGE, MANUAL = ROOT / "docs" / "first-verdict.md", ROOT / "docs" / "languages.md"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 TOOK = re.compile(r"  # (\d+) s, (\d+) s of CPU$", flags=re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*?)(?:  # \d+ s.*)?$", flags=re.MULTILINE)
