@@ -247,8 +247,8 @@ def _met(is_met: bool) -> str:
 
 SCANNERS_HEAD = """# What a decode step costs on the host
 
-Made from `perf_regression/records/{record}`, which a program of the commit below measured. Today `make bench` holds these
-steps to the limits of `penalties.host` and `thinking_budget.host`.
+Made from `perf_regression/records/{record}`, which a program of the commit below measured. Today `make bench` holds
+these steps to the limits of `penalties.host` and `thinking_budget.host`.
 
 * {batch_size} requests, {vocab_size} entries in the vocabulary, lists that grow token by token as in a server, and the
   real vLLM {vllm} in the same process. {clock}.
