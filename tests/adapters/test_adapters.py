@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples.my_sampler:make"
-MANUAL = ROOT / "docs" / "own-sampler.md"
 
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton is interpreted only where there is no GPU")
 
@@ -178,11 +176,6 @@ def test_example_sampler_equals_the_oracle_on_explicit_noise() -> None:
         assert specified.tokens.tolist() == harness.emit(sampler, case.batch(), case.noise()).tokens.tolist()
 
     check()
-
-
-def test_manual_shows_the_kernel_that_packs_rows() -> None:
-    (shown,) = re.findall(r'```python title="(examples/\w+\.py)"\n(.*?)```', MANUAL.read_text(), flags=re.DOTALL)
-    assert (ROOT / shown[0]).read_text().endswith(shown[1])
 
 
 @pytest.mark.usefixtures("at_root")

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from manual import hook as check_pages
+from manual import made
 from mkdocs.config.defaults import MkDocsConfig
 from records import examples as failing_examples
 
@@ -58,17 +59,28 @@ def python_blocks(text: str) -> str:
 def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # What a page shows does not depend on the number of cases; users have more.
-    monkeypatch.setitem(PROFILES, "smoke", dataclasses.replace(PROFILES["smoke"], examples=5, slow_examples=2))
+    small = dataclasses.replace(PROFILES["smoke"], examples=5, slow_examples=2)
+    for profile in ("smoke", "ci"):
+        monkeypatch.setitem(PROFILES, profile, small)
+    assert not re.search(r"^(?:from|import) fairdraw\S*\._", page.read_text(), flags=re.MULTILINE), "private modules"
     if ">>>" in python_blocks(page.read_text()):
         assert doctest.testfile(str(page), module_relative=False).failed == 0
         return
-    exec(compile(python_blocks(page.read_text()), str(page), "exec"), {"__name__": page.stem})
+    exec(compile(python_blocks(page.read_text()), f"<{page.name}>", "exec"), {"__name__": page.stem})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_commands_of_page_exist(page: Path) -> None:
     words = set(re.findall(r"^\$ fairdraw (\w+)", page.read_text(), flags=re.MULTILINE))
     assert words <= set(main.commands)
+
+
+def test_build_makes_every_table_that_a_page_has_a_mark_for() -> None:
+    marks = [name for page in PAGES for name in made.MARK.findall(page.read_text())]
+    assert sorted(set(marks)) == sorted(made.BLOCKS)
+    page = made.filled("\n".join(f"<!-- made: {name} -->\n" for name in marks))
+    assert "made:" not in page
+    assert [name for name in made.BLOCKS if len(made.BLOCKS[name]()) < 100 or made.BLOCKS[name]() not in page] == []
 
 
 # Pages of checks

@@ -1,4 +1,4 @@
-"""Recipes of docs/own-sampler.md are followed by what the page says alone: green as they stand, red with a fault."""
+"""Recipes of docs/languages.md are followed by what the page says alone: green as they stand, red with a fault."""
 
 from __future__ import annotations
 

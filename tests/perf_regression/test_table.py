@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_pages_are_made_from_the_records() -> None:
-    """If not: python tools/pages.py performance"""
-    assert [path.name for path, text in perf_table.pages().items() if path.read_text(encoding="utf-8") != text] == []
-
-
 @pytest.mark.parametrize("name", perf_table.CHARTS)
 def test_picture_is_drawn_from_its_record_and_shown_in_the_manual(name: str, tmp_path: Path) -> None:
     """With its own background and text, for readers who prefer light or dark."""

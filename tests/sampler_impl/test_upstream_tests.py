@@ -34,8 +34,6 @@ def conducted(
     patch.setattr(upstream, "install", lambda release, folder: None)
     patch.setattr(upstream, "arm", lambda name, *_: {"plain": plain, "ours": ours}[name])
     patch.setattr(upstream, "RECORD", place / "record.json")
-    patch.setattr(upstream, "MANUAL", place / "page.md")
-    (place / "page.md").write_text("<!-- upstream tests: begin -->\n<!-- upstream tests: end -->\n")
     return upstream.main(["0.22.0", *options])
 
 
@@ -48,7 +46,7 @@ def test_same_outcomes_are_counted_recorded_and_green(
     assert "calls of rejection: {'ours': 9, 'options synthetic_mode': 1}" in printed
     (release,) = json.loads((tmp_path / "record.json").read_text())["releases"]
     assert (release["vllm"], release["differences"]) == ("0.22.0", [])
-    page = (tmp_path / "page.md").read_text()
+    page = upstream.markdown([release])
     assert f"| 0.22.0 | `{FILE}` | 1 | 1 | 1 | 0 | 0 |" in page
     assert "Calls that ours served: 0.22.0: rejection 9 of 10." in page
 
@@ -71,7 +69,8 @@ def test_explained_difference_is_named_and_green(
     plain, ours = run(**{test: "passed"}), run(**{test: "failed"})
     assert conducted(plain, ours, tmp_path, monkeypatch) == 0
     assert f"explained tests/{FILE}::{test}: passed with vLLM's, failed with ours. {why}" in capsys.readouterr().out
-    assert f"Explained: `{test}`: {why}." in (tmp_path / "page.md").read_text()
+    releases = json.loads((tmp_path / "record.json").read_text())["releases"]
+    assert f"Explained: `{test}`: {why}." in upstream.markdown(releases)
 
 
 def test_only_the_tests_of_the_archive_are_kept(tmp_path: Path) -> None:
@@ -87,8 +86,3 @@ def test_only_the_tests_of_the_archive_are_kept(tmp_path: Path) -> None:
         "tests/v1/test_a.py"
     ]
     assert not archive.exists()
-
-
-def test_manual_has_the_table_of_the_record() -> None:
-    page = upstream.MANUAL.read_text(encoding="utf-8")
-    assert upstream.with_table(page) == page

@@ -1,33 +1,19 @@
-"""Write the tables of docs/foreign-kernels.md from its record; no figure is copied by hand.
-
-python tools/gpu_kernels/page.py
-"""
+"""The tables of docs/foreign-kernels.md, which the docs build makes from the record."""
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from records import ROOT, with_section
+from records import ROOT
 
 Json = dict[str, Any]  # Any: JSON
 RECORD = ROOT / "statistical" / "records" / "foreign_kernels_h200.json"
-PAGE = ROOT / "docs" / "foreign-kernels.md"
 
 
-def main() -> int:
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), json.loads(RECORD.read_text(encoding="utf-8"))))
-    print(f"written: {PAGE}")
-    return 0
-
-
-def page(text: str, record: Json) -> str:
-    """The page with the tables of `record`."""
-    return with_section(text, "tables", "\n" + "\n\n".join(tables(record)) + "\n\n")
+def page() -> str:
+    """Return the tables of the committed record."""
+    return "\n\n".join(tables(json.loads(RECORD.read_text(encoding="utf-8"))))
 
 
 def tables(record: Json) -> list[str]:
@@ -88,7 +74,3 @@ def _table(head: str, rows: list[list[Any]]) -> str:  # Any: printed
     columns = head.count("|") + 1
     lines = [f"| {head} |", "|" + " --- |" * columns, *("| " + " | ".join(map(str, row)) + " |" for row in rows)]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,12 @@
-"""Write the table of capabilities in docs/own-sampler.md; the build makes a page of what each of them costs.
-
-python tools/pages.py capability_costs            # write
-python tools/pages.py capability_costs --check    # exit 1 if the page is stale, for CI
-"""
+"""Tables of capabilities and policies, and the page of what a missing capability costs; the docs build shows them."""
 
 from __future__ import annotations
-
-import argparse
-import re
-from pathlib import Path
 
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
-from fairdraw.protocols import Capabilities, Capability
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-MANUAL = DOCS / "own-sampler.md"
+from fairdraw.protocols import Capability
+from fairdraw.protocols._policies import POLICIES
 
 WHY = {
     Capability.EXPLICIT_NOISE: "stratified noise is explicit; other checks test the same distributions by counting",
@@ -59,45 +49,22 @@ cost no check there.
 """
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the table of capabilities in docs/own-sampler.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; complain if it is stale")
-    options = parser.parse_args()
-    before = MANUAL.read_text(encoding="utf-8")
-    text = with_table(before)
-    if options.check:
-        print("stale. Run: python tools/pages.py capability_costs" if text != before else "the table is true")
-        return int(text != before)
-    MANUAL.write_text(text, encoding="utf-8")
-    return 0
+def words(contract: str | None = None) -> str:
+    """Return a row for every capability, as `fairdraw explain` describes it; for those that cost `contract` checks."""
+    rows = [one.row(contract) for one in glossary().values() if contract is None or contract in one.skipped]
+    head = ["| word | what it means | declare it unsupported | checks it costs |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows])
 
 
-def with_table(manual: str) -> str:
-    """The manual with the rows of every capability, as `fairdraw explain` describes them."""
-    rows = "".join(f"{word.row()}\n" for word in glossary().values())
-    table = r"(^\| word \|.*\n\|[-|]+\|\n)(?:\|.*\n)+"
-    return with_counts(re.sub(table, lambda head: head[1] + rows, manual, flags=re.MULTILINE))
-
-
-def with_counts(manual: str) -> str:
-    """The manual with the numbers of checks that its own sampler runs without explicit noise, and with it.
-
-    With it the sampler's recovered tokens are not the oracle's, as the page says: no `reference-race`.
-    """
-    checks, noise = all_checks(contract="rejection"), str(Capability.EXPLICIT_NOISE)
-    declared = re.search(r"^unsupported = \{\n(.*?)^\}", manual, flags=re.MULTILINE | re.DOTALL)
-    assert declared is not None
-    without = dict(re.findall(r'^    "([\w-]+)": "(.*)",$', declared[1], flags=re.MULTILINE))
-    given = {word: why for word, why in without.items() if word != noise} | {str(Capability.REFERENCE_RACE): "its own"}
-    lacking = (Capabilities.of({"drafter": "none", "trim": "none"} | words) for words in (without, given))
-    less, more = (sum(check.missing(one) is None for check in checks) for one in lacking)
-    cost = len(glossary()[Capability.EXPLICIT_NOISE].skipped["rejection"])
-    text = (
-        f"It costs {cost} of the {len(checks)} checks of this contract; on this sampler, which lacks other things too, "
-    )
-    text += f"{less} run\nin place of {more}."
-    manual = re.sub(r"It costs \d+ of the \d+ checks of .*\n.*?\d\.", text, manual)
-    return re.sub(r"== \d+ - \d+$", f"== {more} - {less}", manual, flags=re.MULTILINE)
+def ways(contract: str) -> str:
+    """Return a row for every way of the contract's policy; the first way of each choice is vLLM's."""
+    kind = POLICIES[contract]
+    rows = [
+        f"| `{kind.__name__}({name}={way})` | {line} |"
+        for name, choice in kind.choices().items()
+        for way, line in choice.ways.items()
+    ]
+    return "\n".join(["| declaration | what it says |", "|---|---|", *rows])
 
 
 def page() -> str:

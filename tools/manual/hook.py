@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "pyproject.toml"
+OF_FINDINGS = """
+
+Unless this page says otherwise, its program calls the released code on a CPU, without a server, and no issue about the
+defect was found.
+"""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -51,10 +56,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the blocks of the home page."""
-    from manual.first_minute import with_blocks
+    """Put tables where the page has marks for them, and end a finding with what holds for most."""
+    from manual.made import filled
 
-    return with_blocks(markdown) if page.file.src_uri == "index.md" else markdown
+    return filled(markdown) + (OF_FINDINGS if page.file.src_uri.startswith("findings/") else "")
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

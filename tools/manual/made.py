@@ -1,18 +1,26 @@
-"""Pages of the manual that show records. The build makes them; none is committed."""
+"""Pages and tables of the manual that show records and definitions. The build makes them; none is committed.
+
+A page of docs/ has a line `<!-- made: NAME -->` where the build puts the block of that name.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import matrix
 from engine.page import page as page_of_engines
 from exam import main as exam
-from records import ROOT, mutants, power, read_rows, samplers
+from gpu_kernels.page import page as tables_of_kernels
+from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers, upstream_tests
 from servers.page import page as page_of_servers
 
-from manual import capability_costs
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw.protocols._policies import POLICIES
+from manual import capability_costs, first_minute, performance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +67,43 @@ MADE: dict[str, Callable[[], str]] = {
     "mutants.md": lambda: mutants.page(read_rows(OF_STATISTICS / "mutants_by_profile.json")),
     "power.md": lambda: power.table(_json(OF_STATISTICS / "power.json")),
     "samplers.md": lambda: samplers.as_markdown(_json(OF_PAGES / "samplers.json")),
+    "scanners.md": performance.scanners_page,
     "servers.md": lambda: page_of_servers(_json(OF_PAGES / "servers.json")),
 }
 """Page to its text, made from a record."""
+
+
+def token_kernel() -> str:
+    """Return the worked example of a kernel, without its docstring."""
+    name = "examples/token_kernel.py"
+    code = (ROOT / name).read_text(encoding="utf-8").partition("import torch\n")
+    return f'```python title="{name}"\n{code[1]}{code[2]}```'
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "defects": lambda: first_minute.defects(""),
+    "report": first_minute.shown,
+    "speed": lambda: first_minute.speed(""),
+    "capabilities": capability_costs.words,
+    **{f"capabilities of {name}": partial(capability_costs.words, name) for name in CONTRACTS},
+    **{f"policies of {name}": partial(capability_costs.ways, name) for name in POLICIES},
+    "token kernel": token_kernel,
+    "performance": performance.performance_tables,
+    "step": performance.step_tables,
+    "step beside FlashInfer": performance.flashinfer_tables,
+    "kernels of others": tables_of_kernels,
+    "validated releases": plugin.validated_releases,
+    "validated releases of V2": plugin.validated_for_v2,
+    "random steps of V2": plugin.random_steps,
+    "upstream tests": lambda: upstream_tests.markdown(_json(upstream_tests.RECORD)["releases"]),
+    "first minutes": run_times.first_minutes,
+    "run times": run_times.times,
+}
+"""Block to its text. Every one stands in some page."""
+
+MARK = re.compile(r"^<!-- made: ([\w ]+) -->$", flags=re.MULTILINE)
+
+
+def filled(page: str) -> str:
+    """Return `page` with the blocks that its marks name."""
+    return MARK.sub(lambda mark: BLOCKS[mark[1]](), page)

@@ -1,7 +1,7 @@
 """Follow docs/first-verdict.md as a newcomer would, and write what happened into it.
 
     python tools/pages.py newcomer            # builds the wheel, starts from an empty folder, needs a package index
-    python tools/pages.py newcomer --recipe c numpy jax       # recipes of docs/own-sampler.md, in this environment
+    python tools/pages.py newcomer --recipe c numpy jax       # recipes of docs/languages.md, in this environment
 
 The page is the program: a block with the title of a file is written to it, a diff is applied, a command is run. What
 the commands print is put beneath them, shortened, with the seconds that each took. Nothing else is typed, so a missing
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, MANUAL = ROOT / "docs" / "first-verdict.md", ROOT / "docs" / "own-sampler.md"
+PAGE, MANUAL = ROOT / "docs" / "first-verdict.md", ROOT / "docs" / "languages.md"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 TOOK = re.compile(r"  # (\d+) s, (\d+) s of CPU$", flags=re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*?)(?:  # \d+ s.*)?$", flags=re.MULTILINE)
-MOST, HEAD, TAIL, WIDTH = 24, 6, 13, 160
+MOST, HEAD, TAIL, WIDTH = 20, 6, 10, 120
 """What is printed of an output: so many lines, or these at its ends; so many characters of a line."""
 
 
@@ -242,22 +242,17 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def first_verdicts(page: str) -> list[tuple[int, int]]:
-    """Seconds, and seconds of CPU, from the first command to the first verdict of every sampler of the page.
-
-    A sampler's commands begin with its `fairdraw init`; the first one's with the installation.
-    """
-    parts = page.split("\n$ fairdraw init ")
-    parts = [parts[0] + parts[1], *parts[2:]]
-    times = [TOOK.findall(part[: part.index("\nRED: ")]) for part in parts]
-    return [(sum(int(wall) for wall, _ in part), sum(int(cpu) for _, cpu in part)) for part in times]
+def first_verdict(page: str) -> tuple[int, int]:
+    """Return the seconds, and the seconds of CPU, from the first command to the first verdict."""
+    times = TOOK.findall(page[: page.index("\nRED: ")])
+    return sum(int(wall) for wall, _ in times), sum(int(cpu) for _, cpu in times)
 
 
 def stamped(page: str, seconds: float) -> str:
     """The page with the line that says who followed it, when, and how long it took."""
     today, load = datetime.date.today().isoformat(), os.getloadavg()[2]
     machine = f"{platform.system()}, {os.cpu_count()} CPU cores with {load:.0f} processes on them, no GPU"
-    first = "; ".join(f"{wall} s, {cpu} s of CPU" for wall, cpu in first_verdicts(page))
-    took = f"first verdicts after {first}. {seconds:.0f} s in all, installation included"
+    wall, cpu = first_verdict(page)
+    took = f"first verdict after {wall} s, {cpu} s of CPU. {seconds:.0f} s in all, installation included"
     line = f"Followed by `tools/pages.py newcomer` on {today} ({machine}): {took}."
     return re.sub(r"^Followed by `tools/pages\.py newcomer`.*$", line, page, flags=re.MULTILINE)

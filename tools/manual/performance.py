@@ -1,14 +1,12 @@
-"""Write the tables and pictures of docs/performance.md, step.md and scanners.md; no figure is copied by hand.
+"""Draw the pictures of docs/performance.md and docs/step.md; the docs build makes the tables beside them.
 
-    python tools/pages.py performance            rewrite pages and pictures from perf_regression/records
-    python tools/pages.py performance --check    only say which pages are out of date
+    python tools/pages.py performance            draw the pictures from perf_regression/records
 
 A picture carries the SHA-256 of its record, so that a test notices when one changes without the other.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from pathlib import Path
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS, PICTURES = ROOT / "perf_regression" / "records", ROOT / "docs" / "pictures"
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h100.json", "scanners_cpu.json"
 STEP, PLAIN, STEP_BEFORE = "step_h100.json", "step_plain_h100.json", "step_h200.json"
 ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
@@ -33,17 +30,6 @@ Json = dict[str, Any]  # Any: JSON
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the pages about performance.")
-    parser.add_argument("--check", action="store_true", help="change nothing; 1 if a page is out of date")
-    options = parser.parse_args()
-    stale = [path for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
-    if options.check:
-        print(
-            "".join(f"{path.name} is out of date. Run python tools/pages.py performance.\n" for path in stale), end=""
-        )
-        return int(bool(stale))
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
     for name, (_, draw) in CHARTS.items():
         print(f"written: {draw(PICTURES / name)}")
     return 0
@@ -59,39 +45,15 @@ def digest(name: str) -> str:
     return f"sha256 {hashlib.sha256((RECORDS / name).read_bytes()).hexdigest()}"
 
 
-def pages() -> dict[Path, str]:
-    """Every page that this program writes, or writes a part of, as it should be."""
-    performance, step, scanners = (ROOT / "docs" / f"{name}.md" for name in ("performance", "step", "scanners"))
-    tables = performance_tables(record(GRAPHS), record(EAGER))
-    return {
-        performance: _with_tables(performance, tables),
-        step: step_page(step),
-        scanners: scanners_page(record(SCANNERS)),
-    }
-
-
-def _with_tables(page: Path, tables: str) -> str:
-    return _between(page.read_text(encoding="utf-8"), BEGIN, END, tables)
-
-
-def _between(text: str, begin: str, end: str, tables: str) -> str:
-    before, _, rest = text.partition(begin)
-    return f"{before}{begin}\n\n{tables}\n\n{end}{rest.partition(end)[2]}"
-
-
-def step_page(page: Path) -> str:
-    step = record(STEP)
-    begin, end = "<!-- flashinfer: begin -->", "<!-- flashinfer: end -->"
-    return _between(_with_tables(page, step_tables(step)), begin, end, flashinfer_tables(record(PLAIN), step))
-
-
 def table(head: str, rows: Iterable[Iterable[object]]) -> str:
     """Markdown, from a head such as `sampler | us`."""
     lines = [head, " | ".join("---" for _ in head.split(" | ")), *(" | ".join(map(str, row)) for row in rows)]
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def performance_tables(found: Json, eager: Json) -> str:
+def performance_tables() -> str:
+    """Return the tables of docs/performance.md."""
+    found, eager = record(GRAPHS), record(EAGER)
     empty = f"An empty replay takes {found['empty_replay_us']['median']} us, which is part of every figure."
     parts = ["### Ordinary calls", origin(eager), calls(eager), "### CUDA graph replays", f"{origin(found)} {empty}"]
     return "\n\n".join([*parts, times(found), grid(found), compatible(found), distributions(found)])
@@ -166,8 +128,9 @@ def distributions(found: Json) -> str:
     return table("tokens drawn by the compiled kernels | number | chi-square, 11 degrees of freedom | p", rows)
 
 
-def flashinfer_tables(plain: Json, verifying: Json) -> str:
-    """Plain sampling and verification beside FlashInfer's functions."""
+def flashinfer_tables() -> str:
+    """Return the tables of plain sampling and verification beside FlashInfer's functions."""
+    plain, verifying = record(PLAIN), record(STEP)
     sampling = ("ours", "flashinfer", "flashinfer joint", "flashinfer logits")
     return "\n\n".join(
         [
@@ -211,8 +174,9 @@ CALL_TARGETS = {16: 0.35, 64: 0.30, 256: 0.25}
 STEP_ARMS = ("ours", "ours launched", "vllm033")
 
 
-def step_tables(found: Json) -> str:
-    """One table per vocabulary, and how far the aims are met."""
+def step_tables() -> str:
+    """Return one table per vocabulary, and how far the aims are met."""
+    found = record(STEP)
     cells = {(row["V"], row["set"], row["B"], row["mode"]): row for row in found["rows"]}
     parts = [origin(found)]
     for vocab_size in sorted({row["V"] for row in found["rows"]}, reverse=True):
@@ -283,8 +247,8 @@ def _met(is_met: bool) -> str:
 
 SCANNERS_HEAD = """# What a decode step costs on the host
 
-Generated from `perf_regression/records/{record}` by `tools/pages.py performance`; measured by a program of
-the commit below. Today `make bench` holds these steps to the limits of `penalties.host` and `thinking_budget.host`.
+Made from `perf_regression/records/{record}`, which a program of the commit below measured. Today `make bench` holds
+these steps to the limits of `penalties.host` and `thinking_budget.host`.
 
 * {batch_size} requests, {vocab_size} entries in the vocabulary, lists that grow token by token as in a server, and the
   real vLLM {vllm} in the same process. {clock}.
@@ -296,8 +260,9 @@ generated and evicts our data from the caches. The ratio is that of *own*, with 
 """
 
 
-def scanners_page(found: Json) -> str:
-    """The page as Markdown."""
+def scanners_page() -> str:
+    """Return the page of scanners as Markdown."""
+    found = record(SCANNERS)
     limits = [[one["what"], f"{one['value']:.4g}", f"{one['limit']:.4g}", one["verdict"]] for one in found["limits"]]
     counts = found["instructions"]
     lengths = list(counts[0]["per_step"])

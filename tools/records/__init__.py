@@ -84,18 +84,6 @@ def read_rows(path: Path) -> dict[str, Any]:
     return {**record, "rows": rows}
 
 
-def with_section(page: str, name: str, text: str) -> str:
-    """A page of the manual whose section between the markers of `name` is `text`.
-
-    Raises:
-        ValueError: If the page has no such markers.
-    """
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-    if begin not in page or end not in page:
-        raise ValueError(f"with_section: name={name!r}, but the page has no such markers. Add {begin.strip()}.")
-    return page.partition(begin)[0] + begin + text + end + page.partition(end)[2]
-
-
 def results(function: Callable[[T], R], tasks: Iterable[T], jobs: int, seconds: float = float("inf")) -> Iterator[R]:
     """Results as they are ready. After `seconds` no task is begun.
 

@@ -5,9 +5,9 @@
     python tools/record.py plugin 0.33.0 --runner V2
 
 It installs a release into a folder (`install.py`) and validates it (`fairdraw_engines._vllm_validation`). Review
-the entry and commit it, with the table of `docs/vllm-plugin.md` that it changes: from then on the plugin serves this
-release. A piece that differed is left out, and its differences are printed. `fairdraw validate-vllm` does the same with
-a vLLM that is installed already.
+the entry and commit it: from then on the plugin serves this release, and `docs/vllm-plugin.md` shows it. A piece that
+differed is left out, and its differences are printed. `fairdraw validate-vllm` does the same with a vLLM that is
+installed already.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from install import InstallError, install
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
 from fairdraw_engines._vllm_validation.validate import STEPS, NotValidatedError, numbers, validate, write_entry
-from records import ROOT, with_section
+from records import ROOT
 
 FIRST, LAST = "0.22.0", "0.28.0"
 """Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
 
-MANUAL = ROOT / "docs" / "vllm-plugin.md"
 RANDOM_STEPS = ROOT / "docs" / "records" / "v2_steps.json"
 """Made by `python -m fairdraw_engines._vllm_validation.v2_steps --steps 2000 --record ...`, with V2."""
 
@@ -70,20 +69,11 @@ def validate_and_write(release: str, options: argparse.Namespace) -> int:
         print(f"vLLM {release}: {error}", file=sys.stderr)
         return 1
     write_entry(options.table, release, entry)
-    if options.table == TABLE:
-        MANUAL.write_text(with_table(MANUAL.read_text(encoding="utf-8")), encoding="utf-8")
     pieces = ", ".join(entry["pieces"]) or "nothing"
     print(f"vLLM {release}: validated {pieces}; written to {options.table.name}", flush=True)
     for problem in problems:
         print(f"  {problem}", flush=True)
     return int(bool(problems))
-
-
-def with_table(page: str) -> str:
-    """The manual with what is validated now."""
-    page = with_section(page, "validated releases of V2", validated_for_v2())
-    page = with_section(page, "random steps of V2", random_steps())
-    return with_section(page, "validated releases", validated_releases())
 
 
 def validated_for_v2() -> str:

@@ -1,9 +1,9 @@
-"""How long `fairdraw check` takes, and what it announces: a record, two tables of docs/ci.md, a sentence of the README.
+"""How long `fairdraw check` takes, and what it announces: a record, and a sentence of the README.
 
     python tools/record.py run_times                      # our samplers, on a quiet machine; half an hour on 2 cores
     python tools/record.py run_times --sampler sampling --profile smoke     # some rows; the others are kept
     python tools/record.py run_times --first-minute       # the manual's samplers of every kind at smoke; minutes
-    python tools/record.py run_times --page               # only write the pages again
+    python tools/record.py run_times --page               # only write the README's sentence again
 
 Wall time is what a person waits, start of Python included, with as many workers as `--workers`. CPU time is that of all
 processes; it tells a slow run from a busy machine.
@@ -25,8 +25,9 @@ from typing import Any
 
 from records import ROOT, commit, machine, rows_as_json
 
-RECORD, PAGE = ROOT / "statistical" / "records" / "run_times.json", ROOT / "docs" / "ci.md"
-MANUAL, README = ROOT / "docs" / "own-sampler.md", ROOT / "README.md"
+RECORD = ROOT / "statistical" / "records" / "run_times.json"
+README = ROOT / "README.md"
+RECIPES = [ROOT / "docs" / f"{name}.md" for name in ("rejection", "languages")]
 SAMPLERS = (
     "rejection/torch",
     "sampling/torch",
@@ -47,7 +48,7 @@ KINDS = {
     "examples.triton_sampler:make": "Triton, interpreted",
     "judge_c:make": "C, by ctypes",
 }
-"""Samplers of a first minute, of examples/ and of docs/own-sampler.md, by what a newcomer would call them."""
+"""Samplers of a first minute, of examples/ and of the manual's recipes, by what a newcomer would call them."""
 LIMITS = {"smoke": 45, "ci": 240}
 """Seconds that a run should take at most on 2 quiet cores: an aim."""
 
@@ -60,9 +61,9 @@ def main() -> int:
     parser.add_argument("--profile", nargs="+", default=("smoke", "ci"))
     parser.add_argument("--workers", default="2")
     parser.add_argument("--first-minute", action="store_true", help="only samplers of every kind, at smoke")
-    parser.add_argument("--page", action="store_true", help="run nothing; write the table from the record")
+    parser.add_argument("--page", action="store_true", help="run nothing; write the README from the record")
     options = parser.parse_args()
-    rows: list[Row] = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
+    rows = _recorded()
     wanted = [(s, p) for p in options.profile for s in options.sampler]
     if options.first_minute:
         wanted = [(sampler, "smoke") for sampler in KINDS]
@@ -73,14 +74,13 @@ def main() -> int:
             print(f"{sampler} {profile}: {row['wall_s']} s of {row['announced_s']} s announced: {row['verdict'][:90]}")
             rows = [old for old in rows if (old["sampler"], old["profile"]) != (sampler, profile)] + [row]
             RECORD.write_text(rows_as_json({"machine": machine(), "rows": rows}))
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
     README.write_text(with_sentence(README.read_text(encoding="utf-8"), rows), encoding="utf-8")
     return 0
 
 
 def write_recipes(folder: Path) -> None:
     """Write the samplers of the manual to `folder`, and compile the one in C."""
-    text = MANUAL.read_text(encoding="utf-8")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in RECIPES)
     blocks = dict(re.findall(r"```\w+ title=\"([\w.]+)\"\n(.*?)```", text, flags=re.DOTALL))
     python = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     padded = [next(block for block in python if begin in block) for begin in ("def padded(", "def chain_verify(")]
@@ -134,9 +134,9 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def with_tables(page: str, rows: list[Row]) -> str:
-    """The page with the tables between their comments."""
-    by_kind = {row["sampler"]: row for row in rows if row["sampler"] in KINDS}
+def first_minutes() -> str:
+    """Return a table of samplers of every kind at `smoke`."""
+    by_kind = {row["sampler"]: row for row in _recorded() if row["sampler"] in KINDS}
     lines = ["| sampler | announced, s | taken, s | CPU, s | load before | verdict |", "|---|---|---|---|---|---|"]
     lines += [
         f"| {kind} | {row['announced_s']:.0f} | {row['wall_s']:.0f} | {row['cpu_s']:.0f} | {row['load']} | "
@@ -144,26 +144,30 @@ def with_tables(page: str, rows: list[Row]) -> str:
         for sampler, kind in KINDS.items()
         if (row := by_kind.get(sampler))
     ]
-    page = _between(page, "first minute", lines)
+    return "\n".join(lines)
+
+
+def times() -> str:
+    """Return a table of our own samplers."""
     lines = ["| sampler | profile | wall, s | CPU, s | aim, s |", "|---|---|---|---|---|"]
     lines += [
         f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {LIMITS[r['profile']]} |"
         for r in sorted(
-            (row for row in rows if row["sampler"] in SAMPLERS),
+            (row for row in _recorded() if row["sampler"] in SAMPLERS),
             key=lambda row: (list(LIMITS).index(row["profile"]), SAMPLERS.index(row["sampler"])),
         )
     ]
-    return _between(page, "times", lines)
+    return "\n".join(lines)
+
+
+def _recorded() -> list[Row]:
+    rows: list[Row] = json.loads(RECORD.read_text())["rows"] if RECORD.exists() else []
+    return rows
 
 
 def _shortened(verdict: str) -> str:
     """A verdict without the codes of what was left out."""
     return re.sub(r"(left out for want of time): .*", r"\1", verdict)
-
-
-def _between(page: str, name: str, lines: list[str]) -> str:
-    between, text = rf"(<!-- {name}: begin -->\n).*(<!-- {name}: end -->)", "\n".join(lines)
-    return re.sub(between, lambda marks: f"{marks[1]}{text}\n{marks[2]}", page, flags=re.DOTALL)
 
 
 def with_sentence(page: str, rows: list[Row]) -> str:

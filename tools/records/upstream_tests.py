@@ -7,7 +7,7 @@ The tests come from the release's source archive on PyPI, into `.cache/upstream/
 from `install.py`. Both runs are processes of their own, on a CPU, with Triton's interpreter and `upstream_arm.py`
 as a pytest plugin. A test that needs a GPU, a model or a server fails or is skipped in both. The exit code is 1 if one
 test ended differently and `EXPLAINED` does not say why. Outcomes go into `docs/records/upstream_tests.json`, one row
-per test file, and into the table of `docs/vllm-plugin.md`.
+per test file; the docs build shows them in `docs/vllm-plugin.md`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from install import InstallError, install
 
-from records import ROOT, commit, machine, rows_as_json, with_section
+from records import ROOT, commit, machine, rows_as_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RELEASES = ("0.22.0", "0.33.0")
 RECORD = ROOT / "docs" / "records" / "upstream_tests.json"
-MANUAL = ROOT / "docs" / "vllm-plugin.md"
 SECONDS = 3600
 FILES = (
     "v1/sample/test_rejection_sampler.py",
@@ -222,12 +221,6 @@ def write(result: Json, left_out: str) -> None:
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     text = rows_as_json({"releases": [releases[name] for name in sorted(releases)]})
     RECORD.write_text(text, encoding="utf-8")
-    MANUAL.write_text(with_table(MANUAL.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def with_table(page: str) -> str:
-    """The manual with what the record says."""
-    return with_section(page, "upstream tests", markdown(json.loads(RECORD.read_text(encoding="utf-8"))["releases"]))
 
 
 def markdown(releases: list[Json]) -> str:

@@ -249,7 +249,7 @@ def propose(step: DraftStep, noise: SeededNoise) -> fairdraw.Drafted:
 '''
 _TYPES = "Noise, RejectionSampler"
 _NO_DRAFTER = (
-    "# If you draft, too: a function `propose` beside yours, and both are judged together (docs/own-sampler.md).\n"
+    "# If you draft, too: a function `propose` beside yours, and both are judged together (docs/rejection.md).\n"
 )
 
 

@@ -39,10 +39,10 @@ class Word:
         """How many checks of `contract` are skipped without it, as words."""
         return f"{len(self.skipped[contract])} of {self.totals[contract]}"
 
-    def row(self) -> str:
-        """Its row in the table of docs/own-sampler.md."""
-        cost = "; ".join(f"{contract.replace('_', ' ')} {self.cost(contract)}" for contract in self.skipped)
-        return f"| `{self.capability}` | {self.meaning} | {self.unsupported_if} | {cost or 'none'} |"
+    def row(self, only: str | None = None) -> str:
+        """Return a row of the manual's table, with what it costs every contract or `only` one."""
+        costs = (f"{one.replace('_', ' ')} {self.cost(one)}" for one in self.skipped if only in (None, one))
+        return f"| `{self.capability}` | {self.meaning} | {self.unsupported_if} | {'; '.join(costs) or 'none'} |"
 
     def lines(self) -> list[str]:
         """What `fairdraw explain` says about it."""

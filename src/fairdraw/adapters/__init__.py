@@ -1,7 +1,7 @@
 """Samplers by name: `load("rejection/triton")`, `load("mypkg.kernels:make_sampler")`; and what an adapter needs.
 
 A name is a row of a catalogue: fairdraw's own, or that of an installed package, which says under the entry point group
-`fairdraw.samplers` that it has one. docs/own-sampler.md has a template.
+`fairdraw.samplers` that it has one. docs/publish.md has a template.
 
 Importing this package imports the standard library only; a sampler is imported when it is loaded.
 """

@@ -1,7 +1,7 @@
 """Catalogues: the samplers that each installed package says it has, read as data so that none is imported.
 
 A package names itself under the entry point group `fairdraw.samplers`. In its folder lie `samplers.toml` and, if it
-knows of defects, `known_defects.toml`; docs/own-sampler.md explains both. fairdraw's own catalogue is read as they are.
+knows of defects, `known_defects.toml`; docs/publish.md explains both. fairdraw's own catalogue is read as they are.
 """
 
 from __future__ import annotations

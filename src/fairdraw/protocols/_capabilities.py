@@ -18,7 +18,7 @@ class Capability(StrEnum):
     """Something that a sampler may not support. The value is the word used in adapters and reports.
 
     The strings below say what each means and when to declare it unsupported; `fairdraw explain WORD` and the table in
-    docs/own-sampler.md are made of them.
+    the manual are made of them.
     """
 
     EXPLICIT_NOISE = "explicit-noise"

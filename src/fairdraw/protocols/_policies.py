@@ -1,8 +1,8 @@
 """Where several ways are right: an adapter declares its own as its attribute `policy`, beside its capabilities.
 
 What is not declared is judged as vLLM. The docstring of a policy has a line for every way: a phrase, which the header
-of a run shows, and what it means. `fairdraw explain FIELD`, the questions of `fairdraw init` and the table of
-docs/own-sampler.md are made of it.
+of a run shows, and what it means. `fairdraw explain FIELD`, the questions of `fairdraw init` and tables of the
+manual are made of it.
 """
 
 from __future__ import annotations
