@@ -103,7 +103,8 @@ def supported(choices: Sequence[dict[str, Any]], capabilities: Capabilities) -> 
 def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: as the fields of a request
     """Return the parameters of one request among others of all kinds."""
     can, ids = server.capabilities, own_ids(server, seed)
-    biases = [{"logit_bias": ((ids[0], bias), (ids[-1], -bias))} for bias in (4.0, -2.0) if ids]
+    # A token has one bias: of two, servers take the first, the last or their sum.
+    biases = [{"logit_bias": tuple({ids[-1]: -bias, ids[0]: bias}.items())} for bias in (4.0, -2.0) if ids]
     values: dict[str, Sequence[Any]] = {
         "temperature": TEMPERATURES if Capability.GREEDY in can else TEMPERATURES[:-1],
         # One at most, so that short lists say what it leaves.
