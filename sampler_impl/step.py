@@ -30,8 +30,8 @@ row's token depends on its own inputs, seed and position alone (batch invariance
   filters; a one-hot draft has `draft = 1`. Of draft logits, `draft = exp(logit / temperature - logsumexp)` in float32.
 * The token behind a rejected one is drawn from `max(target - draft, 0)`; if that is empty, from `target`.
 * Draft logits are divided by `draft_temperature`, at least 1e-5, if it is given. If `draft_logsumexp` is not, it is
-  computed where a draft has to be verified; a given one is not checked. A draft row whose logsumexp is not finite (NaN,
-  +inf, nothing but -inf) is that of no draft: its token is rejected, and the target drawn from. So it is behind a
+  computed for each draft of a random request; a given one is not checked. A draft row whose logsumexp is not finite
+  (NaN, +inf, nothing but -inf) is that of no draft: its token is rejected, and the target drawn from. So it is behind a
   placeholder (-1), as in vLLM's model runner V2. (Among probabilities that token comes from the residual.)
 * Greedy requests (temperature 0) take the argmax of the edited logits, lowest id on ties, NaN highest. Filters do not
   apply to them.

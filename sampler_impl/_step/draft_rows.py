@@ -9,14 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .rows import MIN_TEMPERATURE, scaled_by
-
-BLOCK = tl.constexpr(4096)
-"""Logits in flight while a row's logsumexp is computed. One number for all plans: its places have float32 sums."""
-LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""The least finite float32: -inf over it weighs nothing, and over -inf it would be NaN."""
-ONE = tl.constexpr(float(1 << 40))
-"""The integer weight of the largest logit: 2**19 of them add up in an int64."""
+from .._shared.kernels import LOG2_E, unpack
+from .bisection import ONE
+from .rows import MIN_TEMPERATURE, NOTHING, TILE, order_to_float, scaled_by
 
 
 @triton.jit
@@ -30,47 +25,26 @@ def draft_probs_of(draft_row, ids, mask):
     mask = mask & (ids >= 0)
     row_ptr = _row_ptr(drafts, draft_row.slot, draft_row.offset)
     values = tl.load(row_ptr + ids, mask=mask, other=0.0).to(tl.float32)
-    if drafts.row_logsumexp_ptr is not None:
+    if drafts.row_words_ptr is not None:
         logprobs = _divided(drafts, values, draft_row.temperature) - draft_row.logsumexp
         values = tl.where(mask, tl.exp(logprobs), 0.0)
     return tl.where(values == values, values, float("inf"))
 
 
 @triton.jit
-def find_draft_row(drafts, place, has_draft, token_id, is_needed, vocab_size):
-    """Return the last three of a draft row. A placeholder has no distribution among logits: there it stands for a draft
-    that was never made, as in vLLM's model runner V2. (Triton 3.6 cannot return a tuple that holds None.)"""
-    if drafts.row_logsumexp_ptr is not None:
-        has_draft = has_draft & (token_id >= 0)
-    temperature = _temperature(drafts, place.slot)
-    logsumexp = _find_logsumexp(drafts, place, temperature, is_needed & has_draft, vocab_size)
-    return has_draft, logsumexp, temperature
-
-
-@triton.jit
-def load_draft_row(drafts, slot, row_idx):
-    """Return the last two, in a later kernel, of a row that has a distribution to subtract."""
+def find_draft_row(drafts, place, is_needed, sizes, TILES: tl.constexpr):
+    """Return logsumexp and temperature of a draft row. The former is NaN if it is not finite, and anything for
+    probabilities, and where it is not needed. (Triton 3.6 cannot return a tuple that holds None.)"""
     logsumexp = tl.zeros((), tl.float32)
-    if drafts.row_logsumexp_ptr is not None:
-        logsumexp = tl.load(drafts.row_logsumexp_ptr + row_idx)
-    return logsumexp, _temperature(drafts, slot)
-
-
-@triton.jit
-def _find_logsumexp(drafts, place, temperature, is_needed, vocab_size):
-    """Return a float32: that of a row of draft logits, given or computed; NaN if it is not finite. Anything for
-    probabilities, and where it is not needed. The plan keeps it for `emit`."""
-    logsumexp = tl.zeros((), tl.float32)
-    if drafts.row_logsumexp_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
+    if drafts.row_words_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if is_needed:
             if drafts.draft_logsumexp_ptr is not None:
                 slot_logsumexp_ptr = drafts.draft_logsumexp_ptr + place.slot * drafts.logsumexp_stride
                 logsumexp = tl.load(slot_logsumexp_ptr + place.offset)
             else:
-                logsumexp = _logsumexp(drafts, place.slot, place.offset, temperature, vocab_size)
+                logsumexp = _logsumexp(drafts.row_words_ptr + place.row_idx * sizes.all_tiles, sizes.vocab_size, TILES)
             logsumexp = tl.where(tl.abs(logsumexp) < float("inf"), logsumexp, float("nan"))
-            tl.store(drafts.row_logsumexp_ptr + place.row_idx, logsumexp)
-    return logsumexp
+    return logsumexp, _temperature(drafts, place.slot)
 
 
 @triton.jit
@@ -97,22 +71,29 @@ def _divided(drafts, logits, temperature):
 
 
 @triton.jit
-def _logsumexp(drafts, slot, offset, temperature, vocab_size):
-    """Return a float32, in one pass: each place of a block keeps its largest logit and its sum over that."""
-    logits_ptr = _row_ptr(drafts, slot, offset)
-    largest = tl.full((BLOCK,), LOWEST, tl.float32)
-    sums = tl.zeros((BLOCK,), tl.float32)
-    for begin in range(0, vocab_size, BLOCK):
-        ids = begin + tl.arange(0, BLOCK)
-        logits = tl.load(logits_ptr + ids, mask=ids < vocab_size, other=float("-inf")).to(tl.float32)
-        logits = _divided(drafts, logits, temperature)
-        is_larger = logits > largest
-        term = tl.exp(-tl.abs(logits - largest))
-        sums = tl.where(is_larger, sums * term + 1.0, sums + term)  # NaN is not larger, and its sum is NaN
-        largest = tl.where(is_larger, logits, largest)
-    best = tl.max(largest)
-    terms = sums * tl.exp(largest - best)
-    # Integers add up alike in any order, so in plans of any number of warps. NaN has no integer.
-    total = (tl.sum((tl.where(terms == terms, terms, 0.0) * ONE).to(tl.int64)).to(tl.float64) / ONE).to(tl.float32)
-    has_nan = tl.max((terms != terms).to(tl.int32)) > 0
-    return tl.where(has_nan, float("nan"), best + tl.log(total))
+def load_draft_logits(drafts, slot, offset, ids, vocab_size):
+    """Return [...] float32: draft logits over their temperature; -inf behind the vocabulary.
+
+    Takes `ids` [...] int32."""
+    row_ptr = _row_ptr(drafts, slot, offset)
+    logits = tl.load(row_ptr + ids, mask=ids < vocab_size, other=float("-inf")).to(tl.float32)
+    return _divided(drafts, logits, _temperature(drafts, slot))
+
+
+@triton.jit
+def _logsumexp(
+    words_ptr,  # [all_tiles] int64
+    vocab_size,
+    TILES: tl.constexpr,
+):
+    """Return a float32: that of the words of a row's tiles, which the scan wrote. Not finite if the row has none."""
+    tiles = tl.arange(0, TILES)
+    words = tl.load(words_ptr + tiles, mask=tiles < tl.cdiv(vocab_size, TILE), other=0)
+    _, sums = unpack(words)
+    # A tile of nothing has 0 as its sum, and no largest logit.
+    orders = tl.where(sums == 0, NOTHING, (words >> 32).to(tl.int32))
+    best = order_to_float(tl.max(orders))
+    terms = tl.where(sums == 0, 0.0, sums * tl.exp2((order_to_float(orders) - best) * LOG2_E))
+    # Integers add up alike in any order, so in plans of any number of warps. NaN and infinity have no integer.
+    total = tl.sum((tl.where(terms < float("inf"), terms, 0.0) * ONE).to(tl.int64)).to(tl.float64) / ONE
+    return best + tl.log(total.to(tl.float32))

@@ -1,7 +1,7 @@
-"""The last kernel with dense draft rows: one program per request draws what `settle` left, and emits.
+"""The last kernel with dense draft rows: it draws what `settle` left, and emits.
 
-There a row of tiles has no token yet. Its `max(target - draft, 0)` is read here, for the first rejected row alone, in
-two passes: the sum of every tile, then the tile that was drawn.
+There a row of tiles has no token yet. Its `max(target - draft, 0)` is read here, for the first rejected row alone, by a
+program per block of tiles. The last of a request's programs reads the tile that was drawn again.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -13,83 +13,81 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import VERIFY_STREAM, philox_uniforms
 from .bisection import ONE
-from .draft_rows import draft_probs_of, load_draft_row
-from .drawing import STREAMED, draw_index
+from .draft_rows import draft_probs_of, find_draft_row
+from .drawing import STREAMED, draw_from_tiles, draw_index, load_words
 from .named import DraftRow, Row, RowInputs, Statistics
 from .output import count_accepted, write_tokens
 from .rows import (
+    BLOCK_TILES,
     MIN_TEMPERATURE,
     TILE,
     find_request,
     ids_of,
-    load_one_tile,
+    indices_of,
+    load_logits,
     locate,
     scaled_order,
     wait_for_kernel_before,
+    words_of_tile,
+    words_of_tiles,
 )
 from .scan import exponent_scale
+from .settle import logit_at, probability
 
 
 @triton.jit
-def _residual_of_tile(row, draft_row, tile, statistics, kept, vocab_size, HAS_DRAFT: tl.constexpr):
-    """Return [TILE] int64: weights of `max(target - draft, 0)`, and their indices."""
-    logits, indices = load_one_tile(row, tile, vocab_size)
+def _residuals(row, draft_row, words, statistics, kept, vocab_size):
+    """Return [..., 32] int64: weights of `max(target - draft, 0)`.
+
+    Takes `words` [RUNS, WORDS] or [tiles, RUNS, WORDS] int32."""
+    logits, ids = load_logits(row, words, vocab_size), indices_of(words)
     is_kept = scaled_order(logits, statistics.temperature) >= kept
     terms = tl.exp2((logits - statistics.largest) * statistics.scale)
     target = tl.where(is_kept, terms / statistics.row_sum, 0.0)
-    if HAS_DRAFT:
-        ids = tl.where(is_kept, ids_of(row, indices, vocab_size), 0)
-        target = tl.maximum(target - draft_probs_of(draft_row, ids, is_kept), 0.0)
-    return (target * ONE).to(tl.int64), indices
+    # Neighbours are loaded together only where the mask does not depend on what is loaded.
+    is_there = ids < vocab_size
+    if row.inputs.edits.excluded_ptr is not None:
+        ids, is_there = tl.where(is_kept, ids_of(row, ids, vocab_size), 0), is_kept
+    return (tl.maximum(target - draft_probs_of(draft_row, ids, is_there), 0.0) * ONE).to(tl.int64)
 
 
 @triton.jit
-def _draw(
-    shares_ptr,  # [all_tiles] int64, written
-    row,
-    draft_row,
-    statistics,
-    kept,
-    sizes,
-    uniform,
-    HAS_DRAFT: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """Return an index by weight, -1 if nothing weighs anything."""
-    vocab_size = sizes.vocab_size
-    for tile in range(0, sizes.all_tiles):
-        weights, _ = _residual_of_tile(row, draft_row, tile, statistics, kept, vocab_size, HAS_DRAFT)
-        tl.store(shares_ptr + tile, tl.sum(weights))
-    tl.debug_barrier()
+def _is_last_to_add(memory, row, draft_row, statistics, kept, req_idx, sizes):
+    """Add up a block of tiles, and return whether all other programs of the request have."""
+    tiles = tl.program_id(1) * BLOCK_TILES + tl.arange(0, BLOCK_TILES)
+    weights = _residuals(row, draft_row, words_of_tiles(tiles), statistics, kept, sizes.vocab_size)
+    shares = tl.sum(tl.sum(tl.sum(weights, axis=3), axis=2), axis=1)
+    at = req_idx.to(tl.int64) * sizes.all_tiles + tiles
+    store_by_warps(memory.shares_ptr + at, shares, tiles < sizes.all_tiles)
+    tl.debug_barrier()  # every thread has written its sums, before one of them says so
+    is_last = tl.atomic_add(memory.arrivals_ptr + req_idx, 1) + 1 == tl.num_programs(1)
+    if is_last:
+        tl.store(memory.arrivals_ptr + req_idx, 0)
+    return is_last
+
+
+@triton.jit
+def _draw(memory, row, draft_row, statistics, kept, req_idx, uniform, sizes, TILES: tl.constexpr):
+    """Return a token by the weights that were added up, or by those of the target if they are 0."""
+    results, row_idx, vocab_size = memory.results, row.place.row_idx, sizes.vocab_size
     tiles = tl.arange(0, TILES)
-    tile, within = draw_index(tl.load(shares_ptr + tiles, mask=tiles < sizes.all_tiles, other=0), uniform)
-    weights, _ = _residual_of_tile(row, draft_row, tl.maximum(tile, 0), statistics, kept, vocab_size, HAS_DRAFT)
-    entry, _ = draw_index(weights, within)
-    return tl.where((tile < 0) | (entry < 0), -1, tile * TILE + entry)
-
-
-@triton.jit
-def _draw_rejected(memory, row, draft_row, temperature, uniform, sizes, TILES: tl.constexpr):
-    """Return the token of a row of tiles with a dense draft, from the target if the residual is empty."""
-    results, row_idx = memory.results, row.place.row_idx
-    shares_ptr = memory.words_ptr + row_idx * sizes.all_tiles
-    largest = tl.load(results.statistics_ptr + 2 * row_idx)
-    row_sum = tl.load(results.statistics_ptr + 2 * row_idx + 1)
-    statistics = Statistics(largest, row_sum, exponent_scale(temperature), temperature)
-    kept = tl.load(results.kept_ptr + row_idx)
-    index = _draw(shares_ptr, row, draft_row, statistics, kept, sizes, uniform, True, TILES)
+    # Other programs wrote them a moment ago, as in `count_accepted`.
+    shares_ptr = memory.shares_ptr + req_idx.to(tl.int64) * sizes.all_tiles
+    shares = tl.load(shares_ptr + tiles, mask=tiles < sizes.all_tiles, other=0, cache_modifier=".cg")
+    tile, within = draw_index(shares, uniform)
+    weights = _residuals(row, draft_row, words_of_tile(tl.maximum(tile, 0)), statistics, kept, vocab_size)
+    entry, _ = draw_index(tl.reshape(weights, (TILE,)), within)
+    index = tl.where((tile < 0) | (entry < 0), -1, tile * TILE + entry)
     if index < 0:
-        tl.debug_barrier()
-        index = _draw(shares_ptr, row, draft_row, statistics, kept, sizes, uniform, False, TILES)
-    index = tl.maximum(index, 0)
+        words = load_words(memory.words_ptr + row_idx * sizes.all_tiles, sizes.all_tiles, TILES)
+        index = tl.maximum(draw_from_tiles(row, words, -1, kept, statistics, vocab_size, uniform), 0)
     if results.row_logprobs_ptr is not None:
-        tile = index // TILE
-        weights, indices = _residual_of_tile(row, draft_row, tile, statistics, kept, sizes.vocab_size, False)
-        weight = tl.sum(tl.where(indices == index, weights, 0)).to(tl.float32) / ONE
-        tl.store(results.row_logprobs_ptr + 2 * row_idx + 1, tl.log(weight))
-    return ids_of(row, index, sizes.vocab_size)
+        own = probability(logit_at(row, index, vocab_size), -1, statistics)
+        tl.store(results.row_logprobs_ptr + 2 * row_idx + 1, tl.log(own))
+    return ids_of(row, index, vocab_size)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
@@ -113,16 +111,24 @@ def emit_kernel(
     num_accepted = count_accepted(memory.results.accepted_ptr, request, POSITIONS)
     last = (request.first + num_accepted).to(tl.int64)
     token = tl.load(memory.results.tokens_ptr + last, mask=request.count > 0, other=-1)
-    # Draw its token, if that was left.
+    # Add up what is left of its row, a block per program, and draw the token by the last of them.
+    emits = tl.program_id(1) == 0
     if token == STREAMED:
-        position = tl.load(requests.positions_ptr + req_idx) + num_accepted
-        _, uniform = philox_uniforms(tl.load(requests.seeds_ptr + slot), position, VERIFY_STREAM)
-        row = Row(inputs, locate(inputs, last, slot, num_accepted))
+        results, row = memory.results, Row(inputs, locate(inputs, last, slot, num_accepted))
         temperature = tl.maximum(tl.load(requests.temperature_ptr + slot), MIN_TEMPERATURE)
-        logsumexp, heat = load_draft_row(drafts, slot, last)
-        offset, has_draft = tl.minimum(num_accepted, max_spec_len - 1), request.count > 0
-        draft_row = DraftRow(drafts, slot, offset, has_draft, logsumexp, heat)
-        token = _draw_rejected(memory, row, draft_row, temperature, uniform, sizes, TILES)
-        tl.debug_barrier()
+        largest = tl.load(results.statistics_ptr + 2 * last)
+        row_sum = tl.load(results.statistics_ptr + 2 * last + 1)
+        statistics = Statistics(largest, row_sum, exponent_scale(temperature), temperature)
+        kept = tl.load(results.kept_ptr + last)
+        place = locate(inputs, last, slot, tl.minimum(num_accepted, max_spec_len - 1))
+        logsumexp, heat = find_draft_row(drafts, place, True, sizes, TILES)
+        draft_row = DraftRow(drafts, slot, place.offset, request.count > 0, logsumexp, heat)
+        emits = _is_last_to_add(memory, row, draft_row, statistics, kept, req_idx, sizes)
+        if emits:
+            position = tl.load(requests.positions_ptr + req_idx) + num_accepted
+            _, uniform = philox_uniforms(tl.load(requests.seeds_ptr + slot), position, VERIFY_STREAM)
+            token = _draw(memory, row, draft_row, statistics, kept, req_idx, uniform, sizes, TILES)
+            tl.debug_barrier()
     # Write the tokens.
-    write_tokens(memory, drafts.draft_token_ids_ptr, request, num_accepted, token, sizes, POSITIONS)
+    if emits:
+        write_tokens(memory, drafts.draft_token_ids_ptr, request, num_accepted, token, sizes, POSITIONS)

@@ -5,7 +5,7 @@
              rejected; 8 bytes per tile of 1024
     settle   a program per row: what is kept, whether the draft token is accepted, the token instead; the last program
              of a request emits: accepted tokens, and the token of the first rejected row
-    emit     (with draft probabilities or logits) a program per request: draws what is left, and emits
+    emit     (with draft probabilities or logits) a program per request and block: draws what is left, and emits
 
 `Launches` belongs to a plan: it owns the memory through which they pass on what they found, and what they return.
 """
@@ -88,7 +88,7 @@ class Owned(NamedTuple):
     memory: Memory
     edits: EditLists
     mentions: Mentions
-    row_logsumexp: Any  # [max_rows] float32
+    row_words: Any  # [max_rows, all_tiles] int64
     whole: Scanned  # for steps whose rows are all read
     silent: Memory  # for steps that emit no tokens
 
@@ -125,6 +125,8 @@ class Launches:
 
         reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
+        is_dense, has_logits = capacity.drafts in (Drafts.PROBS, Drafts.LOGITS), capacity.drafts is Drafts.LOGITS
+        row_words = empty(rows, self.all_tiles, dtype=torch.int64) if has_logits else None
         listed = rows if capacity.filters else 1
         lists = Lists(empty(listed, self.tiles * RUNS), empty(listed, MOST), empty(listed, MOST, dtype=torch.float32))
         edits, mentions = EditLists(None, None, None, None, 0, None), Mentions(None, None, None)
@@ -143,12 +145,12 @@ class Launches:
             scanned.arrivals_ptr,
             Results(empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs),
             scanned.words_ptr,
+            empty(capacity.batch_size, self.all_tiles, dtype=torch.int64) if is_dense else None,
             None if reached is None else reached.view(torch.int16),
             lists,
         )
-        logsumexp = empty(rows, dtype=torch.float32) if capacity.drafts is Drafts.LOGITS else None
         whole, silent = scanned._replace(arrivals_ptr=None), memory._replace(output=Output(None, None, None))
-        self.owned = Owned(scanned, memory, edits, mentions, logsumexp, whole, silent)
+        self.owned = Owned(scanned, memory, edits, mentions, row_words, whole, silent)
         self.addresses: Owned
         _, self.addresses = described(self.owned)
         self.views: dict[int, StepOutput] = {}
@@ -283,7 +285,7 @@ class Launches:
         logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = batch
         stride, words, slot_stride, position_stride, step = strides
         seeds, heat, filters = by_slot
-        counted, own = ids if self.capacity.penalties else None, owned.row_logsumexp
+        counted, own = ids if self.capacity.penalties else None, owned.row_words
         return {
             "inputs": (logits, stride, grammar, self.num_words, owned.edits, penalties, counted, words),
             "requests": (cu_num_rows, slots, seeds, positions, heat),
@@ -296,7 +298,7 @@ class Launches:
         self, number: int, checked: Checked, owned: Owned, given: Given, shape: Shape, *, emits: bool
     ) -> None:
         """Launch with `owned` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
-        ids, dense, *_ = given["drafts"]
+        ids, dense, _, _, logsumexp, *_ = given["drafts"]
         batch_size, stream = checked.batch_size, stream_of(self.index)
         by_row, is_last = (batch_size, self.width, 1), emits and dense is None
         arguments: dict[str, Any] = {
@@ -314,14 +316,16 @@ class Launches:
             self.owned.memory.results.kept_ptr.fill_(KEEPS_ALL)
             return
         sides = (-(-self.num_blocks // shape.strip), batch_size)
-        grid = (sides[1 - self.requests_at], sides[self.requests_at], self.width if shape.apart else 1)
+        # Rows of draft logits have programs of their own, too, if their logsumexp is not given.
+        measured = self.width - 1 if owned.row_words is not None and logsumexp is None else 0
+        grid = (sides[1 - self.requests_at], sides[self.requests_at], (self.width if shape.apart else 1) + measured)
         arguments["scanned"] = owned.scanned if is_last and ids is not None else owned.whole
         self.scan_kernels[shape].launch(number, stream, grid, arguments)
         arguments["memory"] = owned.memory if is_last else owned.silent
         self.settle_kernels[not shape.apart].launch(number, stream, by_row, arguments)
         if emits and not is_last:
             arguments["memory"] = owned.memory
-            self.emit_kernel.launch(number, stream, (batch_size, 1, 1), arguments)
+            self.emit_kernel.launch(number, stream, (batch_size, -(-self.all_tiles // SCAN_BLOCK), 1), arguments)
 
 
 def _parameters(inputs: StepInputs) -> tuple[Any, Any, Filters]:  # Any: as `Given`

@@ -73,7 +73,7 @@ class Drafts(NamedTuple):
     draft_logsumexp_ptr: Any  # [num_slots, max_spec_len] float32; None: the step computes it
     logsumexp_stride: Any
     draft_temperature_ptr: Any  # [num_slots] float32; None: there is nothing to divide by
-    row_logsumexp_ptr: Any  # [max_rows] float32, the plan's own; None for probabilities
+    row_words_ptr: Any  # [max_rows, all_tiles] int64, the plan's own, of draft logits; None for probabilities
 
 
 class Counted(NamedTuple):
@@ -163,6 +163,7 @@ class Memory(NamedTuple):
     arrivals_ptr: Any  # [batch_size] int32, 0 before and after a step
     results: Any
     words_ptr: Any  # [max_rows, all_tiles] int64
+    shares_ptr: Any  # [batch_size, all_tiles] int64; None: drafts have no distributions
     run_reached_ptr: Any  # [max_rows, num_runs] int16; None: nothing is filtered
     lists: Any
 

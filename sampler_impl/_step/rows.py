@@ -150,6 +150,12 @@ def words_of_runs(runs):
 
 
 @triton.jit
+def words_of_tile(tile):
+    """Return [RUNS, WORDS] int32: the words of one tile. Takes `tile`: int32."""
+    return words_of_runs((tl.zeros((RUNS,), tl.int32) + tile) * RUNS + tl.arange(0, RUNS))
+
+
+@triton.jit
 def words_of_tiles(tiles):
     """Return [tiles, RUNS, WORDS] int32: the words of some tiles. Takes `tiles` [tiles] int32."""
     runs = tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :]
@@ -320,7 +326,7 @@ def without_moved(row, words, logits, vocab_size):
 @triton.jit
 def load_one_tile(row, tile, vocab_size):
     """Return [TILE] float32 and int32: edited logits of one tile, and their indices. Takes `tile`: int32."""
-    words = words_of_runs((tl.zeros((RUNS,), tl.int32) + tile) * RUNS + tl.arange(0, RUNS))
+    words = words_of_tile(tile)
     return tl.reshape(load_logits(row, words, vocab_size), (TILE,)), tl.reshape(indices_of(words), (TILE,))
 
 

@@ -32,6 +32,7 @@ import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
+from .draft_rows import load_draft_logits
 from .named import Noise, Row, RowInputs
 from .rows import (
     BLOCK_TILES,
@@ -264,12 +265,27 @@ def _scan_block(
     return end
 
 
+@triton.jit
+def _scan_draft(drafts, request, slot, offset, temperature, strip, sizes, STRIP: tl.constexpr):
+    """Write the words of a strip of draft logits, of which `settle` makes a logsumexp, if a random request has a draft
+    there."""
+    row_idx = (request.first + offset).to(tl.int64)
+    token_id = tl.load(drafts.draft_token_ids_ptr + row_idx, mask=offset + 1 < request.count, other=-1)
+    if (token_id >= 0) & (token_id < sizes.vocab_size) & (temperature != 0):
+        for step in range(STRIP):
+            tiles = (strip * STRIP + step) * BLOCK_TILES + tl.arange(0, BLOCK_TILES)
+            ids = indices_of(words_of_tiles(tiles))
+            sums, _ = sum_tiles(load_draft_logits(drafts, slot, offset, ids, sizes.vocab_size), LOG2_E)
+            at = row_idx * sizes.all_tiles + tiles
+            store_by_warps(drafts.row_words_ptr + at, sums, tiles < tl.cdiv(sizes.vocab_size, TILE))
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def scan_kernel(
     scanned,
     inputs,
     requests,
-    draft_token_ids_ptr,  # [num_rows] int32, or None
+    drafts,
     num_rows,
     num_slots,
     sizes,
@@ -288,12 +304,18 @@ def scan_kernel(
     if SHAPE.apart:
         begin = tl.program_id(2)
         end = tl.minimum(request.count, begin + 1)
-    # Scan them block by block.
     temperature = tl.load(requests.temperature_ptr + slot)
+    # The last programs are of rows of draft logits, whose logsumexp is not given.
+    if drafts.row_words_ptr is not None and drafts.draft_logsumexp_ptr is None:
+        offset = tl.program_id(2) - (sizes.max_spec_len + 1 if SHAPE.apart else 1)
+        if offset >= 0:
+            end = begin
+            _scan_draft(drafts, request, slot, offset, temperature, strip, sizes, SHAPE.strip)
+    # Scan rows block by block.
     noise = Noise(requests.seeds_ptr + slot, requests.positions_ptr + req_idx, temperature)
     for step in range(SHAPE.strip):
         if begin < end:
-            block, rows, ids_ptr = strip * SHAPE.strip + step, (begin, end), draft_token_ids_ptr
+            block, rows, ids_ptr = strip * SHAPE.strip + step, (begin, end), drafts.draft_token_ids_ptr
             end = _scan_block(
                 scanned, inputs, request, slot, rows, noise, ids_ptr, block, sizes, SHAPE.apart, WAITS, PINS
             )

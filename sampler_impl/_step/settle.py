@@ -69,7 +69,7 @@ def _draft_of(row, draft_token_ids_ptr, is_before, vocab_size, EDITS: tl.constex
 
 
 @triton.jit
-def _logit_at(row, index, vocab_size):
+def logit_at(row, index, vocab_size):
     """Return the edited logit at an index; -inf at -1."""
     logit = tl.full((), float("-inf"), tl.float32)
     if index >= 0:
@@ -138,7 +138,7 @@ def _filter(
 
 
 @triton.jit
-def _probability(logit, size, statistics):
+def probability(logit, size, statistics):
     """Return the probability of one kept logit. A list's sum is one of quotients, and these are rounded: so are they
     here, or probabilities would not add up to 1."""
     best = tl.div_rn(statistics.largest, statistics.temperature)
@@ -150,9 +150,9 @@ def _probability(logit, size, statistics):
 @triton.jit
 def _is_accepted(row, draft_row, found, statistics, uniform, vocab_size):
     """Whether the draft token is, and its probability."""
-    logit = _logit_at(row, found.index, vocab_size)
+    logit = logit_at(row, found.index, vocab_size)
     is_kept = (found.token_id >= 0) & (scaled_order(logit, statistics.temperature) >= found.kept)
-    target = tl.where(is_kept, _probability(logit, found.size, statistics), 0.0)
+    target = tl.where(is_kept, probability(logit, found.size, statistics), 0.0)
     draft = tl.full((), 1.0, tl.float32)
     if draft_row.drafts.dense_ptr is not None:
         draft = draft_probs_of(draft_row, found.token_id, found.token_id >= 0)
@@ -213,9 +213,9 @@ def _publish(results, row, found, accepted, target, drawn, statistics, vocab_siz
     tl.store(results.statistics_ptr + 2 * row_idx, statistics.largest)
     tl.store(results.statistics_ptr + 2 * row_idx + 1, statistics.row_sum)
     if results.row_logprobs_ptr is not None:
-        own = _logit_at(row, tl.where(drawn >= 0, drawn, -1), vocab_size)
+        own = logit_at(row, tl.where(drawn >= 0, drawn, -1), vocab_size)
         tl.store(results.row_logprobs_ptr + 2 * row_idx, tl.log(target))
-        tl.store(results.row_logprobs_ptr + 2 * row_idx + 1, tl.log(_probability(own, found.size, statistics)))
+        tl.store(results.row_logprobs_ptr + 2 * row_idx + 1, tl.log(probability(own, found.size, statistics)))
 
 
 @triton.jit
@@ -300,7 +300,10 @@ def _settle_random(
     found = Found(token_id, index, kept, size, is_valid)
     position = tl.load(noise.position_ptr) + place.offset
     accepting, drawing = philox_uniforms(tl.load(noise.seed_ptr), position, VERIFY_STREAM)
-    has_draft, logsumexp, heat = find_draft_row(drafts, place, is_before, token_id, is_valid, vocab_size)
+    # A placeholder has no distribution among logits: there it stands for a draft that was never made, as in vLLM's
+    # model runner V2.
+    has_draft = is_before & ((token_id >= 0) | (drafts.row_words_ptr is None))
+    logsumexp, heat = find_draft_row(drafts, place, is_valid & has_draft, sizes, PLAN.tiles)
     draft_row = DraftRow(drafts, place.slot, place.offset, has_draft, logsumexp, heat)
     accepted, target = _is_accepted(row, draft_row, found, statistics, accepting, vocab_size)
     # Draw another.
