@@ -26,7 +26,7 @@ from fairdraw.protocols import (
     SpecDecodeBatch,
 )
 from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for, seeds_of
-from fairdraw.strategies._serving import answered
+from fairdraw.strategies._serving import answered, asked_first
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -265,8 +265,7 @@ def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Rejection
     neighbours, strides, an earlier call.
     """
     rng = bulk_rng("again", trace.seed)
-    for call in trace.played(sampler.device):
-        seen = answered(emit, sampler, call).tokens
+    for call, seen in asked_first(emit, sampler, trace):
         own = np.zeros(call.batch.batch_size, dtype=bool)
         own[slice(None) if isinstance(call.noise, ExplicitNoise) else list(call.noise.request_seeds)] = True
         own &= call.is_random & (np.array(call.batch.num_draft_tokens) > 0)

@@ -44,17 +44,9 @@ POSITIVE = ("flat", "normal", "zipf", "peaked", "tied")
 _EXPONENTIALS = ("random", "equal", "coarse", "tiny", "huge", "twins")
 
 
-_MOST_ROWS, _MOST_SLOW_ROWS = 1100, 33
-
-
-def varied(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:  # Any: of sampling_cases
-    """Mostly small batches; one in seven is wide, with all pairs of parameters. Interpreted kernels take few rows."""
-    return sampling_cases(can, **{"max_rows": _MOST_SLOW_ROWS if can.slow else _MOST_ROWS, **narrow})
-
-
 def ordinary(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:  # Any: of sampling_cases
     """What an engine can meet: no exponentials that are denormal."""
-    return varied(can, **{"exponentials": _EXPONENTIALS, **narrow})
+    return sampling_cases(can, **{"exponentials": _EXPONENTIALS, **narrow})
 
 
 def call(

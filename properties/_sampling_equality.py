@@ -25,11 +25,11 @@ from fairdraw.properties._sampling_asserts import (
     pick,
     requests_of,
     same_tokens,
-    varied,
 )
 from fairdraw.protocols import Capability, RaceNoise, TokenSampler
 from fairdraw.strategies import LARGE_VOCAB_SIZES, SampledRequest
 from fairdraw.strategies.rows import bulk_rng
+from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
 
 
-@check("SAM141", lambda can: varied(can, explicit=True), needs=RACE)
+@check("SAM141", lambda can: sampling_cases(can, explicit=True), needs=RACE)
 def tokens_equal_the_oracle_on_the_same_noise(sampler: TokenSampler, case: SamplingCase) -> None:
     """The executable specification and the sampler draw the same tokens from the same numbers.
 
@@ -52,7 +52,7 @@ def tokens_equal_the_oracle_on_the_same_noise(sampler: TokenSampler, case: Sampl
 
 @check(
     "SAM142",
-    lambda can: varied(
+    lambda can: sampling_cases(
         can, explicit=True, greedy=False, filters=(), logits=("flat", "tied"), exponentials=("equal", "coarse", "twins")
     ),
     needs=(*RACE, *TIES),
@@ -107,7 +107,7 @@ def _same_states(expected: Sampled, seen: Sampled, whose: str) -> None:
         broken(f"torch's default generator is not in the state of {whose}")
 
 
-@check("SAM144", lambda can: varied(can, explicit=False, max_vocab_size=100), needs=_STREAM)
+@check("SAM144", lambda can: sampling_cases(can, explicit=False, max_vocab_size=100), needs=_STREAM)
 def generators_end_in_the_documented_state(sampler: TokenSampler, case: SamplingCase) -> None:
     """Each generator has drawn what the contract says: `batch_size * vocab_size` exponentials, and own rows.
 
@@ -172,7 +172,7 @@ def tokens_equal_upstream(sampler: TokenSampler, case: SamplingCase, reference: 
     _equals_the_reference(sampler, case, reference)
 
 
-@differential("SAM153", lambda can: varied(can, explicit=False, max_vocab_size=100), needs=_STREAM)
+@differential("SAM153", lambda can: sampling_cases(can, explicit=False, max_vocab_size=100), needs=_STREAM)
 def generators_end_where_upstream_leaves_them(
     sampler: TokenSampler, case: SamplingCase, reference: TokenSampler
 ) -> None:

@@ -19,10 +19,9 @@ from fairdraw.properties._sampling_asserts import (
     requests_of,
     same_tokens,
     supports_of,
-    varied,
 )
 from fairdraw.protocols import Capability, RaceNoise, TokenSampler
-from fairdraw.strategies.sampling import SampledRequest
+from fairdraw.strategies.sampling import SampledRequest, sampling_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -37,7 +36,7 @@ _TEMPERATURE = ("SAM126",)
 """Filters work on what the temperature gives: if that is wrong, their supports are others, too."""
 
 
-@check("SAM101", varied, stage=Stage.SHAPE)
+@check("SAM101", sampling_cases, stage=Stage.SHAPE)
 def token_ids_lie_in_the_vocabulary(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token id is at least 0 and below `vocab_size`.
 
@@ -105,7 +104,7 @@ def tokens_without_probability_are_never_drawn(sampler: TokenSampler, case: Samp
             broken(f"request {request} got token {token}, whose logit is -inf")
 
 
-@check("SAM107", varied)
+@check("SAM107", sampling_cases)
 def inputs_are_not_modified(sampler: TokenSampler, case: SamplingCase) -> None:
     """After the call, logits, parameters and noise are what they were, bit for bit.
 
@@ -135,7 +134,9 @@ def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
             broken(f"{kind} row {request}, without a distribution, got {seen.tokens[request]} instead of {expected}")
 
 
-@check("SAM108", lambda can: varied(can, logits=("nan",)), needs=_NAN, depends_on=("SAM121", "SAM141", "SAM201"))
+@check(
+    "SAM108", lambda can: sampling_cases(can, logits=("nan",)), needs=_NAN, depends_on=("SAM121", "SAM141", "SAM201")
+)
 def rows_with_nan_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
     """A random request whose logits hold a NaN gets token 0; a greedy one the first NaN, as `torch.argmax` has it.
 
@@ -145,7 +146,7 @@ def rows_with_nan_give_the_documented_token(sampler: TokenSampler, case: Samplin
     _documented(sampler, case)
 
 
-@check("SAM109", lambda can: varied(can, logits=("empty",)), needs=_EMPTY)
+@check("SAM109", lambda can: sampling_cases(can, logits=("empty",)), needs=_EMPTY)
 def rows_without_any_token_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request whose logits are all -inf gets token 0.
 

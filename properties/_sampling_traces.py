@@ -19,7 +19,7 @@ from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import WrongRow, trace_checks
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
-from fairdraw.strategies._serving import answered
+from fairdraw.strategies._serving import answered, asked_first
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -145,15 +145,16 @@ def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTra
     Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call.
     """
     rng = bulk_rng("again", trace.seed)
-    for call in trace.played(sampler.device):
-        own = np.zeros(call.batch.batch_size, dtype=bool)
-        own[slice(None) if isinstance(call.noise, RaceNoise) else list(call.noise.request_seeds)] = True
-        own &= call.is_random & call.support.is_settled
-        if own.any():
-            tokens = answered(sample_tokens, sampler, call).tokens
-            order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
-            for rows in (order, order[:1]):
-                _require_same(sampler, call, tokens, rows)
+    for call, tokens in asked_first(sample_tokens, sampler, trace, lambda call: bool(_has_own_noise(call).any())):
+        order = rng.permutation(np.flatnonzero(_has_own_noise(call)))[:_AT_ONCE]
+        for rows in (order, order[:1]):
+            _require_same(sampler, call, tokens, rows)
+
+
+def _has_own_noise(call: SamplingCall) -> Flags:  # [batch_size] bool
+    own = np.zeros(call.batch.batch_size, dtype=bool)
+    own[slice(None) if isinstance(call.noise, RaceNoise) else list(call.noise.request_seeds)] = True
+    return np.asarray(own & call.is_random & call.support.is_settled)
 
 
 def _require_same(sampler: TokenSampler, call: SamplingCall, tokens: Ints, rows: Ints) -> None:

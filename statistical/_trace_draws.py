@@ -119,7 +119,7 @@ def features_of_rows(
         "size beside the call before": whole * (1 + np.sign(size - past.size)),
         "call": whole * min(call.number, 999),
         "call modulo 8": whole * (call.number % 8),
-        "row": place,
+        "row": np.minimum(place, 1100),
         "row modulo 8": place % 8,
         "row modulo 32": place % 32,
         "row modulo 128": place % 128,

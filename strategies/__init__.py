@@ -37,41 +37,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "AWKWARD_VOCAB_SIZES",
-    "DRAFT_KINDS",
-    "DTYPES",
-    "EXPONENTIAL_KINDS",
-    "INVALID_KINDS",
-    "LARGE_VOCAB_SIZES",
-    "LAYOUTS",
-    "TARGET_KINDS",
-    "TOKEN_KINDS",
-    "UNIFORM_KINDS",
-    "DraftRecipe",
-    "NoiseRecipe",
-    "RejectionCase",
-    "RejectionTrace",
-    "RequestRecipe",
-    "SampledRequest",
-    "SamplingCase",
-    "SamplingTrace",
-    "draft_recipes",
-    "draft_row",
-    "explicit_noises",
-    "logit_rows",
-    "num_draft_tokens",
-    "probability_row",
-    "probability_rows",
-    "rejection_cases",
-    "request_recipes",
-    "sampled_requests",
-    "sampling_batches",
-    "sampling_cases",
-    "seeded_noises",
-    "spec_decode_batches",
-    "target_row",
-    "vocab_sizes",
-]
+    "AWKWARD_VOCAB_SIZES", "DRAFT_KINDS", "DTYPES", "EXPONENTIAL_KINDS", "INVALID_KINDS", "LARGE_VOCAB_SIZES",
+    "LAYOUTS", "TARGET_KINDS", "TOKEN_KINDS", "UNIFORM_KINDS", "DraftRecipe", "NoiseRecipe", "RejectionCase",
+    "RejectionTrace", "RequestRecipe", "SampledRequest", "SamplingCase", "SamplingTrace", "draft_recipes", "draft_row",
+    "explicit_noises", "logit_rows", "num_draft_tokens", "probability_row", "probability_rows", "rejection_cases",
+    "request_recipes", "sampled_requests", "sampling_batches", "sampling_cases", "seeded_noises", "spec_decode_batches",
+    "target_row", "vocab_sizes",
+]  # fmt: skip
 
 _MODULES = "_cases _recipe _rejection_traces _sampling_traces _sizes noise rejection rows sampling"
 """Modules that define the names above, the private ones first."""

@@ -23,20 +23,12 @@ from fairdraw.protocols import (
     ExplicitNoise,
     SeededNoise,
     SpecDecodeBatch,
+    follows_rows,
 )
 from fairdraw.strategies._cases import strided_like
 from fairdraw.strategies._sampling_traces import NUM_ROWS, TEMPERATURES, rows_of_dtypes, spoil
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
-from fairdraw.strategies._serving_traces import (
-    DTYPES,
-    GREEDY,
-    LAYOUTS,
-    ODD_ROW,
-    Player,
-    ServingTrace,
-    kept_seeds,
-    needs_of,
-)
+from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -50,16 +42,12 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
     Numbers = NDArray[np.float64]
 
-_SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
-    "dtype": DTYPES,
-    "layout": LAYOUTS,
+_SETTINGS = SETTINGS | {
     "noise": ("call", "some seeds", "all seeds", "seeds that went on", "explicit"),
     "drafts": ("dense", "one-hot"),
     "lengths": ("equal", "ragged", "ragged", "some none", "long"),
-    "greedy": GREEDY,
     "alike": ("nothing", "nothing", "rows"),
     "placeholders": (False, False, True),
-    "odd row": ODD_ROW,
     "slack": (0, 0, 3),
     "rates": (False, False, False, True),
 }
@@ -241,8 +229,10 @@ class RejectionTrace(ServingTrace):
 
 
 def rejection_trace_for(sampler: Any, *fields: Any, flat: bool = False) -> RejectionTrace:  # Any: of the contract
-    """Return a trace for `sampler`."""
-    return replace(RejectionTrace(*fields), flat=flat)
+    """Return a trace for `sampler`; seeds stay if it follows its rows, and draws by (seed, position)."""
+    followed = follows_rows(sampler)
+    by_position = followed and Capability.COUNTER_NOISE in sampler.capabilities
+    return replace(RejectionTrace(*fields), flat=flat, followed=followed, by_position=by_position)
 
 
 # -- rows of a trace --------------------------------------------------------------------------------------------------
@@ -252,25 +242,21 @@ _BLENDED = 0.01
 """Mass that a draft distribution has at least where the target has less; none at a vocabulary of one."""
 
 
-@lru_cache(maxsize=4)
-def _draft_rows(size: int, seed: int) -> NDArray[np.float32]:  # [24 * 4, vocab_size] float32, rows sum to 1
-    """Return the draft distributions: near the target, flat, of another row, and nearly the target itself.
+@lru_cache(maxsize=2 * NUM_ROWS)
+def _draft_rows(size: int, seed: int, number: int) -> NDArray[np.float32]:  # [4, vocab_size] float32, rows sum to 1
+    """Return the draft distributions of a row: near the target, flat, of another row, and nearly the target itself.
 
     A rejection must leave something to recover, so a distribution that equals the target gives a hundredth of itself to
     the least probable token.
     """
-    rng = bulk_rng("draft rows", size, seed)
-    targets = rows_of_dtypes(size, seed)["float32"].double().numpy()
-    found = []
-    for number, logits in enumerate(targets):
-        near = logits + rng.normal(0, 1, size)
-        flat = np.where(np.isfinite(logits), 0.0, -2.0)
-        other = targets[(number + 5) % NUM_ROWS]
-        found += [near, flat, other, logits]
-    probs, wanted = softmax_of_rows(np.stack(found)), np.repeat(softmax_of_rows(targets), NUM_VARIANTS, axis=0)
+    targets = rows_of_dtypes(size, seed)["float32"]
+    logits, other = targets[[number, (number + 5) % NUM_ROWS]].double().numpy()
+    near = logits + bulk_rng("draft rows", size, seed, number).normal(0, 1, size)
+    probs = softmax_of_rows(np.stack([near, np.where(np.isfinite(logits), 0.0, -2.0), other, logits]))
+    wanted = softmax_of_rows(logits[None])[0]
     alike = np.flatnonzero(np.maximum(wanted - probs, 0).sum(axis=1) < _BLENDED)
     probs[alike] *= 1 - _BLENDED
-    probs[alike, np.argmin(wanted[alike], axis=1)] += _BLENDED
+    probs[alike, np.argmin(wanted)] += _BLENDED
     return np.asarray(probs, dtype=np.float32)
 
 
@@ -288,16 +274,20 @@ class _Player(Player):
     def __init__(self, trace: RejectionTrace, device: str) -> None:
         super().__init__(trace, device)
         # Eight arrays, one after the other: each has all pairs, and together they have most triples.
-        arrays = (settings_of_calls(_SETTINGS, _NEEDS, trace.without, trace.seed + by) for by in range(8))
+        choices = self.choices(_SETTINGS)
+        arrays = (settings_of_calls(choices, _NEEDS, trace.without, trace.seed + by) for by in range(8))
         self.settings = [setting for array in arrays for setting in array]
 
     def _lengths(self, how: str, number: int, request: Ints) -> Ints:  # [batch_size] int64
         """Return the number of drafts of each request; all numbers up to 128 come, call after call."""
         size, most = len(request), MAX_SPEC_LEN if str(Capability.LONG_DRAFTS) not in self.trace.without else 8
-        usual = max(1, min(_USUAL, _MOST_TOKENS // size))
+        usual, more = max(1, min(_USUAL, _MOST_TOKENS // size)), self.trace.more_drafts
         if how == "equal":
-            return np.full(size, 1 + number % usual)
+            fitting = [*range(1, usual + 1), *[drafts for drafts in more if drafts * size <= _MOST_TOKENS] * 2]
+            return np.full(size, fitting[number % len(fitting)])
         own = self.of(16 + number, request, usual + 1)
+        if more:
+            own[number % size] = more[number % len(more)]
         if how == "some none":
             return np.where(self.of(7, request, 2) == 0, 0, own)
         if how == "long":
@@ -319,7 +309,9 @@ class _Player(Player):
         different, kinds = np.unique(row * NUM_VARIANTS + variant, return_inverse=True)
         target_probs = _target_probs(trace.vocab_size, trace.seed, setting["dtype"])[different // NUM_VARIANTS]
         dense = setting["drafts"] == "dense"
-        draft_probs = _draft_rows(trace.vocab_size, trace.seed)[different] if dense else None
+        of_kinds = ((int(kind) // NUM_VARIANTS, int(kind) % NUM_VARIANTS) for kind in different)
+        rows_of_kinds = (_draft_rows(trace.vocab_size, trace.seed, target)[variant] for target, variant in of_kinds)
+        draft_probs = np.stack(list(rows_of_kinds)) if dense else None
         is_greedy = greedy_requests(setting["greedy"], self.of(3, request, 4) == 0)
         drafts = self._drafts(setting, number, kinds, target_probs, draft_probs, is_greedy[owner])
         is_odd = np.zeros(len(request), dtype=bool)
@@ -400,6 +392,9 @@ class _Player(Player):
             bonus_token_ids=torch.from_numpy(bonus)[:, None],
             temperature=torch.from_numpy(temperature),
             synthetic_rates=torch.from_numpy(rates) if setting["rates"] else None,
+            positions=self.positions(rows, MAX_SPEC_LEN + 1)
+            if self.trace.followed and self.trace.by_position
+            else None,
         )
         return batch if self.device == "cpu" else batch.to(self.device)
 
@@ -408,7 +403,7 @@ class _Player(Player):
             rng = bulk_rng("numbers", self.trace.seed, number)
             raced = torch.from_numpy(self.exponentials(rng, len(rows.request)))
             return ExplicitNoise(torch.from_numpy(rng.random(num_tokens)).to(self.device), raced.to(self.device))
-        own = self.seeds_of_rows(setting["noise"], rows, number + 1)
+        own = self.seeds_of_rows(setting["noise"], rows, number)
         return seeds_of(setting, derive_seed("call", self.trace.seed, number), own, self.device)
 
 

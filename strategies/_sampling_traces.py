@@ -16,20 +16,19 @@ import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
-from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SeededNoise, filter_policy
+from fairdraw.protocols import (
+    Capability,
+    FilterPolicy,
+    RaceNoise,
+    SamplingBatch,
+    SeededNoise,
+    filter_policy,
+    follows_rows,
+)
 from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
-from fairdraw.strategies._serving_traces import (
-    DTYPES,
-    GREEDY,
-    LAYOUTS,
-    ODD_ROW,
-    Player,
-    ServingTrace,
-    kept_seeds,
-    needs_of,
-)
+from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
 from fairdraw.strategies.rows import bulk_rng, target_row
 
 if TYPE_CHECKING:
@@ -52,17 +51,10 @@ _TELLING: dict[str, tuple[float, ...]] = {"temperature": (0.7, 1.5), "top_p": (0
 _NUM_TELLING = 8
 """Values that leave a few tokens each, so that another order of the filters leaves others; and sets made of them."""
 
-_STARTS = (0, 2**15, 2**16, 2**20, 2**24, 2**31, 2**32, 2**40)
-"""Positions near which requests begin: numbers that fewer bits cannot count beyond."""
-
-_SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
-    "dtype": DTYPES,
-    "layout": LAYOUTS,
+_SETTINGS = SETTINGS | {
     "noise": ("call", "some seeds", "all seeds", "explicit"),
     "filters": ("all", "none", "top_k", "top_p", "min_p", "top_k top_p"),
-    "greedy": GREEDY,
     "alike": ("nothing", "nothing", "rows and parameters", "parameters", "rows"),
-    "odd row": ODD_ROW,
 }
 _FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
@@ -116,11 +108,9 @@ class SamplingTrace(ServingTrace):
     """Calls of one token sampler.
 
     Args:
-        by_position: Seeds of requests stay from call to call, as samplers with counters draw by (seed, position).
         filters: The sampler's policy.
     """
 
-    by_position: bool = False
     filters: FilterPolicy = field(default_factory=FilterPolicy)
 
     def played(self, device: str = "cpu") -> Iterator[SamplingCall]:
@@ -138,7 +128,8 @@ class SamplingTrace(ServingTrace):
 def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace:  # Any: a token sampler; a trace's
     """Return a trace for `sampler`: under its policy, with seeds that stay if it draws by (seed, position)."""
     by_position = Capability.COUNTER_NOISE in sampler.capabilities
-    return replace(SamplingTrace(*fields), flat=flat, by_position=by_position, filters=filter_policy(sampler))
+    followed, policy = follows_rows(sampler), filter_policy(sampler)
+    return replace(SamplingTrace(*fields), flat=flat, followed=followed, by_position=by_position, filters=policy)
 
 
 # -- rows and parameters of a trace -----------------------------------------------------------------------------------
@@ -214,7 +205,7 @@ class _Player(Player):
         self.rows = rows_of_dtypes(trace.vocab_size, trace.seed)
         self.sets = _parameter_sets(trace.vocab_size, trace.seed, trace.without)
         self.num_sets = len(self.sets["temperature"])
-        self.settings = settings_of_calls(_SETTINGS, needs_of(), trace.without, trace.seed)
+        self.settings = settings_of_calls(self.choices(_SETTINGS), needs_of(), trace.without, trace.seed)
         self.table = _Supports(self)
 
     def call(self, number: int, rows: ServedRows) -> SamplingCall:
@@ -260,8 +251,6 @@ class _Player(Player):
         for place in np.flatnonzero(is_odd):
             spoil(logits[place], int(place), setting["odd row"])
         temperature = np.where(is_greedy, np.float32(0), self.sets["temperature"][parameters])
-        start = np.array(_STARTS)[self.of(4, rows.request, len(_STARTS))]
-        positions = np.maximum(0, start - 3) + self.of(5, rows.request, 5) + rows.age
         types = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
         filters = {
             name: torch.from_numpy(self.sets[name][parameters]).to(dtype) if name in given else None
@@ -270,7 +259,7 @@ class _Player(Player):
         batch = SamplingBatch(
             logits=logits,
             temperature=torch.from_numpy(temperature),
-            positions=torch.from_numpy(positions),
+            positions=self.positions(rows),
             **filters,  # type: ignore[arg-type]  # three tensors or None
         )
         batch = laid_out(batch, setting["layout"])
@@ -282,7 +271,7 @@ class _Player(Player):
             drawn = self.exponentials(rng, len(rows.request))
             _aim(drawn, support, rng)
             return RaceNoise(torch.from_numpy(drawn).to(self.device))
-        own = self.seeds_of_rows(how, rows, 0 if self.trace.by_position else number + 1)
+        own = self.seeds_of_rows(how, rows, number)
         return SeededNoise(derive_seed("call", self.trace.seed, number), own)
 
 

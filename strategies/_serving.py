@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fairdraw._core.failures import AdapterError
-from fairdraw.protocols import Capability
+from fairdraw._core.rows import Owner, seat
+from fairdraw.protocols import Capability, follows_rows
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,12 +39,14 @@ class ServedRows:
         age: Calls in which the request was before.
         owner_before: The request that had this row in the call before; -1 if none had.
         is_resumed: 1 where the request waited in the call before.
+        owners: The requests, for a sampler that follows its rows; empty if none does.
     """
 
     request: Ints
     age: Ints
     owner_before: Ints
     is_resumed: Ints
+    owners: tuple[Owner, ...] = ()
 
     @property
     def is_new(self) -> Ints:
@@ -57,7 +60,8 @@ class ServedRows:
 
     def taken(self, rows: Ints) -> ServedRows:
         """Return some of the rows."""
-        return ServedRows(self.request[rows], self.age[rows], self.owner_before[rows], self.is_resumed[rows])
+        owners = tuple(self.owners[row] for row in rows.tolist()) if self.owners else ()
+        return ServedRows(self.request[rows], self.age[rows], self.owner_before[rows], self.is_resumed[rows], owners)
 
 
 class Serving:
@@ -125,20 +129,21 @@ class Serving:
 WALKS = ("every", "edges", "few")
 """Which batch sizes a trace walks through: every one, those at which kernels change, or three."""
 
-_OFTEN, _TIMES = 64, 3
+_OFTEN, TIMES = 64, 3
 """Sizes up to this come so many times more: a small batch has few rows in which a fault of its size could show."""
 
 
-def sizes_of(how: str, most: int, seed: int, times: int = _TIMES) -> list[int]:
+def sizes_of(how: str, most: int, seed: int, times: int = TIMES, more: Sequence[int] = ()) -> list[int]:
     """Return the sizes of a trace's batches up to `most`, in an order that jumps: small after large.
 
     Args:
         times: Small sizes come so many times more.
+        more: Sizes that come beside those of the walk.
     """
     if how == "few":
-        return [most, max(1, most // 2), most]
+        return [most, max(1, most // 2), most, *more]
     sizes = list(range(1, most + 1)) if how == "every" else edges(most)
-    sizes += [size for size in range(1, min(most, _OFTEN) + 1) for _ in range(times)]
+    sizes += [*more, *(size for size in range(1, min(most, _OFTEN) + 1) for _ in range(times))]
     return [int(size) for size in bulk_rng("sizes", seed).permutation(sizes)]
 
 
@@ -189,9 +194,31 @@ def greedy_requests(how: str, is_one_of_some: NDArray[np.bool_]) -> NDArray[np.b
     return np.broadcast_to(np.asarray(chosen, dtype=bool), size)
 
 
+def asked_first(
+    ask: Callable[[Any, Any, Any], Any],  # Any: of any contract
+    sampler: Any,
+    trace: Any,
+    is_asked: Callable[[Any], bool] = lambda _: True,
+) -> Iterator[tuple[Any, Any]]:
+    """Yield calls with their tokens, to be asked again. All are made before if the sampler follows its rows: whoever is
+    asked again stands in them, and what it kept of the others is gone."""
+
+    def made() -> Iterator[tuple[Any, Any]]:  # Any: as above
+        calls = (call for call in trace.played(sampler.device) if is_asked(call))
+        yield from ((call, answered(ask, sampler, call).tokens) for call in calls)
+
+    if follows_rows(sampler):
+        tokens = [tokens for _, tokens in made()]
+        yield from zip(filter(is_asked, trace.played(sampler.device)), tokens, strict=True)
+    else:
+        yield from made()
+
+
 def answered(ask: Callable[[Any, Any, Any], Answer], sampler: Any, call: Any) -> Answer:  # Any: of any contract
     """Return the answer to a call; to contiguous copies of its tensors, if strided ones are refused by name."""
     batch = call.batch
+    if call.rows.owners:
+        seat(sampler, call.rows.owners, call.noise)
     try:
         return ask(sampler, batch, call.noise)
     except AdapterError:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
 
+from fairdraw._core.rows import Owner
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import Recipe
-from fairdraw.strategies._serving import WALKS, ServedRows, Serving, mixed_seeds, of_request, sizes_of
+from fairdraw.strategies._serving import TIMES, WALKS, ServedRows, Serving, mixed_seeds, of_request, sizes_of
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -21,9 +23,16 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-LAYOUTS = ("contiguous", "sliced", "contiguous", "transposed", "huge-stride")
-DTYPES = ("float32", "bfloat16", "float16", "float32")
-GREEDY, ODD_ROW = ("some", "none", "all", "one"), ("none", "none", "NaN", "empty")
+SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
+    "dtype": ("float32", "bfloat16", "float16", "float32"),
+    "layout": ("contiguous", "sliced", "contiguous", "transposed", "huge-stride"),
+    "greedy": ("some", "none", "all", "one"),
+    "odd row": ("none", "none", "NaN", "empty"),
+}
+"""Features of a call that both contracts have, with their values; the first is what every sampler takes."""
+
+_STARTS = (0, 2**15, 2**16, 2**20, 2**24, 2**31, 2**32, 2**40)
+"""Positions near which requests begin: numbers that fewer bits cannot count beyond."""
 
 
 def needs_of(*needs: tuple[Any, ...]) -> dict[tuple[str, Any], Capability]:  # Any: a capability, a setting, its values
@@ -50,6 +59,10 @@ class ServingTrace(Recipe):
         calls: Those that are made, by number; all of them if empty.
         rows: Rows of the last of these calls; all of them if empty.
         flat: Every row gives every token the same probability, without parameters.
+        followed: The sampler follows its rows, so that what becomes of them is reported to it.
+        by_position: Seeds of requests stay from call to call, as samplers with counters draw by (seed, position).
+        more_rows, more_drafts: Sizes of batches beside those of the walk, and drafts of requests beside the usual ones:
+            both sides of what the sampler declares as its `size_switches`.
 
     Raises:
         ValueError: If a size is below 1, or the walk is unknown.
@@ -63,6 +76,10 @@ class ServingTrace(Recipe):
     calls: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
     flat: bool = False
+    followed: bool = False
+    by_position: bool = False
+    more_rows: tuple[int, ...] = ()
+    more_drafts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
@@ -73,7 +90,7 @@ class ServingTrace(Recipe):
 
     def sizes(self) -> list[int]:
         """Return the batch sizes, call after call."""
-        return sizes_of(self.walk, self.most_rows, self.seed, *([0] if self.flat else []))
+        return sizes_of(self.walk, self.most_rows, self.seed, 0 if self.flat else TIMES, self.more_rows)
 
     def played(self, device: str = "cpu") -> Iterator[Any]:  # Any: calls of the contract
         """Yield the calls; each is built when it is asked for."""
@@ -86,7 +103,8 @@ class ServingTrace(Recipe):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:  # Any: JSON
         """Return the trace that `to_json` described."""
-        return cls(**{**data, **{name: tuple(data[name]) for name in ("without", "calls", "rows")}})
+        lists = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
+        return cls(**{**data, **lists})
 
 
 class Player:
@@ -106,6 +124,8 @@ class Player:
         serving, last = Serving(bulk_rng("serving", trace.seed)), max(trace.calls, default=-1)
         for number, size in enumerate(trace.sizes()):
             rows = serving.step(size)
+            if trace.followed:
+                rows = replace(rows, owners=self._owners(rows))
             if not trace.calls or number in trace.calls:
                 call = self.call(number, rows)
                 yield call.select(trace.rows) if trace.rows and number == last else call
@@ -116,13 +136,33 @@ class Player:
         """Return a number below `modulus` that belongs to each request."""
         return of_request(self.salt, what, request, modulus)
 
+    def choices(self, settings: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:  # Any: words and flags
+        """Return what settings may be: where rows are followed, a request keeps its seed, or has none."""
+        return settings | {"noise": ("some seeds", "explicit")} if self._keeps_seeds else settings
+
+    @property
+    def _keeps_seeds(self) -> bool:
+        trace = self.trace
+        return trace.followed and trace.by_position and str(Capability.REQUEST_SEEDS) not in trace.without
+
+    def _owners(self, rows: ServedRows) -> tuple[Owner, ...]:
+        seeds = self.seeds_of_rows("some seeds", rows, 0) if self._keeps_seeds else {}
+        names = [(int(self.salt), self.trace.vocab_size, request) for request in rows.request.tolist()]
+        return tuple(Owner(name, seeds.get(row)) for row, name in enumerate(names))
+
+    def positions(self, rows: ServedRows, step: int = 1) -> torch.Tensor:  # [batch_size] int64
+        """Return where each request is in its text: `step` tokens further in each call, across powers of two."""
+        start = np.array(_STARTS)[self.of(4, rows.request, len(_STARTS))]
+        return torch.from_numpy(np.maximum(0, start - 3) + self.of(5, rows.request, 5) + rows.age * step)
+
     def exponentials(self, rng: np.random.Generator, num_rows: int) -> NDArray[np.float32]:  # [num_rows, vocab_size]
         """Return numbers to race with, none of which is 0."""
         drawn = rng.standard_exponential((num_rows, self.trace.vocab_size), dtype=np.float32)
         return np.maximum(drawn, np.float32(2.0**-25))
 
     def seeds_of_rows(self, how: str, rows: ServedRows, call: int) -> dict[int, int]:
-        """Return row to seed: of no, some or all requests; others in each call."""
+        """Return row to seed: of no, some or all requests; others in each call, unless they stay."""
+        call = 0 if self.trace.by_position else 1 + call
         if how == "call":
             return {}
         calls, salts = np.full_like(rows.request, call), np.full_like(rows.request, self.salt)

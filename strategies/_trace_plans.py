@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability
+from fairdraw.protocols import Capability, switch_sides
 from fairdraw.strategies._serving import vocabulary_walk
 
 if TYPE_CHECKING:
@@ -46,23 +46,41 @@ _PLANS = {
 _SLOW_PLAN = Plan("edges", 33, 1, 6)
 
 
+_AT_A_SIDE, _ROWS, _ENTRIES = 3, 2**13, 2**18
+"""Batches with the rows of one side of a switch, and their rows in all; or entries, where that is a vocabulary."""
+
+
 def traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: int) -> Iterator[Any]:
     """Yield the traces of a run: sizes of batches at one vocabulary, then vocabularies in small batches.
+
+    Both sides of the sampler's `size_switches` come, too.
 
     Args:
         make: From the sampler and the first fields of a trace to the trace.
     """
-    can = sampler.capabilities
+    can, (sides, _) = sampler.capabilities, switch_sides(sampler)
     plan = _SLOW_PLAN if can.slow else _PLANS.get(profile.name, _PLANS["ci"])
     without = tuple(sorted(map(str, can.unsupported)))
     num_traces = max(1, round(plan.num_traces * profile.scale))
     walk = plan.walk if profile.scale == 1 else "edges"
+    often = 1 if can.slow else _AT_A_SIDE
+    batches = [(size,) * max(1, min(often, _ROWS // size)) for size in sides["rows"]]
     for number in range(num_traces):
         own = derive_seed("trace", seed, number) % 2**20
-        yield make(sampler, own, CORE_VOCABULARY, plan.most_rows, walk, without)
-    for number, size in enumerate(_vocabularies(can, max(2, round(plan.num_vocabularies * profile.scale)), seed)):
+        trace = make(sampler, own, CORE_VOCABULARY, plan.most_rows, walk, without)
+        yield _with(trace, sum(batches, ()), sides["drafts"])
+    sizes = _vocabularies(can, max(2, round(plan.num_vocabularies * profile.scale)), seed)
+    for number, size in enumerate((*sides["vocabulary"], *sizes)):
         rows = 9 if size < _WIDE else 6
-        yield make(sampler, derive_seed("vocabulary", seed, number) % 2**20, size, rows, "few", without)
+        trace = make(sampler, derive_seed("vocabulary", seed, number) % 2**20, size, rows, "few", without)
+        more = 0 if can.slow or size not in sides["vocabulary"] else min(20, _ENTRIES // size)
+        yield _with(trace, (rows,) * more, sides["drafts"])
+
+
+def _with(trace: Any, more_rows: tuple[int, ...], more_drafts: tuple[int, ...]) -> Any:  # Any: a trace of any contract
+    """Return the trace with sizes beside those of its walk, if there are any."""
+    has_more = more_rows or more_drafts
+    return trace.replace(more_rows=more_rows, more_drafts=more_drafts) if has_more else trace
 
 
 def _vocabularies(can: Capabilities, number: int, seed: int) -> list[int]:
@@ -97,10 +115,20 @@ def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: 
 
     A part of a profile plays the first of them; another seed begins with another one.
     """
-    can = sampler.capabilities
+    can, (sides, _) = sampler.capabilities, switch_sides(sampler)
     plans = _SLOW_FLAT if can.slow else _FLAT.get(profile.name, _FLAT["ci"])
-    most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can else 1025
-    for number in range(max(1, round(len(plans) * profile.scale))):
-        plan = plans[(seed + number) % len(plans)]
-        size, own = min(plan.vocab_size, most), derive_seed("flat", seed, number) % 2**20
-        yield make(sampler, own, size, plan.most_rows, plan.walk, tuple(sorted(map(str, can.unsupported))), flat=True)
+    most, without = (
+        _MOST_VOCABULARY if Capability.LARGE_VOCAB in can else 1025,
+        tuple(sorted(map(str, can.unsupported))),
+    )
+    chosen = [plans[(seed + number) % len(plans)] for number in range(max(1, round(len(plans) * profile.scale)))]
+    entries = 0 if can.slow else _FLAT_ENTRIES * (1 if profile.name == "smoke" else 4)
+    chosen += [FlatPlan(size, max(6, min(256, entries // size)), "few") for size in sides["vocabulary"]]
+    for number, plan in enumerate(chosen):
+        size = plan.vocab_size if plan.walk == "few" else min(plan.vocab_size, most)
+        own = derive_seed("flat", seed, number) % 2**20
+        yield make(sampler, own, size, plan.most_rows, plan.walk, without, flat=True)
+
+
+_FLAT_ENTRIES = 2**21
+"""Of the largest call at one side of a vocabulary's switch, in the first profile."""

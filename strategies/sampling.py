@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from hypothesis import strategies as st
 
 from fairdraw.protocols import Capabilities, Capability, SamplingBatch
@@ -15,7 +14,7 @@ from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sampling_cases import FILTERS, SampledRequest, SamplingCase
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
-from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, bulk_seeds
+from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +31,6 @@ _ONE_ULP = 2.0**-24
 _TOP_KS = (1, 2, 3, 7, 40, 10**6)
 _TOP_PS = (0.5, 0.9, 0.1, 0.99, 1.0, 1 - _ONE_ULP, 1e-7, 2.0**-149)
 _MIN_PS = (0.1, 0.5, 1.0, 0.01, 0.0, 1 - _ONE_ULP, 1e-6, 2.0**-149)
-
-NUM_ROWS: tuple[int, ...] = (
-    *(7, 13, 17, 31, 33, 63, 65, 100, 127, 129, 193, 255, 257, 300, 511, 513, 641, 1009, 1023, 1025, 1100),
-    *(300, 513, 1009, 1100),
-)
-"""Rows of wide batches: primes, powers of two and their neighbours, and what kernels do not have in mind."""
-
-_WIDE_VOCAB_SIZES = (2, 3, 5, 8, 31, 33, 100, 257)
-_IS_WIDE = (False,) * 6 + (True,)
 
 _ALIKE: tuple[tuple[str, ...], ...] = (
     *((),) * 24,
@@ -80,26 +70,6 @@ class _Choices:
 @lru_cache(maxsize=256)
 def _requests(choices: _Choices) -> st.SearchStrategy[SampledRequest]:
     return st.builds(SampledRequest, **{name: st.sampled_from(values) for name, values in choices.values().items()})
-
-
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
-
-
-@lru_cache(maxsize=64)
-def _all_pairs(choices: _Choices, seed: int) -> tuple[SampledRequest, ...]:
-    """Requests in which every pair of values of any two parameters occurs; other triples for another seed.
-
-    They are an orthogonal array: over the numbers modulo a prime, line `a + b * x` passes two given points for just one
-    `(a, b)`. For eleven values that is 121 rows, in no time; `_covering` finds about a fifth less, in a second.
-    """
-    values, rng = choices.values(), bulk_rng("all pairs", seed)
-    prime = next(p for p in _PRIMES if p >= max(map(len, values.values())) and p >= len(values))
-    a, b = np.divmod(rng.permutation(prime * prime), prime)
-    columns = {
-        name: [given[n % len(given)] for n in rng.permutation(prime)[(a + b * x) % prime]]
-        for x, (name, given) in enumerate(values.items())
-    }
-    return tuple(SampledRequest(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
 def _temperatures(greedy: tuple[bool, ...], given: Sequence[float]) -> tuple[float, ...]:
@@ -168,7 +138,6 @@ def sampling_cases(
     exponentials: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
     layouts: Sequence[str] = ("contiguous",),
-    max_rows: int = 0,
 ) -> SamplingCase:
     """Whole decoding steps, as recipes: requests with different parameters, and their noise.
 
@@ -187,8 +156,6 @@ def sampling_cases(
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
         dtypes: Of the logits (`DTYPES`).
         layouts: Strides of the logits (`LAYOUTS`).
-        max_rows: If above `max_requests`, one case in seven is wide: a tiny vocabulary, up to so many rows
-            (`NUM_ROWS`), and requests in which every pair of values of any two parameters occurs.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, options contradict each other, or a requirement is
@@ -203,9 +170,7 @@ def sampling_cases(
     name, open_to = "sampling_cases", Narrowing("sampling_cases", capabilities)
     kinds = check_kinds(name, "logits", logits, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS))
     low, high = open_to.vocab_sizes(min_vocab_size, max_vocab_size)
-    is_wide = max_rows > max_requests and draw(st.sampled_from(_IS_WIDE))
-    sizes = [size for size in _WIDE_VOCAB_SIZES if low <= size <= high]
-    vocab_size = draw(st.sampled_from(sizes)) if is_wide and sizes else draw(vocab_sizes(low, high))
+    vocab_size = draw(vocab_sizes(low, high))
     is_explicit = draw(st.sampled_from(open_to.explicit(explicit, request_seed)))
     seeds = open_to.flags("request_seed", request_seed, true=Capability.REQUEST_SEEDS)
     choices = _Choices(
@@ -217,7 +182,7 @@ def sampling_cases(
         (*_TOP_KS, max(1, vocab_size - 1)),
     )
     fewest, most = open_to.num_requests(min_requests, max_requests)
-    requests = draw(_some_of_all_pairs(choices) if is_wide else _few(choices, fewest, most))
+    requests = draw(st.lists(_requests(choices), min_size=fewest, max_size=most).map(tuple))
     return SamplingCase(
         vocab_size=vocab_size,
         requests=_made_alike(requests, draw(st.sampled_from(_ALIKE)), greedy_too=draw(st.booleans())),
@@ -225,13 +190,7 @@ def sampling_cases(
         dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
         layout=draw(st.sampled_from(open_to.layouts(layouts))),
         seed=draw(bulk_seeds()),
-        num_rows=draw(st.sampled_from([n for n in NUM_ROWS if n <= max_rows] or [max_rows])) if is_wide else 0,
     )
-
-
-def _few(choices: _Choices, fewest: int, most: int) -> st.SearchStrategy[tuple[SampledRequest, ...]]:
-    """Requests of which each draws its own parameters."""
-    return st.lists(_requests(choices), min_size=fewest, max_size=most).map(tuple)
 
 
 def _made_alike(
@@ -248,14 +207,6 @@ def _made_alike(
     same: dict[str, Any] = {name: getattr(first, name) for name in names}  # Any: one type each
     of_greedy = {name: same[name] for name in same if name != "temperature"} if greedy_too else {}
     return tuple(replace(request, **(of_greedy if request.greedy else same)) for request in requests)
-
-
-@st.composite
-def _some_of_all_pairs(draw: st.DrawFn, choices: _Choices) -> tuple[SampledRequest, ...]:
-    """All of them, mostly; a failing batch shrinks to some, and to one."""
-    found = _all_pairs(choices, draw(st.integers(0, 7)))
-    first, count = draw(st.integers(0, len(found) - 1)), draw(st.sampled_from((1, 3, 10, *(len(found),) * 7)))
-    return (found[first:] + found[:first])[:count]
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -160,3 +161,19 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     sys.modules.pop("third_party", None)  # another test's module of that name
     yield tmp_path
     sys.modules.pop("third_party", None)
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the plugin logs; vLLM's logger does not propagate it."""
+    from fairdraw.sampler_impl.vllm_plugin._log import logger
+
+    monkeypatch.setattr(logger, "parent", logging.getLogger())
+    caplog.set_level("INFO", logger=logger.name)
+    return caplog
+
+
+@pytest.fixture
+def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without mutation controls, which have tests of their own and take seconds."""
+    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])

@@ -20,16 +20,10 @@ from fairdraw._run.loading import all_checks, load_sampler
 if TYPE_CHECKING:
     from click.testing import Result
 
-pytestmark = pytest.mark.usefixtures("third_party")
+pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
 
 CHECKS = all_checks()
 ONE = f"1 of {len(all_checks(contract='rejection'))} checks"
-
-
-@pytest.fixture(autouse=True)
-def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Controls have tests of their own below and take seconds."""
-    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
 
 
 def check(factory: str, *options: str) -> Result:

@@ -26,14 +26,11 @@ from fairdraw._mutants._server.troubles import KEY, TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.usefixtures("no_controls")
+
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = r"http://127\.0\.0\.1:\d+/v1"
 JUDGED = r"(; \d+ of \d+ requests broke, too many to send them again)?; [1-9]\d* tokens were judged until then"
-
-
-@pytest.fixture(autouse=True)
-def _without_controls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
 
 
 @contextlib.contextmanager

@@ -130,6 +130,15 @@ def test_statistics_do_not_accuse_a_right_sampler() -> None:
     assert accused(sampler, PROFILES["smoke"], all_checks("statistical", "sampling")) == []
 
 
+SWITCHING = [mutant for mutant in (*sampling.MUTANTS, *rejection.MUTANTS) if mutant.make().size_switches]
+
+
+@pytest.mark.parametrize("mutant", SWITCHING, ids=str)
+def test_what_begins_at_a_switch_is_missed_where_it_is_not_declared(mutant: Mutant) -> None:
+    silent = dataclasses.replace(mutant.make(), size_switches={})
+    assert not sees(CHECKS[mutant.caught_by[0]], silent, PROFILES["smoke"].scaled(0.1), CI_SEED)[0]
+
+
 CHECKS = {check.code: check for check in (*all_checks(contract="rejection"), *all_checks(contract="sampling"))}
 
 

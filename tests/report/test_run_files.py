@@ -102,11 +102,8 @@ def test_file_that_cannot_be_written_after_all_is_one_sentence(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("third_party")
+@pytest.mark.usefixtures("no_controls")
 class TestCommandLine:
-    @pytest.fixture(autouse=True)
-    def no_controls(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
-
     def test_written_lines_obey_the_schema(self, tmp_path: Path) -> None:
         words = ["check", "third_party:make_beyond", "-k", "REJ10", "--profile", "smoke", "--json", "run.jsonl"]
         assert CliRunner().invoke(main, words).exit_code == 1

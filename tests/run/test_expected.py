@@ -21,13 +21,7 @@ from fairdraw.protocols import Capabilities
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("third_party")
-
-
-@pytest.fixture(autouse=True)
-def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have tests of their own."""
-    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
 
 
 def check(factory: str, *options: str) -> Result:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _patch, _validated
-from fairdraw.sampler_impl.vllm_plugin._log import logger
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 if TYPE_CHECKING:
@@ -46,14 +44,6 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     yield
     vllm_plugin.unpatch()
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the plugin logs; vLLM's logger does not propagate it."""
-    monkeypatch.setattr(logger, "parent", logging.getLogger())
-    caplog.set_level("INFO", logger=logger.name)
-    return caplog
 
 
 def about(logged: pytest.LogCaptureFixture, piece: str) -> str:

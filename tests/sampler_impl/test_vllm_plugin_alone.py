@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import importlib.util
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from fairdraw.sampler_impl.vllm_plugin import (
     unpatch,
 )
 from fairdraw.sampler_impl.vllm_plugin._hook import ImportHook
-from fairdraw.sampler_impl.vllm_plugin._log import logger
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 ROOT = Path(__file__).parents[2]
@@ -39,14 +37,6 @@ class Thing:
     def act(self, amount):
         return amount + 1
 """
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the plugin logs; vLLM's logger does not propagate it."""
-    monkeypatch.setattr(logger, "parent", logging.getLogger())
-    caplog.set_level("INFO", logger=logger.name)
-    return caplog
 
 
 def python(program: str, *path: Path, **env: str) -> str:

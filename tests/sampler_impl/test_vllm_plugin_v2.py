@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +20,6 @@ from fairdraw.adapters import release_number
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl._step import pytorch
 from fairdraw.sampler_impl.vllm_plugin import _plugin, _source, _step, _step_states, _validated
-from fairdraw.sampler_impl.vllm_plugin._log import logger
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 INSTALLED = next((found.version for found in metadata.distributions(name="vllm")), "0")
@@ -686,14 +684,6 @@ def test_trace_replay_is_vllms_own_after_our_tokens() -> None:
 
 
 # On, off, refused.
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the plugin logs; vLLM's logger does not propagate it."""
-    monkeypatch.setattr(logger, "parent", logging.getLogger())
-    caplog.set_level("INFO", logger=logger.name)
-    return caplog
 
 
 def methods() -> tuple[Any, Any]:

@@ -35,6 +35,7 @@ NAMES = {**{name: getattr(fst, name) for name in fst.__all__}, "SeededNoise": Se
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.INVALID_KINDS), layouts=fst.LAYOUTS)
 
 T = TypeVar("T")
+_RANGE = "between max(num_draft_tokens)=2 and 128. Use slack=0."
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -161,15 +162,9 @@ class TestRecipes:
         [
             ({"vocab_size": 0}, "RejectionCase: vocab_size=0, but it must be at least 1. Use 1."),
             ({"requests": ()}, "RejectionCase: requests=(), but there must be one. Use (RequestRecipe(),)."),
-            (
-                {"slack": -1},
-                "RejectionCase: slack=-1, but max_spec_len=1 must lie between max(num_draft_tokens)=2 and 128. "
-                "Use slack=0.",
-            ),
-            (
-                {"slack": 127},
-                "RejectionCase: slack=127, but max_spec_len=129 must lie between max(num_draft_tokens)=2 and 128. "
-                "Use slack=0.",
+            *(
+                ({"slack": slack}, f"RejectionCase: slack={slack}, but max_spec_len={2 + slack} must lie {_RANGE}")
+                for slack in (-1, 127)
             ),
         ],
         ids=["no vocabulary", "no requests", "negative slack", "too much slack"],

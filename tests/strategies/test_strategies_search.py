@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import random
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import hypothesis
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from helpers import drawn
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from fairdraw import strategies as fst
@@ -29,20 +30,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.INVALID_KINDS), layouts=fst.LAYOUTS)
+equal = partial(RequestRecipe, exponentials="equal")
 ORACLE = rejection_sampler(RejectionOracle().verify, name="oracle")
 
 
 @cache
 def many_cases() -> list[RejectionCase]:
     """About 500, the same at every run."""
-    cases: list[RejectionCase] = []
-
-    def collect(case: RejectionCase) -> None:
-        cases.append(case)
-
-    limits = settings(max_examples=500, phases=[Phase.generate])
-    limits(hypothesis.seed(0)(given(EVERYTHING)(collect)))()
-    return cases
+    return drawn(EVERYTHING, 500)
 
 
 class Witness(RejectionOracle):
@@ -79,38 +74,24 @@ class Witness(RejectionOracle):
 
 class TestCoverage:
     @pytest.mark.parametrize(
-        ("field", "kinds"),
-        [
-            ("target", (*fst.TARGET_KINDS, *fst.INVALID_KINDS)),
-            ("draft", fst.DRAFT_KINDS),
-            ("token", fst.TOKEN_KINDS),
-            ("uniform", fst.UNIFORM_KINDS),
-        ],
-    )
-    def test_every_kind_of_draft_occurs(self, field: str, kinds: tuple[str, ...]) -> None:
-        drafts = [draft for case in many_cases() for request in case.requests for draft in request.drafts]
-        assert {getattr(draft, field) for draft in drafts} == set(kinds)
-
-    @pytest.mark.parametrize(
-        ("field", "values"),
-        [("greedy", {False, True}), ("request_seed", {False, True}), ("exponentials", set(fst.EXPONENTIAL_KINDS))],
-    )
-    def test_every_kind_of_request_occurs(self, field: str, values: set[object]) -> None:
-        assert {getattr(request, field) for case in many_cases() for request in case.requests} == values
-
-    @pytest.mark.parametrize(
         ("field", "values"),
         [
-            ("dense", {False, True}),
-            ("explicit", {False, True}),
+            ("target", {*fst.TARGET_KINDS, *fst.INVALID_KINDS}),
+            ("draft", {*fst.DRAFT_KINDS}),
+            ("token", {*fst.TOKEN_KINDS}),
+            ("uniform", {*fst.UNIFORM_KINDS}),
+            ("exponentials", {*fst.EXPONENTIAL_KINDS}),
+            *((flag, {False, True}) for flag in ("greedy", "request_seed", "dense", "explicit")),
             ("slack", {0, 1}),
-            ("dtype", set(fst.DTYPES)),
-            ("layout", set(fst.LAYOUTS)),
+            ("dtype", {*fst.DTYPES}),
+            ("layout", {*fst.LAYOUTS}),
             ("vocab_size", {*range(1, 9), *fst.AWKWARD_VOCAB_SIZES}),
         ],
     )
-    def test_every_kind_of_batch_occurs(self, field: str, values: set[object]) -> None:
-        assert {getattr(case, field) for case in many_cases()} == values
+    def test_every_kind_of_batch_request_and_draft_occurs(self, field: str, values: set[object]) -> None:
+        requests = [request for case in many_cases() for request in case.requests]
+        parts = [*many_cases(), *requests, *(draft for request in requests for draft in request.drafts)]
+        assert {getattr(part, field) for part in parts if hasattr(part, field)} == values
 
     def test_ragged_draftless_and_mixed_batches_occur(self) -> None:
         counts = [case.num_draft_tokens for case in many_cases()]
@@ -172,25 +153,14 @@ class TestShrinking:
     @pytest.mark.parametrize(
         ("is_wanted", "smallest"),
         [
-            (
-                lambda case: case.dense and case.vocab_size > 2,
-                RejectionCase(3, (RequestRecipe(exponentials="equal"),), dense=True),
-            ),
+            (lambda case: case.dense and case.vocab_size > 2, RejectionCase(3, (equal(),), dense=True)),
             (
                 lambda case: any(draft.token == "placeholder" for r in case.requests for draft in r.drafts),
-                RejectionCase(
-                    1, (RequestRecipe((DraftRecipe(token="placeholder", uniform="half"),), exponentials="equal"),)
-                ),
+                RejectionCase(1, (equal((DraftRecipe(token="placeholder", uniform="half"),)),)),
             ),
             (
                 lambda case: len(set(case.num_draft_tokens)) > 1,
-                RejectionCase(
-                    1,
-                    (
-                        RequestRecipe(exponentials="equal"),
-                        RequestRecipe((DraftRecipe(uniform="half"),), exponentials="equal"),
-                    ),
-                ),
+                RejectionCase(1, (equal(), equal((DraftRecipe(uniform="half"),)))),
             ),
             (
                 lambda case: any(r.request_seed for r in case.requests),
@@ -198,7 +168,7 @@ class TestShrinking:
             ),
             (
                 lambda case: case.vocab_size > 500 and case.dtype != "float32",
-                RejectionCase(1023, (RequestRecipe(exponentials="equal"),), dtype="bfloat16"),
+                RejectionCase(1023, (equal(),), dtype="bfloat16"),
             ),
         ],
         ids=["dense", "placeholder", "ragged", "per-request seed", "half precision beyond 500 tokens"],
@@ -215,14 +185,14 @@ def test_a_seed_means_the_same_cases_whatever_modules_are_loaded(
 ) -> None:
     """Hypothesis would mix the numbers of a user's modules into wide draws."""
 
-    def drawn() -> list[int]:
+    def drawn_numbers() -> list[int]:
         seen: list[int] = []
         look = check("REJ999", lambda can: st.integers(0, 2**40))(lambda sampler, case: seen.append(case))
         look.run(ORACLE, profile=PROFILES["ci"], seed=3)
         return seen
 
-    before = drawn()
+    before = drawn_numbers()
     (tmp_path / "numbers_of_a_user.py").write_text(f"NUMBERS = {[7919 * i for i in range(1000, 2000)]}")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("numbers_of_a_user")
-    assert drawn() == before
+    assert drawn_numbers() == before

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fairdraw.strategies._rejection_traces import RejectionTrace
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.rows import Owner, row_changes
+from fairdraw._mutants._lifecycle_scanners import RowKeeper
+from fairdraw._mutants.sampling import right
+from fairdraw._oracles.rejection import verify
+from fairdraw._run.loading import CannotStart, as_sampler
+from fairdraw.protocols import rejection_sampler, switch_sides, token_sampler
+from fairdraw.strategies._rejection_traces import RejectionTrace, rejection_trace_for
 from fairdraw.strategies._sampling_traces import _NUM_TELLING, SamplingTrace, _parameter_sets
 from fairdraw.strategies._serving import Serving, edges, sizes_of, vocabulary_walk
+from fairdraw.strategies._trace_plans import flat_traces, traces
 from fairdraw.strategies.rows import bulk_rng
 
 TRACES = (SamplingTrace(3, 64, 40, "every"), RejectionTrace(3, 64, 40, "every"))
@@ -43,6 +53,48 @@ def test_requests_come_move_wait_and_go(seed: int) -> None:
         seen["kept"] += int((rows.owner_before == rows.request).sum())
         before = requests
     assert all(seen.values()), seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_row_events_lead_from_each_call_to_the_next(seed: int) -> None:
+    serving, keeper, seen = Serving(bulk_rng("test", seed)), RowKeeper(), set[str]()
+    before: list[Owner] = []
+    for size in sizes_of("edges", 200, seed):
+        now = [Owner(request, request) for request in serving.step(size).request.tolist()]
+        changes = row_changes(before, now)
+        gone = [row for row, owner in enumerate(before) if owner not in now]
+        assert [added.row for added in changes.added] == [*gone, *range(len(before), 300)][: len(changes.added)]
+        keeper.sync(changes)
+        assert [keeper.rows[row] for row in range(size)] == [owner.seed for owner in now]
+        assert set(keeper.rows) == set(range(size))
+        seen |= {name for name in ("removed", "added") if getattr(changes, name)}
+        seen |= {moved.direction.name for moved in changes.moved}
+        before = now
+    assert seen == {"removed", "added", "UNIDIRECTIONAL", "SWAP"}
+
+
+def test_both_sides_of_a_switch_are_walked() -> None:
+    switches = {"vocabulary": (1000, 12_345, 2**20), "rows": (1777,), "drafts": (47, 128)}
+    sampler = rejection_sampler(verify, size_switches=switches)
+    assert switch_sides(sampler)[1][1] == "left out: vocabulary 1048576, as cases have at most 262144"
+    played, flat = (list(make(rejection_trace_for, sampler, PROFILES["smoke"], 0)) for make in (traces, flat_traces))
+    for found in (played, flat):
+        assert {999, 1000, 1001, 12_344, 12_345, 12_346} <= {trace.vocab_size for trace in found}
+    assert {1776, 1777, 1778} <= set(played[0].sizes())
+    calls = [call for core in played[:2] for call in core.replace(most_rows=40, more_rows=()).played()]
+    equal = {counts[0] for call in calls if len(set(counts := call.batch.num_draft_tokens)) == 1 < len(counts)}
+    assert {46, 47, 48, 127, 128} <= equal
+
+
+@pytest.mark.parametrize("wrong", [[3], {"drafts": (8,)}, *({"rows": w} for w in (3, (), (0,), (True,), range(1, 10)))])
+def test_switches_that_are_none_are_refused(wrong: Any) -> None:  # Any: to be refused
+    message = (
+        r"size_switches.*=.*, but it must (give sizes for some of vocabulary, rows|be 1 to 8 whole numbers above 0)\. "
+    )
+    with pytest.raises(ValueError, match=f"token_sampler: {message}"):
+        token_sampler(right().function, size_switches=wrong)
+    with pytest.raises(CannotStart, match=f"sampler oracle: FunctionTokenSampler: {message}"):
+        as_sampler(dataclasses.replace(right(), size_switches=wrong))
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda trace: type(trace).__name__)

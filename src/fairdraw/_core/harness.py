@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fairdraw._core.failures import calling
+from fairdraw._core.rows import seat_others
 from fairdraw._core.validation import check_batch, check_noise, check_output, check_proposal, check_trim
 from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
@@ -107,6 +108,7 @@ def _verified(
 def _output(
     sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    seat_others(sampler, batch.batch_size, noise)
     with calling(sampler):
         answer, name = sampler.verify(batch, noise), sampler.name
     return check_output(batch, answer, name)
@@ -127,6 +129,7 @@ def propose_next(sampler: DraftingSampler, step: DraftStep, noise: SeededNoise) 
         AdapterError: If the answer is not of the contract's type, or its rows are no distributions.
         Exception: Whatever the drafter raises, marked as its own.
     """
+    seat_others(sampler, step.batch_size, noise)
     with calling(sampler):
         answer, name = sampler.propose(step, noise), sampler.name
     checked = check_proposal(step, answer, name)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.harness import default_state, generator_states, seeded
+from fairdraw._core.rows import seat_others
 from fairdraw._core.validation import Validator, check_answer
 from fairdraw.protocols import Drafted, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 
@@ -78,6 +79,7 @@ def sample_next(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNois
 
 
 def _sample(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> torch.Tensor:  # [batch_size] int
+    seat_others(sampler, batch.batch_size, noise)
     with calling(sampler):
         answer, name = sampler.sample(batch, noise), sampler.name
     return _checked("sample", name, "token_ids", answer, batch)
@@ -87,6 +89,7 @@ def draft_tokens(sampler: TokenDrafter, batch: SamplingBatch, noise: SamplingNoi
     """Call `sampler.draft` once; everything else is as in `sample_tokens`."""
 
     def call() -> tuple[torch.Tensor, torch.Tensor]:
+        seat_others(sampler, batch.batch_size, noise)
         with calling(sampler):
             answer, name = sampler.draft(batch, noise), sampler.name
         if not isinstance(answer, Drafted):

@@ -40,11 +40,11 @@ class Copy:
     edges: list[int] = field(default_factory=list)
 
 
-class Follower:
-    """Follows rows and reads new tokens; a mutant overrides exactly one step."""
+class RowKeeper:
+    """Keeps something for each row, wherever its request moves."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, Copy] = {}
+        self.rows: dict[int, Any] = {}  # Any: what `enter` returns
 
     def sync(self, changes: RowChanges) -> None:
         for row in changes.removed:
@@ -57,14 +57,27 @@ class Follower:
     def remove(self, row: int) -> None:
         self.rows.pop(row, None)
 
-    def enter(self, added: AddedRow) -> Copy:
-        return Copy(added)
+    def enter(self, added: AddedRow) -> Any:  # Any: what is kept
+        return added.params.seed
 
     def move(self, moved: MovedRow) -> None:
-        source, target = self.rows.pop(moved.source), self.rows.pop(moved.target, None)
-        self.rows[moved.target] = source
-        if moved.direction is Move.SWAP and target is not None:
-            self.rows[moved.source] = target
+        there = {moved.target: self.rows.pop(moved.source)}
+        if moved.direction is Move.SWAP and moved.target in self.rows:
+            there[moved.source] = self.rows[moved.target]
+        self.rows |= there
+
+    def seeds(self) -> dict[int, int]:
+        """Row to the seed of its request, of those that entered with one."""
+        return {row: seed for row, seed in self.rows.items() if seed is not None}
+
+
+class Follower(RowKeeper):
+    """Follows rows and reads new tokens; a mutant overrides exactly one step."""
+
+    rows: dict[int, Copy]
+
+    def enter(self, added: AddedRow) -> Copy:
+        return Copy(added)
 
     def follow(self, batch: LiveBatch) -> None:
         """Read what is new in every row.

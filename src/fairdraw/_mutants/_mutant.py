@@ -96,7 +96,7 @@ def as_mutant(
     def make(faulty: type[Any]) -> object:  # Any: an oracle of either contract
         oracle, name = faulty(), name_of(faulty)
         if isinstance(oracle, RejectionOracle):
-            return rejection_sampler(oracle.verify, name=name, unsupported=unsupported)
+            return rejection_sampler(oracle.verify, name=name, unsupported=unsupported, **_beside(oracle))
         return as_token_sampler(oracle, name, GENERATORS if unsupported is None else unsupported)
 
     return mutant_as(make, *caught_by, needs=needs)
@@ -128,4 +128,15 @@ def as_token_sampler(
     oracle: SamplingOracle, name: str, unsupported: Mapping[str, str], filters: FilterPolicy | None = None
 ) -> FunctionTokenSampler:
     """An oracle of the sampling contract as a sampler and drafter."""
-    return token_sampler(oracle.sample, drafting=oracle.draft, name=name, unsupported=unsupported, filters=filters)
+    more: dict[str, Any] = {
+        "name": name,
+        "unsupported": unsupported,
+        "filters": filters,
+        **_beside(oracle),
+    }  # Any: each its own
+    return token_sampler(oracle.sample, drafting=oracle.draft, **more)
+
+
+def _beside(oracle: object) -> dict[str, Any]:  # Any: one type each
+    """Return what an oracle has beside its contract's method: row events, and sizes at which it switches."""
+    return {name: getattr(oracle, name, None) for name in ("sync", "size_switches")}

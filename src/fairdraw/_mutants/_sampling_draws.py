@@ -6,6 +6,7 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GIVEN, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
-from fairdraw.protocols import Capability, Drafted, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.protocols import AddedRow, Capability, Drafted, MovedRow, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies.rows import bulk_rng
 
 Row = NDArray[np.float32]
@@ -227,6 +229,33 @@ def advances_generators_beside_its_counters(right: CountingOracle, batch: Sampli
     return right.draw(batch, noise)
 
 
+class SeedsByRow(RowKeeper, CountingOracle):
+    """Right: a row has the seed that its request entered with, whatever the noise says."""
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
+        return super().draw(batch, SeededNoise(noise.seed, self.seeds()))
+
+
+@as_mutant("SAM202", unsupported=_COUNTS)
+class LeavesSeedsBehindOnCondense(SeedsByRow):
+    """A request that moves draws by the seed that it finds in its new row."""
+
+    def move(self, moved: MovedRow) -> None:
+        pass
+
+
+@as_mutant("SAM202", unsupported=_COUNTS)
+class KeepsTheSeedOfTheLastOwner(SeedsByRow):
+    """A slot that has a seed is not given another: the seed is cleared when a request is aborted, not when it ends."""
+
+    def remove(self, row: int) -> None:
+        pass
+
+    def enter(self, added: AddedRow) -> int | None:
+        known: int | None = self.rows.get(added.row)
+        return added.params.seed if known is None else known
+
+
 # Drafters.
 
 
@@ -370,6 +399,18 @@ def clamps_temperatures_at_four(right: SamplingOracle, request: Request) -> Row:
     """A limit of the service in the sampler, and nobody reported it to the user."""
     request.temperature = min(request.temperature, np.float32(4))
     return right.scaled(request)
+
+
+@as_mutant("SAM201", needs=(Capability.LARGE_VOCAB,))
+class ForgetsTheTemperatureWhereItsKernelsMeet(SamplingOracle):
+    """One kernel for rows below 12,345 entries, another from 12,352 on; between them neither divides."""
+
+    size_switches: ClassVar = {"vocabulary": (12_345,)}
+
+    def scaled(self, request: Request) -> Row:
+        if 12_345 <= request.logits.size < 12_352:
+            request.temperature = np.float32(1)
+        return super().scaled(request)
 
 
 @patched(SamplingOracle, "sample", "SAM188")

@@ -28,7 +28,7 @@ def keeps_one_token_more_than_top_k(right: SamplingOracle, logits: Row, top_k: i
     return right.top_k_support(logits, min(top_k + 1, logits.size))
 
 
-@patched(SamplingOracle, "top_k_support", "SAM201", "SAM102")
+@patched(SamplingOracle, "top_k_support", "SAM201")
 def keeps_two_at_least(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     """A guard against empty supports, one too high."""
     return right.top_k_support(logits, min(max(top_k, 2), logits.size))
@@ -49,7 +49,7 @@ def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, 
     return np.asarray(~(logits < np.sort(part)[-min(top_k, part.size)]))
 
 
-@patched(SamplingOracle, "sample", "SAM201", "SAM141")
+@patched(SamplingOracle, "sample", "SAM201")
 def reads_the_temperatures_of_256_rows(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """A grid of 256 rows: the row after those begins again with the parameters of the first."""
     return right.sample(batch.replace(temperature=batch.temperature[torch.arange(batch.batch_size) % 256]), noise)
@@ -149,7 +149,7 @@ def ignores_top_p_beside_top_k(right: SamplingOracle, request: Request) -> Row:
     return right.filtered(request)
 
 
-@as_mutant("SAM201", "SAM102")
+@as_mutant("SAM201")
 class FiltersBeforeTemperature(SamplingOracle):
     """The nucleus of the distribution at temperature 1, drawn from at another."""
 

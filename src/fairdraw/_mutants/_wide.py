@@ -6,6 +6,7 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,6 +37,18 @@ def large_batches_read_the_next_requests_exponentials(
     if batch.batch_size > 256:
         noise = ExplicitNoise(noise.uniforms, noise.exponentials.roll(1, 0))
     return right.steps(batch, noise)
+
+
+@as_mutant("REJ701")
+class ReadsTheNextRequestsExponentialsWhereItsKernelsMeet(RejectionOracle):
+    """From 1,777 requests on blocks are larger, and until they are full a request counts from the next one."""
+
+    size_switches: ClassVar = {"rows": (1_777,)}
+
+    def steps(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+        if 1_777 <= batch.batch_size < 1_792:
+            noise = ExplicitNoise(noise.uniforms, noise.exponentials.roll(1, 0))
+        return super().steps(batch, noise)
 
 
 @patched(RejectionOracle, "verify", "REJ701")

@@ -18,20 +18,22 @@ from fairdraw._mutants._distribution_sampler import (
     mutant_distribution,
 )
 from fairdraw._mutants._lanes import lane_mutants, rejecting
-from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_distributions import (
-    BlockVerification,
-    DrawsByPositionAndMultinomial,
-    DrawsWithTorch,
-)
+from fairdraw._mutants._mutant import Mutant, with_step
+from fairdraw._mutants._odd_distributions import BlockVerification, DrawsByPositionAndMultinomial, DrawsWithTorch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
     from torch import Tensor
 
     from fairdraw.protocols import Noise, SpecDecodeBatch
+
+
+def _patched(step: str, *caught_by: str, min_draws: int = 0) -> Callable[[Callable[..., Floats]], Mutant]:
+    """Make a mutant with one step replaced by a function, which also gets the correct steps, as `right`."""
+    make_mutant = mutant_distribution(*caught_by, min_draws=min_draws)
+    return lambda body: make_mutant(with_step(DistributionSampler, step, body))
 
 
 def _first_rows(batch: SpecDecodeBatch) -> Tokens:  # [num_tokens] int64
@@ -113,20 +115,16 @@ class BonusWithTheDraftersNoise(DistributionSampler):
 # The wrong distribution, or that of another row.
 
 
-@mutant_distribution("DIST102", "DIST101", min_draws=4_000)
-class RecoversFromTheTarget(DistributionSampler):
+@_patched("residual", "DIST102", "DIST101", min_draws=4_000)
+def recovers_from_the_target(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """Draft probabilities are not subtracted: drafts that were accepted already come once more."""
-
-    def residual(self, target: Floats, draft: Floats) -> Floats:
-        return target
+    return target
 
 
-@mutant_distribution("DIST111", "DIST112", "DIST213")
-class RecoversTheRejectedDraft(DistributionSampler):
+@_patched("residual", "DIST111", "DIST112", "DIST213")
+def recovers_the_rejected_draft(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """Without draft probabilities, the rejected draft stays in the race."""
-
-    def residual(self, target: Floats, draft: Floats) -> Floats:
-        return np.where(draft.max(axis=1, keepdims=True) == 1, target, super().residual(target, draft))
+    return np.where(draft.max(axis=1, keepdims=True) == 1, target, right.residual(target, draft))
 
 
 @mutant_distribution("DIST213", "DIST111")
@@ -165,57 +163,45 @@ class BonusFromThePositionBefore(DistributionSampler):
         return np.where(np.array(call.batch.num_draft_tokens) > 0, drawn_there, super().bonus(call))
 
 
-@mutant_distribution("DIST113", "DIST111", min_draws=500_000)
-class TemperatureTwoPercentOff(DistributionSampler):
+@_patched("target", "DIST113", "DIST111", min_draws=500_000)
+def temperature_two_percent_off(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
     """Temperature is applied in half precision, or twice to a request at 1.02."""
-
-    def target(self, batch: SpecDecodeBatch) -> Floats:
-        return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
+    return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST142", min_draws=500_000)
-class TemperatureOnePercentOff(DistributionSampler):
+@_patched("target", "DIST142", min_draws=500_000)
+def temperature_one_percent_off(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
     """A reciprocal of the temperature in bfloat16."""
-
-    def target(self, batch: SpecDecodeBatch) -> Floats:
-        return np.asarray((batch.target_logits / 1.01).softmax(dim=-1).numpy())
+    return np.asarray((batch.target_logits / 1.01).softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST142", min_draws=500_000)
-class AcceptsHalfAPercentLess(DistributionSampler):
+@_patched("acceptance", "DIST142", min_draws=500_000)
+def accepts_half_a_percent_less(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """Uniforms are drawn from [0, 1.005]: TV 0.2 %."""
-
-    def acceptance(self, target: Floats, draft: Floats) -> Floats:
-        return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005), dtype=np.float32)
+    return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005), dtype=np.float32)
 
 
-@mutant_distribution("DIST123", "DIST122", "DIST125")
-class AppliesTheTemperatureAgain(DistributionSampler):
+@_patched("target", "DIST123", "DIST122", "DIST125")
+def applies_the_temperature_again(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
     """The sampler divides logits that are divided already."""
-
-    def target(self, batch: SpecDecodeBatch) -> Floats:
-        divisor = np.where(batch.is_greedy.numpy(), np.float32(1), batch.temperature.numpy())
-        rows = batch.target_logits.new_tensor(np.repeat(divisor, batch.num_draft_tokens))
-        return np.asarray((batch.target_logits / rows[:, None]).softmax(dim=-1).numpy())
+    divisor = np.where(batch.is_greedy.numpy(), np.float32(1), batch.temperature.numpy())
+    rows = batch.target_logits.new_tensor(np.repeat(divisor, batch.num_draft_tokens))
+    return np.asarray((batch.target_logits / rows[:, None]).softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST401", min_draws=500_000)
-class LosesItsTail(DistributionSampler):
+@_patched("target", "DIST401", min_draws=500_000)
+def loses_its_tail(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
     """Small probabilities are flushed to zero: 1 % of the mass, 2 % in flat distributions."""
-
-    def target(self, batch: SpecDecodeBatch) -> Floats:
-        probs = super().target(batch)
-        return np.where(probs < 1 / (8 * batch.vocab_size), np.float32(0), probs)
+    probs = right.target(batch)
+    return np.where(probs < 1 / (8 * batch.vocab_size), np.float32(0), probs)
 
 
-@mutant_distribution("DIST404", "DIST402", min_draws=500_000)
-class LosesTheLastTile(DistributionSampler):
+@_patched("residual", "DIST404", "DIST402", min_draws=500_000)
+def loses_the_last_tile(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """The last 4096 of 32768 tokens take no part in the race."""
-
-    def residual(self, target: Floats, draft: Floats) -> Floats:
-        weights = super().residual(target, draft)
-        weights[:, weights.shape[1] * 7 // 8 :] = 0
-        return weights
+    weights = right.residual(target, draft)
+    weights[:, weights.shape[1] * 7 // 8 :] = 0
+    return weights
 
 
 # Requests of other kinds beside each other.
@@ -266,16 +252,14 @@ class PlaceholdersAreTokenZero(DistributionSampler):
         return target, draft
 
 
-@mutant_distribution("REJ701", min_draws=50_000)
-class HalfLogitsInEightBits(DistributionSampler):
+@_patched("target", "REJ701", min_draws=50_000)
+def half_logits_in_eight_bits(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
     """Logits of half precision are kept in two bits of mantissa; float32 ones are not."""
-
-    def target(self, batch: SpecDecodeBatch) -> Floats:
-        if batch.target_logits.dtype == torch.float32:
-            return super().target(batch)
-        mantissa, exponent = np.frexp(batch.target_logits.float().numpy())
-        rounded = torch.from_numpy(np.ldexp(np.round(mantissa * 8) / 8, exponent))
-        return np.asarray(rounded.softmax(dim=-1).numpy())
+    if batch.target_logits.dtype == torch.float32:
+        return right.target(batch)
+    mantissa, exponent = np.frexp(batch.target_logits.float().numpy())
+    rounded = torch.from_numpy(np.ldexp(np.round(mantissa * 8) / 8, exponent))
+    return np.asarray(rounded.softmax(dim=-1).numpy())
 
 
 @mutant_distribution("DIST133", "DIST132", min_draws=4_000)
@@ -310,12 +294,10 @@ class NeverAcceptsTheLastDraft(DistributionSampler):
         return np.minimum(num_accepted, np.maximum(np.array(call.batch.num_draft_tokens) - 1, 0)), scale
 
 
-@mutant_distribution("DIST104", "DIST103", "DIST403", min_draws=4_000)
-class AcceptsWithTheSquareRoot(DistributionSampler):
+@_patched("acceptance", "DIST104", "DIST103", "DIST403", min_draws=4_000)
+def accepts_with_the_square_root(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """Accepts longer drafts than it may."""
-
-    def acceptance(self, target: Floats, draft: Floats) -> Floats:
-        return np.asarray(np.sqrt(target / draft))
+    return np.asarray(np.sqrt(target / draft))
 
 
 @mutant_distribution("DIST103", "DIST403", min_draws=4_000)
@@ -326,12 +308,10 @@ class IgnoresTheDraftDistribution(DistributionSampler):
         return super().distributions(batch.replace(draft_probs=None), drafts)
 
 
-@mutant_distribution("DIST113", min_draws=50_000)
-class AcceptsNineInTen(DistributionSampler):
+@_patched("acceptance", "DIST113", min_draws=50_000)
+def accepts_nine_in_ten(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """A tenth of what should be accepted is rejected; the residual does not take that into account."""
-
-    def acceptance(self, target: Floats, draft: Floats) -> Floats:
-        return np.asarray(np.float32(0.9) * np.minimum(target / draft, 1))
+    return np.asarray(np.float32(0.9) * np.minimum(target / draft, 1))
 
 
 @mutant_distribution("DIST104", min_draws=500_000)
@@ -343,12 +323,10 @@ class DraftDistributionInEightBits(DistributionSampler):
         return np.asarray(np.ldexp(np.round(mantissa * 16) / 16, exponent))
 
 
-@mutant_distribution("REJ701")
-class RejectsAtEqualProbability(DistributionSampler):
+@_patched("acceptance", "REJ701")
+def rejects_at_equal_probability(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """Compares with half of the ratio at a tie."""
-
-    def acceptance(self, target: Floats, draft: Floats) -> Floats:
-        return np.where(np.isclose(target, draft), np.float32(0.5), target / draft)
+    return np.where(np.isclose(target, draft), np.float32(0.5), target / draft)
 
 
 # Trivial: a check that passes these checks nothing.
@@ -362,20 +340,16 @@ class AlwaysTheFirstToken(DistributionSampler):
         return np.zeros_like(tokens)
 
 
-@mutant_distribution("DIST102", "DIST402")
-class AnyTokenAlike(DistributionSampler):
+@_patched("residual", "DIST102", "DIST402")
+def any_token_alike(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """Recovers from the uniform distribution."""
-
-    def residual(self, target: Floats, draft: Floats) -> Floats:
-        return np.ones_like(target)
+    return np.ones_like(target)
 
 
-@mutant_distribution("DIST691", "DIST104")
-class AcceptsEveryDraft(DistributionSampler):
+@_patched("acceptance", "DIST691", "DIST104")
+def accepts_every_draft(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
     """Returns the drafts."""
-
-    def acceptance(self, target: Floats, draft: Floats) -> Floats:
-        return np.full_like(target, 2)
+    return np.full_like(target, 2)
 
 
 @mutant_distribution("DIST101")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants._odd_distributions import BlockVerification
 from fairdraw._oracles.rejection import draw_noise
@@ -153,33 +154,13 @@ class DividesInTheRace(VectorRejection):
         return weights / exponentials
 
 
-class ComputesInFloat64(VectorRejection):
+class ComputesInFloat64(DividesInTheRace):
     """Softmax, quotient and race in float64."""
 
     unsupported = OWN_ROUNDING
 
     def target(self, logits: Tensor) -> Tensor:
         return logits.double().softmax(-1)
-
-    def scores(self, weights: Tensor, exponentials: Tensor) -> Tensor:
-        return weights / exponentials.double()
-
-
-class WorksWithLogProbabilities(VectorRejection):
-    """Log-softmax, a difference of logarithms against the uniform's, and Gumbel-max over the log residual."""
-
-    unsupported = OWN_ROUNDING
-
-    def target(self, logits: Tensor) -> Tensor:
-        wide = logits.float()
-        return (wide - wide.logsumexp(-1, keepdim=True)).exp()
-
-    def passes(self, target: Tensor, draft: Tensor, uniforms: Tensor) -> Tensor:
-        return target.log() - draft.log() >= uniforms.log().float()
-
-    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:
-        scores = weights.log() - exponentials.log()
-        return torch.where(weights > 0, scores, -torch.inf).argmax(-1)
 
 
 class SubtractsTheLogNormaliser(VectorRejection):
@@ -190,6 +171,17 @@ class SubtractsTheLogNormaliser(VectorRejection):
     def target(self, logits: Tensor) -> Tensor:
         wide = logits.float()
         return (wide - wide.logsumexp(-1, keepdim=True)).exp()
+
+
+class WorksWithLogProbabilities(SubtractsTheLogNormaliser):
+    """Log-softmax, a difference of logarithms against the uniform's, and Gumbel-max over the log residual."""
+
+    def passes(self, target: Tensor, draft: Tensor, uniforms: Tensor) -> Tensor:
+        return target.log() - draft.log() >= uniforms.log().float()
+
+    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:
+        scores = weights.log() - exponentials.log()
+        return torch.where(weights > 0, scores, -torch.inf).argmax(-1)
 
 
 class ComparesProducts(VectorRejection):
@@ -339,6 +331,15 @@ def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:  # [...] uint64, ov
     return words
 
 
+class KeepsSeedsByRow(RowKeeper, HashesItsNoise):
+    """A row has the seed that its request entered with, which is hashed with its position."""
+
+    def numbers(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+        positions = [0] * batch.batch_size if batch.positions is None else batch.positions.tolist()
+        own = {row: derive_seed("at", seed, positions[row]) for row, seed in self.seeds().items()}
+        return super().numbers(batch, SeededNoise(noise.seed, own))
+
+
 class MakesItsOwnGenerators(VectorRejection):
     """A generator of the CPU per request with a seed and one for the others: it heeds 32 bits of each seed."""
 
@@ -374,11 +375,10 @@ class AcceptsNothing(VectorRejection):
 
     unsupported = OWN_SCHEME
 
-    def greedy_accepts(self, step: Step) -> Tensor:
-        return torch.zeros_like(step.drafts, dtype=torch.bool)
-
     def accepted(self, step: Step) -> Tensor:
         return torch.zeros_like(step.drafts, dtype=torch.bool)
+
+    greedy_accepts = accepted
 
     def residual(self, step: Step, rows: Tensor) -> Tensor:
         return step.target[rows]
@@ -410,7 +410,9 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:  # [num_rows, voca
 
 def as_odd(kind: type[VectorRejection]) -> FunctionSampler:
     """A fresh sampler, named after its class."""
-    return rejection_sampler(kind().verify, name=name_of(kind), unsupported=kind.unsupported, slow=kind.slow)
+    one = kind()
+    sync, unsupported = getattr(one, "sync", None), kind.unsupported
+    return rejection_sampler(one.verify, name=name_of(kind), sync=sync, unsupported=unsupported, slow=kind.slow)
 
 
 def _block() -> FunctionSampler:

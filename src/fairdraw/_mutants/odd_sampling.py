@@ -13,15 +13,16 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GENERATORS, name_of
 from fairdraw._mutants.odd_rejection import inverse_cdf
 from fairdraw._oracles.sampling import draw_exponentials
-from fairdraw.protocols import Capability, Drafted, FilterPolicy, RaceNoise, token_sampler
+from fairdraw.protocols import Capability, Drafted, FilterPolicy, RaceNoise, SeededNoise, token_sampler
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols import FunctionTokenSampler, SamplingBatch, SamplingNoise, SeededNoise
+    from fairdraw.protocols import FunctionTokenSampler, SamplingBatch, SamplingNoise
 
 OWN_STREAM: dict[str, str] = GENERATORS | {Capability.UPSTREAM_STREAM: "tokens may differ from vLLM's"}
 OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "other formulas than the oracle's"}
@@ -254,6 +255,13 @@ class Counts(VectorSampling):
         return torch.from_numpy(drawn).to(batch.device)
 
 
+class KeepsSeedsByRow(RowKeeper, Counts):
+    """A row has the seed that its request entered with; the seeds of the noise are not looked at."""
+
+    def numbers(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+        return super().numbers(batch, SeededNoise(noise.seed, self.seeds()))
+
+
 class TakesTheHighestIdOnTies(VectorSampling):
     """Among equal logits, and equal scores in the race, the last one stays."""
 
@@ -294,8 +302,9 @@ class RefusesStridedLogits(VectorSampling):
 def as_odd(kind: type[VectorSampling]) -> FunctionTokenSampler:
     """A fresh sampler and drafter, named after its class."""
     one = kind()
+    name, unsupported, sync = name_of(kind), kind.unsupported, getattr(one, "sync", None)
     return token_sampler(
-        one.sample, drafting=one.draft, name=name_of(kind), unsupported=kind.unsupported, filters=kind.filters
+        one.sample, drafting=one.draft, name=name, unsupported=unsupported, filters=kind.filters, sync=sync
     )
 
 

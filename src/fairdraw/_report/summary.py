@@ -25,6 +25,7 @@ from fairdraw._report.verdict import Scope, Verdict, verdict_of
 from fairdraw._run.controls import Untried, controls_lines, controls_to_json
 from fairdraw._run.expected import STALE, UNSEEN
 from fairdraw._run.runner import CheckRecord, Status
+from fairdraw.protocols import switch_sides
 from fairdraw.protocols._policies import declared_policy
 
 if TYPE_CHECKING:
@@ -113,10 +114,12 @@ class Header:
 
 
 def about_sampler(sampler: Any) -> tuple[str, ...]:  # Any: of any contract
-    """What a sampler says about itself, and its policy where several ways are right."""
+    """What a sampler says about itself: where its kernels switch, and its policy where several ways are right."""
     contract = contract_name(sampler) or ""
     policy = declared_policy(sampler, contract)
     about = tuple(getattr(sampler, "about", tuple)())
+    if words := switch_sides(sampler)[1]:
+        about = (*about, f"size switches: {'; '.join(words)}")
     return about if policy is None else (*about, f"{contract.replace('_', ' ')}: {policy}")
 
 

@@ -15,7 +15,7 @@ from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
-from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings
+from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings, switch_sides
 from fairdraw.protocols._policies import declared_policy
 from fairdraw.protocols._server import SilentServer
 
@@ -235,7 +235,8 @@ def as_sampler(value: object) -> AnySampler:
     """`value`, if it has what a sampler has.
 
     Raises:
-        CannotStart: If an attribute is missing or no policy, or a known defect belongs to no check or has no reason.
+        CannotStart: If an attribute is missing, or `policy` or `size_switches` is none, or a known defect belongs to no
+            check or has no reason.
     """
     contract = contract_of(value)
     if contract is None or not isinstance(value, AnySampler) or not hasattr(value, contract.method):
@@ -251,6 +252,7 @@ def as_sampler(value: object) -> AnySampler:
         )
     try:
         declared_policy(value, contract.name)
+        switch_sides(value)
     except ValueError as error:
         raise CannotStart(f"sampler {value.name}: {error}") from None
     unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks()})

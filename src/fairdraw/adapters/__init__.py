@@ -37,22 +37,10 @@ if TYPE_CHECKING:
     from fairdraw.adapters._inject import InjectedNoise, NoiseNotInjected, inject_noise
 
 __all__ = [
-    "InjectedNoise",
-    "NoiseNotInjected",
-    "Reasons",
-    "SamplerNotFound",
-    "SamplerRow",
-    "UnusableRelease",
-    "derive_seed",
-    "inject_noise",
-    "known_names",
-    "load",
-    "prepare_triton",
-    "quiet_floats",
-    "quiet_imports",
-    "release_number",
+    "InjectedNoise", "NoiseNotInjected", "Reasons", "SamplerNotFound", "SamplerRow", "UnusableRelease", "derive_seed",
+    "inject_noise", "known_names", "load", "prepare_triton", "quiet_floats", "quiet_imports", "release_number",
     "triton_is_interpreted",
-]
+]  # fmt: skip
 
 ENGINES = "fairdraw_engines"
 """The package of the second distribution of this repository; only a remedy names it."""

@@ -5,222 +5,116 @@ Importing this package is free: torch is needed only once a batch exists.
 
 from __future__ import annotations
 
-from fairdraw.protocols._arrays import ArrayNamespace, with_arrays
-from fairdraw.protocols._capabilities import AnySampler, Capabilities, Capability, KnownDefect
-from fairdraw.protocols._filters import (
-    LOGIT_FILTERS,
-    FilterBatch,
-    FilterChain,
-    FilterParams,
-    FilterResult,
-    FunctionLogitsFilterer,
-    LogitsFilterer,
-    capability_of,
-    logits_filterer,
-)
-from fairdraw.protocols._grammar import (
-    BITS_PER_WORD,
-    BitmaskBatch,
-    FunctionGrammarMasker,
-    GrammarBatch,
-    GrammarMasker,
-    GrammarRequest,
-    TokenGrammar,
-    columns_beyond,
-    grammar_masker,
-    masks_drafts,
-    num_words,
-    words_of,
-)
-from fairdraw.protocols._lifecycle import (
-    AddedRow,
-    LiveBatch,
-    LiveRequest,
-    Markers,
-    Move,
-    MovedRow,
-    PenaltiesScanner,
-    PenaltiesSession,
-    RequestParams,
-    RowChanges,
-    ThinkingScanner,
-    ThinkingSession,
-)
-from fairdraw.protocols._logits_plan import (
-    CustomLogitsProcessor,
-    FunctionLogitsPlanner,
-    LogitsBatch,
-    LogitsParams,
-    LogitsPlanner,
-    LogitsRequest,
-    LogitsSession,
-    PlanSetup,
-    RowOfRequest,
-    logits_planner,
-)
-from fairdraw.protocols._logprobs import (
-    ALL_LOGPROBS,
-    NOT_EMITTED,
-    STAGES,
-    DrawingLogprobsSampler,
-    FunctionLogprobsSampler,
-    LogprobsBatch,
-    LogprobsResult,
-    LogprobsSampler,
-    RankTies,
-    logprobs_sampler,
-    rank_ties_of,
-)
-from fairdraw.protocols._policies import LogitsPolicy, PenaltyPolicy, ThinkingPolicy, policy_of
-from fairdraw.protocols._rejection import (
-    GREEDY_TEMPERATURE,
-    MAX_SPEC_LEN,
-    PLACEHOLDER_TOKEN_ID,
-    Drafted,
-    DraftingSampler,
-    DraftStep,
-    ExplicitNoise,
-    FunctionSampler,
-    Noise,
-    ProposedDrafts,
-    ProposeFunction,
-    RejectionSampler,
-    SeededNoise,
-    SpecDecodeBatch,
-    TrimFunction,
-    VerifyFunction,
-    brings_drafter,
-    rejection_sampler,
-    trims_drafts,
-)
-from fairdraw.protocols._rounding import Rounding, rounding_of
-from fairdraw.protocols._sampling import (
-    GREEDY_BELOW,
-    FilterPolicy,
-    FunctionTokenSampler,
-    RaceNoise,
-    SamplingBatch,
-    SamplingNoise,
-    TokenDrafter,
-    TokenSampler,
-    filter_policy,
-    token_sampler,
-)
-from fairdraw.protocols._server import (
-    Answer,
-    Choice,
-    Claims,
-    FunctionServer,
-    GenerationRequest,
-    NoAnswer,
-    Position,
-    Server,
-    ServerSettings,
-)
+from fairdraw.protocols._arrays import ArrayNamespace as ArrayNamespace
+from fairdraw.protocols._arrays import with_arrays as with_arrays
+from fairdraw.protocols._capabilities import AnySampler as AnySampler
+from fairdraw.protocols._capabilities import Capabilities as Capabilities
+from fairdraw.protocols._capabilities import Capability as Capability
+from fairdraw.protocols._capabilities import KnownDefect as KnownDefect
+from fairdraw.protocols._filters import LOGIT_FILTERS as LOGIT_FILTERS
+from fairdraw.protocols._filters import FilterBatch as FilterBatch
+from fairdraw.protocols._filters import FilterChain as FilterChain
+from fairdraw.protocols._filters import FilterParams as FilterParams
+from fairdraw.protocols._filters import FilterResult as FilterResult
+from fairdraw.protocols._filters import FunctionLogitsFilterer as FunctionLogitsFilterer
+from fairdraw.protocols._filters import LogitsFilterer as LogitsFilterer
+from fairdraw.protocols._filters import capability_of as capability_of
+from fairdraw.protocols._filters import logits_filterer as logits_filterer
+from fairdraw.protocols._grammar import BITS_PER_WORD as BITS_PER_WORD
+from fairdraw.protocols._grammar import BitmaskBatch as BitmaskBatch
+from fairdraw.protocols._grammar import FunctionGrammarMasker as FunctionGrammarMasker
+from fairdraw.protocols._grammar import GrammarBatch as GrammarBatch
+from fairdraw.protocols._grammar import GrammarMasker as GrammarMasker
+from fairdraw.protocols._grammar import GrammarRequest as GrammarRequest
+from fairdraw.protocols._grammar import TokenGrammar as TokenGrammar
+from fairdraw.protocols._grammar import columns_beyond as columns_beyond
+from fairdraw.protocols._grammar import grammar_masker as grammar_masker
+from fairdraw.protocols._grammar import masks_drafts as masks_drafts
+from fairdraw.protocols._grammar import num_words as num_words
+from fairdraw.protocols._grammar import words_of as words_of
+from fairdraw.protocols._lifecycle import AddedRow as AddedRow
+from fairdraw.protocols._lifecycle import LiveBatch as LiveBatch
+from fairdraw.protocols._lifecycle import LiveRequest as LiveRequest
+from fairdraw.protocols._lifecycle import Markers as Markers
+from fairdraw.protocols._lifecycle import Move as Move
+from fairdraw.protocols._lifecycle import MovedRow as MovedRow
+from fairdraw.protocols._lifecycle import PenaltiesScanner as PenaltiesScanner
+from fairdraw.protocols._lifecycle import PenaltiesSession as PenaltiesSession
+from fairdraw.protocols._lifecycle import RequestParams as RequestParams
+from fairdraw.protocols._lifecycle import RowChanges as RowChanges
+from fairdraw.protocols._lifecycle import SeedParams as SeedParams
+from fairdraw.protocols._lifecycle import SyncFunction as SyncFunction
+from fairdraw.protocols._lifecycle import ThinkingScanner as ThinkingScanner
+from fairdraw.protocols._lifecycle import ThinkingSession as ThinkingSession
+from fairdraw.protocols._lifecycle import follows_rows as follows_rows
+from fairdraw.protocols._logits_plan import CustomLogitsProcessor as CustomLogitsProcessor
+from fairdraw.protocols._logits_plan import FunctionLogitsPlanner as FunctionLogitsPlanner
+from fairdraw.protocols._logits_plan import LogitsBatch as LogitsBatch
+from fairdraw.protocols._logits_plan import LogitsParams as LogitsParams
+from fairdraw.protocols._logits_plan import LogitsPlanner as LogitsPlanner
+from fairdraw.protocols._logits_plan import LogitsRequest as LogitsRequest
+from fairdraw.protocols._logits_plan import LogitsSession as LogitsSession
+from fairdraw.protocols._logits_plan import PlanSetup as PlanSetup
+from fairdraw.protocols._logits_plan import RowOfRequest as RowOfRequest
+from fairdraw.protocols._logits_plan import logits_planner as logits_planner
+from fairdraw.protocols._logprobs import ALL_LOGPROBS as ALL_LOGPROBS
+from fairdraw.protocols._logprobs import NOT_EMITTED as NOT_EMITTED
+from fairdraw.protocols._logprobs import STAGES as STAGES
+from fairdraw.protocols._logprobs import DrawingLogprobsSampler as DrawingLogprobsSampler
+from fairdraw.protocols._logprobs import FunctionLogprobsSampler as FunctionLogprobsSampler
+from fairdraw.protocols._logprobs import LogprobsBatch as LogprobsBatch
+from fairdraw.protocols._logprobs import LogprobsResult as LogprobsResult
+from fairdraw.protocols._logprobs import LogprobsSampler as LogprobsSampler
+from fairdraw.protocols._logprobs import RankTies as RankTies
+from fairdraw.protocols._logprobs import logprobs_sampler as logprobs_sampler
+from fairdraw.protocols._logprobs import rank_ties_of as rank_ties_of
+from fairdraw.protocols._policies import LogitsPolicy as LogitsPolicy
+from fairdraw.protocols._policies import PenaltyPolicy as PenaltyPolicy
+from fairdraw.protocols._policies import ThinkingPolicy as ThinkingPolicy
+from fairdraw.protocols._policies import policy_of as policy_of
+from fairdraw.protocols._rejection import GREEDY_TEMPERATURE as GREEDY_TEMPERATURE
+from fairdraw.protocols._rejection import PLACEHOLDER_TOKEN_ID as PLACEHOLDER_TOKEN_ID
+from fairdraw.protocols._rejection import Drafted as Drafted
+from fairdraw.protocols._rejection import DraftingSampler as DraftingSampler
+from fairdraw.protocols._rejection import DraftStep as DraftStep
+from fairdraw.protocols._rejection import ExplicitNoise as ExplicitNoise
+from fairdraw.protocols._rejection import FunctionSampler as FunctionSampler
+from fairdraw.protocols._rejection import Noise as Noise
+from fairdraw.protocols._rejection import ProposedDrafts as ProposedDrafts
+from fairdraw.protocols._rejection import ProposeFunction as ProposeFunction
+from fairdraw.protocols._rejection import RejectionSampler as RejectionSampler
+from fairdraw.protocols._rejection import SeededNoise as SeededNoise
+from fairdraw.protocols._rejection import SpecDecodeBatch as SpecDecodeBatch
+from fairdraw.protocols._rejection import TrimFunction as TrimFunction
+from fairdraw.protocols._rejection import VerifyFunction as VerifyFunction
+from fairdraw.protocols._rejection import brings_drafter as brings_drafter
+from fairdraw.protocols._rejection import rejection_sampler as rejection_sampler
+from fairdraw.protocols._rejection import trims_drafts as trims_drafts
+from fairdraw.protocols._rounding import Rounding as Rounding
+from fairdraw.protocols._rounding import rounding_of as rounding_of
+from fairdraw.protocols._sampling import GREEDY_BELOW as GREEDY_BELOW
+from fairdraw.protocols._sampling import FilterPolicy as FilterPolicy
+from fairdraw.protocols._sampling import FunctionTokenSampler as FunctionTokenSampler
+from fairdraw.protocols._sampling import RaceNoise as RaceNoise
+from fairdraw.protocols._sampling import SamplingBatch as SamplingBatch
+from fairdraw.protocols._sampling import SamplingNoise as SamplingNoise
+from fairdraw.protocols._sampling import TokenDrafter as TokenDrafter
+from fairdraw.protocols._sampling import TokenSampler as TokenSampler
+from fairdraw.protocols._sampling import filter_policy as filter_policy
+from fairdraw.protocols._sampling import token_sampler as token_sampler
+from fairdraw.protocols._server import Answer as Answer
+from fairdraw.protocols._server import Choice as Choice
+from fairdraw.protocols._server import Claims as Claims
+from fairdraw.protocols._server import FunctionServer as FunctionServer
+from fairdraw.protocols._server import GenerationRequest as GenerationRequest
+from fairdraw.protocols._server import NoAnswer as NoAnswer
+from fairdraw.protocols._server import Position as Position
+from fairdraw.protocols._server import Server as Server
+from fairdraw.protocols._server import ServerSettings as ServerSettings
+from fairdraw.protocols._switches import MAX_SPEC_LEN as MAX_SPEC_LEN
+from fairdraw.protocols._switches import SizeSwitches as SizeSwitches
+from fairdraw.protocols._switches import switch_sides as switch_sides
 
-__all__ = [
-    "ALL_LOGPROBS",
-    "BITS_PER_WORD",
-    "GREEDY_BELOW",
-    "GREEDY_TEMPERATURE",
-    "LOGIT_FILTERS",
-    "MAX_SPEC_LEN",
-    "NOT_EMITTED",
-    "PLACEHOLDER_TOKEN_ID",
-    "STAGES",
-    "AddedRow",
-    "Answer",
-    "AnySampler",
-    "ArrayNamespace",
-    "BitmaskBatch",
-    "Capabilities",
-    "Capability",
-    "Choice",
-    "Claims",
-    "CustomLogitsProcessor",
-    "DraftStep",
-    "Drafted",
-    "DraftingSampler",
-    "DrawingLogprobsSampler",
-    "ExplicitNoise",
-    "FilterBatch",
-    "FilterChain",
-    "FilterParams",
-    "FilterPolicy",
-    "FilterResult",
-    "FunctionGrammarMasker",
-    "FunctionLogitsFilterer",
-    "FunctionLogitsPlanner",
-    "FunctionLogprobsSampler",
-    "FunctionSampler",
-    "FunctionServer",
-    "FunctionTokenSampler",
-    "GenerationRequest",
-    "GrammarBatch",
-    "GrammarMasker",
-    "GrammarRequest",
-    "KnownDefect",
-    "LiveBatch",
-    "LiveRequest",
-    "LogitsBatch",
-    "LogitsFilterer",
-    "LogitsParams",
-    "LogitsPlanner",
-    "LogitsPolicy",
-    "LogitsRequest",
-    "LogitsSession",
-    "LogprobsBatch",
-    "LogprobsResult",
-    "LogprobsSampler",
-    "Markers",
-    "Move",
-    "MovedRow",
-    "NoAnswer",
-    "Noise",
-    "PenaltiesScanner",
-    "PenaltiesSession",
-    "PenaltyPolicy",
-    "PlanSetup",
-    "Position",
-    "ProposeFunction",
-    "ProposedDrafts",
-    "RaceNoise",
-    "RankTies",
-    "RejectionSampler",
-    "RequestParams",
-    "Rounding",
-    "RowChanges",
-    "RowOfRequest",
-    "SamplingBatch",
-    "SamplingNoise",
-    "SeededNoise",
-    "Server",
-    "ServerSettings",
-    "SpecDecodeBatch",
-    "ThinkingPolicy",
-    "ThinkingScanner",
-    "ThinkingSession",
-    "TokenDrafter",
-    "TokenGrammar",
-    "TokenSampler",
-    "TrimFunction",
-    "VerifyFunction",
-    "brings_drafter",
-    "capability_of",
-    "columns_beyond",
-    "filter_policy",
-    "grammar_masker",
-    "logits_filterer",
-    "logits_planner",
-    "logprobs_sampler",
-    "masks_drafts",
-    "num_words",
-    "policy_of",
-    "rank_ties_of",
-    "rejection_sampler",
-    "rounding_of",
-    "token_sampler",
-    "trims_drafts",
-    "with_arrays",
-    "words_of",
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]  # it reads the imports above
+    name for name in dir() if name[0].isalpha() and name != "annotations"
 ]

@@ -12,6 +12,7 @@ several sessions at a time. No size is limited: neither rows, nor drafts, nor th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -76,11 +77,22 @@ class Move(Enum):
     """Both requests changed places."""
 
 
+@dataclass(frozen=True)
+class SeedParams:
+    """What is reported to a sampler of a request that enters; all else comes with every batch.
+
+    Args:
+        seed: The request's own, as long as it is served, if draws are keyed by (seed, position); else `None`.
+    """
+
+    seed: int | None = None
+
+
 class AddedRow(NamedTuple):
     """A request that entered the batch, new or again; it takes the place of whatever was in its row."""
 
     row: int
-    params: Any  # Any: RequestParams; LogitsParams under the logits-plan contract
+    params: Any  # Any: RequestParams; LogitsParams under the logits-plan contract, SeedParams of samplers
     prompt_token_ids: list[int]
     output_token_ids: Sequence[int]
 
@@ -113,6 +125,15 @@ def all_added(requests: Sequence[Any]) -> RowChanges:  # Any: a LiveRequest or L
     """The changes of a session's first step: every request is added, in the order of the rows."""
     rows = (AddedRow(i, r.params, r.prompt_token_ids, r.output_token_ids) for i, r in enumerate(requests))
     return RowChanges(len(requests), added=tuple(rows))
+
+
+SyncFunction = Callable[[RowChanges], None]
+"""What a sampler does with row events; the optional method `sync` of a sampler."""
+
+
+def follows_rows(sampler: object) -> bool:
+    """Whether `sampler` keeps something by row, and wants to know what happens to its rows (a method `sync`)."""
+    return callable(getattr(sampler, "sync", None))
 
 
 @dataclass(frozen=True, eq=False)

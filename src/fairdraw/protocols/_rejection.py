@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
 from fairdraw.protocols._capabilities import Capabilities, KnownDefect
+from fairdraw.protocols._switches import SizeSwitches, checked_switches
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from fairdraw.protocols._lifecycle import SyncFunction
 
 PLACEHOLDER_TOKEN_ID = -1
 """Fills the output after the last token, and is the id of a placeholder draft."""
 
 GREEDY_TEMPERATURE = 0.0
 """A request with exactly this temperature is greedy."""
-
-MAX_SPEC_LEN = 128
-"""Most draft tokens per request, as in vLLM since 0.11.0."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,7 +39,8 @@ class SpecDecodeBatch(Batch):
         temperature: 0 marks a greedy request; other values are informative only (already applied).
         synthetic_rates: Acceptance probability per draft position, replacing the target/draft ratio.
         positions: Of each request's first draft token in its sequence; a sampler that brings its drafter gets them, and
-            its steps advance by what was emitted. `None` elsewhere.
+            its steps advance by what was emitted; so does one that follows its rows, in serving traces. `None`
+            elsewhere.
         bonus_logits: Of the token after each request's drafts, for a sampler that draws its bonus token itself; one
             that does not passes `bonus_token_ids` on. Given with `positions`.
     """
@@ -233,7 +234,9 @@ class RejectionSampler(Protocol):
 
     `verify` returns `[batch_size, max_spec_len + 1] int32`: per request the accepted drafts, then one
     recovered or bonus token, then `PLACEHOLDER_TOKEN_ID`. It must not modify the batch. The result may have any
-    strides, and may be a buffer that the next call writes again: the suite copies it at once.
+    strides, and may be a buffer that the next call writes again: the suite copies it at once. Optional attributes:
+    `size_switches`, the sizes at which its kernels switch; a method `sync(changes)`, which gets before a call what
+    happened to the rows since the call before (`RowChanges`), if something is kept by row.
     """
 
     @property
@@ -282,6 +285,8 @@ class FunctionSampler:
     known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
     propose: ProposeFunction | None = field(default=None, kw_only=True)
     trim: TrimFunction | None = field(default=None, kw_only=True)
+    sync: SyncFunction | None = field(default=None, kw_only=True)
+    size_switches: SizeSwitches = field(default_factory=dict, kw_only=True)
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         return self.function(batch, noise)
@@ -292,9 +297,11 @@ def rejection_sampler(
     *,
     propose: ProposeFunction | None = None,
     trim: TrimFunction | None = None,
+    sync: SyncFunction | None = None,
     name: str | None = None,
     device: str = "cpu",
     unsupported: Mapping[str, str] | None = None,
+    size_switches: SizeSwitches | None = None,
     slow: bool = False,
 ) -> FunctionSampler:
     """Wrap `function(batch, noise) -> output_token_ids` for the suite.
@@ -302,16 +309,20 @@ def rejection_sampler(
     Args:
         propose: The drafter, `function(step, noise) -> Drafted`, if the two are to be judged together.
         trim: `function(drafts) -> num_kept`, if fewer drafts than were proposed may be verified.
+        sync: `function(changes)`, if something is kept by row: what happened to the rows, before the call.
         name: Shown in reports; the function's name if `None`.
         device: Where the batch's tensors are put before each call.
         unsupported: Capability to the reason why it is unsupported.
+        size_switches: Sizes at which kernels switch, of `vocabulary`, `rows`, `drafts`: both sides are walked.
         slow: Draw fewer examples.
 
     Raises:
-        ValueError: If `unsupported` names an unknown capability or gives no reason.
+        ValueError: If `unsupported` names an unknown capability or gives no reason, or `size_switches` an unknown size.
     """
     capabilities = Capabilities.of(unsupported or {}, slow)
-    return FunctionSampler(name or function.__name__, function, device, capabilities, propose=propose, trim=trim)
+    switches = checked_switches("rejection_sampler", size_switches or {}, drafts=True)
+    more: dict[str, Any] = {"propose": propose, "trim": trim, "sync": sync, "size_switches": switches}  # Any: fields
+    return FunctionSampler(name or function.__name__, function, device, capabilities, **more)
 
 
 def brings_drafter(sampler: object) -> bool:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from fairdraw.protocols._batch import Batch, rows_of
 from fairdraw.protocols._capabilities import Capabilities, Capability, KnownDefect
 from fairdraw.protocols._rejection import Drafted, SeededNoise
+from fairdraw.protocols._switches import SizeSwitches, checked_switches
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fairdraw.protocols._lifecycle import SyncFunction
 
 GREEDY_BELOW = 1e-5
 """A request of the sampling contract with a lower temperature is greedy, as in vLLM's `Sampler`."""
@@ -116,7 +119,9 @@ class TokenSampler(Protocol):
 
     `sample` returns one token id per request, `[batch_size]` int32 or int64, with any strides; it may be a buffer that
     the next call writes again, because the suite copies it at once. It must not modify the batch. An attribute
-    `filters` (a `FilterPolicy`) says how it filters; without one, as vLLM 0.22.0 does.
+    `filters` (a `FilterPolicy`) says how it filters; without one, as vLLM 0.22.0 does. Also optional: an attribute
+    `size_switches`, the sizes at which its kernels switch; a method `sync(changes)`, which gets before a call what
+    happened to the rows since the call before (`RowChanges`), if something is kept by row.
     """
 
     @property
@@ -157,6 +162,8 @@ class FunctionTokenSampler:
     filters: FilterPolicy = field(default_factory=FilterPolicy)
     contract: Literal["sampling"] = "sampling"
     known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
+    sync: SyncFunction | None = field(default=None, kw_only=True)
+    size_switches: SizeSwitches = field(default_factory=dict, kw_only=True)
 
     def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32 | int64
         return self.function(batch, noise)
@@ -176,27 +183,32 @@ def token_sampler(
     function: SampleFunction,
     *,
     drafting: DraftFunction | None = None,
+    sync: SyncFunction | None = None,
     name: str | None = None,
     device: str = "cpu",
     unsupported: Mapping[str, str] | None = None,
     filters: FilterPolicy | None = None,
+    size_switches: SizeSwitches | None = None,
     slow: bool = False,
 ) -> FunctionTokenSampler:
     """Wrap `function(batch, noise) -> token_ids` for the suite.
 
     Args:
         drafting: `function(batch, noise) -> Drafted`; without one the capability `draft-distribution` is unsupported.
+        sync: `function(changes)`, if something is kept by row: what happened to the rows, before the call.
         name: Shown in reports; the function's name if `None`.
         device: Where the batch's tensors are put before each call.
         unsupported: Capability to the reason why it is unsupported.
         filters: How it filters; as vLLM 0.22.0 does if `None`.
+        size_switches: Sizes at which kernels switch, of `vocabulary` and `rows`: both sides are walked.
         slow: Draw fewer examples.
 
     Raises:
-        ValueError: If `unsupported` names an unknown capability or gives no reason.
+        ValueError: If `unsupported` names an unknown capability or gives no reason, or `size_switches` an unknown size.
     """
     combined: dict[str, str] = {} if drafting else {Capability.DRAFT_DISTRIBUTION.value: "it returns tokens alone"}
     capabilities = Capabilities.of(combined | dict(unsupported or {}), slow)
-    return FunctionTokenSampler(
-        name or function.__name__, function, drafting, device, capabilities, filters or FilterPolicy()
-    )
+    switches = checked_switches("token_sampler", size_switches or {}, drafts=False)
+    policy = filters or FilterPolicy()
+    own = (name or function.__name__, function, drafting, device, capabilities, policy)
+    return FunctionTokenSampler(*own, sync=sync, size_switches=switches)

@@ -1,0 +1,89 @@
+"""Who stands in the rows of a sampler that keeps something by row: what changed is reported to it, before each call.
+
+Traces say who their requests are (`seat`). Calls of other checks have requests of their own, and those go on as long as
+the same noise does: the next call of a trace reports that its own requests are back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from fairdraw._core.failures import calling
+from fairdraw._core.wrapping import unwrapped
+from fairdraw.protocols import AddedRow, Move, MovedRow, RowChanges, SeedParams, follows_rows
+
+
+class Owner(NamedTuple):
+    """A request in a row.
+
+    Args:
+        name: Equal for the same request.
+        seed: Its own; `None` if it has none.
+    """
+
+    name: object
+    seed: int | None
+
+
+_Seats = tuple[object, Sequence[Owner], Callable[[], object]]
+_seats: dict[int, _Seats] = {}
+"""Identity of a sampler to the sampler, the owners of its rows, and the noise of its last call."""
+
+_NOBODY: _Seats = None, (), lambda: None
+
+
+def seat(sampler: Any, owners: Sequence[Owner], noise: object) -> None:  # Any: of any contract
+    """Report to a sampler that follows its rows how `owners` came there; a call with `noise` then reports no more.
+
+    Raises:
+        Exception: Whatever the sampler raises, marked as its own.
+    """
+    if follows_rows(sampler):
+        own = unwrapped(sampler)
+        changes = row_changes(_seats.get(id(own), _NOBODY)[1], owners)
+        _seats[id(own)] = own, owners, weakref.ref(noise)
+        if changes:
+            with calling(sampler):
+                sampler.sync(changes)
+
+
+def seat_others(sampler: Any, num_rows: int, noise: Any) -> None:  # Any: of any contract
+    """Report other requests to a sampler that follows its rows, unless its last call was made with this noise."""
+    if follows_rows(sampler):
+        _, owners, known = _seats.get(id(unwrapped(sampler)), _NOBODY)
+        if known() is not noise or len(owners) != num_rows:
+            seeds = getattr(noise, "request_seeds", {})
+            seat(sampler, [Owner(object(), seeds.get(row)) for row in range(num_rows)], noise)
+
+
+def row_changes(before: Sequence[Owner], now: Sequence[Owner]) -> RowChanges:
+    """Return what happened to rows as an engine reports it: a new request takes the lowest free row, then the last
+    requests move into rows that are still free, then some swap. Rows that somebody took over are not named as removed.
+
+    Example:
+        >>> a, b, c = (Owner(name, None) for name in "abc")
+        >>> row_changes([a, b, c], [c, b]).moved
+        (MovedRow(source=2, target=0, direction=<Move.UNIDIRECTIONAL: 0>),)
+    """
+    stay, known = set(now), set(before)
+    rows: list[Owner | None] = [owner if owner in stay else None for owner in before]
+    gone = {row for row, owner in enumerate(rows) if owner is None}
+    added, moved = [], []
+    free = iter(sorted(gone))
+    for owner in now:
+        if owner not in known:
+            row = next(free, len(rows))
+            rows[row : row + 1] = [owner]
+            added.append(AddedRow(row, SeedParams(owner.seed), [], []))
+    places = {owner: row for row, owner in enumerate(rows) if owner is not None}
+    for target, owner in enumerate(now):
+        source, there = places[owner], rows[target]
+        if source != target:
+            moved.append(MovedRow(source, target, Move.UNIDIRECTIONAL if there is None else Move.SWAP))
+            rows[source], rows[target], places[owner] = there, owner, target
+            if there is not None:
+                places[there] = source
+    taken = {row.row for row in added} | {row.target for row in moved}
+    return RowChanges(len(now), tuple(sorted(gone - taken)), tuple(added), tuple(moved))
