@@ -28,14 +28,14 @@ from fairdraw.protocols import Capability, NoAnswer
 from fairdraw.statistical._count_tables import Table, count_codes
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
-from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate, seen_in
+from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate
 from fairdraw.statistical._pit import PitCells
-from fairdraw.statistical._projections import TokenTables, projections
+from fairdraw.statistical._projections import LANES, TokenTables, projections
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -309,6 +309,19 @@ class ServerDistributionCheck(DrawnQuestion):
         self.run(sampler, seed=DEFAULT_SEED)
 
 
+def _seen_in(by_way: Mapping[str, float], group: str) -> str:
+    """Return the largest distance of a group in words, with that of every order and family of projections.
+
+    Args:
+        by_way: The distance by `Table.seen_by`. Cells of single tokens, or of whole rows, have no name.
+    """
+    lanes = {way.removeprefix(LANES): distance for way, distance in by_way.items() if way.startswith(LANES)}
+    ways = {way: distance for way, distance in by_way.items() if way and not way.startswith(LANES)}
+    ways |= {LANES + ", ".join(lanes): max(lanes.values())} if lanes else {}
+    named = ", ".join(f"{distance:.2g} by {way}" for way, distance in ways.items())
+    return f"{max(by_way.values()):.2g} ({group}{': ' * bool(named)}{named})"
+
+
 def server_fairness(checks: Iterable[AnyCheck], server: Server, profile: Profile, seed: int) -> str:
     """What the run can see, for the header: alpha, total variation and power."""
     drawing = [one for one in checks if isinstance(one, ServerDistributionCheck) and one.why_not(server) is None]
@@ -324,7 +337,7 @@ def server_fairness(checks: Iterable[AnyCheck], server: Server, profile: Profile
                 own[tables[name].seen_by] = max(own.get(tables[name].seen_by, 0.0), plan.discrepancy)
             else:
                 powerless += 1
-    seen = ", ".join(seen_in(by_way, group) for group, by_way in worst.items()) or "nothing"
+    seen = ", ".join(_seen_in(by_way, group) for group, by_way in worst.items()) or "nothing"
     words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks; sees TV >= {seen}"
     if Capability.TOKEN_IDS not in server.capabilities:
         words += "; lanes of ids are not judged, as answers hold texts and no ids"
