@@ -36,11 +36,11 @@ HEADER = Header(
 CASES = Drawn(
     "properties",
     100,
-    {"layout": {"contiguous": 100, "strided": 0}, "noise": {"one seed": 50, "seed of its own": 0}},
+    {"layout": {"contiguous": 100, "strided": 0}, "noise": {"one seed": 50, "per-request seed": 0}},
     {"vocabulary": {"2": 40, "3": 90}},
     ranges={"vocabulary": [(2, 3), (6, 7)]},
 )
-WORDS = {"layout": {"contiguous": 1000, "strided": 0}, "noise": {"one seed": 1000, "seed of its own": 500}}
+WORDS = {"layout": {"contiguous": 1000, "strided": 0}, "noise": {"one seed": 1000, "per-request seed": 500}}
 ROWS = Drawn("small", 1000, WORDS, {"vocabulary": {"4": 1000}}, {}, {"vocabulary": [(8, 8)]}, 0.02)
 PASSED = CheckRecord(
     "REJ101", "token ids lie in the vocabulary", "properties", "rejection", "passed", "", 100, 0.4, drawn=CASES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -17,11 +17,9 @@ from fairdraw._run import coverage
 from fairdraw._run.coverage import Drawn, Watch
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RequestParams, RowChanges, SeededNoise
+from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RequestParams, RowChanges, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fairdraw.protocols import PenaltiesSession
 
 SESSION = Session(profile=dataclasses.replace(PROFILES["smoke"], examples=4, draws=2_000), crash_folder=None)
@@ -60,23 +58,36 @@ def test_what_is_drawn_adds_up_to_a_short_block(contract: str, monkeypatch: pyte
     assert {pair for record in judged if record.drawn for pair in record.drawn.pairs} <= known
     names = {name for record in judged if record.drawn for name in record.drawn.sliced}
     assert names <= {row.area for row in one.features}
-    lines = one.lines()
-    assert len(lines) <= 12
-    assert max(map(len, lines)) <= 98
+    assert len(one.lines()) <= 12
+    assert max(map(len, one.lines())) <= 98
     assert any(row.by == "none" for row in one.features)  # few checks: there are gaps
 
 
-def test_a_call_is_described_in_plain_words(wide_batch: Callable[[int, int], Any]) -> None:
+def batch_of(batch_size: int, vocab_size: int) -> SpecDecodeBatch:
+    counts = [7] * batch_size
+    return SpecDecodeBatch(
+        torch.zeros(7 * batch_size, dtype=torch.int32),
+        counts,
+        torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+        7,
+        None,
+        torch.zeros(7 * batch_size, vocab_size),
+        torch.zeros(batch_size, 1, dtype=torch.int32),
+        torch.tensor([0.0] + [1.0] * (batch_size - 1)),
+    )
+
+
+def test_a_call_is_described_in_plain_words() -> None:
     watch = Watch("rejection", "properties", case_by_case=True)
     sampler = watch.wrap(load_sampler("rejection/torch"))
     watch.case()
-    sampler.verify(wide_batch(300, 40), SeededNoise(0, {1: 5}))
+    sampler.verify(batch_of(300, 40), SeededNoise(0, {1: 5}))
     watch.case()
     drawn = watch.drawn()
     assert drawn.total == 1
     for area, value in {
         "draft distributions": "one-hot drafts",
-        "noise": "seed of its own",
+        "noise": "per-request seed",
         "temperature": "greedy",
         "dtype of the logits": "float32",
     }.items():
@@ -85,8 +96,8 @@ def test_a_call_is_described_in_plain_words(wide_batch: Callable[[int, int], Any
     assert drawn.sizes["requests per batch"] == {"9": 1}
     assert drawn.sizes["calls per case"] == {"1": 1}
     assert drawn.ranges["drafts per request"] == [(7, 7)]
-    assert drawn.pairs["one-hot drafts + seed of its own"] == 1
-    assert "greedy + seed of its own" not in drawn.pairs
+    assert drawn.pairs["one-hot drafts + per-request seed"] == 1
+    assert "greedy + per-request seed" not in drawn.pairs
 
 
 def test_gaps_show_as_gaps() -> None:
@@ -108,26 +119,6 @@ def test_gaps_show_as_gaps() -> None:
         ("65536", 1, "properties"),
     ]
     assert "  vocabulary: 1-3; 5; 32,768-32,769; 65,536 (draws 5)" in one.lines()
-
-
-@pytest.fixture
-def wide_batch() -> Callable[[int, int], Any]:
-    from fairdraw.protocols import SpecDecodeBatch
-
-    def make(batch_size: int, vocab_size: int) -> SpecDecodeBatch:
-        counts = [7] * batch_size
-        return SpecDecodeBatch(
-            torch.zeros(7 * batch_size, dtype=torch.int32),
-            counts,
-            torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
-            7,
-            None,
-            torch.zeros(7 * batch_size, vocab_size),
-            torch.zeros(batch_size, 1, dtype=torch.int32),
-            torch.tensor([0.0] + [1.0] * (batch_size - 1)),
-        )
-
-    return make
 
 
 def test_requests_of_a_session_are_followed() -> None:
@@ -186,9 +177,9 @@ def test_bias_falls_with_the_root_of_a_slices_draws_and_is_of_all_draws_elsewher
     assert next(row for row in one.features if row.value == "strided").by == "none"  # chance 1/2 is off by 1/2 at most
 
 
-def test_nothing_is_left_to_chance_in_greedy_requests(wide_batch: Callable[[int, int], Any]) -> None:
+def test_nothing_is_left_to_chance_in_greedy_requests() -> None:
     watch = Watch("rejection", "rows", case_by_case=False)
-    watch.wrap(load_sampler("rejection/torch")).verify(wide_batch(300, 40), SeededNoise(0, {}))
+    watch.wrap(load_sampler("rejection/torch")).verify(batch_of(300, 40), SeededNoise(0, {}))
     found = watch.drawn().features["temperature"]
     assert (found["greedy"], found["temperature 1"]) == (0, 299)
 

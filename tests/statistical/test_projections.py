@@ -114,5 +114,5 @@ def test_server_without_ids_is_judged_by_hashes_of_texts_alone() -> None:
     without = {table.seen_by for table in check.tables(server, PROFILES["ci"]).values()}
     assert with_ids - without == {*(f"id modulo {size}" for size in (2, 4, 8, 32)), "bits of the id"}
     assert "lanes of ids are not judged" in server_fairness(SERVER_CHECKS, server, PROFILES["ci"], 0)
-    for way in ("rank", "id", "hashed halves", "best of neighbours"):
+    for way in ("rank", "id", "hashed halves"):
         assert f" by {way}" in server_fairness(SERVER_CHECKS, right_server(), PROFILES["ci"], 0)

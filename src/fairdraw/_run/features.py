@@ -36,10 +36,10 @@ NONE = "none"
 SEVERAL = frozenset((FILTERS, PARAMETERS, CHANGES, EVENTS))
 """Features of which a request may have several words."""
 
-HALVES, STRIDED, OWN_SEED, GREEDY = ("bfloat16", "float16"), "strided", "seed of its own", "greedy"
+HALVES, STRIDED, REQUEST_SEED, GREEDY = ("bfloat16", "float16"), "strided", "per-request seed", "greedy"
 UNEQUAL, PLACEHOLDER, RATES, NO_TOKENS = "unequal drafts", "placeholder drafts", "rates", "rows that emitted nothing"
 _TEMPERATURES = ("temperature 1", GREEDY, "temperature other than 0 and 1")
-_NOISES = ("one seed", "explicit noise", OWN_SEED)
+_NOISES = ("one seed", "explicit noise", REQUEST_SEED)
 _CHANGES = ("added", "removed", "moved", "swapped", "added over another", "added and moved at once")
 _LATE, _MOVED, _CUT, _REGROWN = "joined later", "changed its row", "output cut", "output regrown after a cut"
 
@@ -392,7 +392,7 @@ def _enabled(params: Any, fields: Iterable[str]) -> tuple[str, ...]:  # Any: Req
 _OF_WORDS = {
     **dict.fromkeys(HALVES, Capability.HALF_LOGITS),
     STRIDED: Capability.STRIDED_INPUTS,
-    OWN_SEED: Capability.REQUEST_SEEDS,
+    REQUEST_SEED: Capability.REQUEST_SEEDS,
     GREEDY: Capability.GREEDY,
     UNEQUAL: Capability.RAGGED,
     PLACEHOLDER: Capability.PLACEHOLDER_DRAFTS,
