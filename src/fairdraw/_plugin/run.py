@@ -232,15 +232,13 @@ class PytestRun:
     def leave_out(self, items: list[pytest.Item]) -> None:
         """Deselect checks of other suites, and of other contracts than the named sampler's, and unwanted controls."""
         only, contract = self.config.getoption("fairdraw_only"), self._named_contract()
-        pairs = [(item, check) for item in items if (check := _about(item))]
-        without = self.config.getoption("fairdraw_no_controls")
         others = [
             item
-            for item, check in pairs
-            if only not in (None, check.suite)
-            or contract not in (None, check.contract)
-            or (without and _is_control(item))
+            for item in items
+            if (check := _about(item)) and (only not in (None, check.suite) or contract not in (None, check.contract))
         ]
+        if self.config.getoption("fairdraw_no_controls"):
+            others += [item for item in items if _is_control(item) and item not in others]
         if others:
             self.config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item not in others]
