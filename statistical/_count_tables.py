@@ -48,8 +48,6 @@ class Table:
             distributions into one between distributions of whole rows.
         is_optional: Without power it is left out, and nothing is claimed by it.
         outside: What the last entry of the counts stands for, in words.
-        fault: The kind of fault that a directed table is made for; empty for others.
-        information: How much one observation tells about it: the chi-square distance of its cells per unit, squared.
         min_expected: As `pool_cells` takes it; 0 keeps a rare cell by itself, which is then judged by few observations.
         is_binomial: Each draw is an observation with probability `observed_per_draw`, exactly and independently of
             others. Too few of them are then evidence by themselves.
@@ -65,8 +63,6 @@ class Table:
     event_prob: float = 1.0
     is_optional: bool = False
     outside: str = "what is no cell of this table"
-    fault: str = ""
-    information: float = 0.0
     is_binomial: bool = False
     min_expected: float = MIN_EXPECTED
     weight: float = 1.0

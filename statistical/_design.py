@@ -125,15 +125,6 @@ def finest_plan(table: Table, num_draws: int, false_fail_rate: float) -> SampleP
 _LARGEST = 0.99
 
 
-def smallest_fault(table: Table, plan: SamplePlan) -> float:
-    """The smallest fault of a directed table's kind that its plan sees, as a fraction (0.01: one percent).
-
-    A fault of size `x` moves the cells by a chi-square distance of `information * x**2`. Power is that of `SamplePlan`.
-    """
-    needed = E_PROCESS_FACTOR * noncentrality(plan.pooling.num_pools, plan.false_fail_rate, FALSE_PASS_RATE)
-    return float(np.sqrt(needed / (plan.num_samples * table.information)))
-
-
 def plan_tables(tables: Mapping[str, Table], num_checkpoints: int, false_fail_rate: float) -> Plans:
     """The plan of each table; optional tables without power are left out.
 

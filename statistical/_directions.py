@@ -135,15 +135,10 @@ def _binned(name: str, row: Statistic, table: Table, scores: NDArray[np.float64]
     # Bins that no cell falls into are left out: a bin of probability 0 is no cell.
     used = np.unique(bins[bins >= 0])
     numbered = np.where(bins >= 0, np.searchsorted(used, bins), -1)
-    change = np.bincount(numbered[:-1][numbered[:-1] >= 0], (scores * table.probs)[numbered[:-1] >= 0], used.size)
-    mass = np.bincount(numbered[:-1][numbered[:-1] >= 0], table.probs[numbered[:-1] >= 0], used.size)
 
     def digits(rows: Rows) -> Digits:
         seen = row.digits(rows)
         codes = replace(seen, observed=np.ones(rows.tokens.shape[:-1], dtype=np.bool_)).codes()
         return Digits((numbered[codes].reshape(rows.tokens.shape[:-1]),), (used.size,))
 
-    information = float(np.sum(change**2 / np.maximum(mass, np.finfo(float).tiny)))
-    return Statistic(
-        "SD", f"output row by its score for {name}", digits, ("score",), fault=name, information=information
-    )
+    return Statistic("SD", f"output row by its score for {name}", digits, ("score",))

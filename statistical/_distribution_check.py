@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded, is_cut, is_enough
-from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile
+from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile, Resolution
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical._decision import Decision, Verdict, decide
-from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables, smallest_fault
-from fairdraw.statistical._projections import LANES
-from fairdraw.statistical._stratified_check import InjectedCheck, StratifiedCheck
+from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
 from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._count_tables import Counts
@@ -88,6 +86,12 @@ class DistributionCheck(DrawnQuestion):
     def plans(self, sampler: RejectionSampler, profile: Profile, seed: int) -> Plans:
         """The plan of each table, as in `planned`."""
         return self.planned(sampler, profile, seed)[1]
+
+    def resolution(self, sampler: Any, profile: Profile, seed: int, num_draws: int) -> Resolution:
+        """Return the worst of its tables, as planned with power 0.999."""
+        tables, plans = self.sampling_plan(sampler, profile).tables, self.plans(sampler, profile, seed)
+        seen = [p.discrepancy * tables[name].event_prob for name, p in plans.items() if isinstance(p, SamplePlan)]
+        return Resolution(tv=max(seen, default=None))
 
     def decide(
         self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
@@ -185,53 +189,18 @@ def decision_failure(decision: Decision) -> CheckFailure:
     return CheckFailure(effect, evidence=evidence, distance=worst.tv_distance)
 
 
-def seen_in(by_way: Mapping[str, float], group: str) -> str:
-    """Return the largest distance of a group in words, with that of every order and family of projections.
-
-    Args:
-        by_way: The distance by `Table.seen_by`. Cells of single tokens, or of whole rows, have no name.
-    """
-    lanes = {way.removeprefix(LANES): distance for way, distance in by_way.items() if way.startswith(LANES)}
-    ways = {way: distance for way, distance in by_way.items() if way and not way.startswith(LANES)}
-    ways |= {LANES + ", ".join(lanes): max(lanes.values())} if lanes else {}
-    named = ", ".join(f"{distance:.2g} by {way}" for way, distance in ways.items())
-    return f"{max(by_way.values()):.2g} ({group}{': ' * bool(named)}{named})"
-
-
 def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int) -> str:
-    """What the run can see, for the header: alpha, distances and power, from the plans; and strata."""
-    open_checks = [check for check in checks if check.why_not(sampler) is None]
+    """Return error rates for the header. What a run could have seen is known when it ends, by slice."""
+    open_checks = [one for one in checks if isinstance(one, DrawnQuestion) and one.why_not(sampler) is None]
     drawing = [check for check in open_checks if isinstance(check, DistributionCheck)]
-    stratified = [check for check in open_checks if isinstance(check, StratifiedCheck)]
-    strata = [check.num_strata(sampler, profile) for check in stratified]
-    exactly = f"stratified noise sees every probability off by {1 / max(*strata, 1):.2g}" if any(strata) else ""
-    if exactly and all(isinstance(check, InjectedCheck) for check in stratified):
-        exactly += ", if it can be injected into torch's draws (a probe decides: DIST621, DIST622)"
-    traced = [words for check in open_checks if isinstance(check, DrawnQuestion) and (words := check.resolution(seed))]
-    exactly = "; ".join([*traced, *([exactly] if exactly else [])])
-    if not drawing:
-        return exactly or "the sampler supports no statistical check"
-    worst: dict[str, dict[str, float]] = {}
-    faults: dict[str, float] = {}
-    powerless = 0
-    for check in drawing:
-        sampling_plan = check.sampling_plan(sampler, profile)
-        for name, plan in check.plans(sampler, profile, seed).items():
-            if isinstance(plan, SamplePlan):
-                table, own = sampling_plan.tables[name], worst.setdefault(check.workload.group, {})
-                own[table.seen_by] = max(own.get(table.seen_by, 0.0), plan.discrepancy * table.event_prob)
-                if fault := sampling_plan.tables[name].fault:
-                    size = smallest_fault(sampling_plan.tables[name], plan)
-                    faults[fault] = min(faults.get(fault, 1.0), size)
-            else:
-                powerless += 1
-    alpha, shipped = false_fail_rate(seed), round(1 / drawing[0].share)
-    seen_text = ", ".join(seen_in(by_way, group) for group, by_way in worst.items()) or "nothing"
-    directed = ", ".join(f"{fault} off by {100 * size:.2g} %" for fault, size in faults.items() if size < 1)
+    if not open_checks:
+        return "the sampler supports no statistical check"
+    plans = [plan for check in drawing for plan in check.plans(sampler, profile, seed).values()]
+    powerless = sum(not isinstance(plan, SamplePlan) for plan in plans)
+    shipped = f" over {round(1 / drawing[0].share)} checks" if drawing else ""
     return (
-        f"alpha {alpha:.0e} over {shipped} checks; sees TV >= {seen_text} with power {1 - FALSE_PASS_RATE:g}"
-        + (f"; and {directed}" if directed else "")
+        f"alpha {false_fail_rate(seed):.0e}{shipped}, power {1 - FALSE_PASS_RATE:g}; "
+        "what could be seen, by slice: at the end"
         + (f"; {powerless} tables have no power" if powerless else "")
-        + ("; a slow sampler: few draws, coarse TV" if sampler.capabilities.slow else "")
-        + (f"; {exactly}" if exactly else "")
+        + ("; a slow sampler: few draws" if sampler.capabilities.slow else "")
     )

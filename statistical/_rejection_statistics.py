@@ -63,7 +63,6 @@ class Statistic:
         pairs: Of a statistic of two rows: from the first tokens of rows, `[num_calls, num_rows]`, to those that it
             compares, `[2, num_pairs]`. It counts rows of two calls, which are pairs.
         has_placeholder: The last digit of each place stands for "no token".
-        fault, information: Of a directed table; see `Table`.
     """
 
     code: str
@@ -73,8 +72,6 @@ class Statistic:
     targets: tuple[int, ...] | None = None
     pairs: Callable[[Tensor], Tensor] | None = None
     has_placeholder: bool = False
-    fault: str = ""
-    information: float = 0.0
 
     def count(
         self,
@@ -93,7 +90,7 @@ class Statistic:
         placeholder = outcomes.rows.vocab_size if self.has_placeholder else None
         table = self._image(outcomes) if self.targets is None else self._product(outcomes)
         label = digit_label(sizes, self.words, placeholder)
-        return replace(table, label=label, fault=self.fault, information=self.information)
+        return replace(table, label=label)
 
     def _image(self, outcomes: Outcomes) -> Table:
         """The image of the distribution of all outcomes, given the event."""

@@ -27,14 +27,15 @@ from fairdraw.protocols import Capability, NoAnswer
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
-from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate, seen_in
+from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate
 from fairdraw.statistical._pit import PitCells
-from fairdraw.statistical._projections import TokenTables, projections
+from fairdraw.statistical._projections import LANES, TokenTables, projections
+from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -239,23 +240,40 @@ class ServerDistributionCheck(DrawnQuestion):
         self.run(sampler, seed=DEFAULT_SEED)
 
 
+def _seen_in(by_way: Mapping[str, float], group: str) -> str:
+    """Return the largest distance of a group in words, with that of every order and family of projections.
+
+    Args:
+        by_way: The distance by `Table.seen_by`. Cells of single tokens, or of whole rows, have no name.
+    """
+    lanes = {way.removeprefix(LANES): distance for way, distance in by_way.items() if way.startswith(LANES)}
+    ways = {way: distance for way, distance in by_way.items() if way and not way.startswith(LANES)}
+    ways |= {LANES + ", ".join(lanes): max(lanes.values())} if lanes else {}
+    named = ", ".join(f"{distance:.2g} by {way}" for way, distance in ways.items())
+    return f"{max(by_way.values()):.2g} ({group}{': ' * bool(named)}{named})"
+
+
 def server_fairness(checks: Iterable[AnyCheck], server: Server, profile: Profile, seed: int) -> str:
     """What the run can see, for the header: alpha, total variation and power."""
-    drawing = [one for one in checks if isinstance(one, ServerDistributionCheck) and one.why_not(server) is None]
+    able = [one for one in checks if one.why_not(server) is None]
+    drawing = [one for one in able if isinstance(one, ServerDistributionCheck)]
     if not drawing:
         return "the server returns nothing that distributions can be judged by"
-    worst: dict[str, dict[str, float]] = {}
+    worst: dict[str, float] = {}
     powerless = 0
     for one in drawing:
         tables = one.tables(server, profile)
         for name, plan in one.planned(server, profile, seed).items():
             if isinstance(plan, SamplePlan):
-                own = worst.setdefault("tokens" if tables[name].seen_by else "pairs of tokens", {})
-                own[tables[name].seen_by] = max(own.get(tables[name].seen_by, 0.0), plan.discrepancy)
+                worst[tables[name].seen_by] = max(worst.get(tables[name].seen_by, 0.0), plan.discrepancy)
             else:
                 powerless += 1
-    seen = ", ".join(seen_in(by_way, group) for group, by_way in worst.items()) or "nothing"
-    words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks; sees TV >= {seen}"
+    seen = _seen_in(worst, "plain tokens") if worst else "nothing"
+    words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks; sees TV >= {seen} with power {1 - FALSE_PASS_RATE:g}"
+    sliced = [one for one in able if isinstance(one, SliceCheck)]
+    found = [one.resolution(server, profile, seed, one.num_draws(server, profile)).bias or 1.0 for one in sliced]
+    if found:
+        words += f"; halves that are off by {max(found):.2g} in all tokens of other requests, with power 0.9"
     if Capability.TOKEN_IDS not in server.capabilities:
         words += "; lanes of ids are not judged, as answers hold texts and no ids"
-    return f"{words} with power {1 - FALSE_PASS_RATE:g}" + (f"; {powerless} tables have no power" if powerless else "")
+    return words + (f"; {powerless} tables have no power" if powerless else "")

@@ -167,7 +167,6 @@ class ServerSlices(SliceCheck):
         part: Of the run's tokens, for all kinds together.
     """
 
-    of_what = "requests"
     kinds: tuple[Kind, ...]
     part: float
     crossed: tuple[str, ...] = field(default=_CROSSED, kw_only=True)

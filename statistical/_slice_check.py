@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
+from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw.statistical._distribution_check import false_fail_rate
@@ -25,8 +25,11 @@ _SHOWN = 3
 """Slices that a report names."""
 
 
-_OF_SLICES = (1_000, 10_000)
-"""Sizes of slices that the header tells of."""
+_SLICED = (
+    *("vocabulary", "dtype of the logits", "noise", "position"),
+    *("draft distributions", "placeholders", "acceptance"),
+)
+"""Features of coverage whose levels are slices, and no unions of them."""
 
 _SMALLEST_WEIGHT = 1 / 3e6
 """Weight of a bet: one of some 60 projections in each of 1,100 levels of one of some 45 features."""
@@ -52,7 +55,6 @@ class SliceCheck(DrawnQuestion):
         share: Of the run's false-fail rate.
     """
 
-    of_what: ClassVar[str]
     crossed: tuple[str, ...] = field(default=(), kw_only=True)
     share: float = field(default=1.0, kw_only=True)
 
@@ -111,12 +113,9 @@ class SliceCheck(DrawnQuestion):
         """Whether the evidence is beyond what a correct sampler shows at the check's rate."""
         return evidence.log_e_value >= self._threshold(seed)
 
-    def resolution(self, seed: int) -> str:
-        few, many = (distance_seen(draws, self._threshold(seed)) for draws in _OF_SLICES)
-        return (
-            f"slices of {self.of_what}: TV >= {few:.2g} in one of {_OF_SLICES[0]:,} draws, {many:.1g} in one of "
-            f"{_OF_SLICES[1]:,}"
-        )
+    def resolution(self, sampler: Any, profile: Profile, seed: int, num_draws: int) -> Resolution:
+        """Return the bias that its slices show, with power 0.9."""
+        return Resolution(bias=distance_seen(max(1, num_draws), self._threshold(seed)), sliced=_SLICED)
 
     def _threshold(self, seed: int) -> float:
         return -math.log(self.share * false_fail_rate(seed))
@@ -153,7 +152,6 @@ class TraceSlices(SliceCheck):
     """
 
     plays_traces = True
-    of_what = "serving traces"
     trace: Callable[..., Any]
     collect: Callable[..., Any]
 

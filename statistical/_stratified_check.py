@@ -16,12 +16,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Stage
+from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw.protocols import Capability
 from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT
@@ -107,6 +107,11 @@ class StratifiedCheck(DrawnQuestion):
         """A power of two that costs about as many draws as `profile` has; 0 if that is too few to show anything."""
         strata = 1 << max(0, (self.num_draws(sampler, profile) // _DRAWS_PER_STRATUM).bit_length() - 1)
         return min(_MOST, strata) if strata >= _FEWEST else 0
+
+    def resolution(self, sampler: Any, profile: Profile, seed: int, num_draws: int) -> Resolution:
+        """Return the width of a stratum."""
+        strata = self.num_strata(sampler, profile)
+        return Resolution(tv=1 / strata if strata else None)
 
     def run(
         self,

@@ -84,7 +84,7 @@ class Workload:
     """Something to draw from.
 
     Args:
-        group: The word under which the header reports what can be seen.
+        group: The word under which records report what it draws.
         share: Draws, as a share of the profile's; a draw costs more here and less there.
         slow_share: The same for slow samplers, whose costs differ.
         prepare: From a setting to a sampling plan.

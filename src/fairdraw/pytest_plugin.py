@@ -55,6 +55,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SPEC|none",
         help="compare with this sampler (default: the contract's vLLM, if it can be imported)",
     )
+    group.addoption(
+        "--fairdraw-no-controls", action="store_true", help="leave out mutation controls; the verdict says so"
+    )
     group.addoption("--fairdraw-only", choices=SUITE_WORDS, help="run the checks of one suite")
     group.addoption(
         "--fairdraw-time-budget", type=_seconds, metavar="SECONDS", help="stop then; what is undecided is inconclusive"

@@ -184,6 +184,13 @@ class TestVerdict:
                 "RED: mutants missed*: 1",
             ]
         )
+        without = pytester.runpytest_inprocess(*OPTIONS, "--fairdraw-no-controls")
+        assert without.ret == 0
+        without.stdout.fnmatch_lines(["GREEN*; whether the checks can fail was not tried: --fairdraw-no-controls"])
+
+    def test_first_failure_ends_the_run_where_asked(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "third_party:make_beyond", "-x", codes=("REJ101", "REJ103"))
+        result.stdout.fnmatch_lines(["RED: checks failed: 1; checks not run: 1"])
 
 
 class TestMistakes:

@@ -61,8 +61,7 @@ def test_wide_call_that_hangs_costs_one_wait() -> None:
     assert second.reason.startswith("not called again with as much as in a call of ")
     assert wide == [151_936]
     assert again.status == "passed"  # another sampler gets every call
-    missing = [row.value for row in coverage_of([first, second, small])[0].features if row.by == "none"]
-    assert "over 131072" in missing
+    assert max(high for _, high in coverage_of([first, second, small])[0].ranges["vocabulary"]["properties"]) < 131_072
 
 
 def test_out_of_memory_on_wide_calls_is_reported_as_such_and_the_rest_is_judged() -> None:

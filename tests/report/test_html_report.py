@@ -29,18 +29,19 @@ HEADER = Header(
     931389,
     "vllm 0.22.0",
     {"properties": 3, "statistical": 1},
-    "alpha 1e-06 over 30 checks; sees TV >= 0.023 (rows) with power 0.999",
+    "alpha 1e-06 over 30 checks, power 0.999",
     started="2026-11-22 15:03 UTC",
     commit="5125bd8c0ffe",
 )
 CASES = Drawn(
     "properties",
     100,
-    {"vocabulary": {"1-64": 90}},
-    {"greedy + per-request seed": 40},
-    {"vocabulary": [(2, 3), (4, 7), (8, 15), (16, 31), (32, 50)]},
+    {"layout": {"contiguous": 100, "strided": 0}, "noise": {"one seed": 50, "per-request seed": 0}},
+    {"vocabulary": {"2": 40, "3": 90}},
+    ranges={"vocabulary": [(2, 3), (6, 7)]},
 )
-ROWS = Drawn("small", 1000, {"vocabulary": {"1-64": 1000}}, {"greedy + no drafts": 500}, {"vocabulary": [(8, 8)]}, 0.02)
+WORDS = {"layout": {"contiguous": 1000, "strided": 0}, "noise": {"one seed": 1000, "per-request seed": 500}}
+ROWS = Drawn("small", 1000, WORDS, {"vocabulary": {"4": 1000}}, {}, {"vocabulary": [(8, 8)]}, 0.02)
 PASSED = CheckRecord(
     "REJ101", "token ids lie in the vocabulary", "properties", "rejection", "passed", "", 100, 0.4, drawn=CASES
 )
@@ -126,12 +127,12 @@ def test_page_says_what_a_team_lead_asks() -> None:
 def test_page_says_what_was_judged_and_what_was_not() -> None:
     text = page(HEADER, GREEN)
     for fact in (
-        "<pre>judged: vocabulary 2-50 (distributions 8)\n  pairs of parameters on one request: 2 of 86 judged",
+        "  vocabulary: 2-3; 6-7 (draws 8)\n",
         "90 cases<br><small>faults in 3.3 % of such cases</small>",
         "499,712 draws<br><small>TV 0.02</small>",
-        "over 131072: NOT judged",
-        'class="properties" title="greedy + per-request seed: properties only"',
-        'class="distributions" title="greedy + no drafts: distributions only"',
+        '<td class="what none">4-5: NOT judged</td>',
+        '<td class="what none">strided: NOT judged</td>',
+        "pairs of words on one request: 0 of 1 occurred",
     ):
         assert fact in text
 

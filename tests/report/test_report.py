@@ -92,7 +92,7 @@ def test_header_says_what_the_verdict_rests_on() -> None:
     ):
         assert fact in text
     assert "checks: properties 2" in text
-    assert "alpha, TV and power: no statistical checks in this run" in text
+    assert "error rates: no statistical checks in this run" in text
     assert "reference: vllm 0.22.0" in text
 
 

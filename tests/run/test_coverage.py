@@ -5,25 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
-from fairdraw._report.coverage import _range, coverage_of
+from fairdraw._report.coverage import coverage_of
 from fairdraw._run import coverage
 from fairdraw._run.coverage import Drawn, Watch
-from fairdraw._run.drawn_features import CATALOGUES
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RequestParams, RowChanges, SeededNoise
-from fairdraw.strategies.sampling import SampledRequest, SamplingCase
+from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RequestParams, RowChanges, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fairdraw.protocols import PenaltiesSession
 
 SESSION = Session(profile=dataclasses.replace(PROFILES["smoke"], examples=4, draws=2_000), crash_folder=None)
@@ -47,76 +43,82 @@ def records_of(contract: str) -> list[CheckRecord]:
 
 
 @pytest.mark.parametrize("contract", [name for name, contract in CONTRACTS.items() if contract.is_watched])
-def test_everything_that_is_drawn_is_in_the_catalogue(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_drawn_adds_up_to_a_short_block(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And every call can be read; what may not be blamed on a sampler is silent otherwise."""
     monkeypatch.setattr(coverage, "_or_nothing", lambda read, arguments: read(arguments))
-    catalogue = CATALOGUES[contract]
     judged = [record for record in records_of(contract) if record.drawn]
     assert judged
     for record in judged:
         drawn = record.drawn or Drawn("")
         assert drawn.total > 0
-        assert set(drawn.pairs) <= set(catalogue.pairs)
-        for area, values in drawn.features.items():
-            assert set(values) <= set(catalogue.areas[area])
         plain = json.loads(json.dumps(record.to_json() | {"drawn": dataclasses.asdict(drawn)}))
         assert coverage_of([CheckRecord.from_json(plain)]) == coverage_of([record])  # as xdist sends it
     (one,) = coverage_of(judged)
-    lines = one.lines()
-    assert len(lines) <= 6
-    assert max(map(len, lines)) <= 98
-    assert any(line.startswith("NOT judged: ") for line in lines)
+    known = {row.value for row in one.pairs}
+    assert {pair for record in judged if record.drawn for pair in record.drawn.pairs} <= known
+    names = {name for record in judged if record.drawn for name in record.drawn.sliced}
+    assert names <= {row.area for row in one.features}
+    assert len(one.lines()) <= 12
+    assert max(map(len, one.lines())) <= 98
+    assert any(row.by == "none" for row in one.features)  # few checks: there are gaps
 
 
-def test_a_call_is_described_in_plain_words(wide_batch: Callable[[int, int], Any]) -> None:
+def batch_of(batch_size: int, vocab_size: int) -> SpecDecodeBatch:
+    counts = [7] * batch_size
+    return SpecDecodeBatch(
+        torch.zeros(7 * batch_size, dtype=torch.int32),
+        counts,
+        torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+        7,
+        None,
+        torch.zeros(7 * batch_size, vocab_size),
+        torch.zeros(batch_size, 1, dtype=torch.int32),
+        torch.tensor([0.0] + [1.0] * (batch_size - 1)),
+    )
+
+
+def test_a_call_is_described_in_plain_words() -> None:
     watch = Watch("rejection", "properties", case_by_case=True)
     sampler = watch.wrap(load_sampler("rejection/torch"))
     watch.case()
-    sampler.verify(wide_batch(300, 40), SeededNoise(0, {1: 5}))
+    sampler.verify(batch_of(300, 40), SeededNoise(0, {1: 5}))
     watch.case()
     drawn = watch.drawn()
     assert drawn.total == 1
     for area, value in {
-        "requests per batch": "257-1024",
-        "drafts per request": "6-10",
-        "vocabulary": "1-64",
-        "inputs": "one-hot drafts",
-        "noise": "per-request seeds beside none",
-        "temperature": "greedy beside random",
-        "calls per case": "1",
+        "draft distributions": "one-hot drafts",
+        "noise": "per-request seed",
+        "temperature": "greedy",
+        "dtype of the logits": "float32",
     }.items():
         assert drawn.features[area][value] == 1
-    assert drawn.pairs["per-request seed + over 256 requests"] == 1
-    assert "greedy + per-request seed" not in drawn.pairs
+    assert drawn.features["layout"]["strided"] == 0
+    assert drawn.sizes["requests per batch"] == {"9": 1}
+    assert drawn.sizes["calls per case"] == {"1": 1}
     assert drawn.ranges["drafts per request"] == [(7, 7)]
+    assert drawn.pairs["one-hot drafts + per-request seed"] == 1
+    assert "greedy + per-request seed" not in drawn.pairs
 
 
-def test_sizes_of_which_a_power_of_two_is_missing_are_no_range() -> None:
-    some = [
-        Drawn("properties", ranges={"vocabulary": [(1, 1), (3, 3)]}),
-        Drawn("rows", ranges={"vocabulary": [(8, 9)]}),
+def test_gaps_show_as_gaps() -> None:
+    """Issue 39: `vocabulary 1-262144` hid that nothing lay between 32,769 and 65,536."""
+    sizes = [(1, 1), (2, 2), (3, 3), (5, 5), (32_768, 32_769), (65_536, 65_536)]
+    cases = Drawn(
+        "properties", 4, sizes={"vocabulary": {"1": 4, "2": 3, "3": 2, "16": 2, "17": 1}}, ranges={"vocabulary": sizes}
+    )
+    rows = Drawn("rows", 10, sizes={"vocabulary": {"3": 10}}, ranges={"vocabulary": [(5, 5)]}, tv=0.1)
+    (one,) = coverage_of([replace(PROPERTY, drawn=cases), replace(DIST, drawn=rows)])
+    assert [(row.value, row.cases, row.by) for row in one.features] == [
+        ("1", 4, "properties"),
+        ("2-3", 3, "properties"),
+        ("4", 0, "none"),
+        ("5", 2, "both"),
+        ("6-32767", 0, "none"),
+        ("32768-32769", 2, "properties"),
+        ("32770-65535", 0, "none"),
+        ("65536", 1, "properties"),
     ]
-    assert _range("vocabulary", some) == [(1, 3), (8, 9)]
-
-
-@pytest.fixture
-def wide_batch() -> Callable[[int, int], Any]:
-    from fairdraw.protocols import SpecDecodeBatch
-
-    def make(batch_size: int, vocab_size: int) -> SpecDecodeBatch:
-        counts = [7] * batch_size
-        return SpecDecodeBatch(
-            torch.zeros(7 * batch_size, dtype=torch.int32),
-            counts,
-            torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
-            7,
-            None,
-            torch.zeros(7 * batch_size, vocab_size),
-            torch.zeros(batch_size, 1, dtype=torch.int32),
-            torch.tensor([0.0] + [1.0] * (batch_size - 1)),
-        )
-
-    return make
+    assert "  vocabulary: 1-3; 5; 32,768-32,769; 65,536 (draws 5)" in one.lines()
 
 
 def test_requests_of_a_session_are_followed() -> None:
@@ -138,27 +140,48 @@ def test_requests_of_a_session_are_followed() -> None:
     step(RowChanges(2), rows)
     watch.case()
     drawn = watch.drawn()
-    assert set(drawn.features["events"]) == {"added", "output cut", "output regrown after a cut"}
-    assert drawn.pairs["presence penalty + joined later"] == 1
+    events, changes = drawn.features["events of a request"], drawn.features["changes of rows"]
+    assert {word for word, count in events.items() if count} == {
+        *("joined later", "output cut", "output regrown after a cut", "none")
+    }
+    assert {word for word, count in changes.items() if count} == {"added", "none"}
+    assert drawn.pairs["joined later + presence penalty"] == 1
 
 
 PROPERTY = CheckRecord("REJ101", "ids", "properties", "rejection", "passed", cases=10)
 DIST = CheckRecord("DIST101", "rows", "statistical", "rejection", "passed", cases=6_000)
 
 
-def test_what_checks_share_is_counted_once_and_a_rare_feature_is_judged_coarsely() -> None:
-    half = {"dtype of the logits": {"float16": 250}}
-    drawn = Drawn("w", 1000, half, {"greedy + per-request seed": 10}, tv=0.02)
+def test_what_checks_share_is_counted_once_and_a_rare_level_is_judged_coarsely() -> None:
+    words = {"dtype of the logits": {"float32": 750, "float16": 250}, "layout": {"contiguous": 990, "strided": 10}}
+    drawn = Drawn("w", 1000, words, pairs={"float16 + strided": 10}, tv=0.02)
     other = replace(DIST, code="DIST103", drawn=replace(drawn, tv=0.05))
-    cases = Drawn("properties", 10, {"dtype of the logits": {"float16": 4}})
+    cases = Drawn("properties", 10, {"dtype of the logits": {"float32": 9, "float16": 4}})
     (one,) = coverage_of([replace(PROPERTY, drawn=cases), replace(DIST, drawn=drawn), other, DIST])
     row = next(row for row in one.features if row.value == "float16")
     assert (row.cases, row.checks, row.draws, row.by) == (4, 1, 1500, "both")
     assert row.fault_rate == pytest.approx(1 - 0.05**0.25, abs=1e-6)
-    assert (row.tv, row.tv_all) == (0.08, 0.2)
-    pair = next(row for row in one.pairs if row.value == "greedy + per-request seed")
+    assert row.tv == 0.08
+    pair = next(row for row in one.pairs if row.value == "float16 + strided")
     assert (pair.draws, pair.tv, pair.by) == (60, None, "none")  # a hundredth of the rows: nothing is seen there
     assert one.draws == 6_000
+
+
+def test_bias_falls_with_the_root_of_a_slices_draws_and_is_of_all_draws_elsewhere() -> None:
+    words = {"dtype of the logits": {"float32": 750, "float16": 250}, "layout": {"contiguous": 750, "strided": 250}}
+    drawn = Drawn("w", 1000, words, bias=0.1, sliced=("dtype of the logits",))
+    (one,) = coverage_of([replace(DIST, drawn=drawn)])
+    assert {row.value: row.bias for row in one.features if row.draws == 1500} == {"float16": 0.2, "strided": 0.4}
+    fewer = {"layout": {"contiguous": 900, "strided": 100}}
+    (one,) = coverage_of([replace(DIST, drawn=replace(drawn, features=fewer))])
+    assert next(row for row in one.features if row.value == "strided").by == "none"  # chance 1/2 is off by 1/2 at most
+
+
+def test_nothing_is_left_to_chance_in_greedy_requests() -> None:
+    watch = Watch("rejection", "rows", case_by_case=False)
+    watch.wrap(load_sampler("rejection/torch")).verify(batch_of(300, 40), SeededNoise(0, {}))
+    found = watch.drawn().features["temperature"]
+    assert (found["greedy"], found["temperature 1"]) == (0, 299)
 
 
 def test_checks_that_came_to_no_result_judge_nothing() -> None:
@@ -173,18 +196,3 @@ def test_checks_that_came_to_no_result_judge_nothing() -> None:
     record = run_check(check, Silent(), SESSION)  # type: ignore[arg-type]  # it answers nothing
     assert record.status == "error"
     assert coverage_of([record]) == []
-
-
-def test_batches_of_one_kind_of_request_are_counted() -> None:
-    requests = (SampledRequest(temperature=0.0), *[SampledRequest(temperature=0.7, top_k=2, top_p=0.9)] * 2)
-    for case, expected in (
-        (SamplingCase(5, requests), {"temperature", "top-k", "top-p", "every parameter"}),
-        (SamplingCase(5, (*requests, SampledRequest(temperature=0.5, top_k=2))), {"top-k"}),
-        (SamplingCase(5, requests[:2]), set()),
-    ):
-        watch = Watch("sampling", "properties", case_by_case=True)
-        sampler = watch.wrap(load_sampler("sampling/torch"))
-        watch.case()
-        sampler.sample(case.batch(), case.noise())
-        watch.case()
-        assert set(watch.drawn().features.get("one value in the whole batch", {})) == expected

@@ -24,7 +24,6 @@ from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS, STRATIFIED_MUTANTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import FunctionSampler
-from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, DistributionCheck, false_fail_rate
 from fairdraw.statistical._stratified_check import StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
@@ -139,13 +138,7 @@ def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile:
 
 def sees(check: DistributionCheck | StratifiedCheck, sampler: RejectionSampler, profile: Profile) -> float | None:
     """The distance that the check is designed to see. Preparing that is not on the clock."""
-    if isinstance(check, StratifiedCheck):
-        return 1 / check.num_strata(sampler, profile)
-    sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, DEFAULT_SEED)
-    visible = [
-        p.discrepancy * sampling_plan.tables[n].event_prob for n, p in plans.items() if isinstance(p, SamplePlan)
-    ]
-    return max(visible, default=None)
+    return check.resolution(sampler, profile, DEFAULT_SEED, 0).tv
 
 
 def caught(fault: dict[str, Any], profile: str) -> bool:  # Any: JSON

@@ -431,7 +431,7 @@ class _Run:
         not_run, old = planned - len(self.records), self._header().old_answers
         narrowed, scale = self.options.job.narrowed, self.plan.scale if self.plan else 1.0
         found = Scope(not_run, narrowed, self.signal, self.left, totals=totals, scale=scale, old_answers=old)
-        return replace(found, has_controls=not self.options.no_controls)
+        return replace(found, without_controls="--no-controls" if self.options.no_controls else "")
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""

@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, auto
@@ -313,6 +313,21 @@ class DistributionCase:
 
 
 @dataclass(frozen=True)
+class Resolution:
+    """The smallest faults that a check of draws sees; `None` where it sees none.
+
+    Args:
+        tv: Total variation in all of its draws, over its cells.
+        bias: By how much an event of chance 1/2 must be off in all of its draws.
+        sliced: Features whose levels it judges one by one: a fault of one level need not show in all draws.
+    """
+
+    tv: float | None = None
+    bias: float | None = None
+    sliced: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class DrawnQuestion(AnyCheck):
     """A check of the tokens that a sampler draws: those of the statistical suite."""
 
@@ -320,9 +335,9 @@ class DrawnQuestion(AnyCheck):
         """How many draws `profile` has for it; a workload may take a share of them."""
         return profile.draws_for(sampler.capabilities)
 
-    def resolution(self, seed: int) -> str:
-        """Return what it can see, for the header; empty where that follows from plans."""
-        return ""
+    def resolution(self, sampler: Any, profile: Profile, seed: int, num_draws: int) -> Resolution:
+        """Return what it sees in all of its draws, of which it judged `num_draws`."""
+        return Resolution()
 
     def case(self, sampler: Any, profile: Profile) -> DistributionCase:
         """What a crash file stores of it."""

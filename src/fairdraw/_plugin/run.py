@@ -230,12 +230,15 @@ class PytestRun:
         return [("--junitxml", Path(junit) if junit else None), *own]
 
     def leave_out(self, items: list[pytest.Item]) -> None:
-        """Deselect the checks of other suites, and of other contracts than the named sampler's."""
+        """Deselect checks of other suites, and of other contracts than the named sampler's, and unwanted controls."""
         only, contract = self.config.getoption("fairdraw_only"), self._named_contract()
-        pairs = [(item, check) for item in items if (check := _about(item))]
         others = [
-            item for item, check in pairs if only not in (None, check.suite) or contract not in (None, check.contract)
+            item
+            for item in items
+            if (check := _about(item)) and (only not in (None, check.suite) or contract not in (None, check.contract))
         ]
+        if self.config.getoption("fairdraw_no_controls"):
+            others += [item for item in items if _is_control(item) and item not in others]
         if others:
             self.config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item not in others]
@@ -375,7 +378,9 @@ class PytestRun:
             name = pytest.ExitCode(exit_status).name if exit_status in set(pytest.ExitCode) else str(exit_status)
             outside = f"pytest ended with {name}, see above"
         seconds = time.monotonic() - self._began
-        return Summary(self.records, self.controls, self._ending.scope(self._narrowed(), outside), seconds)
+        without = "--fairdraw-no-controls" if self.config.option.fairdraw_no_controls else ""
+        scope = dataclasses.replace(self._ending.scope(self._narrowed(), outside), without_controls=without)
+        return Summary(self.records, self.controls, scope, seconds)
 
     def _narrowed(self) -> str:
         """What the user left out by name."""
@@ -503,10 +508,15 @@ def _about(item: pytest.Item) -> AnyCheck | None:
     check = _check_of(item)
     if check is not None:
         return check
-    if "fairdraw_control" not in getattr(item, "fixturenames", ()):
+    if not _is_control(item):
         return None
     codes = {value.caught_by[0] for value in _params(item).values() if hasattr(value, "caught_by")}
     return next((check for check in all_checks() if check.code in codes), None)
+
+
+def _is_control(item: pytest.Item) -> bool:
+    """Whether a test runs a check on its mutant."""
+    return "fairdraw_control" in getattr(item, "fixturenames", ())
 
 
 def _about_contract(items: Iterable[pytest.Item], contract: str) -> list[AnyCheck]:

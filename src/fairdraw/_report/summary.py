@@ -68,7 +68,7 @@ class Header:
     Args:
         sampler: As it was named by the user.
         reference: The sampler that differential checks compare with, or why there is none.
-        fairness: Alpha of the run, the TV that it detects, and the power.
+        fairness: Alpha of the run and the power of its checks; of a server also the TV that it detects.
         duration: How long the run is expected to take; empty if the sampler was not timed.
         started: Date of the run.
         commit: Of the repository in which the run was started; empty if there is none.
@@ -104,7 +104,7 @@ class Header:
             f"  versions: {versions}",
             f"  checks: {number or 'none'}; profile {self.profile}; seed {self.seed}",
             f"  reference: {self.reference}",
-            f"  alpha, TV and power: {self.fairness}",
+            f"  error rates: {self.fairness}",
             *([f"  {self.duration}"] if self.duration else []),
         ]
 
@@ -129,7 +129,7 @@ def count_checks(checks: Iterable[AnyCheck]) -> dict[str, int]:
 
 
 def worded_fairness(checks: Sequence[AnyCheck], sampler: Any, profile: Profile, seed: int) -> str:
-    """Alpha of the run, the TV that it detects, and the power; from the plans, before anything is drawn.
+    """Error rates of the run, before anything is drawn; what it could have seen is known at its end (`Coverage`).
 
     The sampler is `Any`: of the checks' contract.
     """
@@ -213,7 +213,7 @@ class Summary:
         return coverage_of(self.records)
 
     def _covered(self) -> list[str]:
-        """The short form of that; with several samplers, where the whole of it is."""
+        """The short form of that; with several samplers, a line each."""
         if len(self.covered) > 1:
             return [f"judged, {one.sampler}: {one.worded_counts()}" for one in self.covered]
         return [line for one in self.covered for line in one.lines()]

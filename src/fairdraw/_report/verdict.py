@@ -51,7 +51,7 @@ class Scope:
         nothing: Why there was nothing to do; empty if there was something.
         is_silent: The reason is that a server does not answer.
         old_answers: How many answers of a server are those of an earlier run; empty if none are.
-        has_controls: Mutation controls were planned, as far as there are any.
+        without_controls: The option that left mutation controls out; empty if they were planned.
     """
 
     not_run: int = 0
@@ -66,7 +66,7 @@ class Scope:
     nothing: str = ""
     is_silent: bool = False
     old_answers: str = ""
-    has_controls: bool = True
+    without_controls: str = ""
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,8 @@ def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
     ]
     exit_code = NOT_JUDGED if any(gap.is_missing for _, gap in gaps) else GREEN
     passed = _passed(records) + _left_out(records, groups, ended, is_said=any(g.why == ended.narrowed for _, g in gaps))
-    untried = "" if ended.has_controls else "; whether the checks can fail was not tried: --no-controls"
+    why = ended.without_controls
+    untried = f"; whether the checks can fail was not tried: {why}" if why else ""
     return Verdict(exit_code, _green_text(gaps, len(groups), passed) + _short(records, ended.scale) + untried)
 
 

@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core import pulse
-from fairdraw._core.checks import AnyCheck, Check
+from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion, Resolution
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.wrapping import Wrapped
+from fairdraw._run.features import CALLS, GREEDY, Look, SessionLook, add_sizes, look, signature, sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from fairdraw._core.checks import Profile
     from fairdraw._core.wrapping import Around
-    from fairdraw._run.drawn_features import Look
 
 _EVERY = 64
 _MOST_REFUSED = 5
@@ -41,21 +41,22 @@ class Drawn:
     Args:
         by: `properties`, or the workload; checks of one workload share their draws.
         total: Cases, or rows.
-        features: Area to value to the number of cases, or rows, that have it.
-        pairs: Two traits of one request (`top-k + top-p`) to that number.
-        ranges: Area to its sizes: the smallest and the largest of each power of two that occurred.
-        tv: Of all rows: what the check was planned to see; `None` for properties, and where it sees nothing.
+        features: Feature to the number of cases, or rows, of each word that it may have, 0 included.
+        sizes: Feature to the number of cases, or rows, by the power of two of a size (its bits).
+        pairs: Two words on one request (`top-k + top-p`) to that number.
+        ranges: Feature to its sizes: the smallest and the largest of each sub-range that occurred.
+        tv, bias, sliced: As `Resolution`; nothing for properties.
     """
 
     by: str
     total: int = 0
     features: dict[str, dict[str, int]] = field(default_factory=dict)
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
     pairs: dict[str, int] = field(default_factory=dict)
     ranges: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     tv: float | None = None
-
-    def to_json(self) -> dict[str, Any]:  # Any: JSON
-        return dataclasses.asdict(self)
+    bias: float | None = None
+    sliced: Sequence[str] = ()
 
 
 class Watch:
@@ -69,6 +70,7 @@ class Watch:
         self._contract, self._by, self._case_by_case = contract, by, case_by_case
         self._counts: Counter[Any] = Counter()  # Any: as in `Look`
         self._ranges: dict[str, dict[int, tuple[int, int]]] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
         self._total = 0
         self._seen: set[Any] = set()  # Any: as above; of the current case
         self._calls = 0
@@ -87,9 +89,7 @@ class Watch:
         return Wrapped(sampler, _Around(_only_called if opens else self._call, self._open))
 
     def _open(self, opened_with: tuple[Any, ...]) -> Around:  # Any: as `SessionLook`
-        from fairdraw._run.drawn_features import SessionLook
-
-        session = SessionLook(self._contract, opened_with)
+        session = SessionLook(opened_with)
 
         def around(call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of a session's method
             self._calls += 1
@@ -104,13 +104,11 @@ class Watch:
             self._add(_or_nothing(self._of_a_kind, arguments))
         elif self._last is not arguments[0]:
             self._last = arguments[0]
-            self._add(_or_nothing(self._looked_at, arguments))
+            self._add(_or_nothing(look, arguments))
         return self._bounded(call, arguments)
 
     def _bounded(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
         """Make a call, and let its sizes be known meanwhile: it may be the one that ends this process."""
-        from fairdraw._run.drawn_features import sizes_of
-
         sizes = sizes_of(arguments)
         like = pulse.shunned(sizes)
         if like is not None:
@@ -137,27 +135,21 @@ class Watch:
         self._calls = 0
         return SmallerCase()
 
-    def _looked_at(self, arguments: tuple[Any, ...]) -> Look:  # Any: of the sampler's method
-        from fairdraw._run.drawn_features import look
-
-        return look(self._contract, arguments)
-
     def _of_a_kind(self, arguments: tuple[Any, ...]) -> Look:  # Any: of the sampler's method
         """What the last call of this kind held that was read."""
-        from fairdraw._run.drawn_features import signature
-
         kind = signature(arguments)
         number, found = self._kinds.get(kind, (0, None))
         if found is None or number % _EVERY == 0:
-            found = self._looked_at(arguments)
+            found = look(arguments)
         self._kinds[kind] = number + 1, found
         return found
 
     def _add(self, found: Look | None) -> None:
         if found is None:
             return
-        for area, sizes in found.ranges.items():
-            add_sizes(self._ranges.setdefault(area, {}), sizes)
+        self._words.update(found.words)
+        for name, by_range in found.ranges.items():
+            add_sizes(self._ranges.setdefault(name, {}), (size for both in by_range.values() for size in both))
         if self._case_by_case:
             self._seen.update(found.counts)
         else:
@@ -166,30 +158,27 @@ class Watch:
 
     def case(self) -> None:
         """A case begins; the one before it is counted."""
-        from fairdraw._run.drawn_features import CALLS, size_class
-
         if self._calls and self._case_by_case:
-            self._counts.update([*self._seen, size_class(CALLS, self._calls)])
+            self._counts.update([*self._seen, (CALLS, self._calls.bit_length())])
+            add_sizes(self._ranges.setdefault(CALLS, {}), (self._calls,))
             self._total += 1
         self._seen, self._calls, self._last = set(), 0, None
 
-    def drawn(self, tv: float | None = None) -> Drawn:
+    def drawn(self, resolution: Resolution | None = None) -> Drawn:
         """What was seen until now."""
-        found = Drawn(self._by, self._total, tv=tv)
-        found.ranges = {area: sorted(by_power.values()) for area, by_power in self._ranges.items()}
+        found = Drawn(self._by, self._total, **vars(resolution or Resolution()))
+        found.features = {name: dict.fromkeys(words, 0) for name, words in self._words.items()}
+        found.ranges = {name: sorted(own.values()) for name, own in self._ranges.items()}
         for one, count in self._counts.items():
+            if not self._case_by_case and GREEDY in (one.split(" + ") if isinstance(one, str) else one):
+                continue  # nothing is left to chance there
             if isinstance(one, str):
                 found.pairs[one] = count
+            elif isinstance(one[1], int):
+                found.sizes.setdefault(one[0], {})[str(one[1])] = count
             else:
-                found.features.setdefault(one[0], {})[one[1]] = count
+                found.features[one[0]][one[1]] = count
         return found
-
-
-def add_sizes(by_power: dict[int, tuple[int, int]], sizes: Iterable[int]) -> None:
-    """Widen the smallest and the largest size of each power of two, or begin it."""
-    for size in sizes:
-        low, high = by_power.get(size.bit_length(), (size, size))
-        by_power[size.bit_length()] = min(low, size), max(high, size)
 
 
 @dataclass(frozen=True)
@@ -249,26 +238,12 @@ class Watched:
     sampler: Any  # Any: of the check's contract
     watch: Watch
 
-    def drawn(self, sampler: Any, profile: Profile, seed: int) -> Drawn:  # Any: as above; not the wrapped one
+    def drawn(self, sampler: Any, profile: Profile, seed: int, num_draws: int) -> Drawn:  # Any: not the wrapped one
         """What the check judged."""
         self.watch.case()
-        return self.watch.drawn(_planned_tv(self.check, sampler, profile, seed))
-
-
-def _planned_tv(check: AnyCheck, sampler: Any, profile: Profile, seed: int) -> float | None:  # Any: as above
-    """What the check was planned to see in all rows: the worst of its tables; `None` if it has no such plan."""
-    if isinstance(check, Check):
-        return None
-    strata = getattr(check, "num_strata", None)
-    if strata is not None:
-        return 1 / strata(sampler, profile) if strata(sampler, profile) else None
-    plans_of = getattr(check, "plans", None)
-    if plans_of is None:
-        return None
-    tables = check.sampling_plan(sampler, profile).tables  # type: ignore[attr-defined]  # a DistributionCheck
-    plans = plans_of(sampler, profile, seed).items()
-    seen = [plan.discrepancy * tables[name].event_prob for name, plan in plans if hasattr(plan, "discrepancy")]
-    return max(seen, default=None)
+        if isinstance(self.check, DrawnQuestion):
+            return self.watch.drawn(self.check.resolution(sampler, profile, seed, num_draws))
+        return self.watch.drawn()
 
 
 recorder = Recorder()

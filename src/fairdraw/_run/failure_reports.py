@@ -26,8 +26,8 @@ from fairdraw._core.failures import (
 from fairdraw._core.isolation import suite_state
 from fairdraw._core.pulse import SamplerHangs
 from fairdraw._core.wrapping import unwrapped
-from fairdraw._run.case_features import asked_for
 from fairdraw._run.crash import NUM_REPEATS, Crash, write_crash
+from fairdraw._run.features import asked_for
 from fairdraw._run.loading import NO_REFERENCE, is_catalogued, last_line
 
 if TYPE_CHECKING:

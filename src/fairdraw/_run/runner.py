@@ -239,7 +239,7 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
     record = _recorded(check, sampler, session, search, is_search=True)
     if record.status not in JUDGED or not CONTRACTS[check.contract].is_watched:
         return record
-    return dataclasses.replace(record, drawn=watched.drawn(sampler, session.profile, session.seed))
+    return dataclasses.replace(record, drawn=watched.drawn(sampler, session.profile, session.seed, record.cases))
 
 
 def replay_case(check: Check, sampler: AnySampler, case: Any, session: Session) -> CheckRecord:
