@@ -269,7 +269,8 @@ def server_fairness(checks: Iterable[AnyCheck], server: Server, profile: Profile
             else:
                 powerless += 1
     seen = _seen_in(worst, "plain tokens") if worst else "nothing"
-    words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks; sees TV >= {seen} with power {1 - FALSE_PASS_RATE:g}"
+    words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks"
+    words += f"; sees TV >= {seen} with power {1 - FALSE_PASS_RATE:g}"
     sliced = [one for one in able if isinstance(one, SliceCheck)]
     found = [one.resolution(server, profile, seed, one.num_draws(server, profile)).bias or 1.0 for one in sliced]
     if found:
