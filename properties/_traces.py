@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -107,8 +107,9 @@ class TraceCheck(Check):
         return None
 
     def _first_call(self, fresh: Fresh, trace: Any, error: BaseException) -> tuple[Any, BaseException]:
-        """Return the first call that raises such an exception alone; the whole trace if there is none."""
-        for alone in (replace(trace, calls=(number,)) for number in range(len(trace.sizes()))):
+        """Return the first call that raises such an exception alone, with one row if that will do; or the trace."""
+        for number, rows in product(range(len(trace.sizes())), ((0,), ())):
+            alone = replace(trace, calls=(number,), rows=rows)
             try:
                 self.on_case(fresh(), alone)
             except type(error) as found:

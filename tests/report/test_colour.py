@@ -38,7 +38,7 @@ ERASE = "\x1b[2K"
 
 COLUMNS = 80
 
-BAR = r"third_party:{} checks .*\d/9 \d+ s of about \d+ s  REJ10\d"
+BAR = r"third_party:{} checks .*\d/9 \d+ (?:s|min) of about \d+ (?:s|min)  REJ10\d"
 
 FORM = """<style>body {{ margin: 1rem; font: 14px/1.35 monospace; color: {foreground}; background: {background} }}
 pre {{ font: inherit }}</style><pre>{code}</pre>"""
