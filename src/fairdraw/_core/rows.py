@@ -27,11 +27,15 @@ class Owner(NamedTuple):
     seed: int | None
 
 
-_Seats = tuple[object, Sequence[Owner], Callable[[], object]]
+_Seats = tuple[Callable[[], object], Sequence[Owner], Callable[[], object]]
 _seats: dict[int, _Seats] = {}
 """Identity of a sampler to the sampler, the owners of its rows, and the noise of its last call."""
 
-_NOBODY: _Seats = None, (), lambda: None
+
+def _known(own: object) -> _Seats:
+    """Return what is known of a sampler; an identity is used again once its object is gone."""
+    found = _seats.get(id(own))
+    return found if found and found[0]() is own else (lambda: None, (), lambda: None)
 
 
 def seat(sampler: Any, owners: Sequence[Owner], noise: object) -> None:  # Any: of any contract
@@ -42,8 +46,8 @@ def seat(sampler: Any, owners: Sequence[Owner], noise: object) -> None:  # Any: 
     """
     if follows_rows(sampler):
         own = unwrapped(sampler)
-        changes = row_changes(_seats.get(id(own), _NOBODY)[1], owners)
-        _seats[id(own)] = own, owners, weakref.ref(noise)
+        changes = row_changes(_known(own)[1], owners)
+        _seats[id(own)] = weakref.ref(own), owners, weakref.ref(noise)
         if changes:
             with calling(sampler):
                 sampler.sync(changes)
@@ -52,7 +56,7 @@ def seat(sampler: Any, owners: Sequence[Owner], noise: object) -> None:  # Any: 
 def seat_others(sampler: Any, num_rows: int, noise: Any) -> None:  # Any: of any contract
     """Report other requests to a sampler that follows its rows, unless its last call was made with this noise."""
     if follows_rows(sampler):
-        _, owners, known = _seats.get(id(unwrapped(sampler)), _NOBODY)
+        _, owners, known = _known(unwrapped(sampler))
         if known() is not noise or len(owners) != num_rows:
             seeds = getattr(noise, "request_seeds", {})
             seat(sampler, [Owner(object(), seeds.get(row)) for row in range(num_rows)], noise)

@@ -37,9 +37,7 @@ def checked_switches(where: str, switches: Any, *, drafts: bool) -> dict[str, tu
         is_list = isinstance(sizes, Sequence) and 1 <= len(sizes) <= _MOST
         if not is_list or not all(type(size) is int and size > 0 for size in sizes):
             rule = f"it must be 1 to {_MOST} whole numbers above 0"
-            raise ValueError(
-                f"{where}: size_switches[{name!r}]={sizes!r}, but {rule}. Name sizes at which it switches."
-            )
+            raise ValueError(f"{where}: size_switches[{name!r}]={sizes!r}, but {rule}. Name where it switches.")
     return {name: tuple(sorted(set(switches[name]))) for name in known if name in switches}
 
 
