@@ -71,7 +71,7 @@ def _words(request: GenerationRequest) -> dict[str, str]:
     }
 
 
-class _Told:
+class _Collected:
     """Draws of requests of one kind, answer after answer."""
 
     def __init__(self, slices: Slices, claims: Claims, kind: str) -> None:
@@ -188,11 +188,11 @@ class ServerSlices(SliceCheck):
         server, pool = guarded(sampler, out_of_time), pool_of(sampler, seed)
         claims, planned, refusal = claims_of(server, pool), self.num_requests(server, profile), ""
         for kind in (one for one in self.kinds if one.is_supported(server.capabilities)):
-            told = _Told(slices, claims, kind.name)
+            collected = _Collected(slices, claims, kind.name)
             for first in range(0, planned, _AT_ONCE):
                 answers = pool.take(server, kind, min(planned, first + _AT_ONCE))
                 for number, answer in enumerate(answers[first:], first):
-                    told.add(answer, derive_seed("numbers", seed, kind.name, number))
+                    collected.add(answer, derive_seed("numbers", seed, kind.name, number))
                     refusal = refusal or answer.refused
         if slices.num_draws < _LEAST_JUDGED * self.num_draws(server, profile):
             decided = f"lists of {server.settings.logprobs} entries decide {slices.num_draws} tokens"

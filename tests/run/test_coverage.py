@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from fairdraw._core.checks import PROFILES
+from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._report.coverage import coverage_of
 from fairdraw._run import coverage
+from fairdraw._run.controls import mutants_for
 from fairdraw._run.coverage import Drawn, Watch
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RequestParams, RowChanges, SeededNoise, SpecDecodeBatch
+from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
 
 if TYPE_CHECKING:
     from fairdraw.protocols import PenaltiesSession
@@ -196,3 +198,10 @@ def test_checks_that_came_to_no_result_judge_nothing() -> None:
     record = run_check(check, Silent(), SESSION)  # type: ignore[arg-type]  # it answers nothing
     assert record.status == "error"
     assert coverage_of([record]) == []
+
+
+def test_looking_at_a_call_reads_no_token_of_a_text() -> None:
+    (check,) = (one for one in all_checks(contract="penalties") if isinstance(one, Check) and one.code == "PEN103")
+    mutant = next(one for one in mutants_for("penalties") if one.name == "rescans from the start")
+    case = PenaltiesTrace((Add(more_output=13), Decode()), vocab_size=3, watch="reading")  # one more is one too many
+    check.on_case(Watch("penalties", "properties", case_by_case=True).wrap(mutant.make()), case)

@@ -330,9 +330,9 @@ class SessionLook:
         found.each(OUTPUT, lengths)
         each = (self._events(row, *own) for row, own in enumerate(zip(outputs, lengths, strict=True)))
         found.each(EVENTS, list(each), (_LATE, _MOVED, _CUT, _REGROWN))
-        late = ((-1 in one.draft_token_ids or out[-1:] == [-1]) for one, out in zip(requests, outputs, strict=True))
-        words = ("known drafts", PLACEHOLDER)
-        found.each(PLACEHOLDERS, [words[is_late] for is_late in late], words)
+        ends = [type(output) is list and output[-1:] == [-1] for output in outputs]
+        late = (is_end or -1 in one.draft_token_ids for one, is_end in zip(requests, ends, strict=True))
+        found.each(PLACEHOLDERS, [("known drafts", PLACEHOLDER)[one] for one in late], ("known drafts", PLACEHOLDER))
         self._add_params(found, [one.params for one in requests])
         return found.add_pairs()
 
