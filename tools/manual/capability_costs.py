@@ -12,7 +12,6 @@ WHY = {
     Capability.EXPLICIT_NOISE: "stratified noise is explicit; other checks test the same distributions by counting",
     Capability.REFERENCE_RACE: "stratified exponentials need the exponential race",
     Capability.SEEDED_NOISE: "they test the seeds of requests; other checks use explicit noise",
-    Capability.REQUEST_SEEDS: "they use requests with per-request seeds",
     Capability.DENSE_DRAFTS: "they test draft probabilities; other checks test one-hot drafts",
     Capability.ONE_HOT_DRAFTS: "they test one-hot drafts; other checks test dense drafts",
     Capability.RAGGED: "it tests requests of different lengths side by side",
@@ -22,16 +21,11 @@ WHY = {
     Capability.DRAFTER: "they judge a drafter and its verifier together",
     Capability.TRIM: "it judges the rule that trims drafts",
     Capability.LONG_DRAFTS: "they test requests of more than 8 drafts",
-    Capability.TOP_K: "it tests this filter",
-    Capability.TOP_P: "it tests this filter",
-    Capability.MIN_P: "it tests this filter",
     Capability.XTC: "it is the only filter that tosses a coin",
     Capability.GRAMMAR_DRAFTS: "they emit tokens under masks that were forked over drafts",
     Capability.DRAWN_TOKENS: "they compare drawn tokens with the log-probabilities that came with them",
     Capability.TOP_LOGPROBS: "they judge tokens by the log-probabilities that come with them",
     Capability.TOKEN_IDS: "they name tokens by their ids",
-    Capability.N_CHOICES: "they compare the choices of a request",
-    Capability.PENALTIES: "they test penalties",
 }
 """Why the distribution checks that are skipped without a capability need it."""
 
