@@ -206,7 +206,7 @@ class ServerDistributionCheck(DrawnQuestion):
         reference: Server | None = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
-        """As `DistributionCheck.run`; a sample is a token.
+        """Judge tokens as `DistributionCheck.run` judges samples.
 
         Raises:
             NoAnswer: If the server does not answer before that is decided.
@@ -274,7 +274,7 @@ def server_fairness(checks: Iterable[AnyCheck], server: Server, profile: Profile
     sliced = [one for one in able if isinstance(one, SliceCheck)]
     found = [one.resolution(server, profile, seed, one.num_draws(server, profile)).bias or 1.0 for one in sliced]
     if found:
-        words += f"; halves that are off by {max(found):.2g} in all tokens of other requests, with power 0.9"
+        words += f"; in slices, halves that are off by {max(found):.2g} in all tokens of a check, with power 0.9"
     if Capability.TOKEN_IDS not in server.capabilities:
         words += "; lanes of ids are not judged, as answers hold texts and no ids"
     return words + (f"; {powerless} tables have no power" if powerless else "")

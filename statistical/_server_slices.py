@@ -82,7 +82,8 @@ class _Collected:
 
     def add(self, answer: Answer, seed: int) -> None:
         """Add the tokens of an answer about which its lists say something."""
-        words, above, first = _words(answer.request), self._first, self._first[:0]
+        words, above = _words(answer.request), self._first
+        first: list[Ints] = []
         before = {f"{name} of the request before": word for name, word in self._before.items()}
         levels = {name: level(name, word) for name, word in (words | before | {"requests": self.kind}).items()}
         levels["request modulo 2"] = self._num_answers % 2
@@ -91,14 +92,7 @@ class _Collected:
                 raise _impossible(answer, choice, int(np.flatnonzero(numbers[:, 0] == IMPOSSIBLE)[0]))
             is_judged = ~np.isnan(numbers[:, 0])
             eighths = [eighths_of(column, is_judged) for column in np.nan_to_num(numbers[:, : len(_ORDERS)]).T]
-            events = _events(numbers) | self._named(answer, choice)
-            for order, own, other in zip(_ORDERS, eighths, above or eighths, strict=True):
-                earlier = {"position": _behind(own[:-1], own, 1), "choice or request": _behind(other, own, 0)}
-                for name, one in earlier.items():
-                    known = one if above or name == "position" else np.full_like(own, -1)
-                    mirrored = np.where(known < 0, -1, EIGHTHS - 1 - known)
-                    events[f"the eighth by {order} of the {name} before"] = same_eighth(own, known)
-                    events[f"the opposite eighth by {order} of the {name} before"] = same_eighth(own, mirrored)
+            events = _events(numbers) | _beside(eighths, above) | self._named(answer, choice)
             whole = np.ones(len(numbers), dtype=np.int64)
             features = {name: whole * one for name, one in levels.items()}
             features |= {"choice": whole * choice, "position": np.arange(len(numbers))}
@@ -148,6 +142,24 @@ def _events(numbers: Numbers) -> dict[str, Event]:  # [num_tokens, num_ways] flo
         for order, own in parts.items()
         for part in range(EIGHTHS)
     }
+
+
+def _beside(eighths: list[Ints], above: list[Ints]) -> dict[str, Event]:
+    """Return whether a token drew in the eighth of an earlier one, or in the opposite one, which mirrored noise gives.
+
+    Args:
+        eighths: Those of a choice's tokens, by each order.
+        above: The same of the choice before, or of the request before; empty if there is none.
+    """
+    events = {}
+    for number, (order, own) in enumerate(zip(_ORDERS, eighths, strict=True)):
+        other = above[number] if above else own[:0]
+        earlier = {"position": _behind(own[:-1], own, 1), "choice or request": _behind(other, own, 0)}
+        for name, known in earlier.items():
+            opposite = np.where(known < 0, -1, EIGHTHS - 1 - known)
+            events[f"the eighth by {order} of the {name} before"] = same_eighth(own, known)
+            events[f"the opposite eighth by {order} of the {name} before"] = same_eighth(own, opposite)
+    return events
 
 
 def _behind(eighths: Ints, like: Ints, by: int) -> Ints:  # [num_tokens] int64

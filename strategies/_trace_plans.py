@@ -107,6 +107,9 @@ _FLAT = {
     "ci": (FlatPlan(8191, 100, "every"), FlatPlan(33_000, 60, "every"), FlatPlan(131_073, 40, "edges")),
     "nightly": (FlatPlan(8191, 300, "every"), FlatPlan(33_000, 200, "every"), FlatPlan(131_073, 100, "every")),
 }
+_FLAT_ENTRIES = 2**21
+"""Entries of the largest call at one side of a vocabulary's switch, at `smoke`; four times as many otherwise."""
+
 _SLOW_FLAT = (FlatPlan(1025, 33, "edges"),)
 
 
@@ -117,10 +120,8 @@ def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: 
     """
     can, (sides, _) = sampler.capabilities, switch_sides(sampler)
     plans = _SLOW_FLAT if can.slow else _FLAT.get(profile.name, _FLAT["ci"])
-    most, without = (
-        _MOST_VOCABULARY if Capability.LARGE_VOCAB in can else 1025,
-        tuple(sorted(map(str, can.unsupported))),
-    )
+    most = _MOST_VOCABULARY if Capability.LARGE_VOCAB in can else 1025
+    without = tuple(sorted(map(str, can.unsupported)))
     chosen = [plans[(seed + number) % len(plans)] for number in range(max(1, round(len(plans) * profile.scale)))]
     entries = 0 if can.slow else _FLAT_ENTRIES * (1 if profile.name == "smoke" else 4)
     chosen += [FlatPlan(size, max(6, min(256, entries // size)), "few") for size in sides["vocabulary"]]
@@ -128,7 +129,3 @@ def flat_traces(make: Callable[..., Any], sampler: Any, profile: Profile, seed: 
         size = plan.vocab_size if plan.walk == "few" else min(plan.vocab_size, most)
         own = derive_seed("flat", seed, number) % 2**20
         yield make(sampler, own, size, plan.most_rows, plan.walk, without, flat=True)
-
-
-_FLAT_ENTRIES = 2**21
-"""Of the largest call at one side of a vocabulary's switch, in the first profile."""

@@ -274,7 +274,7 @@ _FIELDS = {
     int: ("presence_penalty", "frequency_penalty", "repetition_penalty"),
     Markers: ("thinking_token_budget",),
 }
-"""Of a request's parameters, what a session is about: by what it is opened with. A plan is about all."""
+"""Parameters that a session looks at, by what it is opened with. A plan looks at all."""
 
 _NO_FIELDS = ("temperature", "all_stop_token_ids")
 """Fields of parameters that are no parameters of their own."""
