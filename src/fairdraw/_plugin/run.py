@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -114,14 +114,12 @@ class PytestRun:
     def _sampler_was_named(self) -> bool:
         return self.config.getoption("sampler") is not None
 
-    @cached_property
-    def named(self) -> AnySampler:
-        """The sampler that `--sampler` names, or the default one of the rejection contract."""
-        return self._loaded(self._spec("rejection"))
-
-    def sampler_for(self, contract: str) -> AnySampler:
-        """The sampler under test for checks of `contract`: the named one, or the default of the contract."""
-        return self._loaded(self._spec(contract))
+    def sampler_for(self, contract: str = "rejection") -> AnySampler:
+        """The sampler under test for checks of `contract`: the named one, or the contract's default. Loaded once."""
+        spec = self._spec(contract)
+        if spec not in self._samplers:
+            self._samplers[spec] = load_sampler(spec)
+        return self._samplers[spec]
 
     def sampler_or_fail(self, contract: str) -> AnySampler:
         """The same. One that cannot be loaded fails the test with one sentence."""
@@ -130,12 +128,6 @@ class PytestRun:
 
     def _spec(self, contract: str) -> str:
         return str(self.config.getoption("sampler") or CONTRACTS[contract].default)
-
-    def _loaded(self, spec: str) -> AnySampler:
-        """Loaded once, when it is needed."""
-        if spec not in self._samplers:
-            self._samplers[spec] = load_sampler(spec)
-        return self._samplers[spec]
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -218,7 +210,7 @@ class PytestRun:
         if self._sampler_was_named or self._files.are_wanted:
             self._hold_end(session)
         if self._sampler_was_named:
-            _or_usage_error(lambda: self.named)
+            _or_usage_error(self.sampler_for)
 
     def _named_files(self) -> list[tuple[str, Path | None]]:
         """Options, and the files that they name."""
@@ -247,7 +239,7 @@ class PytestRun:
         """The contract of the named sampler; `None` if none is named, or nothing is run."""
         if not self._sampler_was_named or self.config.option.collectonly:
             return None
-        return contract_name(_or_usage_error(lambda: self.named))
+        return contract_name(_or_usage_error(self.sampler_for))
 
     @pytest.hookimpl(tryfirst=True)  # before the header is printed
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -282,7 +274,11 @@ class PytestRun:
             capture.suspend(in_=True)
         self._ending.left = how + self._conducts
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
+        if self.header is None:  # nothing was collected, and pytest's hooks need a session that has begun
+            self.pytest_sessionfinish(session)
+            self.pytest_terminal_summary(self.config.pluginmanager.get_plugin("terminalreporter"))
+        else:
+            self.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
         return int(session.exitstatus)
 
     def _start_files(self) -> None:
@@ -454,7 +450,7 @@ class PytestRun:
         """Every sampler of this run, by its name in the header."""
         samplers = {sampler.name: sampler for item, _ in pairs if (sampler := _params(item).get("sampler"))}
         if self._sampler_was_named:
-            return {**samplers, self._spec("rejection"): self.named}
+            return {**samplers, self._spec("rejection"): self.sampler_for()}
         unnamed = {check.contract for item, check in pairs if "sampler" not in _params(item)}
         for contract in sorted(unnamed):
             samplers[f"{self._spec(contract)} (the default; choose with --sampler)"] = self.sampler_for(contract)
