@@ -266,7 +266,7 @@ def _conduct(runs: Sequence[_Run], num_workers: int, display: Display) -> None:
             refused.show()
             return refused.exit_code
 
-    with Interrupts(), last_words(report_left):
+    with Interrupts(ends_process=True), last_words(report_left):
         try:
             with display:
                 _work_through(waiting, active, num_workers)

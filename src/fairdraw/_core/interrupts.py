@@ -31,15 +31,18 @@ class Interrupts:
     the first signal that finds it there waits for the end of the sampler's next call.
 
     Args:
+        ends_process: Whether the process ends with this run. Then no signal after the first kills it while it leaves:
+            its exit code is the verdict's.
+
+    Attributes:
         received: The first signal; empty if none arrived.
     """
 
     _current: ClassVar[Interrupts | None] = None
 
-    def __init__(self) -> None:
-        self.received = ""
-        self._since = 0.0
-        self._is_held = False
+    def __init__(self, *, ends_process: bool = False) -> None:
+        self.received, self._since = "", 0.0
+        self._is_held, self._ends_process = False, ends_process
         self._before: dict[int, Any] = {}  # Any: as `signal.getsignal`
 
     def __enter__(self) -> Interrupts:
@@ -55,7 +58,7 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         """Restore the handlers. After an interrupt the process is about to end, and a late signal must not kill it."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self.received and self._ends_process else handler)
             Interrupts._current = None
         if self.received:
             atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in self._before])

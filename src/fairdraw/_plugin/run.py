@@ -269,14 +269,15 @@ class PytestRun:
 
     def _report_left(self, session: pytest.Session, how: str) -> int:
         """Report what was found until the sampler ended this process, as pytest does at the end of a session."""
-        capture = self.config.pluginmanager.get_plugin("capturemanager")
+        capture, terminal = map(self.config.pluginmanager.get_plugin, ("capturemanager", "terminalreporter"))
         if capture is not None:
             capture.suspend(in_=True)
         self._ending.left = how + self._conducts
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.header is None:  # nothing was collected, and pytest's hooks need a session that has begun
             self.pytest_sessionfinish(session)
-            self.pytest_terminal_summary(self.config.pluginmanager.get_plugin("terminalreporter"))
+            if terminal is not None:
+                self.pytest_terminal_summary(terminal)
         else:
             self.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
         return int(session.exitstatus)
