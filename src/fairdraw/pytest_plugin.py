@@ -173,7 +173,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def sampler(request: pytest.FixtureRequest) -> AnySampler:
     """The sampler under test, as `--sampler` names it."""
-    return _run_of(request.config).sampler_or_fail("rejection")
+    return _run_of(request.config).sampler_or_fail()
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def test_contracts_without_distributions_are_named_beside_others() -> None:
 
 def test_sampler_without_any_kind_of_drafts_is_refused() -> None:
     unsupported = {"dense-drafts": "none", "one-hot-drafts": "none"}
-    with pytest.raises(CannotStart, match="it must take one kind of drafts"):
+    with pytest.raises(CannotStart, match="it must support one of them"):
         as_sampler(rejection_sampler(lambda batch, noise: batch.draft_token_ids, name="mine", unsupported=unsupported))
 
 

@@ -163,8 +163,7 @@ class Bench:
         scale, undecided = given
         judging = [check for check in self.checks if check.code not in undecided]
         name = self.job.spec if self.sampler.name == self.job.spec else f"{self.job.spec} ({self.sampler.name})"
-        is_server = self.contract.name == "server"
-        words, seconds, scale = self._pace_of_server() if is_server else ((), 0.0, scale)
+        words, seconds, scale = self._pace_of_server() if self.contract.is_remote else ((), 0.0, scale)
         profile = self.profile.scaled(scale)
         header = Header(
             name,
@@ -193,7 +192,7 @@ class Bench:
             titles={check.code: check.id for check in self.checks},
             seconds=seconds,
             scale=scale,
-            is_timed=not is_server,
+            is_timed=not self.contract.is_remote,
             crowding=crowding(times_of_this_process()),
             totals={self.contract.name: len(all_checks(contract=self.contract.name)) + bool(self._ledger)},
         )

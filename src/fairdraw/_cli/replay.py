@@ -26,7 +26,7 @@ import click
 
 from fairdraw._cli.parts import Refused, colour_option, echo, find_check, or_refuse
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion
-from fairdraw._core.contracts import contract_name
+from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.foreign import one_line
 from fairdraw._core.wrapping import Wrapped
 from fairdraw._report.case_text import batch_lines
@@ -226,7 +226,7 @@ def _draws_again(check: AnyCheck, sampler: AnySampler, session: Session) -> bool
 
     A server is taken at its word, as requests are what it costs.
     """
-    if check.contract == "server":
+    if CONTRACTS[check.contract].is_remote:
         return True
     seen: list[list[str]] = [[], []]
     # Two objects, both alive until the end: draws are kept by the identity of what is in the wrapper.

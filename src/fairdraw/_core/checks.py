@@ -28,6 +28,7 @@ from fairdraw._core.budget import (
     is_enough,
     until_shrunk,
 )
+from fairdraw._core.contracts import DEFAULT
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import AnySampler, Capabilities, Capability, brings_drafter, masks_drafts, trims_drafts
@@ -635,7 +636,7 @@ def check(
     needs: tuple[Capability, ...] = (),
     needs_one_of: tuple[tuple[Capability, ...], ...] = (),
     weight: float = 1.0,
-    contract: str = "rejection",
+    contract: str = DEFAULT,
     stage: Stage = Stage.PROPERTY,
     depends_on: tuple[str, ...] = (),
     differential: bool = False,

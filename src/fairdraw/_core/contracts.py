@@ -19,9 +19,12 @@ class Contract:
         default: The sampler under test if none is named.
         reference: The sampler that differential checks compare with if none is named.
         raised: Code of a report of an exception.
+        answer: What a call returns, as a sentence of reports.
         has_distributions: Whether outputs are random, so that there are distributions to test.
         draws_with: The capability without which a sampler draws nothing, and has no distribution to test.
-        is_watched: Whether arguments of calls are tensors, which coverage looks at.
+        is_remote: Whether calls go to a server: each costs time, and no argument is a tensor that coverage can look at.
+        takes_noise: Whether noise can be an argument of a call.
+        one_of: Words of capabilities of which a sampler must support one.
     """
 
     name: str
@@ -32,9 +35,12 @@ class Contract:
     default: str
     reference: str
     raised: str
+    answer: str
     has_distributions: bool = False
     draws_with: str = ""
-    is_watched: bool = True
+    is_remote: bool = False
+    takes_noise: bool = False
+    one_of: tuple[str, ...] = ()
 
 
 def _contract(name: str, **fields: Any) -> Contract:  # Any: of `Contract`
@@ -61,7 +67,10 @@ CONTRACTS = {
             ),
             default="rejection/torch",
             raised="REJ100",
+            answer="an int32 tensor [batch_size, max_spec_len + 1] on the batch's device",
             has_distributions=True,
+            takes_noise=True,
+            one_of=("dense-drafts", "one-hot-drafts"),
         ),
         _contract(
             "sampling",
@@ -73,31 +82,37 @@ CONTRACTS = {
                 "fairdraw._mutants._dependence:SAMPLING_MUTANTS",
             ),
             raised="SAM100",
+            answer="an int64 or int32 tensor [batch_size] on the batch's device; of `draft`, a Drafted",
             has_distributions=True,
+            takes_noise=True,
         ),
         _contract(
             "logits_plan",
             method="open_plan",
             case="fairdraw.strategies.logits_plan:LogitsCase",
             raised="PLAN100",
+            answer="a tensor of logits with the shape of those given",
         ),
         _contract(
             "penalties",
             method="open_penalties",
             case="fairdraw.strategies.lifecycle:PenaltiesTrace",
             raised="PEN100",
+            answer="a float32 tensor with the shape of the logits given",
         ),
         _contract(
             "thinking_budget",
             method="open_thinking",
             case="fairdraw.strategies.lifecycle:ThinkingTrace",
             raised="THK100",
+            answer="a dict: row to pairs of (position, token id)",
         ),
         _contract(
             "logprobs",
             method="logprobs",
             case="fairdraw.strategies.logprobs:LogprobsCase",
             raised="LPR100",
+            answer="a LogprobsResult: ids and float32 values [num_rows, 1 + N], ranks [num_rows]",
             has_distributions=True,
             draws_with="drawn-tokens",
         ),
@@ -107,6 +122,7 @@ CONTRACTS = {
             case="fairdraw.strategies.grammar:GrammarCase",
             reference="grammar/xgrammar",
             raised="GRM100",
+            answer="a tensor of logits with the shape and dtype of those given",
             has_distributions=True,
         ),
         _contract(
@@ -116,6 +132,7 @@ CONTRACTS = {
             default="filters/oracle",
             reference="",
             raised="FIL100",
+            answer="a FilterResult: float32 logits [num_rows, vocab_size], and token ids [num_rows]",
             has_distributions=True,
             draws_with="xtc",
         ),
@@ -126,12 +143,16 @@ CONTRACTS = {
             default="fairdraw._mutants.server:right",
             reference="",
             raised="SRV100",
+            answer="a list of Answers, one for each request",
             has_distributions=True,
-            is_watched=False,
+            is_remote=True,
         ),
     )
 }
 """Every contract that has checks."""
+
+DEFAULT = next(iter(CONTRACTS))
+"""The contract of checks and samplers that name none."""
 
 
 def contract_of(subject: object) -> Contract | None:

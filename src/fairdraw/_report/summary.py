@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
 from fairdraw._core.budget import budget_report, undecided_by_budget
-from fairdraw._core.contracts import contract_name
+from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.foreign import make_printable
 from fairdraw._report.causes import Cause, find_causes, has_a_lone_property
 from fairdraw._report.coverage import coverage_of
@@ -135,7 +135,7 @@ def worded_fairness(checks: Sequence[AnyCheck], sampler: Any, profile: Profile, 
     """
     if not any(check.suite == "statistical" for check in checks):
         return NO_STATISTICS
-    if any(check.contract == "server" for check in checks):
+    if any(CONTRACTS[check.contract].is_remote for check in checks):
         from fairdraw.statistical._server_check import server_fairness
 
         return server_fairness(checks, sampler, profile, seed)

@@ -197,7 +197,7 @@ def _done(records: Sequence[CheckRecord], ended: Scope) -> str:
 
 def _unfinished(unfinished: Sequence[CheckRecord], records: Sequence[CheckRecord], ended: Scope) -> str:
     total = len(records) + ended.not_run
-    silent = {record.reason for record in unfinished if CONTRACTS[record.contract].name == "server"}
+    silent = {record.reason for record in unfinished if CONTRACTS[record.contract].is_remote}
     why = f" ({min(silent, key=len)})" if silent else ""  # a server that does not answer ends all of them
     return f"{len(unfinished) + ended.not_run} of {total} checks did not finish: {_codes(unfinished)}{why}"
 

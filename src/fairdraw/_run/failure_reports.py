@@ -59,22 +59,11 @@ RAISED = {
 }
 """What ends a check other than its own result, and what it means; all are reported as `REJ100` (or `SAM100` ...)."""
 
-_OUTPUTS = {
-    "rejection": "An output is an int32 tensor [batch_size, max_spec_len + 1] on the batch's device.",
-    "sampling": "An output is an int64 or int32 tensor [batch_size] on the batch's device; of `draft`, a Drafted.",
-    "logits_plan": "An output is a tensor of logits with the shape of those given.",
-    "penalties": "An output is a float32 tensor with the shape of the logits given.",
-    "server": "An output is a list of Answers, one for each request.",
-    "thinking_budget": "An output is a dict: row to pairs of (position, token id).",
-    "logprobs": "An output is a LogprobsResult: ids and float32 values [num_rows, 1 + N], ranks [num_rows].",
-    "filters": "An output is a FilterResult: float32 logits [num_rows, vocab_size], and token ids [num_rows].",
-    "grammar": "An output is a tensor of logits with the shape and dtype of those given.",
-}
-
 
 def raised_meanings(contract: str) -> dict[str, str]:
     """Title to meaning of everything that is reported under the contract's code of exceptions."""
-    return {title: meaning.format(output=_OUTPUTS[contract]) for title, meaning in RAISED.items()}
+    output = f"An output is {CONTRACTS[contract].answer}."
+    return {title: meaning.format(output=output) for title, meaning in RAISED.items()}
 
 
 def check_failure_of(error: BaseException) -> CheckFailure | None:
@@ -101,8 +90,6 @@ def _is_flaky(error: BaseException | None) -> TypeIs[FlakyFailure]:
 
 _UNSTEADY = f"{NOT_AGAIN}: two equal calls gave two outputs. What is judged keeps state between calls"
 _OR_DRAWS = ", or draws noise of its own; if that is intended, declare explicit-noise and seeded-noise unsupported"
-_WITH_NOISE = ("rejection", "sampling")
-"""Contracts of which noise is a part."""
 
 
 def failure_report_of(check: AnyCheck, session: Session, error: BaseException, sampler: AnySampler) -> FailureReport:
@@ -110,7 +97,7 @@ def failure_report_of(check: AnyCheck, session: Session, error: BaseException, s
     raised, ended = _raised(error), error if isinstance(error, Ended) else Ended()
     case, broken = ended.case, check_failure_of(error)
     first = broken or next((e for e in raised if raised_by(e) is not None), raised[0])
-    unsteady = _UNSTEADY + _OR_DRAWS * (check.contract in _WITH_NOISE)
+    unsteady = _UNSTEADY + _OR_DRAWS * CONTRACTS[check.contract].takes_noise
     notes = [unsteady] * _is_flaky(error.__cause__) + list(ended.remarks)
     if broken is None and any(unwrapped(raised_by(e)) is sampler for e in raised):
         notes += _to_declare(check, case)

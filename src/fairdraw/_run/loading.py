@@ -15,7 +15,7 @@ from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
-from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings, switch_sides
+from fairdraw.protocols import AnySampler, NoAnswer, ServerSettings, switch_sides
 from fairdraw.protocols._policies import declared_policy
 from fairdraw.protocols._server import SilentServer
 
@@ -244,11 +244,10 @@ def as_sampler(value: object) -> AnySampler:
             f"sampler={type(value).__name__} has no {missing_parts(value)}, but a sampler must have one. "
             "Wrap a function with fairdraw.rejection_sampler(function)."
         )
-    drafts = {Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS}
-    if contract.name == "rejection" and drafts <= set(value.capabilities.unsupported):
+    if contract.one_of and set(contract.one_of) <= set(value.capabilities.unsupported):
         raise CannotStart(
-            f"sampler {value.name}: dense-drafts and one-hot-drafts are unsupported, but it must take one kind of "
-            "drafts. Declare one of them at most."
+            f"sampler {value.name}: {' and '.join(contract.one_of)} are unsupported, but it must support one of them. "
+            "Declare one of them at most."
         )
     try:
         declared_policy(value, contract.name)
