@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import check
+from fairdraw._core.failures import raised_by
 from fairdraw._oracles.logits_bounds import logits_bounds
 from fairdraw._oracles.logits_plan import GREEDY_BELOW, LogitsPlanOracle
 from fairdraw.properties._logits_asserts import (
@@ -287,6 +288,48 @@ def _with_customs(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     has_drafts = Capability.DRAFT_PROCESSORS in can
     kinds = ("custom", "custom-random", "bias", "temperature")
     return logits_cases(can, kinds=kinds, max_kinds=3, max_drafts=3 if has_drafts else 0, max_events=2)
+
+
+_OF_IDS = ("allowed", "bad-words", "min-tokens", "bias")
+
+
+def _with_id(params: LogitsParams, token_id: int) -> LogitsParams:
+    """The parameters with one more id wherever they have some."""
+    allowed, words = params.allowed_token_ids, params.bad_words_token_ids
+    return dataclasses.replace(
+        params,
+        allowed_token_ids=allowed and [*allowed, token_id],
+        bad_words_token_ids=words and [*words, [token_id]],
+        all_stop_token_ids=params.all_stop_token_ids and params.all_stop_token_ids | {token_id},
+        logit_bias=params.logit_bias and {**params.logit_bias, token_id: 5.0},
+    )
+
+
+def _of_ids(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    return logits_cases(can, kinds=_OF_IDS, min_kinds=1, max_kinds=4, idle=False, max_events=0, min_requests=2)
+
+
+@check("PLAN142", _of_ids, weight=0.3, contract="logits_plan")
+def ids_that_the_vocabulary_lacks_are_refused_or_ignored(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """A list with one more id, which is beyond the vocabulary, raises an exception or means the same as without it.
+
+    The tokenizer is larger than the model's head, or the id is another model's. Ids that are wrapped or clamped change
+    another token; a flat index changes the next row.
+    """
+    plain = case.batch(planner.device)
+    wanted = as_float32(answered(planner, opened(planner, case.setup()), plain).processed)
+    for beyond in (0, 1, case.vocab_size - 1, 1 << 20):
+        requests = [
+            dataclasses.replace(one, params=_with_id(one.params, case.vocab_size + beyond)) for one in plain.requests
+        ]
+        given = case.batch(planner.device).replace(requests=tuple(requests), change=all_added(requests))
+        try:
+            answer = answered(planner, opened(planner, case.setup()), given)
+        except Exception as error:
+            if raised_by(error) is not planner:
+                raise
+            continue
+        same_logits(planner, case, answer, wanted, f"as without the id {case.vocab_size + beyond}")
 
 
 @check("PLAN141", _with_customs, needs=(Capability.CUSTOM_PROCESSORS,), contract="logits_plan")

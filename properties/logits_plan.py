@@ -49,6 +49,7 @@ CHECKS: tuple[Check, ...] = (
     relations.requests_with_equal_parameters_keep_their_own_texts,
     # 14x: rows of other requests
     relations.rows_do_not_depend_on_other_requests,
+    relations.ids_that_the_vocabulary_lacks_are_refused_or_ignored,
     relations.custom_processors_are_called_once_with_the_right_rows,
     relations.greedy_tokens_are_those_before_temperature_and_filters,
     # 16x: the real vLLM

@@ -11,6 +11,8 @@ from fairdraw._mutants._logits_mutant import mutant_planner
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row, exclude
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from torch import Tensor
 
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, PlanSetup
@@ -145,3 +147,40 @@ class ForgetsMinimaThatWereReached(LogitsPlanOracle):
         if len(output) >= row.params.min_tokens:
             self.reached.append(output)
         return None if any(output is known for known in self.reached) else super().min_tokens(row)
+
+
+@mutant_planner("PLAN142")
+class WrapsIds(LogitsPlanOracle):
+    """An id beyond the vocabulary means another token."""
+
+    def in_vocabulary(self, token_ids: Collection[int], row: Row) -> list[int]:
+        return [token_id % row.vocab_size for token_id in token_ids]
+
+
+@mutant_planner("PLAN142")
+class ClampsIds(LogitsPlanOracle):
+    """An id beyond the vocabulary means its last token."""
+
+    def in_vocabulary(self, token_ids: Collection[int], row: Row) -> list[int]:
+        return [min(token_id, row.vocab_size - 1) for token_id in token_ids]
+
+
+@mutant_planner("PLAN142")
+class DropsListsWithAnUnknownId(LogitsPlanOracle):
+    """One id beyond the vocabulary, and the whole list is passed over, without a word."""
+
+    def in_vocabulary(self, token_ids: Collection[int], row: Row) -> list[int]:
+        return [] if max(token_ids, default=0) >= row.vocab_size else list(token_ids)
+
+
+@mutant_planner("PLAN142")
+class WritesIntoTheNextRow(LogitsPlanOracle):
+    """Ids are offsets in the flat logits: one beyond the vocabulary is a token of the next row."""
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
+        processed, size = super().process(batch, setup), batch.logits.shape[1]
+        for row in self.rows(batch, setup):
+            beyond = [row.index * size + i for i in row.params.logit_bias or () if i >= size]
+            flat = processed.view(-1)
+            flat[[place for place in beyond if place < flat.numel()]] += 5.0
+        return processed

@@ -163,16 +163,25 @@ class LogitsPlanOracle:
 
     # Processors that can change a greedy token.
 
+    def in_vocabulary(self, token_ids: Collection[int], row: Row) -> list[int]:
+        """The ids that the vocabulary has; others have no effect."""
+        return [token_id for token_id in token_ids if token_id < row.vocab_size]
+
+    def excluding(self, token_ids: Collection[int], row: Row) -> Edit | None:
+        """These ids become impossible, as far as there are any."""
+        known = self.in_vocabulary(token_ids, row)
+        return exclude(known) if known else None
+
     def allowed_ids(self, row: Row) -> Edit | None:
         allowed = row.params.allowed_token_ids
-        return None if allowed is None else exclude(set(range(row.vocab_size)) - set(allowed))
+        return None if allowed is None else exclude(set(range(row.vocab_size)) - set(self.in_vocabulary(allowed, row)))
 
     def bad_words(self, row: Row) -> Edit | None:
         """The last id of a word is excluded if the text ends with the ids before it."""
         words = row.params.bad_words_token_ids or []
         text = self.text_for_bad_words(row)
         completed = [word[-1] for word in words if word[:-1] == text[len(text) - len(word) + 1 :]]
-        return exclude(completed) if completed else None
+        return self.excluding(completed, row)
 
     def text_for_bad_words(self, row: Row) -> list[int]:
         sees_prompt = self.policy.bad_words_see == "text"
@@ -181,16 +190,17 @@ class LogitsPlanOracle:
     def min_tokens(self, row: Row) -> Edit | None:
         stop_token_ids = row.params.all_stop_token_ids
         is_short = self.length_for_min_tokens(row) < row.params.min_tokens
-        return exclude(stop_token_ids) if is_short and stop_token_ids else None
+        return self.excluding(stop_token_ids, row) if is_short else None
 
     def length_for_min_tokens(self, row: Row) -> int:
         return len(row.seen)
 
     def logit_bias(self, row: Row) -> Edit | None:
-        biases = row.params.logit_bias
+        given = row.params.logit_bias or {}
+        biases = [(known, bias) for token_id, bias in given.items() for known in self.in_vocabulary([token_id], row)]
 
         def add(logits: Logits) -> None:
-            for token_id, bias in (biases or {}).items():
+            for token_id, bias in biases:
                 logits[token_id] += np.float32(bias)
 
         return add if biases else None
