@@ -12,6 +12,7 @@ from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, AnyCheck, DistributionCase, OutOfTime, Profile, Stage
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw.protocols import NoAnswer
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import num_tokens, pool_of
 
@@ -53,6 +54,21 @@ class Trial:
         """Answers to these requests; counted as judged."""
         self.num_judged += len(requests)
         return self.pool.ask(self.server, name, requests, alone=alone)
+
+    def earlier(self, answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
+        """Answers of an earlier run (`ServerSettings.against`), and of these the ones to the same requests.
+
+        Raises:
+            NoAnswer: If there was such a run, and it made none of these requests.
+        """
+        earlier = getattr(self.server, "earlier", None)  # servers over HTTP have it
+        if earlier is None or self.server.settings.against is None:
+            return [], []
+        before = earlier([answer.request for answer in answers])
+        pairs = [(old, new) for old, new in zip(before, answers, strict=True) if old is not None]
+        if not pairs:
+            raise NoAnswer(f"{self.server.settings.against} has no answer to the requests of this check")
+        return [old for old, _ in pairs], [new for _, new in pairs]
 
 
 def require(condition: bool, answer: Answer, effect: str) -> None:

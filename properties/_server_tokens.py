@@ -78,6 +78,8 @@ def greedy_answers_are_repeated(trial: Trial) -> None:
     beside = trial.ask("greedy beside others", [request for pair in both for request in pair])
     for one, two in zip(first, beside[::2], strict=True):
         require_same_greedy(one, two, "beside requests at temperature 1")
+    for one, two in zip(*trial.earlier(first), strict=True):
+        require_same_greedy(one, two, "in an earlier run")
 
 
 def require_same_greedy(one: Answer, two: Answer, how: str) -> None:
@@ -284,11 +286,12 @@ def equal_seeds_give_equal_tokens(trial: Trial) -> None:
     """The same request with the same seed, alone both times, gives the same tokens, whatever its parameters are.
 
     A seed that is ignored, be it only where a filter or a penalty is set, or a generator that goes on from request to
-    request.
+    request. With `--against-journal`: what a process draws once, and mixes into every seed.
     """
     requests = _seeded(trial, _NUM)
     first = trial.ask("seeds", requests, alone=True)
     require_same_drawn(first, trial.ask("seeds again", requests, alone=True), "with the same seeds")
+    require_same_drawn(*trial.earlier(first), "with the same seeds as in an earlier run")
     changed = _changed(trial, requests, first)
     first, again = (trial.ask(f"{_CHANGED}, {name}", changed, alone=True) for name in ("alone", "again"))
     require_same_drawn(first, again, "with the same seeds and parameters")

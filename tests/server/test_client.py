@@ -10,12 +10,15 @@ import json
 import socket
 import threading
 import time
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
-from fairdraw._run.loading import CannotStart, connect
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
+from fairdraw._run.loading import CannotStart, all_checks, connect
 from fairdraw._server._dialects import Chat
 from fairdraw._server._http import HttpServer
 from fairdraw._server._transport import Transport
@@ -23,6 +26,7 @@ from fairdraw.protocols import GenerationRequest, NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 BASE = "http://server.test/v1"
 URL = f"{BASE}/completions"
@@ -235,3 +239,35 @@ def test_answers_of_another_shape_are_no_answers() -> None:
         server.generate([GenerationRequest("a")])
     with pytest.raises(NoAnswer, match="lists 1 tokens, 0 log-probabilities"):
         server.generate([GenerationRequest("a")])
+
+
+def drawing(epoch: int) -> Callable[[httpx2.Request], httpx2.Response]:
+    """A server whose tokens follow from requests, and from when it was started."""
+
+    def handler(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET" or b'"seed"' not in request.content:
+            return right(request)
+        token = (5, 7)[(zlib.crc32(request.content) >> 3) + epoch & 1]
+        choice = ANSWER["choices"][0]
+        lists = {"tokens": [f"token_id:{token}"], "token_logprobs": [_LISTS[0][f"token_id:{token}"]]}
+        return httpx2.Response(200, json={"choices": [choice | {"logprobs": choice["logprobs"] | lists}]})
+
+    return handler
+
+
+def test_seeded_answers_are_compared_with_those_before_a_restart(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+
+    def judged(epoch: int, **settings: Path) -> int:
+        given = ServerSettings(timeout=5.0, **settings)
+        server = HttpServer.found(BASE, given, through=httpx2.MockTransport(drawing(epoch)))
+        check = next(check for check in all_checks(contract="server") if check.code == "SRV141")
+        return check.run(server, profile=PROFILES["smoke"])
+
+    assert judged(0, journal=journal) > 20
+    assert judged(0, against=journal) > 20
+    with pytest.raises(CheckFailure, match="with the same seeds as in an earlier run, 8 of 8 texts differ"):
+        judged(1, against=journal)
+    journal.write_text("")
+    with pytest.raises(NoAnswer, match="journal has no answer to the requests of this check"):
+        judged(0, against=journal)

@@ -54,6 +54,12 @@ _OPTIONS = (
         help="Keep the answers in this file. A run that was cut goes on with them.",
     ),
     click.option(
+        "--against-journal",
+        "against",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Compare seeded and greedy answers with those in this journal, of a run before a restart.",
+    ),
+    click.option(
         "--old-answers",
         type=click.Choice(["cut", "all"]),
         default=_USUAL.old_answers,
@@ -93,7 +99,7 @@ def settings_of(options: dict[str, Any], specs: Iterable[str]) -> ServerSettings
         CannotStart: If the prompts cannot be read, or a capability is unknown.
     """
     names = ["model", "requests", "tokens", "concurrency", "timeout", "rate", "key_variable", "keep_prompts"]
-    plain = {name: options.pop(name) for name in [*names, "journal", "old_answers"]}
+    plain = {name: options.pop(name) for name in [*names, "journal", "against", "old_answers"]}
     prompts, stage, lacking = options.pop("prompts"), options.pop("stage"), options.pop("unsupported")
     if not any(map(is_address, specs)):
         return None

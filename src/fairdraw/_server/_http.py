@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from fairdraw._server._dialects import Dialect
+    from fairdraw._server._journal import Reply
     from fairdraw.protocols import ServerSettings
 
 _TRIAL = GenerationRequest("The", max_tokens=2, temperature=1.0)
@@ -64,6 +65,7 @@ class HttpServer:
     capabilities: Capabilities
     claims: Claims | None
     journal: Journal
+    past: Journal
     device: str = "HTTP"
     contract: str = field(default="server")
 
@@ -80,9 +82,10 @@ class HttpServer:
             remedy = "Put the key into the environment variable of --key-variable"
             raise ValueError(f"the address holds a password or a query, which reports would show. {remedy}")
         journal = Journal(settings.journal, uses_all=settings.old_answers == "all")
+        past = Journal(settings.against, uses_all=True)
         transport = Transport(base.rstrip("/"), settings, through=through)
         model, vendor = _model_and_vendor(transport, settings.model or model)
-        return _first_that_answers(transport, journal, model, vendor)
+        return _first_that_answers(transport, (journal, past), model, vendor)
 
     def about(self) -> list[str]:
         """What was found, for the header."""
@@ -94,6 +97,7 @@ class HttpServer:
             f"dialect: {self.dialect.name}, model {self.model or 'unnamed'}: {judged}",
             f"cannot be judged: {lacks}",
             *self.journal.about(),
+            *([f"compared with the answers in {self.settings.against}"] if self.settings.against else []),
         ]
 
     @property
@@ -115,15 +119,28 @@ class HttpServer:
                 threads.shutdown(cancel_futures=True)
                 raise
 
+    def earlier(self, requests: Sequence[GenerationRequest]) -> list[Answer | None]:
+        """Return what an earlier run was answered, each answer once; `None` where it did not ask that, or as often."""
+        found = [self.past.known((self._url, self.dialect.body(one, self.model))) for one in requests]
+        pairs = zip(requests, found, strict=True)
+        return [None if reply is None else self._read(one, reply) for one, reply in pairs]
+
+    @property
+    def _url(self) -> str:
+        return self.transport.root + self.dialect.path
+
     def _answer(self, request: GenerationRequest) -> Answer:
-        url = self.transport.root + self.dialect.path
         if isinstance(self.dialect, Chat) and not isinstance(request.prompt, str):
             return Answer(request, refused="a chat takes text, not token ids")
-        body = self.dialect.body(request, self.model)
+        url, body = self._url, self.dialect.body(request, self.model)
         try:
             reply = self.journal.reply((url, body), lambda: self.transport.post(url, body, stream=request.stream))
         except NoAnswer as error:
             raise NoAnswer(self._without_prompt(str(error), request)) from None
+        return self._read(request, reply)
+
+    def _read(self, request: GenerationRequest, reply: Reply) -> Answer:
+        url = self._url
         curl = self.transport.curl(url, self.dialect.body(self._shown(request), self.model))
         if reply.refused:
             return Answer(request, curl=curl, refused=self._without_prompt(reply.refused, request))
@@ -168,14 +185,14 @@ def _model_and_vendor(transport: Transport, asked: str) -> tuple[str, str]:
     return asked or (names[0] if names else ""), vendor
 
 
-def _first_that_answers(transport: Transport, journal: Journal, model: str, vendor: str) -> HttpServer:
+def _first_that_answers(transport: Transport, journals: tuple[Journal, Journal], model: str, vendor: str) -> HttpServer:
     """The server in the first dialect that returns lists; if none does, in the first that answers at all."""
     extensions = vendor if vendor == "vLLM" else ""
     native: dict[str, Dialect] = {"llama.cpp": LlamaCpp(), "SGLang": SGLang()}
     known: list[Dialect] = [*([native[vendor]] if vendor in native else []), Completions(extensions), Chat(extensions)]
     found, reasons = [], []
     for dialect in known:
-        server = _bare(transport, journal, model, dialect)
+        server = _bare(transport, journals, model, dialect)
         try:
             server = _with_lists(server)
         except NoAnswer as error:
@@ -189,7 +206,7 @@ def _first_that_answers(transport: Transport, journal: Journal, model: str, vend
     return found[0]
 
 
-def _bare(transport: Transport, journal: Journal, model: str, dialect: Dialect) -> HttpServer:
+def _bare(transport: Transport, journals: tuple[Journal, Journal], model: str, dialect: Dialect) -> HttpServer:
     settings = transport.settings
     unsupported = {str(one): why for one, why in dialect.lacks.items()} | dict(settings.unsupported)
     order = dialect.filters_after_temperature
@@ -199,7 +216,7 @@ def _bare(transport: Transport, journal: Journal, model: str, dialect: Dialect) 
         claims = dataclasses.replace(claims, by="declared")
     name = transport.base + (f"#{model}" if model else "")
     return HttpServer(
-        name, model, transport, dialect, settings, Capabilities.of(unsupported, slow=True), claims, journal
+        name, model, transport, dialect, settings, Capabilities.of(unsupported, slow=True), claims, *journals
     )
 
 

@@ -75,16 +75,21 @@ class Journal:
         left_out = f"{self._num_left_out} answers of finished runs in {self._path} are not used (--old-answers all)"
         return [f"journal: {self.old}"] * bool(self.old) + [f"journal: {left_out}"] * bool(self._num_left_out)
 
+    def known(self, request: object) -> Reply | None:
+        """Return the next known answer to this request; `None` if there is none left."""
+        with self._lock:
+            replies = self._known[_key(request)]
+            return replies.popleft() if replies else None
+
     def reply(self, request: object, ask: Callable[[], Reply]) -> Reply:
         """Return the next known answer to this request, or a new one, which is written."""
         if self._path is None:
             return ask()
-        key = _key(request)
-        with self._lock:
-            if self._known[key]:
-                return self._known[key].popleft()
+        known = self.known(request)
+        if known is not None:
+            return known
         found = ask()
-        line = json.dumps([key, found.parts, found.refused, round(time.time())])
+        line = json.dumps([_key(request), found.parts, found.refused, round(time.time())])
         if not foreign.repeats_secret(line):
             with self._lock:
                 _append(self._path, line)

@@ -165,6 +165,8 @@ class ServerSettings:
         prompts: The user's own prompts; the suite's own if there are none.
         keep_prompts: Whether reports and crash files may show `prompts`.
         journal: A file of answers. A run that was cut goes on with it and asks nothing again.
+        against: Such a file of an earlier run, before a restart or an update of the server. Answers with a seed, and
+            greedy ones, are compared with those that it holds.
         old_answers: Which answers of the journal are used: those of a run that was `cut`, or `all`.
         stage: What the returned log-probabilities stand for: `raw`, `temperature` or `processed`; found if empty.
         unsupported: Capability to the reason why the user declares it unsupported.
@@ -181,6 +183,7 @@ class ServerSettings:
     prompts: tuple[str, ...] = ()
     keep_prompts: bool = False
     journal: Path | None = None
+    against: Path | None = None
     old_answers: str = "cut"
     stage: str = ""
     unsupported: tuple[tuple[str, str], ...] = ()
