@@ -20,9 +20,12 @@ from hypothesis import HealthCheck, settings
 import fairdraw
 from fairdraw._core.interpreter import speed_up_interpreter
 
+# Batches are small: in torch's threads, two workers on two cores would wait for each other (`one_torch_thread`).
+os.environ["OMP_NUM_THREADS"] = "1"
 if shutil.which("nvidia-smi") is None:
     # A test may import triton before any sampler is loaded; uninterpreted, it could not be used in this process again.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +160,6 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairdraw.__file__).parents[1]), str(tmp_path)]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     sys.modules.pop("third_party", None)  # another test's module of that name
     yield tmp_path
     sys.modules.pop("third_party", None)

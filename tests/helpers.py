@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import hypothesis
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 T = TypeVar("T")
+SOURCE = Path(__file__).parents[1] / "src"
 
 
 def drawn(strategy: SearchStrategy[T], count: int = 200) -> list[T]:
@@ -32,6 +37,14 @@ def drawn(strategy: SearchStrategy[T], count: int = 200) -> list[T]:
 def whole(message: str) -> str:
     """Return the pattern of the message and nothing but; Hypothesis adds notes on lines of their own."""
     return rf"^{re.escape(message)}(\n|$)"
+
+
+def python(program: str, *path: Path, **environment: str) -> str:
+    """Return what a fresh interpreter prints; this fairdraw and what is in `path` can be imported there."""
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, SOURCE))), **environment}
+    ran = subprocess.run([sys.executable, "-c", program], env=found, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
 
 
 def fairdraw(*arguments: str) -> Result:

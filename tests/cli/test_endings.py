@@ -245,7 +245,7 @@ def started(
     Args:
         interrupt: What it does at SIGINT; a background process of a shell ignores it.
     """
-    environment = {**os.environ, "FAIRDRAW_WORKERS": "1", "SIGNAL": signal_name, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "FAIRDRAW_WORKERS": "1", "SIGNAL": signal_name}
     command = [sys.executable, "-m", *words]
     with Path("stdout").open("w") as out, Path("stderr").open("w") as err:
         files = {"stdout": out, "stderr": err, "preexec_fn": lambda: signal.signal(signal.SIGINT, interrupt)}

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-import fairdraw
+from helpers import python
 
 HEAVY = {"torch", "triton", "numpy", "scipy", "hypothesis", "vllm"}
-SOURCE = Path(fairdraw.__file__).parents[1]
 
 
 def imported_by(statement: str, before: str = "pass") -> set[str]:
     """Modules that `statement` adds to those of `before`, in a fresh interpreter."""
     program = f"{before}\nimport sys\nbefore = set(sys.modules)\n{statement}\nprint(*(set(sys.modules) - before))"
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return set(ran.stdout.split())
+    return set(python(program).split())
 
 
 def packages(modules: set[str]) -> set[str]:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from fairdraw.perf_regression import _device as device
 from fairdraw.perf_regression import _internals

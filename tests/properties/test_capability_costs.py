@@ -25,7 +25,6 @@ from fairdraw._oracles.logprobs import LogprobsOracle
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.protocols import (
     Capabilities,
     Capability,
@@ -65,12 +64,6 @@ LEAST = {
     "sampling": ("DIST701", "DIST761", "DIST791"),
 }
 """Checks of distributions that are run whatever a sampler lacks."""
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 # Samplers that are sound, and look at neither probabilities nor history.

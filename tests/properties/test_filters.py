@@ -17,7 +17,7 @@ from fairdraw._mutants.filters import MUTANTS, as_filterer, right
 from fairdraw._oracles.filters import FiltersOracle, RowContext
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import Session, one_torch_thread, run_check
+from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import FilterChain, FilterParams, FilterResult, SeededNoise, logits_filterer
 from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace
 
@@ -118,8 +118,7 @@ def test_mu_by_hand() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])
 def test_mutant_is_caught(mutant: Mutant) -> None:
     profile = PROFILES["smoke" if mutant.caught_by[0].startswith("DIST") else "ci"]
-    with one_torch_thread():
-        assert sees(CHECKS[mutant.caught_by[0]], mutant.make(), profile, DEFAULT_SEED)[0]
+    assert sees(CHECKS[mutant.caught_by[0]], mutant.make(), profile, DEFAULT_SEED)[0]
 
 
 class Spoiled(FiltersOracle):

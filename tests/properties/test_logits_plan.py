@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CaseRaised, CheckFailure
 from fairdraw._mutants.logits_plan import MUTANTS, right
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton
 from fairdraw.properties.logits_plan import CHECKS
@@ -21,8 +20,6 @@ from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, PlanSetu
 from fairdraw.strategies.logits_plan import EVENT_KINDS, LogitsCase, logits_cases, sets_of_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fairdraw._mutants._logits_mutant import OraclePlanner
 
 prepare_triton("cpu")
@@ -30,12 +27,6 @@ BY_CODE = {check.code: check for check in CHECKS}
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 FEW = Profile("few", 10, 10)
 quick = settings(max_examples=40)
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 def reference() -> OraclePlanner:

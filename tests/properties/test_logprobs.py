@@ -17,7 +17,7 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.logprobs import MUTANTS
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks, load_sampler
-from fairdraw._run.runner import Session, one_torch_thread, run_check
+from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import LogprobsResult, logprobs_sampler
 from fairdraw.strategies.logprobs import LogprobsCase, LogprobsRequest
 
@@ -77,8 +77,7 @@ def test_ours_passes(name: str, code: str) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])
 def test_mutant_is_caught(mutant: Mutant) -> None:
-    with one_torch_thread():
-        assert sees(CHECKS[mutant.caught_by[0]], mutant.make(), PROFILES["ci"], DEFAULT_SEED)[0]
+    assert sees(CHECKS[mutant.caught_by[0]], mutant.make(), PROFILES["ci"], DEFAULT_SEED)[0]
 
 
 def test_tolerance_is_what_it_says() -> None:

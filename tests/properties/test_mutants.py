@@ -18,11 +18,8 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants import rejection
 from fairdraw._run.controls import mutants_for, sees
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import one_torch_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in all_checks()}
@@ -37,12 +34,6 @@ PAIRS = [
     if mutant.min_draws <= PROFILES["ci"].draws
 ]
 BY_NAME = {mutant.name: mutant for mutant in rejection.MUTANTS}
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 @pytest.mark.parametrize(("mutant", "code"), PAIRS, ids=[f"{code} {mutant}" for mutant, code in PAIRS])

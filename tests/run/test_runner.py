@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from helpers import python
 
 import fairdraw
 from fairdraw._core.checks import PROFILES
@@ -187,6 +186,4 @@ def test_seed_is_a_number_or_fresh() -> None:
 
 
 def test_default_seed_is_fixed_within_a_release() -> None:
-    code = "from fairdraw._run.runner import DEFAULT_SEED; print(DEFAULT_SEED)"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(printed.stdout) == DEFAULT_SEED
+    assert int(python("from fairdraw._run.runner import DEFAULT_SEED; print(DEFAULT_SEED)")) == DEFAULT_SEED

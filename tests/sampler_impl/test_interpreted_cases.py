@@ -8,18 +8,12 @@ counters are compared in `test_rejection_counter.py`, drafts at the edge of reje
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
 from step_cases import make_case, shaped
 
 from fairdraw.sampler_impl import logprobs, rejection, sampling

@@ -6,7 +6,6 @@ Kernels are stood in for: each remembers what Triton would have compiled it for,
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 from functools import partial
 from types import SimpleNamespace
@@ -16,10 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 from triton import knobs
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from fairdraw.sampler_impl import rejection, rejection_counter, sampling
 from fairdraw.sampler_impl._counter import launch

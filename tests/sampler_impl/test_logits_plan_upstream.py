@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import Profile
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.properties._logits_asserts import as_float32, differing_rows
@@ -22,8 +21,6 @@ from fairdraw.strategies.logits_plan import LogitsCase, LogitsRequestRecipe
 from fairdraw.strategies.rows import TARGET_KINDS, target_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
 
@@ -41,12 +38,6 @@ if vllm.__version__ != "0.22.0":
 
 UPSTREAM = load("logits_plan/vllm", "cpu")
 BY_CODE = {check.code: check for check in CHECKS}
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 @st.composite

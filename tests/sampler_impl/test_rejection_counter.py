@@ -7,7 +7,6 @@ kernels are compared with it, where their arithmetic is their own.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,10 +15,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from fairdraw.sampler_impl import rejection_counter
 from fairdraw.sampler_impl._counter import accept, draw, launch, measure, slots

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from fairdraw.sampler_impl import rejection_counter
 from fairdraw.sampler_impl._shared.compiled import Compiled

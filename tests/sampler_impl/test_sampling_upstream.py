@@ -7,24 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairdraw._core.checks import Check, Profile
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.adapters import load
 from fairdraw.properties.sampling import CHECKS
 from fairdraw.protocols import TokenDrafter, TokenSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fairdraw_engines._vllm import VllmTokenSampler
 
 BY_CODE = {check.code: check for check in CHECKS}
 PROFILE = Profile("few", 60, 4)
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,12 @@ The checks of the suite compare it with a recount for any event trace (`test_lif
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import python
 
-import fairdraw
 from fairdraw.sampler_impl.thinking_budget import ForcedToken, ThinkingBudget
 
 
@@ -98,6 +94,5 @@ def test_bad_input_is_refused() -> None:
 
 
 def test_scanner_imports_neither_torch_nor_numpy() -> None:
-    program = "import sys, fairdraw.sampler_impl.thinking_budget; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
-    environment = {**os.environ, "PYTHONPATH": str(Path(fairdraw.__file__).parents[1])}
-    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
+    program = "import sys, fairdraw.sampler_impl.thinking_budget; print({'torch', 'numpy'} & set(sys.modules))"
+    assert python(program) == "set()\n"

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import SOURCE, python
 
-import fairdraw
 from fairdraw.sampler_impl.vllm_plugin import (
     _calls,
     _model_runner,
@@ -27,7 +27,6 @@ from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 ROOT = Path(__file__).parents[2]
 MANUAL = ROOT / "docs" / "vllm-plugin.md"
-SOURCE = Path(fairdraw.__file__).parents[1]
 RELEASES = ("0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0")
 """All of PyPI from 0.22.0 to 0.28.0."""
 V2_RELEASE = "0.33.0"
@@ -37,19 +36,6 @@ class Thing:
     def act(self, amount):
         return amount + 1
 """
-
-
-def python(program: str, *path: Path, **env: str) -> str:
-    """What a fresh interpreter prints."""
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, SOURCE))), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
 
 
 @pytest.mark.parametrize("switch", ["0", "1"], ids=["off", "on"])

@@ -17,7 +17,6 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.protocols import rejection_sampler
 from fairdraw.statistical._nightly import fingerprint, judged_tables, ledger_check
 from fairdraw.statistical.rejection import CHECKS
@@ -61,10 +60,9 @@ def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
 
 def test_every_statistic_has_a_table_to_draw() -> None:
     checks = [check for check in CHECKS if check.code in ("DIST403", "DIST101", "DIST102", "DIST103", *DEPENDENCE)]
-    with one_torch_thread():
-        names = {
-            table.name.split()[1] for table in judged_tables(checks, adapters.load("rejection/torch", "cpu"), SMOKE, 1)
-        }
+    names = {
+        table.name.split()[1] for table in judged_tables(checks, adapters.load("rejection/torch", "cpu"), SMOKE, 1)
+    }
     assert names == {f"S{number}" for number in range(1, 10) if number != 6}
 
 

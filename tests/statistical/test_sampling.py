@@ -16,7 +16,6 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, ODD_DISTRIBUTIONS, right_distribution
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.adapters import load
 from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, filter_policy, token_sampler
 from fairdraw.statistical import sampling as suite
@@ -24,7 +23,7 @@ from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from fairdraw.protocols import TokenSampler
     from fairdraw.statistical._distribution_check import DistributionCheck
@@ -41,12 +40,6 @@ SUBSETS = [frozenset(part) for size in range(4) for part in itertools.combinatio
 
 def _worded(subset: frozenset[Capability]) -> str:
     return ", ".join(sorted(subset)) or "no filter"
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 def test_shares_of_all_checks_are_the_whole_rate() -> None:

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from helpers import SOURCE
 
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
@@ -19,7 +19,9 @@ from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._sharding import Shards, main
 
-SOURCE = Path(__file__).parents[2] / "src"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 RIGHT = right_distribution(DistributionSampler)
 SHARDS = Shards.of(Experiment(RAGGED, 256), 5 * 8 * 256, seed=3)
 
@@ -47,7 +49,7 @@ def run_sharded(out: Path, *launcher: str, workers: int = 1) -> dict[str, Any]: 
     command += ["--draws", "2e4", "--batch-size", "512"]
     subprocess.run(
         [sys.executable, *launcher, *command, "--out", str(out)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""},
         check=True,
         capture_output=True,
         timeout=100,
