@@ -14,11 +14,16 @@ from click.testing import CliRunner, Result
 from hypothesis import Phase, given, settings
 
 from fairdraw._cli.main import main
+from fairdraw._run.loading import all_checks
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+    from fairdraw._core.failures import FailureReport
+    from fairdraw._run.runner import CheckRecord
+
 T = TypeVar("T")
+CHECKS = {check.code: check for check in all_checks()}
 SOURCE = Path(__file__).parents[1] / "src"
 
 
@@ -45,6 +50,12 @@ def python(program: str, *path: Path, **environment: str) -> str:
     ran = subprocess.run([sys.executable, "-c", program], env=found, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def report_of(record: CheckRecord) -> FailureReport:
+    """Return what a check that did not pass says."""
+    assert record.failure_report is not None, record
+    return record.failure_report
 
 
 def fairdraw(*arguments: str) -> Result:

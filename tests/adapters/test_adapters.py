@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from helpers import CHECKS
 from hypothesis import given, settings
 
 from fairdraw import ExplicitNoise, RejectionSampler, adapters
@@ -17,7 +18,6 @@ from fairdraw import strategies as fst
 from fairdraw._core import harness
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
-from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import NoiseNotInjected, SamplerNotFound, inject_noise, load
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
@@ -181,9 +181,8 @@ def test_example_sampler_equals_the_oracle_on_explicit_noise() -> None:
 @pytest.mark.usefixtures("at_root")
 @pytest.mark.parametrize("code", ["SAM121", "SAM141"])
 def test_kernel_that_packs_rows_passes(code: str) -> None:
-    check = next(check for check in all_checks(contract="sampling") if check.code == code)
     session = Session(profile=PROFILES["smoke"], crash_folder=None)
-    assert run_check(check, load("examples.token_kernel:make"), session).status == "passed"
+    assert run_check(CHECKS[code], load("examples.token_kernel:make"), session).status == "passed"
 
 
 @needs_no_gpu

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._run.loading import is_catalogued, sampler_lines
 from fairdraw.adapters import SamplerNotFound, known_names, load
 from fairdraw.adapters._catalogue import API, OWN_ROWS, find_catalogues, read_rows
@@ -225,7 +224,7 @@ def test_suite_works_without_engines() -> None:
     done = run_fairdraw(*arguments)
     assert (done.returncode, "GREEN" in done.stdout) == (0, True), done.stdout + done.stderr
 
-    refused = CliRunner().invoke(main, ["check", "rejection/vllm"])
+    refused = fairdraw("check", "rejection/vllm")
     assert (refused.exit_code, "pip install fairdraw-engines" in refused.output) == (2, True)
     assert "Samplers of other projects: pip install fairdraw-engines" in sampler_lines()
 
@@ -246,7 +245,7 @@ def test_validation_without_engines_says_what_to_install(tmp_path: Path, monkeyp
     (tmp_path / "vllm" / "__init__.py").touch()
     add_metadata(tmp_path, "vllm", "")
 
-    refused = CliRunner().invoke(main, ["validate-vllm", "--folder", str(tmp_path)])
+    refused = fairdraw("validate-vllm", "--folder", str(tmp_path))
     assert refused.exit_code == 2
     assert "fairdraw-engines, which validates vLLM, is missing" in refused.output
 

@@ -8,9 +8,8 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.checks import Check
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw.strategies import RejectionCase, RequestRecipe
@@ -225,7 +224,7 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
 
 def require_refused(words: list[str], sentence: str, here: Path) -> None:
     before = contents(here)
-    result = CliRunner().invoke(main, words)
+    result = fairdraw(*words)
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
     message = result.output.splitlines()[-1]
@@ -319,7 +318,7 @@ def test_file_is_refused_by_pytest(
 
 
 def test_answer_of_the_wrong_type_is_red_and_says_what_an_output_is() -> None:
-    result = CliRunner().invoke(main, ["check", "third_party:make_list", "-k", "REJ101", "-k", "REJ102"])
+    result = fairdraw("check", "third_party:make_list", "-k", "REJ101", "-k", "REJ102")
     assert result.exit_code == 1
     assert "REJ100 sampler returned something that is not an output" in result.output
     assert "effect: verify: sampler=returns a list returned list, but it must return a tensor." in result.output
@@ -328,7 +327,7 @@ def test_answer_of_the_wrong_type_is_red_and_says_what_an_output_is() -> None:
 
 def test_crash_folder_that_cannot_be_made_costs_the_crash_file_alone(here: Path) -> None:
     (here / ".fairdraw").write_text("mine")
-    result = CliRunner().invoke(main, ["check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke"])
+    result = fairdraw("check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke")
     assert result.exit_code == 1
     assert "note: no crash file was written: " in result.output
     assert (here / ".fairdraw").read_text() == "mine"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
+
+if TYPE_CHECKING:
+    from click.testing import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reading-a-failure.md").read_text()
@@ -29,7 +32,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
         patched.chdir(folder)
         patched.syspath_prepend(str(folder))
         words = ["check", "my_broken_sampler:make", "-k", "REJ107", "-k", "DIST213", "--profile", "smoke"]
-        found = CliRunner().invoke(main, words)
+        found = fairdraw(*words)
     sys.modules.pop("my_broken_sampler", None)
     assert found.exit_code == 1, found.output
     return found

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from helpers import CHECKS
 
 import fairdraw
 from fairdraw._cli.main import main
@@ -18,7 +19,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import CheckFailure, FailureReport
 from fairdraw._run.failure_reports import RAISED, raised_meanings
-from fairdraw._run.loading import SUITES, all_checks, all_questions, load_sampler
+from fairdraw._run.loading import SUITES, all_questions, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.statistical._nightly import LedgerCheck, ledger_check
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
 
 pytestmark = pytest.mark.usefixtures("third_party")
-CHECKS = {check.code: check for check in all_checks()}
 PACKAGE = Path(fairdraw.__file__).parent
 
 SPECS = (

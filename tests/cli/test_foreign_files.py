@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._run.crash import Crash, write_crash
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw.strategies import RejectionCase, RequestRecipe
@@ -69,7 +68,7 @@ def foreign(folder: Path, **changes: Any) -> str:  # Any: fields of a crash
 
 
 def replay(*words: str) -> Result:
-    return CliRunner().invoke(main, ["replay", *words])
+    return fairdraw("replay", *words)
 
 
 def require_refused(result: Result, remedy: str) -> str:

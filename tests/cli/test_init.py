@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import load_sampler
 
 if TYPE_CHECKING:
+    from click.testing import Result
+
     from fairdraw.protocols import AnySampler
 
 KERNELS = """
@@ -93,7 +94,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def init(function: str, *options: str, module: str = "kernels_of_init") -> Result:
-    return CliRunner().invoke(main, ["init", f"{module}:{function}", *options])
+    return fairdraw("init", f"{module}:{function}", *options)
 
 
 def adapted(function: str) -> AnySampler:
@@ -125,7 +126,7 @@ AT_ONCE = {
 def test_written_adapter_runs_at_once(function: str, codes: tuple[str, ...]) -> None:
     assert init(function, module="numpy_of_init" if function == "draw" else "kernels_of_init").exit_code == 0
     words = ["check", f"fairdraw_{function}:make", "--profile", "smoke", *(w for code in codes for w in ("-k", code))]
-    result = CliRunner().invoke(main, words)
+    result = fairdraw(*words)
     assert result.exit_code == 0, result.output
     assert f": {len(codes)} passed" in result.output
 
@@ -133,7 +134,7 @@ def test_written_adapter_runs_at_once(function: str, codes: tuple[str, ...]) -> 
 @pytest.mark.usefixtures("here")
 def test_thinking_adapter_that_forces_nothing_is_caught() -> None:
     assert init("think").exit_code == 0
-    result = CliRunner().invoke(main, ["check", "fairdraw_think:make", "--profile", "smoke", "-k", "THK101"])
+    result = fairdraw("check", "fairdraw_think:make", "--profile", "smoke", "-k", "THK101")
     assert result.exit_code == 1, result.output
 
 
@@ -141,7 +142,7 @@ def test_sampler_that_ignores_draft_probabilities_of_another_name_is_caught(here
     assert init("careless").exit_code == 0
     path = here / "fairdraw_careless.py"
     path.write_text(path.read_text().replace("q=...,  # fill in", "q=batch.draft_probs,"))
-    result = CliRunner().invoke(main, ["check", "fairdraw_careless:make", "--profile", "smoke", "-k", "REJ701"])
+    result = fairdraw("check", "fairdraw_careless:make", "--profile", "smoke", "-k", "REJ701")
     assert result.exit_code == 1
     assert "RED: checks failed: 1" in result.output
 

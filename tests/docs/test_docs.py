@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers import CHECKS
 from manual import hook as check_pages
 from manual import made
 from mkdocs.config.defaults import MkDocsConfig
@@ -126,7 +127,7 @@ def test_smallest_cases_fail_as_recorded(contract: str) -> None:
 
 @pytest.mark.parametrize("code", ["DIST203", "DIST701"])
 def test_distribution_checks_fail_as_recorded(code: str) -> None:
-    check = next(check for check in all_checks() if check.code == code)
+    check = CHECKS[code]
     row, numbers = failing_examples.failing_example(check), re.compile(r"\d+")
     assert row is not None
     assert row["mutant"] == recorded()[code].mutant

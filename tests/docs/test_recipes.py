@@ -8,10 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 from manual import newcomer
-
-from fairdraw._cli.main import main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +31,7 @@ def verdict(folder: Path, text: str, codes: tuple[str, ...], monkeypatch: pytest
             return ""
         sys.modules.pop(words[1].partition(":")[0], None)
         short = [word for code in ("SAM101", *codes) for word in ("-k", code)]
-        printed.append(CliRunner().invoke(main, [*words, *short]).output)
+        printed.append(fairdraw(*words, *short).output)
         return printed[-1]
 
     newcomer.Newcomer(folder, run).follow(text)

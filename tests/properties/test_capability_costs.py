@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from helpers import CHECKS
 from manual import capability_costs
 
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = PROFILES["smoke"]
-BY_CODE = {check.code: check for check in all_checks()}
 
 UNJUDGED = {
     ("logprobs", Capability.DRAWN_TOKENS): "a function that is given its tokens draws none",
@@ -222,7 +222,7 @@ def test_distributions_are_judged_whatever_a_sampler_lacks(contract: str) -> Non
 
 
 def test_plain_softmax_needs_nothing() -> None:
-    assert BY_CODE["DIST701"].needed == ()
+    assert CHECKS["DIST701"].needed == ()
 
 
 def test_sampler_that_lacks_nearly_everything_is_judged_too() -> None:
@@ -263,7 +263,7 @@ FAULTS: dict[tuple[str, Capability], AnySampler] = {
 @pytest.mark.parametrize(("code", "capability"), NARROWED)
 def test_property_runs_without_what_it_can_go_without(code: str, capability: Capability) -> None:
     """The correct sampler refuses what it says it does not support, passes, and each of them is seen failing."""
-    check = BY_CODE[code]
+    check = CHECKS[code]
     contract = CONTRACTS[check.contract]
     right = Refusing(load_part(contract.right)(), capability)
     assert check.why_not(right) is None
@@ -331,7 +331,7 @@ def _invalid(logits: Tensor) -> dict[Capability, bool]:  # [num_rows, vocab_size
 
 
 def test_one_of_a_group_is_enough() -> None:
-    check = BY_CODE["SAM186"]
+    check = CHECKS["SAM186"]
     for capability in (Capability.TOP_K, Capability.TOP_P, Capability.MIN_P):
         assert check.missing(Capabilities({capability: "no such filter"})) is None
     lacking = Capabilities(dict.fromkeys((Capability.TOP_K, Capability.TOP_P, Capability.MIN_P), "never"))
@@ -349,6 +349,6 @@ def test_every_cost_in_distributions_has_its_reason() -> None:
 def test_uniform_samplers_are_sound() -> None:
     """What is red here is red for its distribution: every property of structure holds."""
     for code in ("REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "REJ106", "REJ107", "REJ108"):
-        assert not fails(BY_CODE[code], ignorant("rejection")), code
+        assert not fails(CHECKS[code], ignorant("rejection")), code
     for code in ("SAM101", "SAM102", "SAM121"):
-        assert not fails(BY_CODE[code], ignorant("sampling")), code
+        assert not fails(CHECKS[code], ignorant("sampling")), code

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import CHECKS
 
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import CONTRACTS, load_part
@@ -22,7 +23,6 @@ from fairdraw._run.loading import all_checks
 if TYPE_CHECKING:
     from fairdraw._mutants._mutant import Mutant
 
-CHECKS = {check.code: check for check in all_checks()}
 MUTANTS = {name: [m for path in contract.mutants for m in load_part(path)] for name, contract in CONTRACTS.items()}
 CONTROLS = {name: {(mutant.name, mutant.caught_by[0]) for mutant in mutants_for(name)} for name in CONTRACTS}
 PAIRS = [

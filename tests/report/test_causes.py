@@ -6,17 +6,15 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import CHECKS
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import FailureReport
 from fairdraw._report.causes import SELDOM, find_causes
-from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
     from fairdraw._run.runner import Status
-
-CHECKS = {check.code: check for check in all_checks()}
 
 
 def record(code: str, status: Status = "failed", *, effect: str = "", needs: tuple[str, ...] = ()) -> CheckRecord:

@@ -11,16 +11,17 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
+from helpers import fairdraw
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from fairdraw._cli.main import main
 from fairdraw._cli.parts import Display
 from fairdraw._run.loading import all_checks
 
 if TYPE_CHECKING:
+    from click.testing import Result
+
     from conftest import Browser
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals here")
@@ -149,7 +150,7 @@ def test_file_is_coloured_on_request_only(
 
 
 def checked(factory: str, *options: str) -> Result:
-    return CliRunner().invoke(main, ["check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options])
+    return fairdraw("check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
 
 
 def test_quiet_leaves_reports_and_verdict() -> None:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 from jsonschema import Draft202012Validator
 
 from fairdraw import __version__
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import FailureReport
@@ -106,7 +105,7 @@ def test_file_that_cannot_be_written_after_all_is_one_sentence(tmp_path: Path) -
 class TestCommandLine:
     def test_written_lines_obey_the_schema(self, tmp_path: Path) -> None:
         words = ["check", "third_party:make_beyond", "-k", "REJ10", "--profile", "smoke", "--json", "run.jsonl"]
-        assert CliRunner().invoke(main, words).exit_code == 1
+        assert fairdraw(*words).exit_code == 1
         lines = read(tmp_path / "run.jsonl")
         require_valid(lines)
         assert lines[0]["sampler"] == "third_party:make_beyond (beyond)"
@@ -115,7 +114,7 @@ class TestCommandLine:
         assert lines[-1]["exit_code"] == 1
 
     def test_schema_is_printed(self) -> None:
-        assert json.loads(CliRunner().invoke(main, ["schema"]).output) == SCHEMA
+        assert json.loads(fairdraw("schema").output) == SCHEMA
 
     def test_every_file_says_the_version_of_the_suite(self, tmp_path: Path) -> None:
         words = [
@@ -128,7 +127,7 @@ class TestCommandLine:
             "--write-baseline",
             "base.json",
         ]
-        CliRunner().invoke(main, [*words, "--json", "run.jsonl", "--html", "run.html"])
+        fairdraw(*words, "--json", "run.jsonl", "--html", "run.html")
         assert read(tmp_path / "run.jsonl")[0]["suite_version"] == __version__
         assert f"<dt>fairdraw</dt><dd>{__version__}</dd>" in (tmp_path / "run.html").read_text()
         assert json.loads((tmp_path / "base.json").read_text())["suite_version"] == __version__

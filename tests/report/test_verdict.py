@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import FailureReport
 from fairdraw._report.summary import Summary
@@ -150,7 +149,7 @@ def test_sampler_without_any_kind_of_drafts_is_refused() -> None:
 def test_run_of_nothing_leaves_no_older_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.jsonl").write_text('{"verdict": "GREEN"}\n')
-    result = CliRunner().invoke(main, ["check", "rejection/oracle", "-k", "no such check", "--json=run.jsonl"])
+    result = fairdraw("check", "rejection/oracle", "-k", "no such check", "--json=run.jsonl")
     assert result.exit_code == NOTHING_RUN
     *_, last = (json.loads(line) for line in Path("run.jsonl").read_text().splitlines())
     assert last["exit_code"] == NOTHING_RUN

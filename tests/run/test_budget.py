@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
+from helpers import CHECKS, fairdraw, report_of
 
 from fairdraw import adapters
-from fairdraw._cli.main import main
 from fairdraw._core.budget import (
     ENDED,
     SHRINKING_LEAST,
@@ -24,14 +23,12 @@ from fairdraw._core.budget import (
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.wrapping import Wrapped, unwrapped
-from fairdraw._run.loading import CannotStart, all_checks, require_extra
+from fairdraw._run.loading import CannotStart, require_extra
 from fairdraw._run.runner import CheckRecord, Session, run_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-CHECKS = {check.code: check for check in all_checks()}
 
 
 class Clock:
@@ -165,8 +162,7 @@ def test_remark_is_a_note_of_the_failure_report() -> None:
 
     record = run_check(Timed(), sampler, Session(crash_folder=None))  # type: ignore[arg-type]
     assert record.status == "failed"
-    assert record.failure_report is not None
-    assert any("shrinking was cut" in note for note in record.failure_report.notes)
+    assert any("shrinking was cut" in note for note in report_of(record).notes)
 
 
 def test_shrinking_has_a_share_of_the_time_that_is_left() -> None:
@@ -280,7 +276,7 @@ def test_missing_extra_is_refused_before_anything_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, module, None)
     monkeypatch.setattr("fairdraw._cli.job.load_sampler", None)  # is not called
-    result = CliRunner().invoke(main, arguments)
+    result = fairdraw(*arguments)
     assert result.exit_code == 2, result.output
     assert f"{arguments[2]}: {module} cannot be imported" in result.output
     assert "pip install 'fairdraw[report]'" in result.output

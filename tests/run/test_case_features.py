@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from helpers import CHECKS, report_of
 
 import fairdraw
 from fairdraw._core.checks import PROFILES
@@ -21,7 +22,6 @@ from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHECKS = {check.code: check for check in all_checks()}
 NOTE = "if the sampler does not support this input, declare it in the adapter: "
 
 # Not strided-inputs: to refuse them is an answer.
@@ -70,8 +70,7 @@ def first_error(contract: str, sampler: object, word: str = "") -> CheckRecord |
 
 
 def advised(record: CheckRecord) -> list[str]:
-    assert record.failure_report is not None
-    notes = [note for note in record.failure_report.notes if note.startswith(NOTE)]
+    notes = [note for note in report_of(record).notes if note.startswith(NOTE)]
     return [word for note in notes for word in re.findall(r'unsupported=\{"([a-z-]+)": "why"\}', note)]
 
 
@@ -90,9 +89,8 @@ def test_capability_is_named_by_the_example(contract: str, word: str) -> None:
 def test_nothing_is_advised_where_nothing_can_be_named(contract: str) -> None:
     record = first_error(contract, raising_on(contract, lambda batch: True))
     assert record is not None
-    assert record.failure_report is not None
     assert advised(record) == []
-    assert "unsupported=" not in "\n".join(record.failure_report.lines())
+    assert "unsupported=" not in "\n".join(report_of(record).lines())
 
 
 def test_advice_follows_the_need_of_the_check_if_the_example_says_nothing() -> None:

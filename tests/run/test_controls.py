@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from helpers import CHECKS
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import PROFILES, Check
@@ -176,7 +177,7 @@ class TestUntried:
 def test_check_that_this_machine_skips_is_no_control(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`ulimit -d`: rows cannot lie 2**31 elements apart, and a mutant that is wrong only there is not missed."""
     monkeypatch.setattr("fairdraw.strategies._cases.reserved", lambda *_: None)
-    check = next(check for check in all_checks() if check.code == code)
+    check = CHECKS[code]
     sampler = load_part(CONTRACTS[check.contract].right)()
     record = run_check(check, sampler, SMOKE)
     assert record.status == "skipped"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from helpers import CHECKS
 
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import CONTRACTS
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols import PenaltiesSession
 
 SESSION = Session(profile=dataclasses.replace(PROFILES["smoke"], examples=4, draws=2_000), crash_folder=None)
-CHECKS = {
+CODES = {
     "rejection": ("REJ101", "REJ701", "DIST101", "DIST102", "DIST601"),
     "sampling": ("SAM101", "DIST701"),
     "logits_plan": ("PLAN101",),
@@ -39,7 +40,7 @@ CHECKS = {
 
 def records_of(contract: str) -> list[CheckRecord]:
     sampler = load_sampler(CONTRACTS[contract].default)
-    chosen = [check for check in all_checks(contract=contract) if check.code in CHECKS[contract]]
+    chosen = [check for check in all_checks(contract=contract) if check.code in CODES[contract]]
     assert chosen
     return [run_check(check, sampler, SESSION) for check in chosen]
 
@@ -194,8 +195,7 @@ def test_checks_that_came_to_no_result_judge_nothing() -> None:
         def verify(self, batch: object, noise: object) -> object:
             raise ValueError("no")
 
-    check = next(check for check in all_checks() if check.code == "REJ101")
-    record = run_check(check, Silent(), SESSION)  # type: ignore[arg-type]  # it answers nothing
+    record = run_check(CHECKS["REJ101"], Silent(), SESSION)  # type: ignore[arg-type]  # it answers nothing
     assert record.status == "error"
     assert coverage_of([record]) == []
 

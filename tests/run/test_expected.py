@@ -7,13 +7,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
+from helpers import CHECKS, fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._mutants.rejection import right
 from fairdraw._oracles.rejection import verify
-from fairdraw._run.loading import CannotStart, all_checks, as_sampler
+from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import _catalogue
 from fairdraw.protocols import Capabilities
@@ -21,12 +20,14 @@ from fairdraw.protocols import Capabilities
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from click.testing import Result
+
 pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
 
 
 def check(factory: str, *options: str) -> Result:
     words = ("check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
-    return CliRunner().invoke(main, words)
+    return fairdraw(*words)
 
 
 def written(path: Path, text: str) -> str:
@@ -69,8 +70,7 @@ def slow(**fields: Any) -> Any:  # Any: what an adapter declares; a sampler
     ],
 )
 def test_slow_sampler_is_measured_by_its_own_speed(profile: str, known: object, status: str) -> None:
-    check = next(check for check in all_checks() if check.code == "REJ101")
-    record = run_check(check, slow(known_defects={"REJ101": known}), Session(profile=PROFILES[profile]))
+    record = run_check(CHECKS["REJ101"], slow(known_defects={"REJ101": known}), Session(profile=PROFILES[profile]))
     assert record.status == status
     assert ("known failure not seen in" in record.reason) == (status == "passed")
 
@@ -82,9 +82,8 @@ def test_defect_that_the_sampler_declares_fails_without_known_ones() -> None:
 
 
 def test_statistical_check_is_measured_by_its_draws() -> None:
-    check = next(check for check in all_checks() if check.code == "DIST601")
     defect = slow(known_defects={"DIST601": "rare"})
-    few, many = (run_check(check, defect, Session(profile=PROFILES[name])) for name in ("smoke", "ci"))
+    few, many = (run_check(CHECKS["DIST601"], defect, Session(profile=PROFILES[name])) for name in ("smoke", "ci"))
     assert (few.status, many.status) == ("passed", "xpassed")
     assert "draws; too few to call it gone (it takes 4000): rare" in few.reason
 

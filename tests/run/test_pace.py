@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from helpers import CHECKS, report_of
 
 from fairdraw import adapters
 from fairdraw._cli.job import Job, Plan
@@ -16,7 +17,6 @@ from fairdraw._report.verdict import GREEN, Scope, verdict_of
 from fairdraw._run import pace
 from fairdraw._run.controls import Untried
 from fairdraw._run.crash import read_crash
-from fairdraw._run.loading import all_checks
 from fairdraw._run.pace import (
     Begun,
     Limit,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CI, SMOKE = PROFILES["ci"], PROFILES["smoke"]
-CHECKS = {check.code: check for check in all_checks()}
 GROUPS = {"DIST1": "rows", "DIST2": "rows", "DIST3": "pairs"}
 
 
@@ -330,19 +329,17 @@ def test_crash_file_of_a_part_of_a_profile_replays_the_same_draws(
 
     wrong = Wrong(Clock(), 0.0)
     record = run_check(CHECKS["DIST101"], wrong, Session("mine:make", part, 7))
-    assert record.failure_report is not None
-    crash = read_crash(tmp_path / record.failure_report.crash_file)
+    crash = read_crash(tmp_path / report_of(record).crash_file)
     case = crash.rebuild("statistical")
     assert case == DistributionCase("smoke", 25_000, 0.5)
     assert case.build() == part
     again = run_check(CHECKS["DIST101"], wrong, Session("mine:make", case.build(), crash.seed))
-    assert again.failure_report is not None
-    assert (again.failure_report.effect, again.failure_report.evidence) == (
-        record.failure_report.effect,
-        record.failure_report.evidence,
+    assert (report_of(again).effect, report_of(again).evidence) == (
+        report_of(record).effect,
+        report_of(record).evidence,
     )
     assert (
-        record.failure_report.command == f"fairdraw replay {record.failure_report.crash_file} -y"
+        report_of(record).command == f"fairdraw replay {report_of(record).crash_file} -y"
     )  # the search would try a whole profile
 
 

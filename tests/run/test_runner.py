@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import python
+from helpers import python, report_of
 
 import fairdraw
 from fairdraw._core.checks import PROFILES
@@ -42,16 +42,14 @@ class TestRecord:
     def test_failed_check_becomes_a_failure_report(self) -> None:
         record = run_on("make_beyond")
         assert record.status == "failed"
-        assert record.failure_report is not None
-        assert (record.failure_report.code, record.failure_report.title) == (IDS.code, IDS.title)
-        assert record.failure_report.meaning == " ".join(IDS.meaning.split("\n\n")[0].split())
-        assert "[0, 1)" in record.failure_report.effect
-        assert record.failure_report.evidence == "one example decides"
+        assert (report_of(record).code, report_of(record).title) == (IDS.code, IDS.title)
+        assert report_of(record).meaning == " ".join(IDS.meaning.split("\n\n")[0].split())
+        assert "[0, 1)" in report_of(record).effect
+        assert report_of(record).evidence == "one example decides"
 
     def test_smallest_example_can_be_pasted(self) -> None:
         record = run_on("make_beyond")
-        assert record.failure_report is not None
-        case = eval(record.failure_report.example, {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe})
+        case = eval(report_of(record).example, {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe})
         again = replay_case(IDS, load_sampler("third_party:make_beyond"), case, Session(crash_folder=None))
         assert again.status == "failed"
 
@@ -59,22 +57,20 @@ class TestRecord:
         (third_party / "full").touch()
         record = run_on("make_beyond", crash_folder=third_party / "full" / "crashes")
         assert record.status == "failed"
-        assert record.failure_report is not None
-        assert record.failure_report.crash_file == ""
-        assert record.failure_report.notes[0].startswith("no crash file was written: ")
-        assert "fairdraw replay" not in record.failure_report.command
+        assert report_of(record).crash_file == ""
+        assert report_of(record).notes[0].startswith("no crash file was written: ")
+        assert "fairdraw replay" not in report_of(record).command
 
     def test_exception_of_the_sampler_is_an_error_with_its_text_and_place(self) -> None:
         record = run_on("make_raising")
         assert record.status == "error"
-        assert record.failure_report is not None
-        assert (record.failure_report.code, record.failure_report.title) == (
+        assert (report_of(record).code, report_of(record).title) == (
             "REJ100",
             "sampler raised an exception during REJ101",
         )
-        assert record.failure_report.effect.startswith("IndexError: lane out of range (third_party.py:")
-        assert "in raising)" in record.failure_report.effect
-        assert f"raised during {IDS.id}" in record.failure_report.notes
+        assert report_of(record).effect.startswith("IndexError: lane out of range (third_party.py:")
+        assert "in raising)" in report_of(record).effect
+        assert f"raised during {IDS.id}" in report_of(record).notes
         assert "IndexError" in record.trace
 
     def test_exception_that_ends_two_checks_is_stored_once(self, third_party: Path) -> None:
@@ -84,15 +80,14 @@ class TestRecord:
         )
         records = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "REJ103")]
         assert [record.status for record in records] == ["error", "error"]
-        assert len({record.failure_report.crash_file for record in records if record.failure_report is not None}) == 1
+        assert len({report_of(record).crash_file for record in records if record.failure_report is not None}) == 1
         assert len(list((third_party / ".fairdraw" / "crashes").iterdir())) == 1
 
     def test_sampler_that_changes_its_mind_is_reported(self) -> None:
         record = run_on("make_unsteady")
         assert record.status == "failed"
-        assert record.failure_report is not None
-        assert "[0, " in record.failure_report.effect
-        assert "keeps state between calls" in record.failure_report.notes[0]
+        assert "[0, " in report_of(record).effect
+        assert "keeps state between calls" in report_of(record).notes[0]
 
     def test_declined_capability_is_a_skip_with_its_reason(self) -> None:
         check = next(c for c in CHECKS.values() if c.suite == "properties" and "explicit-noise" in c.needs)
@@ -104,8 +99,7 @@ class TestRecord:
         record = run_on("make_known")
         assert (record.status, record.reason) == ("xfailed", "one beyond the end, https://example.org/1")
         assert not record.is_broken
-        assert record.failure_report is not None
-        assert record.failure_report.crash_file == ""
+        assert report_of(record).crash_file == ""
         assert not (third_party / ".fairdraw").exists()
 
     def test_known_defect_is_gone_where_its_stored_case_passes(self) -> None:
@@ -118,7 +112,6 @@ class TestRecord:
 
     def test_same_seed_finds_the_same_example(self) -> None:
         first, second = run_on("make_raising", seed=3), run_on("make_raising", seed=3)
-        assert first.failure_report is not None
         assert first.failure_report == second.failure_report
 
 

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 from records import plugin as validate_vllm
 
-from fairdraw._cli.main import main
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw_engines._vllm_validation import validate
 
@@ -158,7 +157,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["validate-vllm", *arguments])
+    return fairdraw("validate-vllm", *arguments)
 
 
 @pytest.mark.parametrize(("problems", "code"), [([], 0), (["penalties: step 3: tokens differ"], 1)])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import fairdraw
+from helpers import fairdraw, report_of
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._run.crash import read_crash
@@ -87,8 +87,7 @@ def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget()
     crash = read_crash(path)
     assert (crash.check, crash.sampler, crash.contract, crash.seed) == ("DIST201", "mutant:make", "rejection", SEED)
     assert crash.case == {"profile": "smoke", "num_draws": PROFILES["smoke"].draws}
-    assert record.failure_report is not None
-    assert crash.effect == record.failure_report.effect
+    assert crash.effect == report_of(record).effect
 
 
 def test_distribution_that_failed_is_caught_again_with_the_same_counts(mutant: Path) -> None:
@@ -96,9 +95,8 @@ def test_distribution_that_failed_is_caught_again_with_the_same_counts(mutant: P
     result = afresh("replay", "DIST201", "-y")
     assert result.exit_code == 1
     assert result.stdout.startswith("FAILED: mutant:make still fails this check with the stored seed and profile.")
-    assert record.failure_report is not None
-    assert effect(result.output) == f"effect: {record.failure_report.effect}"
-    assert f"\nevidence: {record.failure_report.evidence}\n" in result.output
+    assert effect(result.output) == f"effect: {report_of(record).effect}"
+    assert f"\nevidence: {report_of(record).evidence}\n" in result.output
     assert len(list(CRASH_FOLDER.iterdir())) == 1
 
 
@@ -110,8 +108,7 @@ def test_distribution_is_fixed_once_the_sampler_is_fixed(mutant: Path) -> None:
     fixed, now, before = result.stdout.splitlines()
     assert fixed == f"FIXED: {DISTRIBUTIONS['DIST201'].id}"
     assert now == "mutant:make passes this check with the stored seed and profile now."
-    assert record.failure_report is not None
-    assert before == f"The failure was: {record.failure_report.effect}"
+    assert before == f"The failure was: {report_of(record).effect}"
 
 
 def test_pass_of_other_draws_is_not_called_fixed(mutant: Path) -> None:

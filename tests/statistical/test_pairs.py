@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from helpers import report_of
 
 from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile, Stage
@@ -133,5 +134,4 @@ def test_answer_that_is_no_draft_is_an_error_of_the_adapter(change: Callable[[Dr
     session = Session(profile=Profile("few", 2, 2, 1000, 1000), crash_folder=None)
     record = run_check(OWN["DIST801"], answering(change), session)
     assert record.status == "error"
-    assert record.failure_report is not None
-    assert words in str(record.failure_report)
+    assert words in str(report_of(record))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from helpers import fairdraw
+from helpers import fairdraw, report_of
 
 from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile
@@ -172,8 +172,7 @@ def test_too_few_rows_are_an_error_of_the_adapter() -> None:
     sampler = rejection_sampler(lambda batch, noise: DistributionSampler().verify(batch, noise)[1:], name="short")
     record = run_check(BY_CODE["DIST101"], sampler, Session(profile=SMOKE, crash_folder=None))
     assert record.status == "error"
-    assert record.failure_report is not None
-    assert record.failure_report.title.startswith("sampler returned something that is not an output")
+    assert report_of(record).title.startswith("sampler returned something that is not an output")
 
 
 @pytest.mark.parametrize("draws", [0, 1, 10])

@@ -6,11 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import CHECKS
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._mutants import penalties, thinking_budget
-from fairdraw._run.loading import all_checks
 from fairdraw.protocols import Capabilities
 from fairdraw.strategies.lifecycle import Add, Decode, Finish, PenaltiesTrace, Playing, Replace
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fairdraw._mutants import Mutant
     from fairdraw.protocols._lifecycle import LiveBatch, RowChanges
 
-CHECKS = {check.code: check for check in all_checks()}
 MUTANTS = {
     f"{code} {mutant.name}": (code, mutant)
     for code, module in (("PEN104", penalties), ("THK104", thinking_budget))
