@@ -126,10 +126,7 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "no number": ({"catalogue": sampler("rejection/bad")}, r"has api=None, .*Run pip install --upgrade bad-engine\.$"),
     "no samplers": ({"catalogue": f"api = {API}"}, r"samplers must be a table"),
     "no contract": ({"catalogue": f"api = {API}\n" + sampler("me")}, r"sampler='me', but a name is CONTRACT/ORIGIN"),
-    "no note": (
-        {"catalogue": GOOD.partition("note")[0]},
-        r"must have both\. Correct it, or run pip uninstall bad",
-    ),
+    "no note": ({"catalogue": GOOD.partition("note")[0]}, r"must have both\. Correct it, or run pip uninstall bad"),
     "unknown field": ({"catalogue": GOOD + "fast = true"}, r"has fast=True, but its fields are factory, note,"),
     "unknown word": ({"catalogue": GOOD + 'unsupported = { "no" = ["to fly"] }'}, r"'to fly', but it must be a capab"),
 }

@@ -112,19 +112,9 @@ def test_other_contracts_are_compared_with_their_vllm(contract: str, monkeypatch
         (["rejection/triton", "--against", "bench_user:make_right", "--strict"], 3, "runs in an interpreter"),
         ([*FASTER, "--roofline-min", "0.5", "--strict"], 3, "no GPU"),
         (["filters/oracle"], 2, "contract='filters', but only rejection, sampling, logits_plan, penalties, thinking_"),
-        (
-            ["bench_user:make_raising", "--against", "bench_user:make_right"],
-            3,
-            "raised IndexError: lane (",
-        ),
+        (["bench_user:make_raising", "--against", "bench_user:make_right"], 3, "raised IndexError: lane ("),
     ],
-    ids=[
-        "two contracts",
-        "interpreter",
-        "roofline without a GPU",
-        "contract that is not measured",
-        "exception",
-    ],
+    ids=["two contracts", "interpreter", "roofline without a GPU", "contract that is not measured", "exception"],
 )
 @pytest.mark.usefixtures("user_folder")
 def test_what_cannot_be_compared_is_refused_or_has_no_verdict(words: list[str], code: int, message: str) -> None:

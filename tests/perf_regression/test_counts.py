@@ -126,11 +126,7 @@ def test_kernel_that_is_only_recorded_does_not_run() -> None:
     ids=["views are free", "copy", "in place", "a fill reads nothing", "no value, no bytes"],
 )
 def test_operator_is_charged_by_name(
-    operator: Callable[[Tensor], Any],
-    read: dict[str, int],
-    written: dict[str, int],
-    copies: int,
-    allocations: int,
+    operator: Callable[[Tensor], Any], read: dict[str, int], written: dict[str, int], copies: int, allocations: int
 ) -> None:
     x = torch.zeros(10, 10)
     with counted({"x": x}) as counts:

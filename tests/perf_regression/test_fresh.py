@@ -113,10 +113,7 @@ def recorded(kind: str, first: int) -> Callable[[], float]:
 
 @pytest.mark.parametrize(
     ("kind", "verdict", "reason"),
-    [
-        ("slower", Verdict.FAIL, "3 fresh processes: 1."),
-        ("aa", Verdict.INCONCLUSIVE, "but a fresh process keeps it"),
-    ],
+    [("slower", Verdict.FAIL, "3 fresh processes: 1."), ("aa", Verdict.INCONCLUSIVE, "but a fresh process keeps it")],
     ids=["ten per cent more work", "the same work in an unlucky first process"],
 )
 def test_failure_stays_only_if_fresh_processes_repeat_it(kind: str, verdict: Verdict, reason: str) -> None:

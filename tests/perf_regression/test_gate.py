@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairdraw.perf_regression import _benching as benching
-from fairdraw.perf_regression._benching import (
-    judge_growth,
-    judge_ratio,
-    judge_roofline,
-    measured,
-    why_not_timed,
-)
+from fairdraw.perf_regression._benching import judge_growth, judge_ratio, judge_roofline, measured, why_not_timed
 from fairdraw.perf_regression._confirmation import Timed
 from fairdraw.perf_regression._decision import Gate, Verdict
 from fairdraw.perf_regression._device import count_on_device

@@ -59,10 +59,7 @@ UNJUDGED = {
 }
 """Contract and capability to the reason why no distribution can be tested without it."""
 
-LEAST = {
-    "rejection": ("DIST302", "DIST401", "DIST402"),
-    "sampling": ("DIST701", "DIST761", "DIST791"),
-}
+LEAST = {"rejection": ("DIST302", "DIST401", "DIST402"), "sampling": ("DIST701", "DIST761", "DIST791")}
 """Checks of distributions that are run whatever a sampler lacks."""
 
 
@@ -255,7 +252,7 @@ def _fills_empty_rows(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_r
 
 
 FAULTS: dict[tuple[str, Capability], AnySampler] = {
-    ("PLAN114", Capability.NAN_LOGITS): logits_planner(_fills_empty_rows),
+    ("PLAN114", Capability.NAN_LOGITS): logits_planner(_fills_empty_rows)
 }
 """Where the mutants of a check show in what is left out only: others."""
 

@@ -156,8 +156,7 @@ def test_exception_of_a_property_is_the_sampler_s(theirs: str, contract: str, at
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["Aborted", "SystemExit", "CapabilityUnsupported", "Inconclusive", "CheckFailure", "UnsatisfiedAssumption"],
+    "kind", ["Aborted", "SystemExit", "CapabilityUnsupported", "Inconclusive", "CheckFailure", "UnsatisfiedAssumption"]
 )
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_no_kind_of_exception_is_mistaken_for_a_word_of_the_suite(theirs: str, contract: str, kind: str) -> None:

@@ -17,16 +17,7 @@ from fairdraw._report.verdict import GREEN, Scope, verdict_of
 from fairdraw._run import pace
 from fairdraw._run.controls import Untried
 from fairdraw._run.crash import read_crash
-from fairdraw._run.pace import (
-    Begun,
-    Limit,
-    by_turns,
-    closed,
-    scale_for,
-    second_turns,
-    seconds_left,
-    with_guesses,
-)
+from fairdraw._run.pace import Begun, Limit, by_turns, closed, scale_for, second_turns, seconds_left, with_guesses
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.strategies._trace_plans import flat_traces
 

@@ -13,15 +13,7 @@ from pathlib import Path
 import pytest
 from helpers import SOURCE, python
 
-from fairdraw.sampler_impl.vllm_plugin import (
-    _calls,
-    _model_runner,
-    _source,
-    _switches,
-    _validated,
-    register,
-    unpatch,
-)
+from fairdraw.sampler_impl.vllm_plugin import _calls, _model_runner, _source, _switches, _validated, register, unpatch
 from fairdraw.sampler_impl.vllm_plugin._hook import ImportHook
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 

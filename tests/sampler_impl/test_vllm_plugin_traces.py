@@ -178,10 +178,7 @@ def test_rows_that_are_not_the_batchs_own_are_left_to_vllm() -> None:
         served = vllm_plugin.calls()["penalties"]
         copies = [list(row) for row in server.batch.req_output_token_ids]
         assert torch.equal(penalise(server, copies), penalise(server))
-        assert vllm_plugin.calls()["penalties"] == {
-            "ours": served["ours"] + 1,
-            "rows that are not the metadata's": 1,
-        }
+        assert vllm_plugin.calls()["penalties"] == {"ours": served["ours"] + 1, "rows that are not the metadata's": 1}
 
 
 def test_list_that_was_replaced_without_a_report_is_left_to_vllm() -> None:

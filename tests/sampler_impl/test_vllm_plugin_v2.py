@@ -228,13 +228,7 @@ def one_token_less(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(
     "fault",
-    [
-        always_left_to_vllm,
-        invalid_drafts_are_accepted,
-        output_is_the_plans_own,
-        counts_are_int64,
-        one_token_less,
-    ],
+    [always_left_to_vllm, invalid_drafts_are_accepted, output_is_the_plans_own, counts_are_int64, one_token_less],
     ids=lambda fault: fault.__name__.replace("_", " "),
 )
 def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
