@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from html import escape, unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,8 +28,6 @@ if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # No test depends on the speed of the machine, on chance, or on what an earlier run left.
 settings.register_profile(

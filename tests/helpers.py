@@ -7,20 +7,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import hypothesis
 from click.testing import CliRunner, Result
 from hypothesis import Phase, given, settings
+from hypothesis.strategies import SearchStrategy
 
 from fairdraw._cli.main import main
+from fairdraw._core.failures import FailureReport
 from fairdraw._run.loading import all_checks
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
-    from fairdraw._core.failures import FailureReport
-    from fairdraw._run.runner import CheckRecord
+from fairdraw._run.runner import CheckRecord
 
 T = TypeVar("T")
 CHECKS = {check.code: check for check in all_checks()}

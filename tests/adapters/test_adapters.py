@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -21,9 +21,6 @@ from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import NoiseNotInjected, SamplerNotFound, inject_noise, load
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples.my_sampler:make"

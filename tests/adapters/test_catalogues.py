@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from fairdraw.adapters import SamplerNotFound, known_names, load
 from fairdraw.adapters._catalogue import API, OWN_ROWS, find_catalogues, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Install = Callable[..., Path]
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from helpers import fairdraw
@@ -13,9 +13,6 @@ from helpers import fairdraw
 from fairdraw._core.checks import Check
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw.strategies import RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 load_sampler("rejection/torch")

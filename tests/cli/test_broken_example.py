@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import Result
 from helpers import fairdraw
 
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reading-a-failure.md").read_text()

@@ -7,18 +7,15 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
+from click.testing import Result
 from helpers import fairdraw
 
 from fairdraw._cli.replay import NOT_REPRODUCED, tries_needed
 from fairdraw._run.crash import read_crash, write_crash
 from fairdraw._run.loading import all_checks, load_sampler
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
 

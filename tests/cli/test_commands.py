@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,16 +15,13 @@ from helpers import CHECKS
 
 import fairdraw
 from fairdraw._cli.main import main
-from fairdraw._core.checks import PROFILES
+from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import CheckFailure, FailureReport
 from fairdraw._run.failure_reports import RAISED, raised_meanings
 from fairdraw._run.loading import SUITES, all_questions, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.statistical._nightly import LedgerCheck, ledger_check
-
-if TYPE_CHECKING:
-    from fairdraw._core.checks import AnyCheck
 
 pytestmark = pytest.mark.usefixtures("third_party")
 PACKAGE = Path(fairdraw.__file__).parent

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
@@ -24,9 +24,6 @@ from fairdraw._cli.job import Job
 from fairdraw._cli.main import main
 from fairdraw._run.loading import load_sampler
 from fairdraw._run.pace import Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.usefixtures("signals_of_a_terminal")
 

@@ -6,17 +6,15 @@ import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from click.testing import Result
 from helpers import fairdraw
 
 from fairdraw._run.crash import Crash, write_crash
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw.strategies import RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 pytestmark = pytest.mark.usefixtures("third_party")
 load_sampler("rejection/torch")  # once: torch cannot be imported twice

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
+from click.testing import Result
 from helpers import fairdraw
 
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import load_sampler
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from fairdraw.protocols import AnySampler
+from fairdraw.protocols import AnySampler
 
 KERNELS = """
 import torch

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from fnmatch import fnmatch
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -16,9 +16,6 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import SUITES, all_checks, load_sampler
 from fairdraw.pytest_plugin import PROFILE_WORDS, SUITE_WORDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 CHECKS = all_checks(contract="rejection")

@@ -8,8 +8,9 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,9 +23,6 @@ from fairdraw._mutants._server.dialects import Settings
 from fairdraw._mutants._server.engine import Engine
 from fairdraw._mutants._server.faults import FAULTS
 from fairdraw._mutants._server.troubles import KEY, TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.usefixtures("no_controls")
 

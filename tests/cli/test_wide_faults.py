@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import pytest
 from helpers import CHECKS, fairdraw
 
 from fairdraw._core import pulse
@@ -14,12 +17,6 @@ from fairdraw._report.coverage import coverage_of
 from fairdraw._run.loading import load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.protocols import rejection_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
 
 RIGHT = load_sampler("rejection/torch")
 CODES = ("REJ210", "REJ645", "REJ101")  # vocabularies from 151,936 tokens; small ones

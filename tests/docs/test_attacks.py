@@ -6,15 +6,12 @@ import ast
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import gates
 import pytest
 from manual import made
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = [test for _, _, tests in made.attacked() for test in tests]

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,9 +17,6 @@ from engine import environment, inside, jobs, process, verdicts
 from engine.environment import EngineError, Environment
 from engine.main import CLAIMED, main, write_record
 from engine.page import page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from helpers import fairdraw
 from manual import newcomer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def verdict(folder: Path, text: str, codes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -26,11 +26,7 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.expected import read_xfails
 from fairdraw._run.loading import load_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw.protocols import Server
+from fairdraw.protocols import Server
 
 ROOT = Path(__file__).parents[2]
 

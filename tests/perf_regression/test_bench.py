@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from fairdraw._cli.main import main
 from fairdraw._core.contracts import contract_name
@@ -20,11 +21,6 @@ from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import WORLDS, SamplingWorld
 from fairdraw.protocols import ExplicitNoise, RaceNoise, rejection_sampler, token_sampler
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 SAMPLERS = """
 import time

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.perf_regression import _internals
@@ -18,11 +20,6 @@ from fairdraw.perf_regression._rejection import RejectionWorld
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import count_world
 from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch, VerifyFunction, rejection_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 prepare_triton("cpu")
 with quiet_imports():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from fairdraw.perf_regression._named import NoVerdictError, call_fresh, load
 from fairdraw.perf_regression._rounds import Rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Plant = Callable[[str], None]
 
 RECORDS = Path(__file__).parents[2] / "perf_regression" / "records"

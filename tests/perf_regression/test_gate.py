@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,6 @@ from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import HOST_WORLDS, WORLDS
 from fairdraw.perf_regression.conftest import STRICT_VARIABLE
 from fairdraw.protocols import rejection_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PASSED = Finding("one", "time", Verdict.PASS, 0.5, 1.0)
 FAILED = Finding("two", "time", Verdict.FAIL, 1.5, 1.0, "too slow")

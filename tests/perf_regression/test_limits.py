@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from fairdraw.perf_regression import _limits as limits_module
 from fairdraw.perf_regression._limits import CaseLimits, LimitsError, evaluate, read_limits
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAD = """
 schema = 1

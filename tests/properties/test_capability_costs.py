@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers import CHECKS
 from manual import capability_costs
+from torch import Tensor
 
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
-from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
-from fairdraw._mutants._toy_server import ToyServer
+from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, Scanner, ThinkingFollower
+from fairdraw._mutants._toy_server import Stream, ToyServer
 from fairdraw._mutants.logprobs import Drawing
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
@@ -27,27 +28,23 @@ from fairdraw._run.capability_words import glossary
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
 from fairdraw.protocols import (
+    AnySampler,
     Capabilities,
     Capability,
+    GenerationRequest,
+    Noise,
     RaceNoise,
+    SamplingBatch,
+    SamplingNoise,
     SeededNoise,
+    SpecDecodeBatch,
     grammar_masker,
     logits_filterer,
     logprobs_sampler,
     rejection_sampler,
     token_sampler,
 )
-from fairdraw.protocols._logits_plan import logits_planner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-    from fairdraw._mutants._lifecycle_scanners import Copy
-    from fairdraw._mutants._toy_server import Stream
-    from fairdraw.protocols import AnySampler, GenerationRequest, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
-    from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup
+from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup, logits_planner
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = PROFILES["smoke"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError, CaseRaised
 from fairdraw._core.filters_harness import call_filters, check_filter_batch
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.filters import MUTANTS, as_filterer, right
 from fairdraw._oracles.filters import FiltersOracle, RowContext
 from fairdraw._run.controls import sees
@@ -20,11 +22,6 @@ from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import FilterChain, FilterParams, FilterResult, SeededNoise, logits_filterer
 from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in all_checks(contract="filters")}
 ONE = FilterCase(3, (FilterRow(),))

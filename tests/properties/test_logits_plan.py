@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CaseRaised, CheckFailure
+from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants.logits_plan import MUTANTS, right
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton
@@ -18,9 +18,6 @@ from fairdraw.properties.logits_plan import CHECKS
 from fairdraw.protocols import Capability
 from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, PlanSetup, logits_planner
 from fairdraw.strategies.logits_plan import EVENT_KINDS, LogitsCase, logits_cases, sets_of_kinds
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._logits_mutant import OraclePlanner
 
 prepare_triton("cpu")
 BY_CODE = {check.code: check for check in CHECKS}

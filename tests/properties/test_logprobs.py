@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -14,15 +14,13 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError
 from fairdraw._core.logprobs_harness import call_logprobs, check_logprobs_batch
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.logprobs import MUTANTS
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import LogprobsResult, logprobs_sampler
 from fairdraw.strategies.logprobs import LogprobsCase, LogprobsRequest
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in all_checks(contract="logprobs")}
 FEW = PROFILES["smoke"].scaled(0.4)

@@ -7,8 +7,6 @@ vLLM skips there: here the specification is the reference.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from helpers import CHECKS
 
@@ -17,11 +15,9 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import AdapterError, CaseRaised
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants import rejection
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._run.controls import mutants_for, sees
 from fairdraw._run.loading import all_checks
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._mutant import Mutant
 
 MUTANTS = {name: [m for path in contract.mutants for m in load_part(path)] for name, contract in CONTRACTS.items()}
 CONTROLS = {name: {(mutant.name, mutant.caught_by[0]) for mutant in mutants_for(name)} for name in CONTRACTS}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,9 +14,6 @@ import torch
 
 from fairdraw._oracles.rejection import RejectionOracle, draw_noise, verify
 from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 INF = math.inf
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +17,8 @@ from fairdraw._oracles.sampling import Request, SamplingOracle
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
 from fairdraw.properties.sampling import CHECKS
-from fairdraw.protocols import FilterPolicy, token_sampler
+from fairdraw.protocols import FilterPolicy, TokenSampler, token_sampler
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
-
-if TYPE_CHECKING:
-    from fairdraw.protocols import TokenSampler
 
 BY_CODE = {check.code: check for check in CHECKS}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import pytest
 from helpers import CHECKS
@@ -11,10 +10,7 @@ from helpers import CHECKS
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import FailureReport
 from fairdraw._report.causes import SELDOM, find_causes
-from fairdraw._run.runner import CheckRecord
-
-if TYPE_CHECKING:
-    from fairdraw._run.runner import Status
+from fairdraw._run.runner import CheckRecord, Status
 
 
 def record(code: str, status: Status = "failed", *, effect: str = "", needs: tuple[str, ...] = ()) -> CheckRecord:

@@ -11,6 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import Result
 from helpers import fairdraw
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
@@ -20,8 +21,6 @@ from fairdraw._cli.parts import Display
 from fairdraw._run.loading import all_checks
 
 if TYPE_CHECKING:
-    from click.testing import Result
-
     from conftest import Browser
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals here")

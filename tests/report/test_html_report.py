@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,6 @@ from fairdraw._run.coverage import Drawn
 from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Browser
 
 HEADER = Header(

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +15,7 @@ from fairdraw._report.causes import find_causes
 from fairdraw._report.summary import Header, Summary, broken_texts, failure_text, progress_line, start_of_run, wrapped
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.controls import Control
-from fairdraw._run.runner import CheckRecord
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fairdraw._run.runner import Status
+from fairdraw._run.runner import CheckRecord, Status
 
 CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ310", caught=False)
 HEADER = Header("third_party:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 2})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -22,9 +23,6 @@ from fairdraw._run.controls import Control
 from fairdraw._run.crash import read_crash
 from fairdraw._run.loading import SUITES, CannotStart, load_sampler
 from fairdraw._run.runner import CheckRecord, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 load_sampler("rejection/torch")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from helpers import fairdraw
@@ -26,11 +25,8 @@ from fairdraw._report.verdict import (
 )
 from fairdraw._run.controls import Control, Untried
 from fairdraw._run.loading import SUITES, CannotStart, all_checks, as_sampler
-from fairdraw._run.runner import CheckRecord
+from fairdraw._run.runner import CheckRecord, Status
 from fairdraw.protocols import rejection_sampler
-
-if TYPE_CHECKING:
-    from fairdraw._run.runner import Status
 
 
 def record(code: str, status: Status = "passed", contract: str = "rejection", **changes: str) -> CheckRecord:

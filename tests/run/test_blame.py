@@ -6,7 +6,8 @@ import dataclasses
 import importlib
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from helpers import CHECKS, report_of
@@ -15,13 +16,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import calling, raised_by
 from fairdraw._run.loading import load_sampler
-from fairdraw._run.runner import Session, run_check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from fairdraw._run.runner import CheckRecord
+from fairdraw._run.runner import CheckRecord, Session, run_check
 
 THEIRS = '''
 import sys

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import CHECKS, fairdraw, report_of
@@ -25,10 +27,6 @@ from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.wrapping import Wrapped, unwrapped
 from fairdraw._run.loading import CannotStart, require_extra
 from fairdraw._run.runner import CheckRecord, Session, run_check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Clock:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,6 @@ from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.protocols import Capability, SamplingBatch, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOTE = "if the sampler does not support this input, declare it in the adapter: "
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,11 +18,17 @@ from fairdraw._run.controls import mutants_for
 from fairdraw._run.coverage import Drawn, Watch
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RequestParams, RowChanges, SeededNoise, SpecDecodeBatch
+from fairdraw.protocols import (
+    AddedRow,
+    LiveBatch,
+    LiveRequest,
+    PenaltiesSession,
+    RequestParams,
+    RowChanges,
+    SeededNoise,
+    SpecDecodeBatch,
+)
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
-
-if TYPE_CHECKING:
-    from fairdraw.protocols import PenaltiesSession
 
 SESSION = Session(profile=dataclasses.replace(PROFILES["smoke"], examples=4, draws=2_000), crash_folder=None)
 CODES = {

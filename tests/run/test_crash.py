@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairdraw import __version__
 from fairdraw._run.crash import Crash, CrashFileError, read_crash, write_crash
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CASE = RejectionCase(vocab_size=3, requests=(RequestRecipe(drafts=(DraftRecipe(uniform="zero"),)), RequestRecipe()))
 CRASH = Crash(

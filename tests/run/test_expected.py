@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from click.testing import Result
 from helpers import CHECKS, fairdraw
 
 from fairdraw._core.checks import PROFILES
@@ -16,11 +18,6 @@ from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import _catalogue
 from fairdraw.protocols import Capabilities
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fairdraw._core.harness import Emission, emit
 from fairdraw._oracles.rejection import verify
 from fairdraw.protocols import ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch, rejection_sampler
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 ORACLE = rejection_sampler(verify, name="oracle")
 DRAFTS = (DraftRecipe("normal"), DraftRecipe("normal"))

@@ -5,18 +5,16 @@ from __future__ import annotations
 import operator
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fairdraw._core.interpreter import prepare_triton, speed_up_interpreter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 prepare_triton("cpu")
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import functools
 import signal
+from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING
 
 import pytest
 
 from fairdraw._core.interrupts import Interrupted, Interrupts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import CHECKS, report_of
@@ -20,9 +21,6 @@ from fairdraw._run.crash import read_crash
 from fairdraw._run.pace import Begun, Limit, by_turns, closed, scale_for, second_turns, seconds_left, with_guesses
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.strategies._trace_plans import flat_traces
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CI, SMOKE = PROFILES["ci"], PROFILES["smoke"]
 GROUPS = {"DIST1": "rows", "DIST2": "rows", "DIST3": "pairs"}

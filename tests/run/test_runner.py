@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import python, report_of
@@ -12,13 +13,8 @@ import fairdraw
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import CannotStart, all_checks, load_reference, load_sampler
-from fairdraw._run.runner import Session, check_sampler, parse_seed, replay_case, run_check
+from fairdraw._run.runner import CheckRecord, Session, check_sampler, parse_seed, replay_case, run_check
 from fairdraw.strategies import RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fairdraw._run.runner import CheckRecord
 
 CHECKS = {check.code: check for check in all_checks(contract="rejection")}
 IDS = CHECKS["REJ101"]

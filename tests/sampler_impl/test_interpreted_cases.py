@@ -8,9 +8,10 @@ counters are compared in `test_rejection_counter.py`, drafts at the edge of reje
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +21,6 @@ from fairdraw.sampler_impl import logprobs, rejection, sampling
 from fairdraw.sampler_impl._step import launch
 from fairdraw.sampler_impl.step import Drafts, StepPlan
 from fairdraw.strategies._covering import covering_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Chosen = dict[str, Any]  # Any: a value of each feature

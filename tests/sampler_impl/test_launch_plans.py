@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -25,9 +26,6 @@ from fairdraw.sampler_impl._sampling import kernels as of_sampling
 from fairdraw.sampler_impl._sampling import parameters
 from fairdraw.sampler_impl._shared import compiled, kinds
 from fairdraw.sampler_impl._shared.compiled import Compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are stood in for on a CPU")
 KNOWN: tuple[kinds.Kinds[Any], ...] = (of_counter.KNOWN, parameters.KNOWN, rejection_step.KNOWN)

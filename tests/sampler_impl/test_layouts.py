@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -20,9 +20,6 @@ from fairdraw.sampler_impl import grammar, logprobs, rejection, rejection_counte
 from fairdraw.sampler_impl.logits_plan import LogitsPlan
 from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BACKENDS = ("torch", "triton")
 CALLS = {backend: calls(backend) for backend in BACKENDS}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fairdraw._core.checks import Profile
 from fairdraw.adapters import load
@@ -19,10 +20,6 @@ from fairdraw.sampler_impl._shared.filters import apply_min_p, apply_top_k_top_p
 from fairdraw.sampler_impl.logits_plan import LogitsPlan
 from fairdraw.strategies.logits_plan import LogitsCase, LogitsRequestRecipe
 from fairdraw.strategies.rows import TARGET_KINDS, target_row
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 prepare_triton("cpu")
 with quiet_imports():

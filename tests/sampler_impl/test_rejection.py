@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import warnings
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,6 @@ import torch
 from fairdraw import SpecDecodeBatch
 from fairdraw.adapters import SamplerNotFound, load
 from fairdraw.protocols import ExplicitNoise
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TINY, INFINITE = [1e-40, 1.0, 1.0], [1.0, 1.0, torch.inf]
 ROW, SURE = [0.2, 0.2, 0.6], [0.9, 0.05, 0.05]

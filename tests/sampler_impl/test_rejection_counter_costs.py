@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,6 @@ from fairdraw.perf_regression._counts import counted
 from fairdraw.sampler_impl import rejection_counter
 from fairdraw.sampler_impl._counter import launch
 from fairdraw.sampler_impl._counter.step import KNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="counts what the interpreter does")
 BATCH_SIZE, SPEC_LEN = 4, 2
@@ -100,7 +98,7 @@ def test_no_kernel_spills_where_bonus_rows_are_drawn_from(monkeypatch: pytest.Mo
         monkeypatch.setattr(launch, "MEASURE_STRIPS", {3: 0})
         monkeypatch.setattr(launch, "DRAW_STRIPS", {2: 0})
     spills = {name: [kernel.spills for kernel in kernels] for name, kernels in compile_groups(groups).items()}
-    assert spills == dict.fromkeys(groups, [0, 0, 0])
+    assert spills == {name: [0, 0, 0] for name in groups}
 
 
 def test_step_without_drafts_begins_when_its_logits_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _patch, _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 prepare_triton("cpu")
 with quiet_imports():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.vllm_plugin import _penalties, _penalties_tensor, _rows, _thinking_budget
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 prepare_triton("cpu")
 with quiet_imports():

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from click.testing import Result
 from helpers import fairdraw
 from records import plugin as validate_vllm
 
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw_engines._vllm_validation import validate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 FOR_V1 = [piece for piece in PIECES if piece.runner == "V1"]
 NAMES = [piece.name for piece in FOR_V1]

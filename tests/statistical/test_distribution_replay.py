@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import Result
 from helpers import fairdraw, report_of
 
 from fairdraw._core.checks import PROFILES
@@ -14,11 +15,6 @@ from fairdraw._run.crash import read_crash
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, run_check
 from fairdraw.protocols import Capabilities
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 MUTANT = """
 import fairdraw

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
+from torch import Tensor
 
 import fairdraw
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._oracles.sampling import sample
 from fairdraw._run.loading import all_checks
+from fairdraw.protocols import SamplingBatch, SamplingNoise
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._decision import weigh
 from fairdraw.statistical._design import SamplePlan, finest_plan
 from fairdraw.statistical._pit import PitCells
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
 
 TRANSFORMS = PitCells().table(1)
 CHECKS = {check.code: check for check in all_checks("statistical")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,17 +15,11 @@ from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
-from fairdraw.protocols import rejection_sampler
+from fairdraw.protocols import SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical._nightly import fingerprint, judged_tables, ledger_check
 from fairdraw.statistical.rejection import CHECKS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fairdraw._mutants._distribution_sampler import Floats
-    from fairdraw.protocols import SpecDecodeBatch
 
 SMOKE = PROFILES["smoke"]
 DEPENDENCE = ("DIST201", "DIST203", "DIST204", "DIST302")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._design import SamplePlan, finest_plan
 from fairdraw.statistical._ledger import Ledger, LedgerEntry
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 FAIR = [0.25] * 4
 NUM_SAMPLES = 10_000

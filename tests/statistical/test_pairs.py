@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._pairs import ODD_PAIRS, PAIR_MUTANTS, Pair, as_pair
 from fairdraw._report.causes import find_causes
 from fairdraw._run.runner import Session, run_check
@@ -20,11 +22,6 @@ from fairdraw.protocols import Drafted, DraftStep, FunctionSampler, SeededNoise,
 from fairdraw.statistical._pair_statistics import Numbers
 from fairdraw.statistical._pair_steps import NUM_STEPS, PairLoop
 from fairdraw.statistical.rejection import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw._mutants._mutant import Mutant
 
 SMOKE = PROFILES["smoke"]
 OWN = {check.code: check for check in CHECKS if check.code.startswith("DIST80")}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 pytest.importorskip("matplotlib", reason="the extra [report] is not installed")
 
@@ -16,11 +17,6 @@ from matplotlib.text import Text
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._design import SamplePlan, finest_plan
 from fairdraw.statistical._pictures import Kind, Picture, _Pools, write_pictures
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.axes import Axes
 
 TABLE = Table(np.array([0.4, 0.3, 0.2, 0.1]))
 KINDS = {Kind.CELLS: "S1 output row", Kind.MASS: "S9 emitted token by rank", Kind.LENGTHS: "S4 accepted count"}

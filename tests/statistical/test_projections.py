@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
@@ -23,9 +23,6 @@ from fairdraw.statistical._projections import PitDistributions, TokenTables, cel
 from fairdraw.statistical._server_check import ServerDistributionCheck, server_fairness
 from fairdraw.statistical.sampling import CHECKS
 from fairdraw.statistical.server import CHECKS as SERVER_CHECKS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NUM_ROWS = 6000
 UNSEEN = [fault for fault in LANE_FAULTS if not fault.swaps]

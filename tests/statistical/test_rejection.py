@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
+from torch import Tensor
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import derive_seed
@@ -15,7 +14,7 @@ from fairdraw._mutants._distribution_sampler import DistributionSampler, right_d
 from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import rejection_sampler
+from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import _rejection_statistics as rejection
 from fairdraw.statistical._configurations import (
     AGREEING,
@@ -31,14 +30,9 @@ from fairdraw.statistical._decision import TableEvidence, weigh
 from fairdraw.statistical._design import SamplePlan, plan_tables
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._outcomes import RowCodes, Rows
+from fairdraw.statistical._rejection_statistics import Statistic
 from fairdraw.statistical._token_draws import Uniforms, draw_one, draw_tokens
 from fairdraw.statistical.rejection import CHECKS
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
-    from fairdraw.statistical._rejection_statistics import Statistic
 
 RIGHT = right_distribution(DistributionSampler)
 MUTANTS = {mutant.name: mutant for mutant in DISTRIBUTION_MUTANTS}

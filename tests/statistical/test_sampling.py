@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,17 +18,19 @@ from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, ODD_D
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw.adapters import load
-from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, filter_policy, token_sampler
+from fairdraw.protocols import (
+    Capability,
+    FilterPolicy,
+    FunctionTokenSampler,
+    TokenSampler,
+    filter_policy,
+    token_sampler,
+)
 from fairdraw.statistical import sampling as suite
 from fairdraw.statistical._design import SamplePlan
+from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fairdraw.protocols import TokenSampler
-    from fairdraw.statistical._distribution_check import DistributionCheck
-    from fairdraw.statistical._workloads import WatchedTable
+from fairdraw.statistical._workloads import WatchedTable
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 BY_CODE = {check.code: check for check in suite.CHECKS}

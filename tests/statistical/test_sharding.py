@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from fairdraw.statistical._configurations import DISAGREEING, RAGGED
 from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._sharding import Shards, main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RIGHT = right_distribution(DistributionSampler)
 SHARDS = Shards.of(Experiment(RAGGED, 256), 5 * 8 * 256, seed=3)

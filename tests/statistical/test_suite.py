@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from helpers import fairdraw, report_of
+from torch import Tensor
 
 from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile
@@ -18,15 +18,10 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import Capability, SeededNoise, rejection_sampler
+from fairdraw.protocols import Capability, Noise, RejectionSampler, SeededNoise, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical._configurations import RequestDistributions
 from fairdraw.statistical._distribution_check import DistributionCheck, fairness, false_fail_rate
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 FEW = SMOKE.scaled(0.4)

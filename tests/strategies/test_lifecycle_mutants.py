@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CheckFailure
 from fairdraw._mutants import penalties as penalties_mutants
 from fairdraw._mutants import thinking_budget as thinking_mutants
+from fairdraw._mutants._lifecycle_scanners import Scanner
+from fairdraw._mutants._mutant import Mutant
 from fairdraw.properties import penalties, thinking_budget
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._lifecycle_scanners import Scanner
-    from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
 MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -11,16 +12,12 @@ import torch
 from helpers import drawn, whole
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairdraw import strategies as fst
 from fairdraw._core.validation import check_batch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rows
 from fairdraw.strategies._cases import _drawn_token
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 SIZES = (1, 2, 3, 31, 1025)
 SEEDS = range(4)

@@ -7,13 +7,14 @@ import json
 import sys
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 import torch
 from helpers import drawn, python, whole
 from hypothesis import Phase, given, settings
+from hypothesis.strategies import SearchStrategy
 
 from fairdraw import strategies as fst
 from fairdraw._core.checks import Check
@@ -22,9 +23,6 @@ from fairdraw._run.loading import all_checks
 from fairdraw.properties._traces import TraceCheck
 from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 STEADY = settings(max_examples=100)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

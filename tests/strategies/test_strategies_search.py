@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from helpers import drawn
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairdraw import strategies as fst
 from fairdraw._core.checks import PROFILES, Profile, check
@@ -22,12 +24,6 @@ from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw.protocols import RejectionSampler, rejection_sampler
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.INVALID_KINDS), layouts=fst.LAYOUTS)
 equal = partial(RequestRecipe, exponentials="equal")
