@@ -114,15 +114,6 @@ class TestMistakes:
             assert code in shown
 
 
-class TestWords:
-    @pytest.mark.parametrize("code", [*(one.code for one in CHECKS[:3]), "REJ100", "rej101"])
-    def test_explain_says_what_it_means(self, code: str) -> None:
-        result = fairdraw("explain", code)
-        assert result.exit_code == 0
-        assert result.output.startswith(code.upper())
-        assert len(result.output) > 100
-
-
 LUCKY = """
 import itertools
 from fairdraw import rejection_sampler

@@ -127,12 +127,6 @@ class TestVerdict:
             ]
         )
 
-    def test_known_failure_is_xfailed_with_its_reason(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "third_party:make_known", "-rx")
-        assert result.ret == 0
-        result.assert_outcomes(xfailed=1)
-        result.stdout.fnmatch_lines(["  xfailed REJ101 *: one beyond the end, https://example.org/1"])
-
     def test_checks_skipped_by_a_mark_are_not_green(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(test_ask="import pytest\npytestmark = pytest.mark.skip\n" + ASK.format(codes=("REJ101",)))
         result = pytester.runpytest_inprocess(*OPTIONS)
@@ -151,9 +145,6 @@ class TestVerdict:
         result = ask(pytester, "--sampler", "third_party:make_right", codes=("REJ101", "REJ103"))
         assert result.ret == 0
         result.stdout.fnmatch_lines([f"GREEN, *(1 property check passed; 1 of {len(CHECKS)} checks)"])
-
-    def test_nothing_collected_is_not_green(self, pytester: pytest.Pytester) -> None:
-        assert ask(pytester, "-k", "zzz").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
     def test_green_checks_do_not_hide_other_failures(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(test_other="def test_other(): assert False")
@@ -235,9 +226,6 @@ class TestDecorator:
         result.stdout.fnmatch_lines(
             ["note: to replay this case alone: fairdraw replay * --sampler SPEC, where SPEC is pkg.module:factory *"]
         )
-
-    def test_unsupported_capability_is_a_skip(self, pytester: pytest.Pytester) -> None:
-        self.decorated(pytester, "make_unsupported", "-k", NEEDS_NOISE.code).assert_outcomes(skipped=1)
 
 
 class TestJUnit:

@@ -156,19 +156,3 @@ def test_baseline_of_an_older_release_names_codes_alone(tmp_path: Path) -> None:
     result = check("make_beyond", *baseline(tmp_path / "b.json", **changes))
     assert result.exit_code == 0
     assert "in the baseline, which is of fairdraw 0.0.1 and beyond 1.0" in result.output
-
-
-def test_pytest_takes_the_same_files(pytester: pytest.Pytester, tmp_path: Path) -> None:
-    xfails = written(tmp_path / "x.toml", 'REJ101 = "known"')
-    pytester.makepyfile(
-        """
-        import pytest
-        from fairdraw._run.loading import all_checks
-
-        @pytest.mark.parametrize("check", [c for c in all_checks() if c.code == "REJ101"], ids=str)
-        def test_rejection(check, fairdraw_run):
-            fairdraw_run(check)
-        """
-    )
-    options = ("--sampler", "third_party:make_beyond", "--fairdraw-profile", "smoke", "--fairdraw-xfails", xfails)
-    pytester.runpytest_inprocess("-p", "fairdraw.pytest_plugin", *options).assert_outcomes(xfailed=1)

@@ -82,13 +82,6 @@ class TestEmit:
         with pytest.raises(ValueError, match=r"^check_noise: exponentials.shape=\[2, 4\], but it must be \[2, 5\]"):
             emit(ORACLE, CASE.batch(), other.noise())
 
-    def test_error_of_the_sampler_comes_through(self) -> None:
-        def fails(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-            raise IndexError("lane out of range")
-
-        with pytest.raises(IndexError, match=r"^lane out of range$"):
-            emit(rejection_sampler(fails), CASE.batch(), CASE.noise())
-
     def test_batch_without_any_draft_is_asked_too(self) -> None:
         case = RejectionCase(5, (RequestRecipe(), RequestRecipe(greedy=True)))
         batch = case.batch()

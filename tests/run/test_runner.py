@@ -49,26 +49,6 @@ class TestRecord:
         again = replay_case(IDS, load_sampler("third_party:make_beyond"), case, Session(crash_folder=None))
         assert again.status == "failed"
 
-    def test_crash_folder_that_cannot_be_written_is_said_and_fails_nothing(self, third_party: Path) -> None:
-        (third_party / "full").touch()
-        record = run_on("make_beyond", crash_folder=third_party / "full" / "crashes")
-        assert record.status == "failed"
-        assert report_of(record).crash_file == ""
-        assert report_of(record).notes[0].startswith("no crash file was written: ")
-        assert "fairdraw replay" not in report_of(record).command
-
-    def test_exception_of_the_sampler_is_an_error_with_its_text_and_place(self) -> None:
-        record = run_on("make_raising")
-        assert record.status == "error"
-        assert (report_of(record).code, report_of(record).title) == (
-            "REJ100",
-            "sampler raised an exception during REJ101",
-        )
-        assert report_of(record).effect.startswith("IndexError: lane out of range (third_party.py:")
-        assert "in raising)" in report_of(record).effect
-        assert f"raised during {IDS.id}" in report_of(record).notes
-        assert "IndexError" in record.trace
-
     def test_exception_that_ends_two_checks_is_stored_once(self, third_party: Path) -> None:
         session, sampler = (
             Session("third_party:make_raising", PROFILES["smoke"]),
@@ -138,10 +118,6 @@ class TestLoading:
         check = dataclasses.replace(DIFFERENTIAL, cases=cases)
         check.run(load_sampler("rejection/torch"), profile=PROFILES["smoke"], reference=limited)
         assert {"greedy", "top-k"} <= set(drawn[0].unsupported)
-
-    def test_named_reference_that_cannot_be_had_is_refused(self) -> None:
-        with pytest.raises(CannotStart, match="oracel"):
-            load_reference("oracel", [DIFFERENTIAL])
 
 
 @pytest.mark.usefixtures("third_party")

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -30,7 +30,9 @@ from fairdraw.statistical import sampling as suite
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds
-from fairdraw.statistical._workloads import WatchedTable
+
+if TYPE_CHECKING:
+    from fairdraw.statistical._workloads import WatchedTable
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 BY_CODE = {check.code: check for check in suite.CHECKS}

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
-from fairdraw._mutants import Mutant, penalties, thinking_budget
+from fairdraw._mutants import penalties, thinking_budget
+from fairdraw._mutants._mutant import Mutant
 from fairdraw.protocols import Capabilities
 from fairdraw.protocols._lifecycle import LiveBatch, RowChanges
 from fairdraw.strategies.lifecycle import Add, Decode, Finish, PenaltiesTrace, Playing, Replace
