@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from helpers import CHECKS
+from helpers import CHECKS, report_of
 
 import fairdraw
 from fairdraw._cli.main import main
@@ -21,7 +21,7 @@ from fairdraw._core.failures import CheckFailure, FailureReport
 from fairdraw._run.failure_reports import RAISED, raised_meanings
 from fairdraw._run.loading import SUITES, all_questions, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.statistical._nightly import LedgerCheck, ledger_check
+from fairdraw.statistical._nightly import ledger_check
 
 pytestmark = pytest.mark.usefixtures("third_party")
 PACKAGE = Path(fairdraw.__file__).parent
@@ -50,9 +50,7 @@ def broken_failure_report(session: Session, check: AnyCheck = CHECKS["REJ101"]) 
         raise CheckFailure("wrong")
 
     changed: Any = dataclasses.replace(check, body=body)  # type: ignore[type-var]  # Any: a Check
-    failure_report = run_check(changed, load_sampler("rejection/torch"), session).failure_report
-    assert failure_report is not None
-    return failure_report
+    return report_of(run_check(changed, load_sampler("rejection/torch"), session))
 
 
 @pytest.mark.parametrize("folder", ["crashes", "my crashes", "a'b [c] $x; `y` \\z"])
@@ -105,7 +103,6 @@ def test_commands_of_a_run_are_run() -> None:
 
 def test_ledger_is_run_again_with_another_seed(tmp_path: Path) -> None:
     check = ledger_check(tmp_path / "my ledger.json", [], 5)
-    assert isinstance(check, LedgerCheck)
     failure_report = run_check(
         check, load_sampler("rejection/torch"), Session("rejection/torch", PROFILES["smoke"], 5, crash_folder=None)
     )

@@ -93,7 +93,6 @@ def test_half_a_stream_is_no_answer() -> None:
 def test_a_server_that_dies_leaves_what_was_judged() -> None:
     command = [sys.executable, "-m", "fairdraw._mutants._server", "--trouble", "dies", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT / "src") as server:
-        assert server.stdout is not None
         code, output = checked(f"{server.stdout.readline().strip()}/v1")
         assert server.wait() == 1
     assert code == 11

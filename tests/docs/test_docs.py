@@ -129,7 +129,6 @@ def test_smallest_cases_fail_as_recorded(contract: str) -> None:
 def test_distribution_checks_fail_as_recorded(code: str) -> None:
     check = CHECKS[code]
     row, numbers = failing_examples.failing_example(check), re.compile(r"\d+")
-    assert row is not None
     assert row["mutant"] == recorded()[code].mutant
     assert numbers.sub("N", row["effect"]) == numbers.sub("N", recorded()[code].effect)
 
@@ -172,7 +171,6 @@ def test_repository_is_linked_if_the_project_names_one(tmp_path: Path, monkeypat
 
 
 def browse(page: Path, *options: str) -> str:
-    assert CHROMIUM is not None
     words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *options, page.as_uri()]
     return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
 
@@ -211,7 +209,6 @@ def test_output_wraps_on_a_narrow_screen(site: Path, name: str, tmp_path: Path) 
         r"<title>(\d+) of (\d+)</title>",
         browse(page, "--window-size=500,900", "--dump-dom", "--virtual-time-budget=4000"),
     )
-    assert found is not None
     assert (int(found[1]), int(found[2]) > 0) == (0, True)
 
 

@@ -100,11 +100,8 @@ def test_support_says_what_hangs_on_rounding() -> None:
     by_top_p, by_top_k, settled = (
         support_of(Request(case.batch(), i), FilterPolicy(top_k_ties="some")) for i in range(3)
     )
-    assert by_top_p is not None
     assert not by_top_p.is_settled
-    assert by_top_k is not None
     assert (by_top_k.required.sum(), by_top_k.allowed.sum()) == (0, 10)
-    assert settled is not None
     assert settled.is_settled
     assert (settled.distribution() > 0).sum() == 3
 
@@ -117,7 +114,6 @@ def test_min_p_leaves_open_what_float32_rounds_to_its_least_number(min_p: float,
     logits = torch.tensor([[0.0, math.log(3e-40), math.log(0.7) - 149 * math.log(2), -200.0]])  # [1, 4] float32
     batch = SamplingCase(4, (SampledRequest(min_p=min_p),)).batch().replace(logits=logits)
     support = support_of(Request(batch, 0), FilterPolicy())
-    assert support is not None
     assert support.allowed.tolist() == allowed
     assert support.required.tolist() == [True, False, False, False]
 

@@ -78,7 +78,6 @@ def advised(record: CheckRecord) -> list[str]:
 def test_capability_is_named_by_the_example(contract: str, word: str) -> None:
     refuses: Any = (REJECTION if contract == "rejection" else SAMPLING)[word]
     record = first_error(contract, raising_on(contract, refuses), word)
-    assert record is not None
     assert word in advised(record)
     assert len(advised(record)) <= 4  # a call of a trace has several features at once
 
@@ -86,7 +85,6 @@ def test_capability_is_named_by_the_example(contract: str, word: str) -> None:
 @pytest.mark.parametrize("contract", ["rejection", "sampling"])
 def test_nothing_is_advised_where_nothing_can_be_named(contract: str) -> None:
     record = first_error(contract, raising_on(contract, lambda batch: True))
-    assert record is not None
     assert advised(record) == []
     assert "unsupported=" not in "\n".join(report_of(record).lines())
 

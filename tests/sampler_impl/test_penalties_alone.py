@@ -247,7 +247,6 @@ def test_padded_outputs_refuse_rows_that_are_not_the_batch_s_own(device: str) ->
     output, buffer = [1, 2], np.array([[9, 1, 2, 0]], np.int32)
     build = PaddedOutputs(device).build
     own = build([output], [output], buffer, *bounds(1, 3), 10)
-    assert own is not None
     assert own.tolist() == [[1, 2]]
     assert build([list(output)], [output], buffer, *bounds(1, 3), 10) is None
     assert build([output], [], buffer, *bounds(1, 3), 10) is None
@@ -269,6 +268,5 @@ def test_padded_outputs_stay_valid_until_the_next_call_but_one(device: str) -> N
 def test_padded_outputs_repair_the_buffer() -> None:
     output, buffer = [1, 7, -1], np.array([[1, -1, -1]], np.int32)
     built = PaddedOutputs().build([output], [output], buffer, *bounds(0, 3), 10)
-    assert built is not None
     assert built.tolist() == [[1, 7, 10]]
     assert buffer.tolist() == [[1, 7, -1]]

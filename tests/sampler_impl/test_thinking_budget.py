@@ -29,8 +29,7 @@ def tracked(budget: int | None, prompt: list[int] | None, output: list[int], row
 def forced_logits(ours: ThinkingBudget, num_rows: int, bonus: bool, drafts: list[list[int]]) -> list[list[int]]:
     logits = ours.apply_to_logits(torch.zeros(num_rows, 10), bonus, drafts)
     assert set(logits.unique().tolist()) <= {0.0, 1e9}
-    found: list[list[int]] = logits.nonzero().tolist()
-    return found
+    return logits.nonzero().tolist()
 
 
 def test_forced_tokens_are_set_in_the_rows_of_drafts_and_bonus() -> None:

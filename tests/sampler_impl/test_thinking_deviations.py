@@ -37,7 +37,6 @@ class Both:
 
     def add(self, budget: int | None, output: list[int], prompt: tuple[int, ...] = ()) -> ServedRequest:
         request = self.batch.add(RequestParams(thinking_token_budget=budget), prompt, output)
-        assert request is not None
         return request
 
     def step(self, *drafts: list[int]) -> tuple[Forced, Forced]:

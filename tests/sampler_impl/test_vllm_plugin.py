@@ -59,8 +59,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(plugins, "plugins_loaded", False)
-    load_plugins: Callable[[], None] = plugins.load_general_plugins
-    return load_plugins
+    return plugins.load_general_plugins
 
 
 def standing() -> dict[str, Any]:

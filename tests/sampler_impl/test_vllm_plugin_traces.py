@@ -44,8 +44,7 @@ def _clean() -> Iterator[None]:
 @cache
 def own_trace(trace: Any) -> list[Any]:  # Any: of the script
     """With vLLM's code alone."""
-    records: list[Any] = soak.play_with(trace)[0]
-    return records
+    return soak.play_with(trace)[0]
 
 
 @pytest.mark.parametrize("piece", [*NAMES, "all"])
@@ -258,8 +257,7 @@ def thinking_holder(budget: int) -> tuple[Any, list[int]]:
 
 def forced(holder: Any, rows: list[list[int]]) -> list[list[int]]:
     holder.update_state(rows, [])
-    found: list[list[int]] = holder.apply_to_logits(torch.zeros(1, 8), False, []).nonzero().tolist()
-    return found
+    return holder.apply_to_logits(torch.zeros(1, 8), False, []).nonzero().tolist()
 
 
 def test_thinking_rows_that_ours_does_not_take_are_decided_by_vllm_and_taken_back_afterwards() -> None:

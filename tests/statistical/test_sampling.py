@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,12 +27,10 @@ from fairdraw.protocols import (
     token_sampler,
 )
 from fairdraw.statistical import sampling as suite
+from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds
-
-if TYPE_CHECKING:
-    from fairdraw.statistical._workloads import WatchedTable
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 BY_CODE = {check.code: check for check in suite.CHECKS}
@@ -150,7 +148,7 @@ def test_distributions_are_those_of_the_declared_filters() -> None:
         CHECKS[0].sampling_plan(sampler, SMOKE).tables for sampler in (right_distribution(), *ODD_DISTRIBUTIONS)
     )
 
-    def num_tokens(tables: Mapping[str, WatchedTable], kind: str) -> int:
+    def num_tokens(tables: Mapping[str, Table], kind: str) -> int:
         return int((tables[f"T1 {kind}"].probs > 0).sum())
 
     kinds = ("with min-p", "with all filters")

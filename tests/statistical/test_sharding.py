@@ -52,8 +52,7 @@ def run_sharded(out: Path, *launcher: str, workers: int = 1) -> dict[str, Any]: 
         capture_output=True,
         timeout=100,
     )
-    record: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))  # Any: JSON
-    return record
+    return json.loads(out.read_text(encoding="utf-8"))
 
 
 def test_two_processes_of_two_workers_under_torchrun_leave_the_record_of_one(tmp_path: Path) -> None:

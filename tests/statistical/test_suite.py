@@ -118,7 +118,6 @@ class Strict:
 
 def uniform_rows(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Every possible token alike, whatever its probability, instead of the first draft."""
-    assert isinstance(noise, SeededNoise)
     rng = np.random.default_rng(noise.seed)
     tokens = torch.full((batch.batch_size, batch.max_spec_len + 1), -1, dtype=torch.int32)
     tokens[:, 0] = batch.bonus_token_ids[:, 0]

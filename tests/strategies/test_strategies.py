@@ -119,7 +119,6 @@ class TestRowsAreDistributions:
                 case = RejectionCase(vocab_size, (RequestRecipe(drafts),), dense=True, dtype=dtype, seed=seed)
                 batch = case.batch()
                 check_batch(batch)
-                assert batch.draft_probs is not None
                 assert torch.allclose(batch.target_probs().sum(-1), torch.tensor(1.0), atol=1e-5)
                 drafted = batch.draft_probs[torch.arange(batch.num_tokens), batch.draft_token_ids.long()]
                 assert (drafted > 0).all()
@@ -148,7 +147,6 @@ def draft_beside(draft: str, target: str, vocab_size: int = 31, **fields: Any) -
     """Target and draft distribution of one position."""
     request = RequestRecipe((DraftRecipe(target=target, draft=draft),))
     batch = RejectionCase(vocab_size, (request,), dense=True, **fields).batch()
-    assert batch.draft_probs is not None
     return batch.target_probs()[0], batch.draft_probs[0]
 
 
