@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import hypothesis
+import pytest
 from click.testing import CliRunner, Result
 from hypothesis import Phase, given, settings
 from hypothesis.strategies import SearchStrategy
@@ -47,6 +48,24 @@ def python(program: str, *path: Path, **environment: str) -> str:
     ran = subprocess.run([sys.executable, "-c", program], env=found, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+PLUGIN = ("-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "-p", "no:cacheprovider")
+ASK = """
+import pytest
+from fairdraw.properties.rejection import CHECKS
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.code in {codes}], ids=str)
+def test_rejection(check, fairdraw_run):
+    fairdraw_run(check)
+"""
+
+
+def ask(pytester: pytest.Pytester, *options: str, codes: tuple[str, ...] = ("REJ101",)) -> pytest.RunResult:
+    """Run the shipped kind of test for some checks under pytest, in this process if it has no workers."""
+    pytester.makepyfile(test_ask=ASK.format(codes=codes))
+    run = pytester.runpytest_subprocess if "-n" in options else pytester.runpytest_inprocess
+    return run(*PLUGIN, *options)
 
 
 def report_of(record: CheckRecord) -> FailureReport:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers import fairdraw
+from helpers import ask, fairdraw
 
 from fairdraw._core.checks import Check
 from fairdraw._run.loading import all_checks, load_sampler
@@ -263,22 +263,6 @@ def test_file_of_pytest_is_not_written_over(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(("words", "sentence"), COMMANDS.values(), ids=COMMANDS)
 def test_command_is_refused(words: list[str], sentence: str, here: Path) -> None:
     require_refused(words, sentence, here)
-
-
-def ask(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    """One check under pytest."""
-    pytester.makepyfile(
-        test_ask="""
-        import pytest
-        from fairdraw.properties.rejection import CHECKS
-
-        @pytest.mark.parametrize("check", CHECKS[:1], ids=str)
-        def test_rejection(check, fairdraw_run):
-            fairdraw_run(check)
-        """
-    )
-    words = ("-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "-p", "no:cacheprovider")
-    return pytester.runpytest_inprocess(*words, "--rootdir", ".", *options, "test_ask.py")
 
 
 def require_usage_error(result: pytest.RunResult, sentence: str) -> None:

@@ -80,7 +80,7 @@ def draw(logits, temperature, exponentials):
 """
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with somebody's kernels, as the current one."""
     (tmp_path / "kernels_of_init.py").write_text(KERNELS)
@@ -118,7 +118,6 @@ AT_ONCE = {
 }
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("function", "codes"), AT_ONCE.values(), ids=AT_ONCE)
 def test_written_adapter_runs_at_once(function: str, codes: tuple[str, ...]) -> None:
     assert init(function, module="numpy_of_init" if function == "draw" else "kernels_of_init").exit_code == 0
@@ -128,7 +127,6 @@ def test_written_adapter_runs_at_once(function: str, codes: tuple[str, ...]) -> 
     assert f": {len(codes)} passed" in result.output
 
 
-@pytest.mark.usefixtures("here")
 def test_thinking_adapter_that_forces_nothing_is_caught() -> None:
     assert init("think").exit_code == 0
     result = fairdraw("check", "fairdraw_think:make", "--profile", "smoke", "-k", "THK101")
@@ -167,14 +165,12 @@ DETECTED = {
 }
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("function", "contract"), DETECTED.items())
 def test_contract_is_detected_by_parameter_names(function: str, contract: str) -> None:
     assert printed(init(function), "contract: ").startswith(f"contract: {contract}, by the parameters ")
     assert getattr(adapted(function), "contract", None) == contract
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("function", ["mystery", "both"])
 def test_contract_that_nothing_shows_must_be_named(function: str) -> None:
     refused = init(function)
@@ -186,7 +182,6 @@ def test_contract_that_nothing_shows_must_be_named(function: str) -> None:
 # What names do not decide
 
 
-@pytest.mark.usefixtures("here")
 def test_parameters_without_a_value_are_reported() -> None:
     result = init("odd")
     assert "fill in, in fairdraw_odd.py: workspace" in result.output
@@ -237,7 +232,6 @@ def test_every_way_of_a_policy_is_asked_for_and_can_be_declared(here: Path, func
 HANDED, NO_FILTERS = {"seeded-noise", "request-seeds"}, {"top-p", "min-p"}
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("function", "unsupported", "left"),
     [
@@ -266,7 +260,6 @@ def test_unsupported_capabilities_are_reported_with_their_cost(function: str, un
 # The workflow
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("function", ["explicit", "penalise"])
 def test_workflow_is_valid_and_complete(function: str) -> None:
     init(function)
@@ -293,7 +286,6 @@ def test_workflow_is_valid_and_complete(function: str) -> None:
 PROFILES = {"pull_request": "smoke", "push": "ci", "schedule": "nightly"}
 
 
-@pytest.mark.usefixtures("here")
 def test_commented_gpu_job_is_valid_without_its_comment_signs() -> None:
     init("explicit")
     text = Path(".github/workflows/fairdraw.yml").read_text()
@@ -311,7 +303,6 @@ def test_commented_gpu_job_is_valid_without_its_comment_signs() -> None:
         ("", "must be pkg.module:callable"),
     ],
 )
-@pytest.mark.usefixtures("here")
 def test_what_is_no_callable_is_refused_in_one_sentence(function: str, sentence: str) -> None:
     result = init(function)
     assert result.exit_code == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from helpers import ASK, PLUGIN, ask
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import DEFAULT_SEED
@@ -22,25 +23,7 @@ CHECKS = all_checks(contract="rejection")
 NEEDS_NOISE = next(c for c in CHECKS if c.suite == "properties" and "explicit-noise" in c.needs and not c.differential)
 load_sampler("rejection/torch")
 
-ASK = """
-import pytest
-from fairdraw.properties.rejection import CHECKS
-
-@pytest.mark.parametrize("check", [check for check in CHECKS if check.code in {codes}], ids=str)
-def test_rejection(check, fairdraw_run):
-    fairdraw_run(check)
-"""
-
-OPTIONS = (
-    "-p",
-    "fairdraw.pytest_plugin",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:benchmark",
-    "--fairdraw-profile",
-    "smoke",
-)
+OPTIONS = (*PLUGIN, "--fairdraw-profile", "smoke")
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +33,8 @@ def folder(third_party: Path, pytester: pytest.Pytester, monkeypatch: pytest.Mon
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
 
-def ask(pytester: pytest.Pytester, *options: str, codes: tuple[str, ...] = ("REJ101",)) -> pytest.RunResult:
-    """Run the shipped kind of test for some checks."""
-    pytester.makepyfile(test_ask=ASK.format(codes=codes))
-    return pytester.runpytest_inprocess(*OPTIONS, *options)
+def asked(pytester: pytest.Pytester, *options: str, codes: tuple[str, ...] = ("REJ101",)) -> pytest.RunResult:
+    return ask(pytester, "--fairdraw-profile", "smoke", *options, codes=codes)
 
 
 def test_words_of_options_are_those_of_the_suite() -> None:
@@ -84,14 +65,14 @@ class TestSilence:
         assert done.returncode == 0, done.stdout
 
     def test_collecting_loads_no_sampler(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "third_party:make_boom", "--collect-only", "-q")
+        result = asked(pytester, "--sampler", "third_party:make_boom", "--collect-only", "-q")
         assert result.ret == 0
         result.stdout.fnmatch_lines(["*test_rejection?REJ101 token ids lie in the vocabulary?"])
 
 
 class TestHeader:
     def test_default_sampler_is_named_as_such(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester)
+        result = asked(pytester)
         assert result.ret == 0
         result.stdout.fnmatch_lines(["*: sampler rejection/torch (the default; choose with --sampler) on *"])
         assert f"seed {DEFAULT_SEED}" in result.stdout.str()
@@ -99,7 +80,7 @@ class TestHeader:
 
 class TestVerdict:
     def test_failure_is_the_report_and_nothing_else(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "third_party:make_beyond")
+        result = asked(pytester, "--sampler", "third_party:make_beyond")
         assert result.ret == 1
         lines = result.stdout.lines
         start = next(i for i, line in enumerate(lines) if line.startswith("REJ101"))
@@ -117,7 +98,7 @@ class TestVerdict:
 
     @pytest.mark.parametrize("option", ["-vv", "--full-trace"])
     def test_traceback_is_shown_on_request(self, pytester: pytest.Pytester, option: str) -> None:
-        result = ask(pytester, "--sampler", "third_party:make_raising", option)
+        result = asked(pytester, "--sampler", "third_party:make_raising", option)
         result.stdout.fnmatch_lines(
             [
                 "*REJ100 sampler raised an exception during REJ101",
@@ -142,13 +123,13 @@ class TestVerdict:
 
     def test_verdict_counts_what_a_conftest_leaves_out(self, pytester: pytest.Pytester) -> None:
         pytester.makeconftest("def pytest_collection_modifyitems(items): del items[1:]")
-        result = ask(pytester, "--sampler", "third_party:make_right", codes=("REJ101", "REJ103"))
+        result = asked(pytester, "--sampler", "third_party:make_right", codes=("REJ101", "REJ103"))
         assert result.ret == 0
         result.stdout.fnmatch_lines([f"GREEN, *(1 property check passed; 1 of {len(CHECKS)} checks)"])
 
     def test_green_checks_do_not_hide_other_failures(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(test_other="def test_other(): assert False")
-        result = ask(pytester)
+        result = asked(pytester)
         assert result.ret == 1
         assert "NOT GREEN: pytest ended with TESTS_FAILED, see above" in result.stdout.lines
 
@@ -162,7 +143,7 @@ class TestVerdict:
                 fairdraw_control(Mutant("no fault at all", "", ("REJ101",), lambda: load("rejection/oracle")))
             """
         )
-        result = ask(pytester)
+        result = asked(pytester)
         assert result.ret == 1
         result.stdout.fnmatch_lines(
             [
@@ -177,14 +158,14 @@ class TestVerdict:
         without.stdout.fnmatch_lines(["GREEN*; whether the checks can fail was not tried: --fairdraw-no-controls"])
 
     def test_first_failure_ends_the_run_where_asked(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "third_party:make_beyond", "-x", codes=("REJ101", "REJ103"))
+        result = asked(pytester, "--sampler", "third_party:make_beyond", "-x", codes=("REJ101", "REJ103"))
         result.stdout.fnmatch_lines(["RED: checks failed: 1; checks not run: 1"])
 
 
 class TestMistakes:
     def test_unknown_reference_is_a_usage_error(self, pytester: pytest.Pytester) -> None:
         code = next(check.code for check in CHECKS if check.differential)
-        result = ask(pytester, "--sampler", "third_party:make_right", "--fairdraw-reference", "oracel", codes=(code,))
+        result = asked(pytester, "--sampler", "third_party:make_right", "--fairdraw-reference", "oracel", codes=(code,))
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(["*Did you mean rejection/oracle*"])
 
@@ -230,7 +211,7 @@ class TestDecorator:
 
 class TestJUnit:
     def test_code_and_status_are_properties(self, pytester: pytest.Pytester) -> None:
-        ask(pytester, "--sampler", "third_party:make_beyond", "--junitxml", "junit.xml")
+        asked(pytester, "--sampler", "third_party:make_beyond", "--junitxml", "junit.xml")
         tree = ElementTree.parse(pytester.path / "junit.xml")
         properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
         assert properties["fairdraw.check.code"] == "REJ101"

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from xml.etree import ElementTree
 
 import pytest
-from helpers import fairdraw
+from helpers import ask, fairdraw
 from jsonschema import Draft202012Validator
 
 from fairdraw import __version__
@@ -33,15 +33,6 @@ FAILURE_REPORT = FailureReport("REJ101", "ids lie in the vocabulary", "meaning",
 FAILED = CheckRecord(
     "REJ101", FAILURE_REPORT.title, "properties", "rejection", "failed", "", 3, 0.1234, FAILURE_REPORT, trace="secret"
 )
-
-ASK = """
-import pytest
-from fairdraw.properties.rejection import CHECKS
-
-@pytest.mark.parametrize("check", [check for check in CHECKS if check.code in ("REJ101", "REJ103")], ids=str)
-def test_rejection(check, fairdraw_run):
-    fairdraw_run(check)
-"""
 
 
 def read(path: Path) -> list[dict[str, Any]]:  # Any: JSON
@@ -115,17 +106,8 @@ class TestCommandLine:
         assert json.loads(fairdraw("schema").output) == SCHEMA
 
     def test_every_file_says_the_version_of_the_suite(self, tmp_path: Path) -> None:
-        words = [
-            "check",
-            "third_party:make_beyond",
-            "-k",
-            "REJ101",
-            "--profile",
-            "smoke",
-            "--write-baseline",
-            "base.json",
-        ]
-        fairdraw(*words, "--json", "run.jsonl", "--html", "run.html")
+        words = "check third_party:make_beyond -k REJ101 --profile smoke --write-baseline base.json"
+        fairdraw(*words.split(), "--json", "run.jsonl", "--html", "run.html")
         assert read(tmp_path / "run.jsonl")[0]["suite_version"] == __version__
         assert f"<dt>fairdraw</dt><dd>{__version__}</dd>" in (tmp_path / "run.html").read_text()
         assert json.loads((tmp_path / "base.json").read_text())["suite_version"] == __version__
@@ -134,7 +116,6 @@ class TestCommandLine:
 
 
 class TestPytest:
-    OPTIONS = ("-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "--fairdraw-profile", "smoke")
     FILES = ("--fairdraw-json=run.jsonl", "--fairdraw-html=run.html", "--junitxml=junit.xml")
 
     @pytest.fixture(autouse=True)
@@ -143,9 +124,8 @@ class TestPytest:
         monkeypatch.chdir(pytester.path)
 
     def run(self, pytester: pytest.Pytester, factory: str, *options: str) -> pytest.RunResult:
-        pytester.makepyfile(test_ask=ASK)
-        run = pytester.runpytest_subprocess if "-n" in options else pytester.runpytest_inprocess
-        return run(*self.OPTIONS, "--sampler", f"third_party:{factory}", *options)
+        words = ("--fairdraw-profile", "smoke", "--sampler", f"third_party:{factory}", *options)
+        return ask(pytester, *words, codes=("REJ101", "REJ103"))
 
     def test_files_are_written_whole(self, pytester: pytest.Pytester) -> None:
         assert self.run(pytester, "make_beyond", *self.FILES).ret == 1

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import fairdraw
+from helpers import PLUGIN, fairdraw
 
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import FailureReport
@@ -171,8 +171,6 @@ def test_mine(sampler, check):
 def test_sampler_cannot_take_a_check_out_of_the_run(pytester: pytest.Pytester, outcome: str) -> None:
     """`pytest.skip` in a sampler is an exception of the sampler's, whatever pytest makes of it elsewhere."""
     pytester.makepyfile(SKIPPING.format(outcome=outcome))
-    result = pytester.runpytest_inprocess(
-        "-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "-k", "REJ101", "--fairdraw-profile=smoke"
-    )
+    result = pytester.runpytest_inprocess(*PLUGIN, "-k", "REJ101", "--fairdraw-profile=smoke")
     assert result.ret == RED
     result.stdout.fnmatch_lines(["REJ100 sampler raised an exception*", "RED: checks that ended in an exception: 1"])
