@@ -17,10 +17,8 @@ from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import _rejection_statistics as rejection
 from fairdraw.statistical._configurations import (
-    AGREEING,
     CONFIGURATIONS,
     DISAGREEING,
-    ONE_HOT,
     RAGGED,
     Configuration,
     mixed,
@@ -107,47 +105,11 @@ def least_p(tables: dict[str, TableEvidence], code: str) -> float:
     return min(1.0, len(found) * min(table.p_value for table in found))
 
 
-# At 100 000 rows: the statistics that see a fault, and those that do not.
-SEEN, UNSEEN = 1e-12, 1e-4
-SEES = {
-    "one uniform per request": ("S1 S4", ""),
-    "recovers from the target": ("S1 S2 S3", "S4"),
-    "forgets to normalise": ("S1 S2 S3", "S4"),
-    "recovers with the uniform that rejected": ("S1 S2 S3", "S4"),
-    "recovers with the drafters noise": ("S1 S2 S3 S8", "S4"),
-    "accepts with the square root": ("S1 S2 S3 S4", ""),
-    "ignores the draft distribution": ("S1 S4", "S2"),
-    "bonus from the position before": ("S1 S2 S5", "S3 S4"),
-    "calls share their noise": ("S7", "S2"),
-}
-
-
-@pytest.mark.parametrize("name", SEES)
-def test_fault_is_caught_by_the_statistics_made_for_it(name: str) -> None:
-    found = evidence(MUTANTS[name].make(), DISAGREEING, 50, derive_seed("evidence"))
-    seen, unseen = (text.split() for text in SEES[name])
-    p_values = {code: least_p(found, code) for code in (*seen, *unseen)}
-    assert all(p_values[code] < SEEN for code in seen), p_values
-    assert all(p_values[code] > UNSEEN for code in unseen), p_values
-
-
-@pytest.mark.parametrize(
-    ("name", "configuration", "code"),
-    [
-        ("bonus with the drafters noise", AGREEING, "S5"),
-        ("reads the row before", RAGGED, "S1"),
-        ("recovers the rejected draft", ONE_HOT, "S3"),
-    ],
-    ids=["equal target and draft", "ragged", "one-hot"],
-)
-def test_fault_is_caught_by_the_configuration_made_for_it(name: str, configuration: Configuration, code: str) -> None:
-    assert least_p(evidence(MUTANTS[name].make(), configuration, 50, 1), code) < 1e-100
-
-
 def test_other_verification_than_declared_is_caught_by_acceptance_alone() -> None:
+    """What else a statistic sees, the mutants say that name its check."""
     found = evidence(next(odd for odd in ODD_DISTRIBUTIONS if odd.name == "exact match"), DISAGREEING, 50, 1)
     assert least_p(found, "S4") == 0
-    assert least_p(found, "S2") > UNSEEN
+    assert least_p(found, "S2") > 1e-4
 
 
 # Rows.
