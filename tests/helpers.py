@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
@@ -19,8 +20,10 @@ from fairdraw._cli.main import main
 from fairdraw._core.failures import FailureReport
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord
+from fairdraw.strategies._covering import covering_rows
 
 T = TypeVar("T")
+Chosen = dict[str, Any]  # Any: a value of each feature
 CHECKS = {check.code: check for check in all_checks()}
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -35,6 +38,12 @@ def drawn(strategy: SearchStrategy[T], count: int = 200) -> list[T]:
     limits = settings(max_examples=count, phases=[Phase.generate])
     limits(hypothesis.seed(0)(given(strategy)(collect)))()
     return values
+
+
+def covering(features: Mapping[str, Sequence[Any]], strength: int = 2) -> list[Chosen]:  # Any: as above
+    """Return choices in which every combination of values of any two features, or `strength`, occurs."""
+    rows = covering_rows(tuple(map(len, features.values())), strength, seed=1)
+    return [{name: features[name][value] for name, value in zip(features, row, strict=True)} for row in rows]
 
 
 def whole(message: str) -> str:

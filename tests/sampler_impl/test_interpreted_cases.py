@@ -8,30 +8,23 @@ counters are compared in `test_rejection_counter.py`, drafts at the edge of reje
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from helpers import Chosen, covering
 from step_cases import make_case, shaped
 
 from fairdraw.sampler_impl import logprobs, rejection, sampling
 from fairdraw.sampler_impl._step import launch
 from fairdraw.sampler_impl.step import Drafts, StepPlan
-from fairdraw.strategies._covering import covering_rows
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-Chosen = dict[str, Any]  # Any: a value of each feature
 OFF = {"penalties": {"penalties": None}, "edits": {"edits": None}, "grammar": {"grammar_mask": None}}
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def covering(features: Mapping[str, Sequence[Any]], strength: int = 2) -> list[Chosen]:  # Any: as above
-    """Return choices in which every combination of values of any two features, or `strength`, occurs."""
-    rows = covering_rows(tuple(map(len, features.values())), strength, seed=1)
-    return [{name: features[name][value] for name, value in zip(features, row, strict=True)} for row in rows]
 
 
 STEP: dict[str, Sequence[Any]] = {  # Any: as above
