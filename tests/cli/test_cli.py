@@ -106,7 +106,7 @@ class TestMistakes:
             "0  green",
             "1  red",
             "2  usage",
-            "3  nothing was measured",
+            "3  nothing",
             "10  green, but",
             "11  incomplete",
             "130  incomplete",

@@ -27,13 +27,9 @@ pytestmark = pytest.mark.usefixtures("third_party")
 PACKAGE = Path(fairdraw.__file__).parent
 
 SPECS = (
-    "third_party:make_beyond",
-    "my pkg:make",
-    "pkg.mod:make['a b']",
-    "$(touch HARM);x:`touch HARM`",
-    "it's:m\\ake",
+    "third_party:make_beyond", "my pkg:make", "pkg.mod:make['a b']", "$(touch HARM);x:`touch HARM`", "it's:m\\ake",
     "",
-)
+)  # fmt: skip
 
 
 def words_of(command: str) -> list[str]:
@@ -67,15 +63,8 @@ def test_search_of_a_differential_names_the_reference_by_the_program_s_option() 
     check = next(check for check in CHECKS.values() if check.differential and check.contract == "rejection")
     session = Session("a b:c", PROFILES["smoke"], 5, load_sampler("rejection/oracle"), "my ref:make", crash_folder=None)
     own = words_of(broken_failure_report(session, check).command)
-    assert own == [
-        *["fairdraw", "check"],
-        "a b:c",
-        "-k",
-        check.code,
-        *["--profile", "smoke", "--seed", "5"],
-        "--reference",
-        "my ref:make",
-    ]
+    again = f"fairdraw check 'a b:c' -k {check.code} --profile smoke --seed 5 --reference 'my ref:make'"
+    assert own == shlex.split(again)
     pytests = words_of(broken_failure_report(dataclasses.replace(session, under_pytest=True), check).command)
     assert pytests[:5] == ["pytest", "--pyargs", "fairdraw", "--sampler", "a b:c"]
     assert pytests[-4:] == ["--fairdraw-seed", "5", "--fairdraw-reference", "my ref:make"]

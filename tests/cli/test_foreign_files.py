@@ -19,15 +19,8 @@ from fairdraw.strategies import RejectionCase, RequestRecipe
 pytestmark = pytest.mark.usefixtures("third_party")
 load_sampler("rejection/torch")  # once: torch cannot be imported twice
 
-CRASH = Crash(
-    sampler="mypkg.evil:make",
-    reference=None,
-    check="REJ101",
-    contract="rejection",
-    case=RejectionCase(vocab_size=2, requests=(RequestRecipe(),)).to_json(),
-    seed=7,
-    effect="request 0 emitted 3, outside [0, 3)",
-)
+CASE = RejectionCase(vocab_size=2, requests=(RequestRecipe(),)).to_json()
+CRASH = Crash("mypkg.evil:make", None, "REJ101", "rejection", CASE, 7, "request 0 emitted 3, outside [0, 3)")
 EVIL = "from pathlib import Path\nPath('HARM').touch()\ndef make(): Path('HARM').touch()\n"
 
 SAMPLER = "Add -y to run it, or --sampler SPEC to run another."

@@ -156,13 +156,9 @@ def test_file_that_exists_is_kept_and_the_others_are_written(here: Path) -> None
 # The contract
 
 DETECTED = {
-    "explicit": "rejection",
-    "chain": "rejection",
-    "global_rng": "sampling",
-    "penalise": "penalties",
-    "think": "thinking_budget",
-    "process": "logits_plan",
-}
+    "explicit": "rejection", "chain": "rejection", "global_rng": "sampling", "penalise": "penalties",
+    "think": "thinking_budget", "process": "logits_plan",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("function", "contract"), DETECTED.items())

@@ -39,13 +39,9 @@ PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 SCREENSHOTS = ROOT / ".cache" / "screenshots"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DIFFERS_FROM_CALL_TO_CALL = {
-    "adds to its workspace",
-    "draws from the operating system",
-    "goes on with the seed of an earlier call",
-    "keeps the widest buffer",
-    "swaps two buffers once in a thousand calls",
-    "writes into two buffers in turn",
-}
+    "adds to its workspace", "draws from the operating system", "goes on with the seed of an earlier call",
+    "keeps the widest buffer", "swaps two buffers once in a thousand calls", "writes into two buffers in turn",
+}  # fmt: skip
 """Mutants whose failure depends on the calls before, or on chance."""
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")

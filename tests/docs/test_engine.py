@@ -232,12 +232,8 @@ def test_controls_are_red(drawn: tuple[np.ndarray, np.ndarray, list[str]]) -> No
 
 def row(part: str, **fields: object) -> dict[str, object]:
     common = {
-        "vllm": "0.22.0",
-        "torch": "2.11.0",
-        "runner": "CPUModelRunner",
-        "commit": "abc",
-        "repaired": ["a defect"],
-    }
+        "vllm": "0.22.0", "torch": "2.11.0", "runner": "CPUModelRunner", "commit": "abc", "repaired": ["a defect"],
+    }  # fmt: skip
     return {"part": part, "processor": "a CPU", "python": "3.11", "date": "today", **common, **fields}
 
 

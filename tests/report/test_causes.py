@@ -16,16 +16,9 @@ from fairdraw._run.runner import CheckRecord, Status
 def record(code: str, status: Status = "failed", *, effect: str = "", needs: tuple[str, ...] = ()) -> CheckRecord:
     """A record with a report unless it passed; an effect makes it an exception."""
     check = CHECKS[code]
-    plain = CheckRecord(
-        code,
-        code,
-        check.suite,
-        "rejection",
-        "error" if effect else status,
-        needs=needs,
-        stage=check.stage,
-        depends_on=check.depends_on,
-    )
+    status = "error" if effect else status
+    about = {"needs": needs, "stage": check.stage, "depends_on": check.depends_on}
+    plain = CheckRecord(code, code, check.suite, "rejection", status, **about)
     if plain.status not in ("failed", "error"):
         return plain
     return dataclasses.replace(
@@ -161,8 +154,5 @@ def test_sampler_that_no_seed_reaches_is_reported_once(codes: tuple[str, ...]) -
 
 
 def test_what_has_no_failure_report_is_reported_last() -> None:
-    assert reported_codes(record("REJ101", "xpassed"), record("DIST101", "inconclusive"), record("DIST404")) == [
-        "DIST404",
-        "REJ101",
-        "DIST101",
-    ]
+    mixed = (record("REJ101", "xpassed"), record("DIST101", "inconclusive"), record("DIST404"))
+    assert reported_codes(*mixed) == ["DIST404", "REJ101", "DIST101"]

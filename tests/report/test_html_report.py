@@ -22,16 +22,9 @@ if TYPE_CHECKING:
     from conftest import Browser
 
 HEADER = Header(
-    "mypkg.kernels:make",
-    "cpu",
-    "ci",
-    931389,
-    "vllm 0.22.0",
-    {"properties": 3, "statistical": 1},
-    "alpha 1e-06 over 30 checks, power 0.999",
-    started="2026-11-22 15:03 UTC",
-    commit="5125bd8c0ffe",
-)
+    "mypkg.kernels:make", "cpu", "ci", 931389, "vllm 0.22.0", {"properties": 3, "statistical": 1},
+    "alpha 1e-06 over 30 checks, power 0.999", started="2026-11-22 15:03 UTC", commit="5125bd8c0ffe",
+)  # fmt: skip
 CASES = Drawn(
     "properties",
     100,
@@ -48,13 +41,9 @@ DRAWN = CheckRecord(
     "DIST101", "output rows follow the distribution", "statistical", "rejection", "passed", "", 499_712, 1.5, drawn=ROWS
 )
 SKIPPED = replace(
-    PASSED,
-    drawn=None,
-    code="REJ201",
-    title="greedy requests equal argmax",
-    status="skipped",
+    PASSED, drawn=None, code="REJ201", title="greedy requests equal argmax", status="skipped",
     reason="greedy is unsupported: no",
-)
+)  # fmt: skip
 FAILURE_REPORT = FailureReport(
     "REJ109",
     "recovered tokens have residual mass",
@@ -138,13 +127,8 @@ def test_page_says_what_was_judged_and_what_was_not() -> None:
 
 def test_failure_is_shown_as_it_is_reported() -> None:
     text = page(HEADER, RED)
-    for part in (
-        "REJ109",
-        "<code>target probability</code>",
-        FAILURE_REPORT.usually,
-        FAILURE_REPORT.effect,
-        FAILURE_REPORT.command,
-    ):
+    own = FAILURE_REPORT
+    for part in ("REJ109", "<code>target probability</code>", own.usually, own.effect, own.command):
         assert part in text
     assert text.count("data-copy>") == 2
 

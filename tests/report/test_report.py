@@ -75,16 +75,8 @@ def test_summary_names_every_known_defect() -> None:
 
 def test_header_says_what_the_verdict_rests_on() -> None:
     text = "\n".join(HEADER.lines())
-    for fact in (
-        "third_party:make on cpu",
-        "torch ",
-        "triton ",
-        "numpy ",
-        "hypothesis ",
-        "python ",
-        "seed 7",
-        "profile ci",
-    ):
+    packages = ("torch ", "triton ", "numpy ", "hypothesis ", "python ")
+    for fact in ("third_party:make on cpu", *packages, "seed 7", "profile ci"):
         assert fact in text
     assert "checks: properties 2" in text
     assert "error rates: no statistical checks in this run" in text

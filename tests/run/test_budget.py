@@ -60,20 +60,12 @@ def asked(check: AnyCheck, sampler: Any, clock: Clock, budget: float, profile: P
 @pytest.mark.parametrize(
     ("spec", "code"),
     [
-        ("rejection/torch", "REJ101"),
-        ("rejection/torch", "REJ106"),
-        ("rejection/torch", "DIST101"),
-        ("rejection/torch", "DIST401"),
-        ("rejection/torch", "DIST602"),
-        ("sampling", "SAM101"),
-        ("sampling", "DIST701"),
-        ("sampling", "DIST721"),
-        ("logits_plan", "PLAN101"),
-        ("penalties", "PEN101"),
-        ("thinking_budget", "THK101"),
-        ("logprobs", "LPR101"),
+        ("rejection/torch", "REJ101"), ("rejection/torch", "REJ106"), ("rejection/torch", "DIST101"),
+        ("rejection/torch", "DIST401"), ("rejection/torch", "DIST602"), ("sampling", "SAM101"),
+        ("sampling", "DIST701"), ("sampling", "DIST721"), ("logits_plan", "PLAN101"), ("penalties", "PEN101"),
+        ("thinking_budget", "THK101"), ("logprobs", "LPR101"),
     ],
-)
+)  # fmt: skip
 def test_no_call_begins_after_the_end_and_the_check_is_undecided(spec: str, code: str) -> None:
     clock = Clock()
     with pytest.raises(Inconclusive, match=f"^{ENDED}: "):

@@ -117,15 +117,10 @@ def test_gaps_show_as_gaps() -> None:
     rows = Drawn("rows", 10, sizes={"vocabulary": {"3": 10}}, ranges={"vocabulary": [(5, 5)]}, tv=0.1)
     (one,) = coverage_of([replace(PROPERTY, drawn=cases), replace(DIST, drawn=rows)])
     assert [(row.value, row.cases, row.by) for row in one.features] == [
-        ("1", 4, "properties"),
-        ("2-3", 3, "properties"),
-        ("4", 0, "none"),
-        ("5", 2, "both"),
-        ("6-32767", 0, "none"),
-        ("32768-32769", 2, "properties"),
-        ("32770-65535", 0, "none"),
+        ("1", 4, "properties"), ("2-3", 3, "properties"), ("4", 0, "none"), ("5", 2, "both"),
+        ("6-32767", 0, "none"), ("32768-32769", 2, "properties"), ("32770-65535", 0, "none"),
         ("65536", 1, "properties"),
-    ]
+    ]  # fmt: skip
     assert "  vocabulary: 1-3; 5; 32,768-32,769; 65,536 (draws 5)" in one.lines()
 
 

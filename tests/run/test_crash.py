@@ -14,15 +14,7 @@ from fairdraw._run.crash import Crash, CrashFileError, read_crash, write_crash
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 CASE = RejectionCase(vocab_size=3, requests=(RequestRecipe(drafts=(DraftRecipe(uniform="zero"),)), RequestRecipe()))
-CRASH = Crash(
-    sampler="third_party:make",
-    reference=None,
-    check="REJ101",
-    contract="rejection",
-    case=CASE.to_json(),
-    seed=7,
-    effect="request 0 emitted 3, outside [0, 3)",
-)
+CRASH = Crash("third_party:make", None, "REJ101", "rejection", CASE.to_json(), 7, "request 0 emitted 3, outside [0, 3)")
 
 
 def stored(folder: Path, **changes: Any) -> Path:  # Any: JSON

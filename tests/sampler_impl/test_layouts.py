@@ -71,16 +71,9 @@ def other_type(tensor: Tensor) -> Tensor:  # [...] any, both
 
 
 LAYOUTS = (
-    in_wider_rows,
-    every_second,
-    columns_first,
-    expanded,
-    overlapping,
-    odd_where_alone,
-    negated,
-    with_gradient,
+    in_wider_rows, every_second, columns_first, expanded, overlapping, odd_where_alone, negated, with_gradient,
     other_type,
-)
+)  # fmt: skip
 CHANGING = (expanded, overlapping, other_type)
 """They lay out other numbers than they were given."""
 REFUSED: tuple[Callable[[Tensor], Tensor], ...] = (

@@ -54,21 +54,10 @@ def logits_of(num_rows: int, seed: int = 0) -> Tensor:
 
 
 EVERYTHING = LogitsParams(
-    temperature=0.7,
-    top_k=9,
-    top_p=0.9,
-    min_p=0.01,
-    presence_penalty=0.1,
-    frequency_penalty=0.2,
-    repetition_penalty=1.2,
-    allowed_token_ids=list(range(12)),
-    bad_words_token_ids=[[7]],
-    min_tokens=5,
-    all_stop_token_ids=frozenset({0}),
-    logit_bias={4: 1.5},
-    thinking_token_budget=3,
-    custom=("doubling",),
-)
+    temperature=0.7, top_k=9, top_p=0.9, min_p=0.01, presence_penalty=0.1, frequency_penalty=0.2,
+    repetition_penalty=1.2, allowed_token_ids=list(range(12)), bad_words_token_ids=[[7]], min_tokens=5,
+    all_stop_token_ids=frozenset({0}), logit_bias={4: 1.5}, thinking_token_budget=3, custom=("doubling",),
+)  # fmt: skip
 
 
 class Doubling:
@@ -105,18 +94,9 @@ def test_processors_are_planned_in_the_order_of_upstream() -> None:
     custom = (Doubling(), type("Random", (Doubling,), {})(invariant=True))
     plan, _ = plan_of(EVERYTHING, custom_processors=custom)
     assert plan.processors == (
-        "allowed ids",
-        "bad words",
-        "min tokens",
-        "logit bias",
-        "Doubling",
-        "penalties",
-        "thinking budget",
-        "temperature",
-        "min-p",
-        "Random",
-        "top-k/top-p",
-    )
+        "allowed ids", "bad words", "min tokens", "logit bias", "Doubling", "penalties", "thinking budget",
+        "temperature", "min-p", "Random", "top-k/top-p",
+    )  # fmt: skip
 
 
 def test_tensors_of_a_plan_are_built_once() -> None:

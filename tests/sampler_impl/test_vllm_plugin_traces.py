@@ -125,15 +125,11 @@ def rows_are_combined_without_drafts(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        counts_are_not_updated,
-        rows_are_not_followed,
-        drafts_are_forgotten,
-        nothing_is_forced,
-        buffer_is_trusted_whatever_happens,
-        rows_are_combined_without_drafts,
+        counts_are_not_updated, rows_are_not_followed, drafts_are_forgotten, nothing_is_forced,
+        buffer_is_trusted_whatever_happens, rows_are_combined_without_drafts,
     ],
     ids=lambda fault: fault.__name__.replace("_", " "),
-)
+)  # fmt: skip
 def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         fault(patch)

@@ -497,16 +497,8 @@ def left(change: Callable[[Any], object], *, drafts: bool = True, **arguments: A
     ids, pos = batch.input_ids, batch.positions
     vllm_plugin.unpatch()
     if drafts:
-        given = (
-            logits,
-            arguments.get("draft_logits", server.draft_logits),
-            ids,
-            pos,
-            batch.cu_num_logits,
-            *common,
-            *expanded,
-            ids,
-        )
+        drafted = arguments.get("draft_logits", server.draft_logits)
+        given = (logits, drafted, ids, pos, batch.cu_num_logits, *common, *expanded, ids)
         found = _step.verify(lambda *_: "theirs", server.verifier, *given)
     else:
         given = (logits, expanded[0], *common, pos, ids, *expanded[1:], arguments.get("return_logprobs", False))

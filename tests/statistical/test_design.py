@@ -20,12 +20,9 @@ from fairdraw.statistical._design import (
 
 # Non-centrality for false-fail rates 1e-3, 1e-6 and 1e-9, with one decimal.
 NONCENTRALITY = {
-    2: (40.7, 63.7, 84.6),
-    8: (56.7, 82.1, 104.5),
-    32: (83.4, 114.9, 141.5),
-    512: (234.2, 305.8, 361.8),
+    2: (40.7, 63.7, 84.6), 8: (56.7, 82.1, 104.5), 32: (83.4, 114.9, 141.5), 512: (234.2, 305.8, 361.8),
     4096: (596.9, 766.0, 895.0),
-}
+}  # fmt: skip
 FOUR = np.full(4, 0.25)
 
 

@@ -16,12 +16,9 @@ CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CH
 MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
 MOST_EVENTS = 8
 LONG = (  # they need hundreds of steps or rows
-    "forgets after many steps",
-    "has room for some rows",
-    "has room for some draft rows",
-    "loses a marker of three steps",
-    "reads parts of a long output",
-)
+    "forgets after many steps", "has room for some rows", "has room for some draft rows",
+    "loses a marker of three steps", "reads parts of a long output",
+)  # fmt: skip
 PROFILE = Profile("mutants", 400, 400)
 
 

@@ -142,11 +142,8 @@ class TestUniforms:
         below, ratio, above = noise.uniforms.tolist()
         assert 0 < below < ratio < above < 1
         assert np.nextafter(below, 1) == ratio == np.nextafter(above, 0)
-        assert [RejectionOracle().accepts(step) for step in RejectionOracle().steps(batch, noise)] == [
-            True,
-            True,
-            False,
-        ]
+        oracle = RejectionOracle()
+        assert [oracle.accepts(step) for step in oracle.steps(batch, noise)] == [True, True, False]
 
     @pytest.mark.parametrize("kind", ["ratio", "above", "below"])
     def test_ratio_kinds_are_uniforms_where_there_is_no_ratio(self, kind: str) -> None:
