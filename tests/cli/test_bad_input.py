@@ -158,15 +158,8 @@ COMMANDS = {
 @pytest.fixture(autouse=True)
 def here(third_party: Path) -> Path:
     """A folder with the third party's module, and files that are something else than what they are given for."""
-    crash = {
-        "sampler": "rejection/oracle",
-        "reference": None,
-        "contract": "rejection",
-        "case": {},
-        "seed": 1,
-        "effect": "",
-    }
-    crash |= {"format": "fairdraw-crash", "format_version": 1, "suite_version": "0.0.1"}
+    crash = {"sampler": "rejection/oracle", "reference": None, "contract": "rejection", "case": {}, "seed": 1}
+    crash |= {"effect": "", "format": "fairdraw-crash", "format_version": 1, "suite_version": "0.0.1"}
     texts = {
         "misses.py": "import a_package_of_mine\n",
         "ungrammatical.py": "def make(:\n",

@@ -97,13 +97,7 @@ def test_ledger_is_run_again_with_another_seed(tmp_path: Path) -> None:
     )
     assert failure_report.status == "inconclusive"
     words = [
-        "--only",
-        "statistical",
-        "--profile",
-        "ci",
-        "--seed",
-        "fresh",
-        "--ledger",
+        *["--only", "statistical", "--profile", "ci", "--seed", "fresh", "--ledger"],
         str(tmp_path / "my ledger.json"),
     ]
     assert [word for option in check.again("ci", 5).items() for word in option] == words
