@@ -1,7 +1,5 @@
 """A third-party module with samplers, correct and wrong, for the tests of plugin and command line; and a browser."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """What the tests of several folders share."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

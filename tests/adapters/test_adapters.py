@@ -1,7 +1,5 @@
 """Samplers are found by name or path, refused in one sentence, and fed with the noise that the suite hands them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`rejection/step-raw`: its parameters and raw logits lead to the batch's rows, to the last bit."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Every mistake of a caller is answered in one sentence, with the documented exit code, and changes no file."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

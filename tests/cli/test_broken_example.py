@@ -1,7 +1,5 @@
 """A newcomer's fault: the worked example, broken on purpose, fails with a text that explains itself."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

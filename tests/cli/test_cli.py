@@ -1,7 +1,5 @@
 """The command line: exit codes are stable, and every mistake of the caller is answered by one sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

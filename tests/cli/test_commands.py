@@ -1,7 +1,5 @@
 """A shell understands every command that a report prints, and every code that it prints is explained."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

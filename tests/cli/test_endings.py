@@ -1,7 +1,5 @@
 """However a run ends, terminal, HTML, JSON, JUnit and exit code say the same: one table, three ways in."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A crash file names code. Code that a foreign file names is shown, and runs only if the user allows it."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import sys

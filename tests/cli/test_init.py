@@ -1,7 +1,5 @@
 """`fairdraw init` writes files that work at once, reports what it could not know, and touches no file that exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The plugin: silent unless used, never green without a measurement, and the same under xdist."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

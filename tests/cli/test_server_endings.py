@@ -1,7 +1,5 @@
 """Servers that answer badly, or not at all: one sentence says why, what was judged is said, and nothing is green."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import json

@@ -1,7 +1,5 @@
 """A sampler that cannot bear wide inputs is named with the size of the call, kept apart, and judged on all the rest."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What was attacked is held by a test that exists, and gates of CI fail when they should."""
 
-from __future__ import annotations
-
 import ast
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Screenshots of the site are left in .cache/screenshots; they need Debian's chromium (`apt-get install chromium`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import doctest
 import os

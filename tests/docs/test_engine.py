@@ -1,7 +1,5 @@
 """The parts of `tools/engine` that need no engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

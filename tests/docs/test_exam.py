@@ -1,7 +1,5 @@
 """The exam's generator: members follow from their seed, have words, and are found; without a fault nothing is."""
 
-from __future__ import annotations
-
 import pytest
 from exam.conditions import Atom, Condition
 from exam.examined import catalogue

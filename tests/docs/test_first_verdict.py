@@ -1,7 +1,5 @@
 """docs/first-verdict.md can be followed: its files, its diffs and its commands lead from red to green."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The project speaks the field's language: the words of tests/retired_words.txt stand nowhere in the tree."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import dataclass

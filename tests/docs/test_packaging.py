@@ -3,8 +3,6 @@
 Both archives are built once, as for a release: the sdist from what git knows, the wheel from the sdist.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

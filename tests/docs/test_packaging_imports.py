@@ -1,7 +1,5 @@
 """Import is free: what is not used is not imported."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import python
 

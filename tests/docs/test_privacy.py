@@ -1,6 +1,4 @@
-"""One rule of privacy: a module whose path has no leading underscore is public and listed in docs/api.md; no other is."""
-
-from __future__ import annotations
+"""A module whose path has no leading underscore is public and listed in docs/api.md; no other is."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recipes of docs/languages.md are followed by what the page says alone: green as they stand, red with a fault."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """docs/server.md can be followed: its commands, run on the stub, print what it shows; test_docs.py runs its Python."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

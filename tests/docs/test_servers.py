@@ -3,8 +3,6 @@
 `make server` runs all checks. Here the defects that they are known to have must be found, and nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

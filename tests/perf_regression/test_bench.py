@@ -1,7 +1,5 @@
 """The command `fairdraw bench`, with a third party's samplers and with the contracts of this project."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Exact counts, and samplers with right tokens and needless cost, which the counts must detect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

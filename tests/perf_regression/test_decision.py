@@ -1,7 +1,5 @@
 """The decision of the gate: on artificial numbers, and on rounds recorded on a machine with all cores busy."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fast path as the gate times it: checked before it is timed, and large enough for kernels that overlap."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How measurements become findings and outcomes of tests, and when there is no verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The gate is tested on a GPU: what must fail fails there, and the rest passes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

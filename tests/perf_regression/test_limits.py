@@ -1,7 +1,5 @@
 """The limits file: what it refuses, and that the shipped one is sound."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rounds: which arm runs when, what disturbs a round, and how growth over sizes is decided."""
 
-from __future__ import annotations
-
 import gc
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The pages and pictures about performance are those of the committed records."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Benchmark batches of the other contracts: counts catch wasteful samplers, and wrong answers are not timed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

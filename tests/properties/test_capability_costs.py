@@ -1,7 +1,5 @@
 """A missing capability never hides a wrong distribution: every check needs what it tests, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The filters contract: cases, validation, formulas by hand, and every mutant at the numbers of `ci`."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The checks of the logits-plan contract: correct planners pass, mutants are caught and shrunk."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

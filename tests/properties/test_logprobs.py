@@ -3,8 +3,6 @@
 `make check` has no sampler of this contract, so that ours and the mutants run here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ pairs are run here, so that none is run twice. So are those of the checks that n
 vLLM skips there: here the specification is the reference.
 """
 
-from __future__ import annotations
-
 import pytest
 from helpers import CHECKS
 

@@ -3,8 +3,6 @@
 `test_odd_samplers.py` shows that the odd ones pass.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The executable specification, against examples worked by hand and distributions enumerated with fractions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter, defaultdict

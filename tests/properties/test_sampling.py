@@ -1,7 +1,5 @@
 """The cases of the sampling checks, their validation, and supports."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

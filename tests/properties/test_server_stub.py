@@ -1,7 +1,5 @@
 """The stub server is right without a fault, and speaks as servers do: it is the control of the contract `server`."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The first report is the diagnosis; consequences of a fault, and what is unsupported, come after it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

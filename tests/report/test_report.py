@@ -1,7 +1,5 @@
 """The header says how to interpret the verdict; a summary is green only if something was measured that can fail."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import re

@@ -1,7 +1,5 @@
 """A run as files: every line obeys the shipped schema, whichever way in wrote it, and says by which release."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a verdict says of records that a front end cannot easily bring about."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

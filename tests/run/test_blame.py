@@ -1,7 +1,5 @@
 """Whose fault an exception is follows from whose object was called, never from the names of files and functions."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import signal

@@ -1,7 +1,5 @@
 """Capability words: each is explained where it is defined, and the manual and the command line say the same."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of an exception names the capability to declare, by what the smallest example holds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

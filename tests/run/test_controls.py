@@ -1,7 +1,5 @@
 """Mutation controls say what this run could have caught: its numbers, seed, speed, capabilities and budget."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Coverage says what the sampler really got, how finely it was judged, and what nothing judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Crash files survive: written once, never overwritten, refused with one sentence if they cannot be replayed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Known failures: xfails are strict, a baseline turns only new failures red, and no file is guessed at."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Every call of a sampler by the suite: inputs are validated, seeds set, the answer copied, generators read."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

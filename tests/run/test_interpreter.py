@@ -1,7 +1,5 @@
 """What makes Triton's interpreter faster changes nothing else: each piece beside the one that it replaces."""
 
-from __future__ import annotations
-
 import operator
 import sys
 import warnings

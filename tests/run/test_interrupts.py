@@ -1,7 +1,5 @@
 """Where a signal may interrupt a run."""
 
-from __future__ import annotations
-
 import functools
 import signal
 from collections.abc import Callable, Iterator

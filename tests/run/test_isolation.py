@@ -1,7 +1,5 @@
 """What a sampler's import or call changes of the process is its own: the suite's tensors stay, and nobody is blamed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

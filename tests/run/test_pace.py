@@ -1,7 +1,5 @@
 """How a run spends its time: first turns, the forecast, limits that are kept by asking less, and what is said of it."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

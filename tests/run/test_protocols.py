@@ -1,7 +1,5 @@
 """The words: capabilities with reasons, batches that select and print, noise for one call, samplers by duck typing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Whatever a sampler does becomes a record, with a command to run next."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Bad input is refused by name: what was given, what it must be, and what to do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

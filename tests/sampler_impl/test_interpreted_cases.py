@@ -6,8 +6,6 @@ and rows are equal bit for bit; log-probabilities are sums that the kernels add 
 counters are compared in `test_rejection_counter.py`, drafts at the edge of rejection in `test_step_scan.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace

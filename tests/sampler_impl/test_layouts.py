@@ -1,7 +1,5 @@
 """Every tensor of every public function, however it lies: the answer of a contiguous one, or a refusal by name."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -3,8 +3,6 @@
 The checks of the suite compare its logits with the specification and with vLLM (`test_properties_logits_plan.py`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Our logits plan against the real vLLM 0.22.0: filters, samplers with and without drafts, a deviation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ All that reaches a kernel is written down in a process whose Triton interprets a
 functions there are, the constants that they read, and constants, options and grids of launches, which do nothing here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

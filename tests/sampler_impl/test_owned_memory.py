@@ -3,8 +3,6 @@
 Compiled kernels are asked by `compute-sanitizer`; the command is in `tools/tensor_calls.py`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

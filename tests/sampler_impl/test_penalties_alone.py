@@ -3,8 +3,6 @@
 The checks of the suite compare them with a recount and with vLLM for any event trace (`test_lifecycle.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 

@@ -3,8 +3,6 @@
 The rest is shown by the suite's checks, which `make check` runs on both backends with vLLM as the reference.
 """
 
-from __future__ import annotations
-
 import warnings
 from inspect import signature
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The API of our rejection sampler besides tokens: errors that name the argument, and the helpers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

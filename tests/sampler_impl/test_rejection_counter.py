@@ -4,8 +4,6 @@ What the suite's checks show of the PyTorch backend (`fairdraw check rejection/c
 kernels are compared with it, where their arithmetic is their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

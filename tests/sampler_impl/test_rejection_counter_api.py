@@ -1,7 +1,5 @@
 """The API of our sampler with counter noise: what it launches, and its error messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

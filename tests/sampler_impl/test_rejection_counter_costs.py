@@ -1,7 +1,5 @@
 """What a step of our sampler with counter noise costs, counted by the interpreter and the wheel's compiler."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

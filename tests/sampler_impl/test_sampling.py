@@ -1,7 +1,5 @@
 """The plain sampler: counters that agree on both backends, the distribution of drafts, and error messages."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -6,8 +6,6 @@ A Triton pointer cannot carry a tensor type, so the comment is the one form that
 Comments drift; this lint reads them.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -3,8 +3,6 @@
 The checks of the suite compare it with a recount for any event trace (`test_lifecycle.py`).
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

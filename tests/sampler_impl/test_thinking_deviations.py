@@ -4,8 +4,6 @@ The names are those at the top of `sampler_impl/thinking_budget.py`. Each test s
 so that a release that does better is noticed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

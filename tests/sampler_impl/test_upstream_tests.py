@@ -1,7 +1,5 @@
 """The script that runs vLLM's own tests: what it counts, what it prints, and what makes it fail. Without a network."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The plugin in the real vLLM 0.22.0: loaded by vLLM's own plugin machinery, refused, applied and removed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The plugin's machinery without vLLM, or with a fake package of that name."""
 
-from __future__ import annotations
-
 import doctest
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """vLLM's own sampler objects with the plugin: the same bits, calls served by ours, and fallbacks to vLLM."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from functools import cache

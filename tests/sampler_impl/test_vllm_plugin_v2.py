@@ -4,8 +4,6 @@ A process has one vLLM: `test_vllm_plugin_alone.py` starts this file, without th
 them it takes a minute or two: `make plugin-v2`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """The command that validates a release: what it enters, and what it leaves out. Without a network."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

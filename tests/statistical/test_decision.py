@@ -1,7 +1,5 @@
 """The decision rule: a correct sampler passes, a wrong one fails, and a short budget is not a pass."""
 
-from __future__ import annotations
-
 import math
 import re
 

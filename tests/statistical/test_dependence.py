@@ -1,7 +1,5 @@
 """The instrument for dependence and the quality of noise: every member of every family, and odd but correct ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

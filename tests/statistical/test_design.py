@@ -1,7 +1,5 @@
 """Sample sizes: the designed power is the power that simulation finds."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

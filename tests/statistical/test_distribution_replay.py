@@ -1,7 +1,5 @@
 """A failed distribution check can be replayed: its crash file, before and after the fault is fixed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

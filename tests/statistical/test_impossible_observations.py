@@ -1,7 +1,5 @@
 """A statistical failure decided by impossible observations names them, and says how often they were seen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Pictures and a ledger from the command line: what a run writes on request."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evidence over nightly runs."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

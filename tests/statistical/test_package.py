@@ -1,7 +1,5 @@
 """The statistical package: light to import, and its examples run."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from pathlib import Path

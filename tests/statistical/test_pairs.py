@@ -1,7 +1,5 @@
 """Drafters with verifiers: each mutant is caught by its check, right pairs pass, and bad answers are named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

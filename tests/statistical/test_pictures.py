@@ -1,7 +1,5 @@
 """Pictures of tables: each kind is written, and only what leaves the band is red."""
 
-from __future__ import annotations
-
 import sys
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """S9 at vocabularies that no table could list."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

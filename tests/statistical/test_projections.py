@@ -1,7 +1,5 @@
 """Tokens counted by projections of their id: exact, in rows of any width, and named in failures and headers."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

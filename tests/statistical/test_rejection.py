@@ -1,7 +1,5 @@
 """S1 to S8: their nulls, the faults that each of them sees, and what none may accuse."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

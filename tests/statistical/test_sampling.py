@@ -1,7 +1,5 @@
 """The statistical checks of the sampling contract: a correct sampler passes, and every check has a mutant."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Counting in several processes: the same counts as one process, whatever their number."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

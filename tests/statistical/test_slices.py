@@ -1,7 +1,5 @@
 """Slices: correct samplers pass as often as the rate says, and the slice of a fault is named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

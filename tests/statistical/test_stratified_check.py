@@ -1,7 +1,5 @@
 """Checks by stratified noise: exact shares, small faults in few draws, and samplers that cannot have them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 

@@ -1,7 +1,5 @@
 """The statistical checks of the rejection contract: shares, verdicts, budgets, bad input; and each has a mutant."""
 
-from __future__ import annotations
-
 import math
 import re
 

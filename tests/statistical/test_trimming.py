@@ -1,7 +1,5 @@
 """Rules that trim drafts: each mutant is caught by DIST821, right rules pass, and bad answers are named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

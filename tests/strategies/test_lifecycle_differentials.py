@@ -1,7 +1,5 @@
 """The checks that compare with a reference scanner can fail, too: each catches mutants of the specification."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import CHECKS
 

@@ -1,7 +1,5 @@
 """Every mutant of the stateful contracts is caught by the check that names it, and shrunk to a short event trace."""
 
-from __future__ import annotations
-
 import pytest
 
 from fairdraw._core.checks import Profile

@@ -1,7 +1,5 @@
 """Sizes and rows: each kind has its documented shape in every dtype; wrong arguments are named when drawn."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Recipes print as code, are stored as JSON, build what they describe, and respect a sampler's capabilities."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

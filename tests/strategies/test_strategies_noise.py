@@ -1,7 +1,5 @@
 """Noise for any batch: valid, printed as code, and exactly where comparisons flip."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

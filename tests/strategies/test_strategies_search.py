@@ -1,7 +1,5 @@
 """A few hundred cases contain every kind, flag and branch; mutants shrink to one request and a tiny vocabulary."""
 
-from __future__ import annotations
-
 import importlib
 import random
 from collections.abc import Callable
