@@ -236,7 +236,7 @@ def noise_of(num_tokens: int = 3, batch_size: int = 2, vocab_size: int = 4) -> E
     )
 
 
-UNIFORM_DRAWS: dict[str, Callable[[], torch.Tensor]] = {
+DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "rand": lambda: torch.rand(3, dtype=torch.float64),
     "rand with a generator": lambda: torch.rand(3, dtype=torch.float64, generator=torch.Generator()),
     "rand in another shape": lambda: torch.rand((1, 3, 1), dtype=torch.float64),
@@ -247,20 +247,6 @@ UNIFORM_DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "uniform_ into every other entry": torch.zeros(6, dtype=torch.float64)[::2].uniform_,
     "nn.init": lambda: torch.nn.init.uniform_(torch.empty(3, dtype=torch.float64)),
     "inference mode": torch.inference_mode()(lambda: torch.rand(3, dtype=torch.float64)),
-}
-
-
-@pytest.mark.parametrize("draw", UNIFORM_DRAWS.values(), ids=UNIFORM_DRAWS.keys())
-def test_injected_uniforms_are_what_the_draw_returns(draw: Callable[[], torch.Tensor]) -> None:
-    noise = noise_of()
-    with inject_noise(noise) as injected:
-        drawn = draw()
-
-    assert torch.equal(noise.uniforms, drawn.flatten())
-    assert (injected.uniforms, injected.exponentials) == (1, 0)
-
-
-EXPONENTIAL_DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "exponential_": lambda: torch.empty(2, 4).exponential_(),
     "exponential_ with a generator": lambda: torch.empty(2, 4).exponential_(generator=torch.Generator()),
     "exponential_ with its rate": lambda: torch.empty(2, 4).exponential_(lambd=1.0),
@@ -270,14 +256,14 @@ EXPONENTIAL_DRAWS: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("draw", EXPONENTIAL_DRAWS.values(), ids=EXPONENTIAL_DRAWS.keys())
-def test_injected_exponentials_are_what_the_draw_returns(draw: Callable[[], torch.Tensor]) -> None:
+@pytest.mark.parametrize("name", DRAWS)
+def test_injected_numbers_are_what_the_draw_returns(name: str) -> None:
     noise = noise_of()
     with inject_noise(noise) as injected:
-        drawn = draw()
-
-    assert noise.exponentials.flatten().tolist() == drawn.flatten().tolist()
-    assert (injected.uniforms, injected.exponentials) == (0, 1)
+        drawn = DRAWS[name]()
+    is_uniform = drawn.numel() == len(noise.uniforms)
+    assert drawn.flatten().tolist() == (noise.uniforms if is_uniform else noise.exponentials).flatten().tolist()
+    assert (injected.uniforms, injected.exponentials) == (int(is_uniform), int(not is_uniform))
 
 
 def test_injected_float32_uniforms_stay_below_one() -> None:

@@ -87,8 +87,7 @@ def test_file_that_cannot_be_written_after_all_is_one_sentence(tmp_path: Path) -
         files.write(HEADER, Summary([FAILED]))
 
 
-@pytest.mark.usefixtures("third_party")
-@pytest.mark.usefixtures("no_controls")
+@pytest.mark.usefixtures("third_party", "no_controls")
 class TestCommandLine:
     def test_written_lines_obey_the_schema(self, tmp_path: Path) -> None:
         words = ["check", "third_party:make_beyond", "-k", "REJ10", "--profile", "smoke", "--json", "run.jsonl"]
