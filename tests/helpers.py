@@ -26,6 +26,16 @@ CHECKS = {check.code: check for check in all_checks()}
 SOURCE = Path(__file__).parents[1] / "src"
 
 
+class Clock:
+    """A clock that moves only when it is moved; it counts calls of a sampler that moves it."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now, self.calls = now, 0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def drawn(strategy: SearchStrategy[T], count: int = 200) -> list[T]:
     """Return about `count` values, the same at every run."""
     values: list[T] = []

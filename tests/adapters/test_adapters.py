@@ -18,7 +18,6 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import NoiseNotInjected, SamplerNotFound, inject_noise, load
-from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples.my_sampler:make"
@@ -112,13 +111,6 @@ def test_failing_built_in_sampler_is_refused_in_one_sentence(monkeypatch: pytest
         load("rejection/torch")
 
 
-def test_importing_adapters_imports_the_standard_library_only() -> None:
-    heavy = ("torch", "numpy", "triton", "hypothesis", "pytest", "vllm")
-    finished = run_python(f"import sys, fairdraw.adapters; print([name for name in {heavy} if name in sys.modules])")
-
-    assert (finished.stdout.strip(), finished.stderr) == ("[]", "")
-
-
 # Triton's mode
 
 
@@ -178,38 +170,6 @@ def test_example_sampler_equals_the_oracle_on_explicit_noise() -> None:
 def test_kernel_that_packs_rows_passes(code: str) -> None:
     session = Session(profile=PROFILES["smoke"], crash_folder=None)
     assert run_check(CHECKS[code], load("examples.token_kernel:make"), session).status == "passed"
-
-
-@needs_no_gpu
-def test_interpreter_patches_the_language_once_per_launch_and_restores_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every other call of a helper inside of the kernel finds it patched, and changes nothing."""
-    triton, pytorch = load("rejection/triton", "cpu"), load("rejection/torch", "cpu")
-    from triton.language import core
-    from triton.runtime import interpreter
-
-    changes = []
-
-    class Counting(interpreter._LangPatchScope):  # type: ignore[misc]  # Triton has no types
-        def __init__(self) -> None:
-            super().__init__()
-            changes.append(self._changes)
-
-        def restore(self) -> None:
-            assert len(self._changes) > 100
-            assert not core.is_builtin(core.tensor.__add__)
-            super().restore()
-            changes.append(None)
-
-    helpers = []
-    call = interpreter.InterpretedFunction.__call__
-    counted = lambda self, *given, **named: helpers.append(self) or call(self, *given, **named)  # noqa: E731
-    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", counted)
-    monkeypatch.setattr(interpreter, "_LangPatchScope", Counting)
-    case = RejectionCase(9, (RequestRecipe((DraftRecipe(), DraftRecipe())),))
-    tokens = [harness.emit(one, case.batch(), case.noise()).tokens for one in (triton, pytorch)]
-    assert (tokens[0] == tokens[1]).all()
-    assert len(helpers) > changes.count(None) > 0
-    assert core.is_builtin(core.tensor.__add__)
 
 
 def test_every_name_is_of_a_contract_and_every_alias_names_ours() -> None:

@@ -39,16 +39,19 @@ def test_import_of_the_package_adds_itself_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "brings"),
     [
-        "import fairdraw.protocols, fairdraw._core.seeds, fairdraw._core.failures, fairdraw._core.validation",
-        "import fairdraw._core.checks",
-        "import fairdraw; fairdraw.rejection_sampler(print, unsupported={'greedy': 'not ours'})",
+        ("import fairdraw.protocols, fairdraw._core.seeds, fairdraw._core.failures, fairdraw._core.validation", set()),
+        ("import fairdraw._core.checks", set()),
+        ("import fairdraw; fairdraw.rejection_sampler(print, unsupported={'greedy': 'not ours'})", set()),
+        ("import fairdraw.adapters", set()),
+        ("import fairdraw.sampler_impl.thinking_budget", set()),
+        ("import fairdraw.statistical", {"numpy", "scipy"}),
     ],
-    ids=["words", "checks", "a sampler is wrapped"],
+    ids=["words", "checks", "a sampler is wrapped", "adapters", "thinking budget", "statistical"],
 )
-def test_import_brings_nothing_heavy(statement: str) -> None:
-    assert not packages(imported_by(statement)) & (HEAVY | {"pytest"})
+def test_import_brings_nothing_heavy(statement: str, brings: set[str]) -> None:
+    assert packages(imported_by(statement)) & (HEAVY | {"pytest"}) <= brings
 
 
 def test_import_of_the_strategies_brings_neither_triton_nor_our_samplers() -> None:

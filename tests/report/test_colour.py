@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import Result
-from helpers import fairdraw
+from helpers import Clock, fairdraw
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
@@ -160,13 +160,6 @@ def test_quiet_leaves_reports_and_verdict() -> None:
     assert lines[1].startswith("REJ101")
     assert lines[-1] == "RED: checks failed: 1"
     assert not any(line.startswith(("fairdraw 0", "failed  ", "run 1")) for line in lines)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_heartbeat_says_what_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import CHECKS, fairdraw, report_of
+from helpers import CHECKS, Clock, fairdraw, report_of
 
 from fairdraw import adapters
 from fairdraw._core.budget import (
@@ -27,16 +27,6 @@ from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.wrapping import Wrapped, unwrapped
 from fairdraw._run.loading import CannotStart, require_extra
 from fairdraw._run.runner import CheckRecord, Session, run_check
-
-
-class Clock:
-    """A clock that moves only when the sampler is called."""
-
-    def __init__(self) -> None:
-        self.now, self.calls = 0.0, 0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def ticking(spec: str, clock: Clock, seconds: float = 1.0) -> Any:

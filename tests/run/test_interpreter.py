@@ -182,8 +182,17 @@ def test_comparison_is_a_mask_and_a_number_ends_a_loop() -> None:
     assert torch.equal(out, values)
 
 
-def test_language_is_patched_by_every_launch_and_restored() -> None:
+def test_language_is_patched_once_by_every_launch_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other calls of a helper inside of the kernel find it patched, and change nothing."""
     speed_up_interpreter()
+    scopes: list[int] = []
+
+    class Counting(interpreter._LangPatchScope):  # type: ignore[misc]  # Triton has no types
+        def restore(self) -> None:
+            scopes.append(len(self._changes))
+            super().restore()
+
+    monkeypatch.setattr(interpreter, "_LangPatchScope", Counting)
     values, before = torch.arange(4, dtype=torch.int32), {**vars(tl), **vars(tl.core.tensor)}
     for _ in range(3):
         out = torch.zeros(4, dtype=torch.int32)
@@ -191,3 +200,4 @@ def test_language_is_patched_by_every_launch_and_restored() -> None:
         assert out.tolist() == [2**30 + 6 + 4 * number for number in range(4)]
         after = {**vars(tl), **vars(tl.core.tensor)}
         assert {name for name, value in before.items() if after.get(name) is not value} == set()
+    assert [size > 100 for size in scopes] == [True] * 3

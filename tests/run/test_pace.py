@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import CHECKS, report_of
+from helpers import CHECKS, Clock, report_of
 
 from fairdraw import adapters
 from fairdraw._cli.job import Job, Plan
@@ -22,16 +22,6 @@ from fairdraw.strategies._trace_plans import flat_traces
 
 CI, SMOKE = PROFILES["ci"], PROFILES["smoke"]
 GROUPS = {"DIST1": "rows", "DIST2": "rows", "DIST3": "pairs"}
-
-
-class Clock:
-    """A clock that moves only when a sampler is called."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Sleepy:
@@ -59,7 +49,7 @@ def begun(code: str, part: float = 0.1, whole: float = 10.0, status: Any = "pass
 
 
 def test_first_turn_is_a_tenth_at_least_and_all_that_is_quick() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     slow, quick = FirstPart(clock), FirstPart(clock)
     for part in (0.0, 0.05):
         assert not slow.enough(part)
@@ -71,7 +61,7 @@ def test_first_turn_is_a_tenth_at_least_and_all_that_is_quick() -> None:
 
 
 def test_compilation_in_the_first_case_is_not_taken_for_speed() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     first = FirstPart(clock)
     for part, seconds in ((0.0, 60.0), (0.1, 0.5), (0.2, 0.0)):
         first.enough(part)
@@ -115,7 +105,7 @@ def test_check_whose_part_would_show_nothing_draws_the_whole() -> None:
 
 @pytest.mark.parametrize("code", ["REJ101", "DIST101", "THK101"])
 def test_first_turn_leaves_the_rest_to_a_second_one(code: str) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     contract = CHECKS[code].contract
     inner = adapters.load("rejection/torch" if contract == "rejection" else contract, "cpu")
     first = FirstPart(clock, seconds=0.0)
@@ -209,7 +199,7 @@ def test_own_limit_is_longer_beside_busy_processes(monkeypatch: pytest.MonkeyPat
 
 def slow_crew(monkeypatch: pytest.MonkeyPatch, seconds: float, job: Job, times: str = "") -> tuple[Clock, Here]:
     """A crew of slow calls, and the clock that only these move."""
-    clock = Clock()
+    clock = Clock(1000.0)
     monkeypatch.setattr("fairdraw._cli.job.load_sampler", lambda *_: Sleepy(clock, seconds))
     monkeypatch.setattr("fairdraw._cli.job.times_of_this_process", lambda: times)
     return clock, Here(job, 300.0, clock)
@@ -309,7 +299,7 @@ def test_crash_file_of_a_part_of_a_profile_replays_the_same_draws(
             answer[:, 1:] = -1
             return answer
 
-    wrong = Wrong(Clock(), 0.0)
+    wrong = Wrong(Clock(1000.0), 0.0)
     record = run_check(CHECKS["DIST101"], wrong, Session("mine:make", part, 7))
     crash = read_crash(tmp_path / report_of(record).crash_file)
     case = crash.rebuild("statistical")
