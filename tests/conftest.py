@@ -104,17 +104,23 @@ class Browser:
 
     def picture(self, html: str, name: str, width: int, *, dark: bool = False, height: int = 1400) -> Path:
         """A PNG of the page."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        path = SCREENSHOTS / f"{name}-{width}{'-dark' if dark else ''}.png"
+        path = self.pictures() / f"{name}-{width}{'-dark' if dark else ''}.png"
         self._run(html, width, dark, f"--screenshot={path}", height=height)
         return path
 
     def _run(self, html: str, width: int, dark: bool, option: str, height: int = 1400) -> str:
         page = self._folder / "page.html"
         page.write_text(html, encoding="utf-8")
-        words = [self._program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", option]
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-        words += [scheme, f"--window-size={width},{height}", page.as_uri()]
+        return self.open(page.as_uri(), option, scheme, f"--window-size={width},{height}")
+
+    def pictures(self) -> Path:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        return SCREENSHOTS
+
+    def open(self, address: str, *options: str) -> str:
+        """What it prints."""
+        words = [self._program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *options, address]
         return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
 
 

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from helpers import CHECKS, report_of
+from helpers import CHECKS, SOURCE, fairdraw, report_of
 
-import fairdraw
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import CheckFailure, FailureReport
@@ -22,7 +19,7 @@ from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.statistical._nightly import ledger_check
 
 pytestmark = pytest.mark.usefixtures("third_party")
-PACKAGE = Path(fairdraw.__file__).parent
+PACKAGE = SOURCE / "fairdraw"
 
 SPECS = (
     "third_party:make_beyond", "my pkg:make", "pkg.mod:make['a b']", "$(touch HARM);x:`touch HARM`", "it's:m\\ake",
@@ -79,11 +76,11 @@ def test_command_stands_alone_on_its_line() -> None:
 
 def test_commands_of_a_run_are_run() -> None:
     """From the terminal to bash and back to the same failure."""
-    found = CliRunner().invoke(main, ["check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke"])
+    found = fairdraw("check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke")
     lines = found.output.splitlines()
     for label in ("reproduce:", "search again:"):
         program, *words = shlex.split(lines[lines.index(label) + 1])
-        again = CliRunner().invoke(main, words)
+        again = fairdraw(*words)
         assert (program, again.exit_code) == ("fairdraw", 1), again.output
         assert "REJ101 token ids lie in the vocabulary" in again.output
 
@@ -113,13 +110,13 @@ def test_every_code_that_is_printed_is_explained() -> None:
     codes |= {contract.raised for contract in CONTRACTS.values()}
     assert {"DIST901", "PEN100", "REJ101"} <= codes
     for code in sorted(codes):
-        result = CliRunner().invoke(main, ["explain", code.lower()])
+        result = fairdraw("explain", code.lower())
         assert result.exit_code == 0, f"{code}: {result.output}"
         assert result.output.startswith(code)
 
 
 def test_list_names_every_check_and_what_it_needs() -> None:
-    shown = CliRunner().invoke(main, ["list"]).output
+    shown = fairdraw("list").output
     for word in {question.id for question in all_questions()} | {c.raised for c in CONTRACTS.values()}:
         assert word in shown
     for suite in SUITES:
@@ -130,14 +127,14 @@ def test_list_names_every_check_and_what_it_needs() -> None:
 
 
 def test_alone_is_a_command_that_runs_this_check() -> None:
-    assert "alone: fairdraw check SPEC -k REJ101\n" in CliRunner().invoke(main, ["explain", "REJ101"]).output
-    ledger = CliRunner().invoke(main, ["explain", "DIST901"]).output
+    assert "alone: fairdraw check SPEC -k REJ101\n" in fairdraw("explain", "REJ101").output
+    ledger = fairdraw("explain", "DIST901").output
     assert "alone: fairdraw check SPEC --only statistical --seed fresh --ledger FILE\n" in ledger
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_explained_exceptions_are_those_of_the_contract(contract: str) -> None:
-    output = CliRunner().invoke(main, ["explain", CONTRACTS[contract].raised]).output
+    output = fairdraw("explain", CONTRACTS[contract].raised).output
     for title, meaning in raised_meanings(contract).items():
         assert title in RAISED
         assert meaning in output

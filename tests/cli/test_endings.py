@@ -14,12 +14,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 
-import fairdraw
 from fairdraw._cli import workers
 from fairdraw._cli.job import Job
-from fairdraw._cli.main import main
 from fairdraw._run.loading import load_sampler
 from fairdraw._run.pace import Turn
 
@@ -159,15 +157,12 @@ LETHAL = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "endings.py").write_text(SAMPLERS)
-    (tmp_path / "xfails.toml").write_text('SAM101 = {reason = "it never failed", cases = 2}\n')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairdraw.__file__).parents[1]), str(tmp_path)]))
+def folder(third_party: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (third_party / "endings.py").write_text(SAMPLERS)
+    (third_party / "xfails.toml").write_text('SAM101 = {reason = "it never failed", cases = 2}\n')
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     sys.modules.pop("endings", None)
-    return tmp_path
+    return third_party
 
 
 def require_agreement(run: Run, terminal: str, exit_code: int, *, junit: bool, own_code: int | None = None) -> None:
@@ -213,7 +208,7 @@ QUIET = ("-p", "no:cacheprovider", "-p", "no:benchmark", "--import-mode=importli
 @pytest.mark.parametrize("name", HERE)
 def test_cli_says_one_thing(name: str) -> None:
     run = HERE[name]
-    result = CliRunner().invoke(main, [*run.for_cli(), *CLI_FILES])
+    result = fairdraw(*run.for_cli(), *CLI_FILES)
     require_agreement(run, result.output, result.exit_code, junit=False)
 
 

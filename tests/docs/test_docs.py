@@ -7,16 +7,15 @@ import dataclasses
 import doctest
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from helpers import CHECKS
+from helpers import CHECKS, fairdraw
 from manual import hook as check_pages
 from manual import made
 from mkdocs.config.defaults import MkDocsConfig
@@ -34,15 +33,11 @@ from fairdraw.strategies import filters, grammar, lifecycle, logits_plan, logpro
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
-SCREENSHOTS = ROOT / ".cache" / "screenshots"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DIFFERS_FROM_CALL_TO_CALL = {
     "adds to its workspace", "draws from the operating system", "goes on with the seed of an earlier call",
     "keeps the widest buffer", "swaps two buffers once in a thousand calls", "writes into two buffers in turn",
 }  # fmt: skip
 """Mutants whose failure depends on the calls before, or on chance."""
-
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 
 def python_blocks(text: str) -> str:
@@ -94,7 +89,7 @@ def test_every_code_has_a_page_that_says_what_the_command_says() -> None:
         said = [about.title, about.required, *about.cause, *about.facts.values(), about.fault]
         said += [] if about.failing is None else vars(about.failing).values()
         assert [text for text in said if text not in page] == []
-    output = CliRunner().invoke(main, ["explain", checks[0].code]).output
+    output = fairdraw("explain", checks[0].code).output
     assert output == "\n".join(explanation(checks[0]).lines()) + "\n"
 
 
@@ -164,23 +159,18 @@ def test_repository_is_linked_if_the_project_names_one(tmp_path: Path, monkeypat
     assert check_pages.on_config(config).repo_url == "https://example.org/code"
 
 
-def browse(page: Path, *options: str) -> str:
-    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *options, page.as_uri()]
-    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
-
-
-@needs_chromium
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", ["index", "checks/DIST203/index"])
-def test_site_is_light_and_dark_as_the_reader_prefers(site: Path, name: str, dark: bool, width: int) -> None:
+def test_site_is_light_and_dark_as_preferred(site: Path, name: str, dark: bool, width: int, browser: Any) -> None:
     from matplotlib.image import imread
 
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     scheme = "dark" if dark else "light"
-    png = SCREENSHOTS / f"docs-{name.split('/')[-2] if '/' in name else 'home'}-{scheme}-{width}.png"
+    png = browser.pictures() / f"docs-{name.split('/')[-2] if '/' in name else 'home'}-{scheme}-{width}.png"
     options = [f"--window-size={width},1600", f"--screenshot={png}", "--virtual-time-budget=4000"]
-    browse(site / f"{name}.html", *options, f"--blink-settings=preferredColorScheme={0 if dark else 1}")
+    browser.open(
+        (site / f"{name}.html").as_uri(), *options, f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    )
     picture = np.asarray(imread(png))[..., :3]  # [height, width, 3]
     assert picture.shape[:2] == (1600, width)
     ground = float(np.median(picture))
@@ -188,9 +178,8 @@ def test_site_is_light_and_dark_as_the_reader_prefers(site: Path, name: str, dar
     assert picture.std() > 0.05, "there is text"
 
 
-@needs_chromium
 @pytest.mark.parametrize("name", ["index", "checks/REJ642/index", "reading-a-failure/index"])
-def test_output_wraps_on_a_narrow_screen(site: Path, name: str, tmp_path: Path) -> None:
+def test_output_wraps_on_a_narrow_screen(site: Path, name: str, browser: Any) -> None:
     """No block of code or output is wider than its frame, and no page wider than the screen."""
     measure = (
         "<script>addEventListener('load', () => setTimeout(() => { document.title = [document.documentElement, "
@@ -201,7 +190,7 @@ def test_output_wraps_on_a_narrow_screen(site: Path, name: str, tmp_path: Path) 
     page.write_text((site / f"{name}.html").read_text().replace("</body>", measure))
     found = re.search(
         r"<title>(\d+) of (\d+)</title>",
-        browse(page, "--window-size=500,900", "--dump-dom", "--virtual-time-budget=4000"),
+        browser.open(page.as_uri(), "--window-size=500,900", "--dump-dom", "--virtual-time-budget=4000"),
     )
     assert (int(found[1]), int(found[2]) > 0) == (0, True)
 

@@ -1,14 +1,12 @@
 """What a terminal shows, at 80 columns: progress, wrapped text, colours; and what a file gets instead."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct
 import subprocess
 import sys
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -19,9 +17,6 @@ from rich.text import Text
 
 from fairdraw._cli.parts import Display
 from fairdraw._run.loading import all_checks
-
-if TYPE_CHECKING:
-    from conftest import Browser
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals here")
 pytestmark = pytest.mark.usefixtures("third_party")
@@ -99,7 +94,7 @@ def as_page(lines: list[str]) -> str:
 
 
 @pytest.mark.parametrize(("name", "factory"), [("red", "make_beyond"), ("green", "make_right")])
-def test_terminal_of_80_columns(name: str, factory: str, browser: Browser) -> None:
+def test_terminal_of_80_columns(name: str, factory: str, browser: Any) -> None:
     sent = on_terminal(f"third_party:{factory}", "-k", "REJ10", "--profile", "smoke", NO_COLOR="")
     shown = plain(displayed(sent))
     commands = [shown[i + 1] for i, line in enumerate(shown) if line in ("reproduce:", "search again:")]

@@ -1,11 +1,9 @@
 """The page in a real browser: what a person sees is what the run found, on wide and narrow, light and dark screens."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from fairdraw._report.verdict import Scope
 from fairdraw._run.controls import Control
 from fairdraw._run.coverage import Drawn
 from fairdraw._run.runner import CheckRecord
-
-if TYPE_CHECKING:
-    from conftest import Browser
 
 HEADER = Header(
     "mypkg.kernels:make", "cpu", "ci", 931389, "vllm 0.22.0", {"properties": 3, "statistical": 1},
@@ -72,7 +67,7 @@ def share_of_colour(path: Path, red: int, green: int, blue: int) -> float:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("name", SUMMARIES)
-def test_page_is_readable(name: str, width: int, dark: bool, browser: Browser) -> None:
+def test_page_is_readable(name: str, width: int, dark: bool, browser: Any) -> None:
     """Nothing sticks out, texts have the contrast that WCAG asks for, and the verdict's colour is large."""
     long = replace(FAILED, failure_report=replace(FAILURE_REPORT, example="x" * 3000, effect="y" * 2000))
     measured = browser.measured(
@@ -88,7 +83,7 @@ def test_page_is_readable(name: str, width: int, dark: bool, browser: Browser) -
     assert share_of_colour(picture, *colours.popitem()[1]) < 0.002
 
 
-def test_filter_leaves_the_checks_of_one_status(browser: Browser) -> None:
+def test_filter_leaves_the_checks_of_one_status(browser: Any) -> None:
     click = """<script>
       document.querySelector("[data-show=failed]").click()
       const shown = [...document.querySelectorAll("[data-status]")].filter(row => row.checkVisibility())

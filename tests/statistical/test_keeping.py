@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from helpers import fairdraw
 
 from fairdraw import adapters
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
@@ -31,15 +31,13 @@ class TemperatureOneAndAHalfPercentOff(DistributionSampler):
         return np.asarray((batch.target_logits / 1.015).softmax(dim=-1).numpy())
 
 
-def fairdraw(*arguments: str) -> Result:
-    return CliRunner().invoke(
-        main, ["check", "rejection/torch", "--only", "statistical", "--profile", "smoke", *arguments]
-    )
+def checked(*arguments: str) -> Result:
+    return fairdraw("check", "rejection/torch", "--only", "statistical", "--profile", "smoke", *arguments)
 
 
 def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra [report] is not installed")
-    result = fairdraw("-k", "DIST104", "-k", "DIST204", "--pictures", str(tmp_path / "pictures"))
+    result = checked("-k", "DIST104", "-k", "DIST204", "--pictures", str(tmp_path / "pictures"))
 
     assert result.exit_code == 0, result.output
     assert "3 pictures in" in result.output
@@ -72,7 +70,7 @@ def test_picture_has_the_counts_of_the_decision_beside_it() -> None:
 def test_nightly_runs_add_up_in_the_ledger(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.json"
     for seed in ("11", "12"):
-        result = fairdraw("-k", "DIST204", "--seed", seed, "--ledger", str(ledger))
+        result = checked("-k", "DIST204", "--seed", seed, "--ledger", str(ledger))
         assert result.exit_code == 0, result.output
 
     assert "passed       DIST901 no evidence adds up over nightly runs" in result.output
@@ -81,7 +79,7 @@ def test_nightly_runs_add_up_in_the_ledger(tmp_path: Path) -> None:
 
 
 def test_nightly_run_with_the_seed_of_the_release_is_refused(tmp_path: Path) -> None:
-    result = fairdraw("-k", "DIST204", "--ledger", str(tmp_path / "ledger.json"))
+    result = checked("-k", "DIST204", "--ledger", str(tmp_path / "ledger.json"))
     assert result.exit_code == 2
     assert f"seed={DEFAULT_SEED} is the release's, but nightly runs must differ. Add --seed fresh." in result.output
 
