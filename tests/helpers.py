@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import hypothesis
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from hypothesis import Phase, given, settings
 from hypothesis.strategies import SearchStrategy
@@ -18,6 +19,7 @@ from fairdraw._cli.main import main
 from fairdraw._core.failures import FailureReport
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord
+from fairdraw.protocols import SpecDecodeBatch
 from fairdraw.strategies._covering import covering_rows
 
 T = TypeVar("T")
@@ -54,17 +56,38 @@ def covering(features: Mapping[str, Sequence[Any]], strength: int = 2) -> list[C
     return [{name: features[name][value] for name, value in zip(features, row, strict=True)} for row in rows]
 
 
+def plain_batch(counts: list[int], vocab_size: int, **fields: Any) -> SpecDecodeBatch:  # Any: a field each
+    """Return a batch with so many drafts of each request: token 0, a flat target, temperature 1; but for `fields`."""
+    num_tokens, batch_size = sum(counts), len(counts)
+    plain = {
+        "draft_token_ids": torch.zeros(num_tokens, dtype=torch.int32),
+        "num_draft_tokens": counts,
+        "cu_num_draft_tokens": torch.tensor(counts).cumsum(0, dtype=torch.int32),
+        "max_spec_len": max(counts),
+        "draft_probs": None,
+        "target_logits": torch.zeros(num_tokens, vocab_size),
+        "bonus_token_ids": torch.zeros(batch_size, 1, dtype=torch.int32),
+        "temperature": torch.ones(batch_size),
+    }
+    return SpecDecodeBatch(**plain | fields)
+
+
 def whole(message: str) -> str:
     """Return the pattern of the message and nothing but; Hypothesis adds notes on lines of their own."""
     return rf"^{re.escape(message)}(\n|$)"
 
 
+def printed_by(*words: str, **options: Any) -> str:  # Any: as of `subprocess.run`
+    """Return what Python prints, given these words; it must end well."""
+    ran = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, **options)
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
+    return ran.stdout
+
+
 def python(program: str, *path: Path, **environment: str) -> str:
     """Return what a fresh interpreter prints; this fairdraw and what is in `path` can be imported there."""
     found = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, SOURCE))), **environment}
-    ran = subprocess.run([sys.executable, "-c", program], env=found, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return printed_by("-c", program, env=found)
 
 
 PLUGIN = ("-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "-p", "no:cacheprovider")

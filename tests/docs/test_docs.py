@@ -7,15 +7,13 @@ import dataclasses
 import doctest
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import CHECKS, fairdraw
+from helpers import CHECKS, fairdraw, printed_by
 from manual import hook as check_pages
 from manual import made
 from mkdocs.config.defaults import MkDocsConfig
@@ -131,11 +129,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "FAIRDRAW_SITE" in os.environ:
         return Path(os.environ["FAIRDRAW_SITE"])
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed_by("-m", "mkdocs", "build", "--strict", "--site-dir", str(folder), cwd=ROOT, env=environment)
     return folder
 
 

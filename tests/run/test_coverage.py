@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import CHECKS
+from helpers import CHECKS, plain_batch
 
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import CONTRACTS
@@ -24,7 +24,6 @@ from fairdraw.protocols import (
     RequestParams,
     RowChanges,
     SeededNoise,
-    SpecDecodeBatch,
 )
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
 
@@ -69,25 +68,14 @@ def test_what_is_drawn_adds_up_to_a_short_block(contract: str, monkeypatch: pyte
     assert any(row.by == "none" for row in one.features)  # few checks: there are gaps
 
 
-def batch_of(batch_size: int, vocab_size: int) -> SpecDecodeBatch:
-    counts = [7] * batch_size
-    return SpecDecodeBatch(
-        torch.zeros(7 * batch_size, dtype=torch.int32),
-        counts,
-        torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
-        7,
-        None,
-        torch.zeros(7 * batch_size, vocab_size),
-        torch.zeros(batch_size, 1, dtype=torch.int32),
-        torch.tensor([0.0] + [1.0] * (batch_size - 1)),
-    )
+BATCH = plain_batch([7] * 300, 40, temperature=torch.tensor([0.0] + [1.0] * 299))
 
 
 def test_a_call_is_described_in_plain_words() -> None:
     watch = Watch("rejection", "properties", case_by_case=True)
     sampler = watch.wrap(load_sampler("rejection/torch"))
     watch.case()
-    sampler.verify(batch_of(300, 40), SeededNoise(0, {1: 5}))
+    sampler.verify(BATCH, SeededNoise(0, {1: 5}))
     watch.case()
     drawn = watch.drawn()
     assert drawn.total == 1
@@ -180,7 +168,7 @@ def test_bias_falls_with_the_root_of_a_slices_draws_and_is_of_all_draws_elsewher
 
 def test_nothing_is_left_to_chance_in_greedy_requests() -> None:
     watch = Watch("rejection", "rows", case_by_case=False)
-    watch.wrap(load_sampler("rejection/torch")).verify(batch_of(300, 40), SeededNoise(0, {}))
+    watch.wrap(load_sampler("rejection/torch")).verify(BATCH, SeededNoise(0, {}))
     found = watch.drawn().features["temperature"]
     assert (found["greedy"], found["temperature 1"]) == (0, 299)
 

@@ -43,18 +43,6 @@ def _worded(subset: frozenset[Capability]) -> str:
     return ", ".join(sorted(subset)) or "no filter"
 
 
-def test_shares_of_all_checks_are_the_whole_rate() -> None:
-    assert math.fsum(check.share for check in suite.CHECKS) == pytest.approx(1)
-
-
-def test_every_table_is_judged() -> None:
-    sampler = right_distribution()
-    for workload in {check.workload for check in CHECKS}:
-        own = [check for check in CHECKS if check.workload == workload]
-        for name in own[0].sampling_plan(sampler, SMOKE).tables:
-            assert sum(name.startswith(check.tables) for check in own) == 1, name
-
-
 def test_every_plan_has_power_at_ci() -> None:
     for check in CHECKS:
         plans = check.plans(right_distribution(), CI, DEFAULT_SEED)

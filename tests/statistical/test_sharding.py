@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SOURCE
+from helpers import SOURCE, printed_by
 
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
@@ -43,13 +41,8 @@ def run_sharded(out: Path, *launcher: str, workers: int = 1) -> dict[str, Any]: 
     """The record that the command leaves."""
     command = ["-m", "fairdraw.statistical._sharding", "--sampler", "rejection/torch", "--workers", str(workers)]
     command += ["--draws", "2e4", "--batch-size", "512"]
-    subprocess.run(
-        [sys.executable, *launcher, *command, "--out", str(out)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""},
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
+    printed_by(*launcher, *command, "--out", str(out), env=environment, timeout=100)
     return json.loads(out.read_text(encoding="utf-8"))
 
 

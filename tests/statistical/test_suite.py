@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
+from fairdraw._mutants.sampling_distributions import right_distribution
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import Capability, Noise, RejectionSampler, SeededNoise, SpecDecodeBatch, rejection_sampler
+from fairdraw.statistical import sampling
 from fairdraw.statistical._configurations import RequestDistributions
 from fairdraw.statistical._distribution_check import DistributionCheck, fairness, false_fail_rate
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
@@ -34,14 +38,15 @@ def right_sampler(**unsupported: str) -> RejectionSampler:
     return rejection_sampler(DistributionSampler().verify, name="right", unsupported=combined | unsupported)
 
 
-def test_shares_of_all_shipped_checks_are_the_whole_rate() -> None:
-    assert math.fsum(check.share for check in DISTRIBUTION_CHECKS) == pytest.approx(1)
+CONTRACTS = [(DISTRIBUTION_CHECKS, right_sampler()), (sampling.CHECKS, right_distribution())]
 
 
-def test_every_table_is_judged_by_exactly_one_check() -> None:
-    sampler = right_sampler()
-    for workload in {check.workload for check in DRAWN}:
-        own = [check for check in DRAWN if check.workload == workload]
+@pytest.mark.parametrize(("checks", "sampler"), CONTRACTS, ids=["rejection", "sampling"])
+def test_checks_share_the_whole_rate_and_every_table_has_one_judge(checks: Sequence[Any], sampler: Any) -> None:
+    assert math.fsum(check.share for check in checks) == pytest.approx(1)
+    drawn = [check for check in checks if isinstance(check, DistributionCheck)]
+    for workload in {check.workload for check in drawn}:
+        own = [check for check in drawn if check.workload == workload]
         for name in own[0].sampling_plan(sampler, SMOKE).tables:
             assert sum(name.startswith(check.tables) for check in own) == 1, name
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import plain_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,16 +26,7 @@ def one_request(*drafts: DraftRecipe, vocab_size: int = 31, **fields: Any) -> Re
 
 def foreign_batch() -> SpecDecodeBatch:
     """A batch that no recipe built: two requests, one without drafts."""
-    return SpecDecodeBatch(
-        draft_token_ids=torch.tensor([1, 2], dtype=torch.int32),
-        num_draft_tokens=[2, 0],
-        cu_num_draft_tokens=torch.tensor([2, 2], dtype=torch.int32),
-        max_spec_len=2,
-        draft_probs=None,
-        target_logits=torch.zeros(2, 4),
-        bonus_token_ids=torch.zeros(2, 1, dtype=torch.int32),
-        temperature=torch.ones(2),
-    )
+    return plain_batch([2, 0], 4, draft_token_ids=torch.tensor([1, 2], dtype=torch.int32))
 
 
 # -- strategies
