@@ -49,9 +49,6 @@ def raising(batch, noise):
         raise IndexError("lane out of range")
     return verify(batch, noise)
 
-def leaving(batch, noise):
-    raise SystemExit(0)
-
 def unsteady(batch, noise):
     calls.append(batch)
     return beyond(batch, noise) if len(calls) == 5 else verify(batch, noise)
@@ -67,7 +64,6 @@ class WithDefects:
 def make_right(): return fairdraw.rejection_sampler(verify, name="right")
 def make_beyond(): return fairdraw.rejection_sampler(beyond)
 def make_raising(): return fairdraw.rejection_sampler(raising)
-def make_leaving(): return fairdraw.rejection_sampler(leaving)
 def make_exit(): raise SystemExit(0)
 def make_unsteady(): return fairdraw.rejection_sampler(unsteady)
 def make_list(): return fairdraw.rejection_sampler(lambda batch, noise: [], name="returns a list")

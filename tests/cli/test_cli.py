@@ -70,37 +70,41 @@ def test_workers_find_what_one_process_finds() -> None:
     assert reports[0] == reports[1]
 
 
-class TestSeveral:
-    OPTIONS = ("-k", "REJ101", "--profile", "smoke")
+# -- several samplers
 
-    def test_each_has_a_verdict_and_the_worst_one_decides(self) -> None:
-        result = fairdraw("check", "third_party:make_right", "third_party:make_beyond", *self.OPTIONS)
-        assert result.exit_code == 1
-        green = f"GREEN, distributions not judged: -k REJ101 (1 property check passed; {ONE})"
-        lines = result.output.splitlines()
-        assert f"third_party:make_right: {green}" in lines
-        assert "third_party:make_beyond: RED: checks failed: 1" in lines
-        assert lines[-1] == (
-            "all samplers: RED: 1 of 2 samplers (third_party:make_beyond); "
-            "GREEN: 1 of 2 samplers (third_party:make_right)"
-        )
 
-    def test_one_that_cannot_start_does_not_stop_the_others(self) -> None:
-        result = fairdraw("check", "oracel", "third_party:make_right", *self.OPTIONS)
-        assert result.exit_code == 2
-        assert "third_party:make_right: GREEN" in result.output
-        assert "Did you mean rejection/oracle" in result.output
+OPTIONS = ("-k", "REJ101", "--profile", "smoke")
 
-    def test_each_has_files_of_its_own(self, third_party: Path) -> None:
-        names = ("third_party:make_right", "third_party:make_beyond")
-        refused = fairdraw("check", *names, "--html", "run.html", *self.OPTIONS)
-        assert refused.exit_code == 2
-        assert "Write --html 'run-{sampler}.html'." in refused.output
-        fairdraw("check", *names, "--html", "run-{sampler}.html", "--json", "{sampler}.jsonl", *self.OPTIONS)
-        assert 'id="verdict">GREEN' in (third_party / "run-third-party-make-right.html").read_text()
-        assert 'id="verdict">RED' in (third_party / "run-third-party-make-beyond.html").read_text()
-        *_, last = (third_party / "third-party-make-beyond.jsonl").read_text().splitlines()
-        assert json.loads(last)["exit_code"] == 1
+
+def test_each_has_a_verdict_and_the_worst_one_decides() -> None:
+    result = fairdraw("check", "third_party:make_right", "third_party:make_beyond", *OPTIONS)
+    assert result.exit_code == 1
+    green = f"GREEN, distributions not judged: -k REJ101 (1 property check passed; {ONE})"
+    lines = result.output.splitlines()
+    assert f"third_party:make_right: {green}" in lines
+    assert "third_party:make_beyond: RED: checks failed: 1" in lines
+    assert lines[-1] == (
+        "all samplers: RED: 1 of 2 samplers (third_party:make_beyond); GREEN: 1 of 2 samplers (third_party:make_right)"
+    )
+
+
+def test_one_that_cannot_start_does_not_stop_the_others() -> None:
+    result = fairdraw("check", "oracel", "third_party:make_right", *OPTIONS)
+    assert result.exit_code == 2
+    assert "third_party:make_right: GREEN" in result.output
+    assert "Did you mean rejection/oracle" in result.output
+
+
+def test_each_has_files_of_its_own(third_party: Path) -> None:
+    names = ("third_party:make_right", "third_party:make_beyond")
+    refused = fairdraw("check", *names, "--html", "run.html", *OPTIONS)
+    assert refused.exit_code == 2
+    assert "Write --html 'run-{sampler}.html'." in refused.output
+    fairdraw("check", *names, "--html", "run-{sampler}.html", "--json", "{sampler}.jsonl", *OPTIONS)
+    assert 'id="verdict">GREEN' in (third_party / "run-third-party-make-right.html").read_text()
+    assert 'id="verdict">RED' in (third_party / "run-third-party-make-beyond.html").read_text()
+    *_, last = (third_party / "third-party-make-beyond.jsonl").read_text().splitlines()
+    assert json.loads(last)["exit_code"] == 1
 
 
 # -- mistakes

@@ -16,7 +16,6 @@ from fairdraw.pytest_plugin import PROFILE_WORDS, SUITE_WORDS
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 CHECKS = all_checks(contract="rejection")
-NEEDS_NOISE = next(c for c in CHECKS if c.suite == "properties" and "explicit-noise" in c.needs and not c.differential)
 load_sampler("rejection/torch")
 
 OPTIONS = (*PLUGIN, "--fairdraw-profile", "smoke")
@@ -170,43 +169,49 @@ def test_unknown_reference_is_a_usage_error(pytester: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["*Did you mean rejection/oracle*"])
 
 
-class TestDecorator:
-    DECORATED = """
-    import fairdraw, third_party
+# -- the decorator
 
-    @fairdraw.parametrize_with_checks([third_party.{factory}()])
-    def test_sampler(sampler, check):
-        check(sampler)
-    """
 
-    def decorated(self, pytester: pytest.Pytester, factory: str, *options: str) -> pytest.RunResult:
-        pytester.makepyfile(self.DECORATED.format(factory=factory))
-        return pytester.runpytest_inprocess(*OPTIONS, *options)
+DECORATED = """
+import fairdraw, third_party
 
-    def test_there_is_one_test_per_sampler_and_check(self, pytester: pytest.Pytester) -> None:
-        shown = self.decorated(pytester, "make_right", "--collect-only", "-q").stdout.str()
-        for check in CHECKS:
-            assert f"::test_sampler[right-{check.id}]" in shown
+@fairdraw.parametrize_with_checks([third_party.{factory}()])
+def test_sampler(sampler, check):
+    check(sampler)
+"""
 
-    def test_correct_sampler_is_green_without_the_option(self, pytester: pytest.Pytester) -> None:
-        result = self.decorated(pytester, "make_right", "-k", "REJ101")
-        assert result.ret == 0
-        result.stdout.fnmatch_lines(
-            ["fairdraw 0.1.0: sampler right on cpu", "*", "GREEN, distributions not judged: -k REJ101 *"]
-        )
 
-    def test_report_repeats_the_very_test(self, pytester: pytest.Pytester) -> None:
-        result = self.decorated(pytester, "make_beyond", "-k", "REJ101", "--fairdraw-seed", "5")
-        assert result.ret == 1
-        lines = result.stdout.lines
-        command = shlex.split(lines[lines.index("reproduce:") + 1])
-        assert command[0] == "pytest"
-        assert fnmatch(command[1], "test_*.py::test_sampler[[]beyond-REJ101 *]")
-        assert command[2:] == ["--fairdraw-profile", "smoke", "--fairdraw-seed", "5"]
-        assert pytester.runpytest_inprocess(*OPTIONS, *command[1:]).ret == 1
-        result.stdout.fnmatch_lines(
-            ["note: to replay this case alone: fairdraw replay * --sampler SPEC, where SPEC is pkg.module:factory *"]
-        )
+def decorated(pytester: pytest.Pytester, factory: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(DECORATED.format(factory=factory))
+    return pytester.runpytest_inprocess(*OPTIONS, *options)
+
+
+def test_there_is_one_test_per_sampler_and_check(pytester: pytest.Pytester) -> None:
+    shown = decorated(pytester, "make_right", "--collect-only", "-q").stdout.str()
+    for check in CHECKS:
+        assert f"::test_sampler[right-{check.id}]" in shown
+
+
+def test_correct_sampler_is_green_without_the_option(pytester: pytest.Pytester) -> None:
+    result = decorated(pytester, "make_right", "-k", "REJ101")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        ["fairdraw 0.1.0: sampler right on cpu", "*", "GREEN, distributions not judged: -k REJ101 *"]
+    )
+
+
+def test_report_repeats_the_very_test(pytester: pytest.Pytester) -> None:
+    result = decorated(pytester, "make_beyond", "-k", "REJ101", "--fairdraw-seed", "5")
+    assert result.ret == 1
+    lines = result.stdout.lines
+    command = shlex.split(lines[lines.index("reproduce:") + 1])
+    assert command[0] == "pytest"
+    assert fnmatch(command[1], "test_*.py::test_sampler[[]beyond-REJ101 *]")
+    assert command[2:] == ["--fairdraw-profile", "smoke", "--fairdraw-seed", "5"]
+    assert pytester.runpytest_inprocess(*OPTIONS, *command[1:]).ret == 1
+    result.stdout.fnmatch_lines(
+        ["note: to replay this case alone: fairdraw replay * --sampler SPEC, where SPEC is pkg.module:factory *"]
+    )
 
 
 # -- j unit

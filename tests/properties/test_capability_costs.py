@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,6 @@ from fairdraw.protocols import (
 )
 from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup, logits_planner
 
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = PROFILES["smoke"]
 
 UNJUDGED = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CaseRaised, CheckFailure
 from fairdraw._mutants._logits_mutant import OraclePlanner
-from fairdraw._mutants.logits_plan import MUTANTS, right
+from fairdraw._mutants.logits_plan import right
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton
 from fairdraw.properties.logits_plan import CHECKS
@@ -19,7 +19,6 @@ from fairdraw.strategies.logits_plan import EVENT_KINDS, LogitsCase, logits_case
 
 prepare_triton("cpu")
 BY_CODE = {check.code: check for check in CHECKS}
-BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 FEW = Profile("few", 10, 10)
 quick = settings(max_examples=40)
 

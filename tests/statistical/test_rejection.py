@@ -10,7 +10,6 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
-from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import _rejection_statistics as rejection
@@ -31,7 +30,6 @@ from fairdraw.statistical._token_draws import Uniforms, draw_one, draw_tokens
 from fairdraw.statistical.rejection import CHECKS
 
 RIGHT = right_distribution(DistributionSampler)
-MUTANTS = {mutant.name: mutant for mutant in DISTRIBUTION_MUTANTS}
 EXPERIMENTS = {configuration.name: Experiment(configuration, 2048) for configuration in CONFIGURATIONS}
 TABLES = {(name, t): table for name, found in EXPERIMENTS.items() for t, table in found.tables(50).items()}
 
