@@ -285,7 +285,8 @@ def test_sampler_in_the_same_process_loses_no_verdict(name: str) -> None:
     run = IN_ONE_PROCESS[name]
     done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES])
     require_agreement(run, done.stdout, done.returncode, junit=run.verdict != AT_ONCE)  # pytest's session has not begun
-    if name in ("leaves", "leaves_at_once", "closes"):  # the ways out are watched alike; what is said then is the command's own
+    # The ways out are watched alike; what is said then is the command's own.
+    if name in ("leaves", "leaves_at_once", "closes"):
         done = started(["fairdraw", *run.for_cli(), "-n0", *CLI_FILES])
         require_agreement(run, done.stdout, done.returncode, junit=False)
 
