@@ -154,7 +154,7 @@ COMMANDS = {
 
 
 @pytest.fixture(autouse=True)
-def here(third_party: Path) -> Path:
+def here(third_party: Path, no_controls: None) -> Path:
     """A folder with the third party's module, and files that are something else than what they are given for."""
     crash = {"sampler": "rejection/oracle", "reference": None, "contract": "rejection", "case": {}, "seed": 1}
     crash |= {"effect": "", "format": "fairdraw-crash", "format_version": 1, "suite_version": "0.0.1"}

@@ -25,6 +25,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     (folder / "my_broken_sampler.py").write_text(source.replace(RIGHT, WRONG))
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
+        patched.setenv("FAIRDRAW_WORKERS", "0")  # a fixture of the module comes before the one that sets it
         patched.syspath_prepend(str(folder))
         words = ["check", "my_broken_sampler:make", "-k", "REJ107", "-k", "DIST213", "--profile", "smoke"]
         found = fairdraw(*words)

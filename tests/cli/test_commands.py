@@ -18,7 +18,7 @@ from fairdraw._run.loading import SUITES, all_questions, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.statistical._nightly import ledger_check
 
-pytestmark = pytest.mark.usefixtures("third_party")
+pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
 PACKAGE = SOURCE / "fairdraw"
 
 SPECS = (

@@ -21,7 +21,7 @@ from fairdraw._cli.job import Job
 from fairdraw._run.loading import load_sampler
 from fairdraw._run.pace import Turn
 
-pytestmark = pytest.mark.usefixtures("signals_of_a_terminal")
+pytestmark = pytest.mark.usefixtures("signals_of_a_terminal", "no_controls")
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 load_sampler("sampling")

@@ -79,7 +79,7 @@ def draw(logits, temperature, exponentials):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_controls: None) -> Path:
     """A folder with somebody's kernels, as the current one."""
     (tmp_path / "kernels_of_init.py").write_text(KERNELS)
     (tmp_path / "numpy_of_init.py").write_text(NUMPY)

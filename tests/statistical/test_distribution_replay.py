@@ -45,7 +45,7 @@ SEED = 77
 
 
 @pytest.fixture(autouse=True)
-def mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_controls: None) -> Path:
     """The current directory holds the module of a sampler that recovers from the target instead of the residual."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

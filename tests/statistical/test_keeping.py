@@ -19,6 +19,7 @@ from fairdraw.protocols import SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical._nightly import fingerprint, judged_tables, ledger_check
 from fairdraw.statistical.rejection import CHECKS
 
+pytestmark = pytest.mark.usefixtures("no_controls")
 SMOKE = PROFILES["smoke"]
 DEPENDENCE = ("DIST201", "DIST203", "DIST204", "DIST302")
 ONE_HOT_ACCEPTANCE = [check for check in CHECKS if check.code == "DIST113"]
