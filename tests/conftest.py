@@ -1,7 +1,5 @@
 """A third-party module with samplers, correct and wrong, for the tests of plugin and command line; and a browser."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -10,9 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from html import escape, unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,12 +19,13 @@ from hypothesis import HealthCheck, settings
 import fairdraw
 from fairdraw._core.interpreter import speed_up_interpreter
 
+# Batches are small: in torch's threads, two workers on two cores would wait for each other (`one_torch_thread`).
+os.environ["OMP_NUM_THREADS"] = "1"
 if shutil.which("nvidia-smi") is None:
     # A test may import triton before any sampler is loaded; uninterpreted, it could not be used in this process again.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # No test depends on the speed of the machine, on chance, or on what an earlier run left.
 settings.register_profile(
@@ -49,9 +49,6 @@ def raising(batch, noise):
         raise IndexError("lane out of range")
     return verify(batch, noise)
 
-def leaving(batch, noise):
-    raise SystemExit(0)
-
 def unsteady(batch, noise):
     calls.append(batch)
     return beyond(batch, noise) if len(calls) == 5 else verify(batch, noise)
@@ -67,7 +64,6 @@ class WithDefects:
 def make_right(): return fairdraw.rejection_sampler(verify, name="right")
 def make_beyond(): return fairdraw.rejection_sampler(beyond)
 def make_raising(): return fairdraw.rejection_sampler(raising)
-def make_leaving(): return fairdraw.rejection_sampler(leaving)
 def make_exit(): raise SystemExit(0)
 def make_unsteady(): return fairdraw.rejection_sampler(unsteady)
 def make_list(): return fairdraw.rejection_sampler(lambda batch, noise: [], name="returns a list")
@@ -104,17 +100,23 @@ class Browser:
 
     def picture(self, html: str, name: str, width: int, *, dark: bool = False, height: int = 1400) -> Path:
         """A PNG of the page."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        path = SCREENSHOTS / f"{name}-{width}{'-dark' if dark else ''}.png"
+        path = self.pictures() / f"{name}-{width}{'-dark' if dark else ''}.png"
         self._run(html, width, dark, f"--screenshot={path}", height=height)
         return path
 
     def _run(self, html: str, width: int, dark: bool, option: str, height: int = 1400) -> str:
         page = self._folder / "page.html"
         page.write_text(html, encoding="utf-8")
-        words = [self._program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", option]
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-        words += [scheme, f"--window-size={width},{height}", page.as_uri()]
+        return self.open(page.as_uri(), option, scheme, f"--window-size={width},{height}")
+
+    def pictures(self) -> Path:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        return SCREENSHOTS
+
+    def open(self, address: str, *options: str) -> str:
+        """What it prints."""
+        words = [self._program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *options, address]
         return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
@@ -157,7 +159,6 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairdraw.__file__).parents[1]), str(tmp_path)]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     sys.modules.pop("third_party", None)  # another test's module of that name
     yield tmp_path
     sys.modules.pop("third_party", None)

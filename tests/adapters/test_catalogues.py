@@ -7,20 +7,18 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._run.loading import is_catalogued, sampler_lines
 from fairdraw.adapters import SamplerNotFound, known_names, load
 from fairdraw.adapters._catalogue import API, OWN_ROWS, find_catalogues, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Install = Callable[..., Path]
 
 ROOT = Path(__file__).parents[2]
@@ -127,10 +125,7 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "no number": ({"catalogue": sampler("rejection/bad")}, r"has api=None, .*Run pip install --upgrade bad-engine\.$"),
     "no samplers": ({"catalogue": f"api = {API}"}, r"samplers must be a table"),
     "no contract": ({"catalogue": f"api = {API}\n" + sampler("me")}, r"sampler='me', but a name is CONTRACT/ORIGIN"),
-    "no note": (
-        {"catalogue": GOOD.partition("note")[0]},
-        r"must have both\. Correct it, or run pip uninstall bad",
-    ),
+    "no note": ({"catalogue": GOOD.partition("note")[0]}, r"must have both\. Correct it, or run pip uninstall bad"),
     "unknown field": ({"catalogue": GOOD + "fast = true"}, r"has fast=True, but its fields are factory, note,"),
     "unknown word": ({"catalogue": GOOD + 'unsupported = { "no" = ["to fly"] }'}, r"'to fly', but it must be a capab"),
 }
@@ -221,11 +216,11 @@ def test_refusal_of_an_engines_sampler_says_what_to_install(name: str) -> None:
 
 @pytest.mark.usefixtures("install")
 def test_suite_works_without_engines() -> None:
-    arguments = ["check", "rejection/torch", "--profile", "smoke", "-k", "REJ10", "-n", "1"]
-    done = run_fairdraw(*arguments)
+    arguments = "check rejection/torch --profile smoke -k REJ10 -n 1 --no-controls"
+    done = run_fairdraw(*arguments.split())
     assert (done.returncode, "GREEN" in done.stdout) == (0, True), done.stdout + done.stderr
 
-    refused = CliRunner().invoke(main, ["check", "rejection/vllm"])
+    refused = fairdraw("check", "rejection/vllm")
     assert (refused.exit_code, "pip install fairdraw-engines" in refused.output) == (2, True)
     assert "Samplers of other projects: pip install fairdraw-engines" in sampler_lines()
 
@@ -246,7 +241,7 @@ def test_validation_without_engines_says_what_to_install(tmp_path: Path, monkeyp
     (tmp_path / "vllm" / "__init__.py").touch()
     add_metadata(tmp_path, "vllm", "")
 
-    refused = CliRunner().invoke(main, ["validate-vllm", "--folder", str(tmp_path)])
+    refused = fairdraw("validate-vllm", "--folder", str(tmp_path))
     assert refused.exit_code == 2
     assert "fairdraw-engines, which validates vLLM, is missing" in refused.output
 
@@ -277,9 +272,8 @@ def test_template_of_the_manual_is_a_catalogue(tmp_path: Path, monkeypatch: pyte
         return done.stdout + done.stderr
 
     assert re.search(r"\nrejection/myengine +myengine's verification of drafts\n", run("list", "--samplers"))
-    output = run(
-        "check", "rejection/myengine", "--profile", "smoke", "-n", "1", "-k", "REJ101", "-k", "REJ103", "-k", "REJ114"
-    )
+    checked = "check rejection/myengine --profile smoke -n 1 --no-controls -k REJ101 -k REJ103 -k REJ114"
+    output = run(*checked.split())
     assert "GREEN" in output, output
     assert "xfailed REJ114 inputs are not modified: it clears the caller's drafts" in output
     (tmp_path / "myengine.py").unlink()

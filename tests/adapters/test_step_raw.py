@@ -1,11 +1,10 @@
 """`rejection/step-raw`: its parameters and raw logits lead to the batch's rows, to the last bit."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
 import torch
+from helpers import plain_batch
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -27,15 +26,13 @@ def batch_of(seed: int, vocab_size: int) -> SpecDecodeBatch:
     logits[4, 0] = torch.nan
     temperature = torch.ones(size)
     temperature[[1, 4]] = 0
-    return SpecDecodeBatch(
-        torch.randint(-1, vocab_size, (num_tokens,), generator=generator, dtype=torch.int32),
+    return plain_batch(
         COUNTS,
-        torch.tensor(COUNTS).cumsum(0).int(),
-        3,
-        torch.rand(num_tokens, vocab_size, generator=generator),
-        logits,
-        torch.zeros(size, 1, dtype=torch.int32),
-        temperature,
+        vocab_size,
+        draft_token_ids=torch.randint(-1, vocab_size, (num_tokens,), generator=generator, dtype=torch.int32),
+        draft_probs=torch.rand(num_tokens, vocab_size, generator=generator),
+        target_logits=logits,
+        temperature=temperature,
     )
 
 

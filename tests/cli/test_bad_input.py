@@ -1,22 +1,16 @@
 """Every mistake of a caller is answered in one sentence, with the documented exit code, and changes no file."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from helpers import ask, fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.checks import Check
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw.strategies import RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 load_sampler("rejection/torch")
@@ -100,71 +94,59 @@ NUMBERS += [("call-timeout", "0"), ("seed", "new"), ("profile", "huge"), ("only"
 """Options that both ways in have, and numbers and words that are none for them."""
 
 COMMANDS = {
-    "rate is no number": (["check", "rejection/oracle", "--rate", "nan"], r"'--rate': 'nan' is not a number"),
-    "time of a request is no number": (["check", "rejection/oracle", "--timeout", "nan"], r"'nan' is not a number"),
-    "limit is no number": (["bench", "rejection/oracle", "--limit", "nan"], r"'--limit': 'nan' is not a number"),
-    "roofline is no number": (["bench", "rejection/oracle", "--roofline-min", "nan"], r"'nan' is not a number"),
-    "times in no folder": (["bench", "rejection/oracle", "--json", "/proc/b.json"], r"/proc/b\.json cannot be written"),
+    "rate is no number": ("check rejection/oracle --rate nan", r"'--rate': 'nan' is not a number"),
+    "time of a request is no number": ("check rejection/oracle --timeout nan", r"'nan' is not a number"),
+    "limit is no number": ("bench rejection/oracle --limit nan", r"'--limit': 'nan' is not a number"),
+    "roofline is no number": ("bench rejection/oracle --roofline-min nan", r"'nan' is not a number"),
+    "times in no folder": ("bench rejection/oracle --json /proc/b.json", r"/proc/b\.json cannot be written"),
     "times over history": (
-        ["bench", "rejection/oracle", "--json", "b", "--history", "./b"],
+        "bench rejection/oracle --json b --history ./b",
         r"--history=b, but that is the file of --json, too",
     ),
-    "too many workers": (["check", "rejection/oracle", "-n", "100000"], r"100000 is not in the range 0<=x<=256"),
+    "too many workers": ("check rejection/oracle -n 100000", r"100000 is not in the range 0<=x<=256"),
     "one file of two samplers": (
-        ["check", "rejection/oracle", "rejection-oracle", "--json", "{sampler}.jsonl"],
+        "check rejection/oracle rejection-oracle --json {sampler}.jsonl",
         r"but that is the file of --json of rejection/oracle, too",
     ),
     "ledger over lines": (
-        ["check", "rejection/oracle", "--ledger", "a.json", "--json", "a.json"],
+        "check rejection/oracle --ledger a.json --json a.json",
         r"--ledger=a\.json, but that is the file of --json, too",
     ),
-    "pictures under a file": (["check", "rejection/oracle", "--pictures", "binary/p"], r"binary/p cannot be written"),
-    "pictures are a file": (["check", "rejection/oracle", "--pictures", "binary"], r"'binary' is a file"),
-    "ledger is binary": (
-        ["check", "rejection/oracle", "--only", "statistical", "--seed", "5", "--ledger", "binary"],
-        r"--ledger: .*binary",
-    ),
-    "ledger under a file": (
-        ["check", "rejection/oracle", "--ledger", "binary/l.json"],
-        r"binary/l\.json cannot be written",
-    ),
-    "baseline exists": (
-        ["check", "rejection/oracle", "--write-baseline", "baseline.json"],
-        r"exists and is not overwritten",
-    ),
-    "baseline in no folder": (
-        ["check", "rejection/oracle", "--write-baseline", "/proc/b.json"],
-        r"/proc/b\.json cannot be wri",
-    ),
-    "lines are a folder": (["check", "rejection/oracle", "--json", "folder"], r"'folder' is a directory"),
-    "crash file absent": (["replay", "absent"], r"absent cannot be replayed: it cannot be read: No such file"),
-    "crash file is a folder": (["replay", "folder"], r"folder cannot be replayed: it cannot be read: Is a directory"),
-    "crash file is binary": (["replay", "binary"], r"binary cannot be replayed: it is not JSON"),
-    "crash file is deep": (["replay", "deep.json"], r"deep\.json cannot be replayed"),
-    "ledger is deep": (["check", "sampling/oracle", "--seed", "5", "--ledger", "deep.json"], r"--ledger: .*deep"),
-    "journal is deep": (["check", "http://127.0.0.1:9/v1", "--journal", "deep.json", "-n", "0"], r"deep\.json"),
-    "crash file is a baseline": (["replay", "baseline.json"], r"baseline\.json cannot be replayed: it is not a crash"),
-    "crash file is newer": (["replay", "newer.json"], r"newer\.json cannot be replayed: its format is 99, newer"),
-    "crash file of a gone check": (["replay", "crash.json"], r"'REJ999' is no check of fairdraw"),
+    "pictures under a file": ("check rejection/oracle --pictures binary/p", r"binary/p cannot be written"),
+    "pictures are a file": ("check rejection/oracle --pictures binary", r"'binary' is a file"),
+    "ledger is binary": ("check rejection/oracle --only statistical --seed 5 --ledger binary", r"--ledger: .*binary"),
+    "ledger under a file": ("check rejection/oracle --ledger binary/l.json", r"binary/l\.json cannot be written"),
+    "baseline exists": ("check rejection/oracle --write-baseline baseline.json", r"exists and is not overwritten"),
+    "baseline in no folder": ("check rejection/oracle --write-baseline /proc/b.json", r"/proc/b\.json cannot be wri"),
+    "lines are a folder": ("check rejection/oracle --json folder", r"'folder' is a directory"),
+    "crash file absent": ("replay absent", r"absent cannot be replayed: it cannot be read: No such file"),
+    "crash file is a folder": ("replay folder", r"folder cannot be replayed: it cannot be read: Is a directory"),
+    "crash file is binary": ("replay binary", r"binary cannot be replayed: it is not JSON"),
+    "crash file is deep": ("replay deep.json", r"deep\.json cannot be replayed"),
+    "ledger is deep": ("check sampling/oracle --seed 5 --ledger deep.json", r"--ledger: .*deep"),
+    "journal is deep": ("check http://127.0.0.1:9/v1 --journal deep.json -n 0", r"deep\.json"),
+    "crash file is a baseline": ("replay baseline.json", r"baseline\.json cannot be replayed: it is not a crash"),
+    "crash file is newer": ("replay newer.json", r"newer\.json cannot be replayed: its format is 99, newer"),
+    "crash file of a gone check": ("replay crash.json", r"'REJ999' is no check of fairdraw"),
     "crash file of a distribution with a batch": (
-        ["replay", "distribution.json"],
+        "replay distribution.json",
         r"distribution\.json.*its case cannot be built \(TypeError: Distribution",
     ),
     "crash file of a distribution without a profile": (
-        ["replay", "weekly.json"],
+        "replay weekly.json",
         r"profile='weekly', but it must be.*smoke, ci",
     ),
     "crash file of a distribution without a number": (
-        ["replay", "many.json"],
+        "replay many.json",
         r"num_draws='many', but it must be an integer",
     ),
-    "no such check": (["explain", "REJ999"], r"'REJ999' is no check of fairdraw"),
-    "no such reference": (["check", "rejection/oracle", "--reference", "oracel"], "Did you mean rejection/oracle"),
-    "no such option": (["check", "rejection/oracle", "--unknown"], "No such option"),
-    "no sampler": (["check"], "Missing argument"),
-    "skeleton of nothing": (["init", "absent:verify"], r"absent:verify cannot be imported: ModuleNotFoundError"),
+    "no such check": ("explain REJ999", r"'REJ999' is no check of fairdraw"),
+    "no such reference": ("check rejection/oracle --reference oracel", "Did you mean rejection/oracle"),
+    "no such option": ("check rejection/oracle --unknown", "No such option"),
+    "no sampler": ("check", "Missing argument"),
+    "skeleton of nothing": ("init absent:verify", r"absent:verify cannot be imported: ModuleNotFoundError"),
     "skeleton under a file": (
-        ["init", "third_party:beyond", "--contract", "rejection", "--folder", "binary/x"],
+        "init third_party:beyond --contract rejection --folder binary/x",
         r"binary/x.*cannot be written",
     ),
 }
@@ -172,17 +154,10 @@ COMMANDS = {
 
 
 @pytest.fixture(autouse=True)
-def here(third_party: Path) -> Path:
+def here(third_party: Path, no_controls: None) -> Path:
     """A folder with the third party's module, and files that are something else than what they are given for."""
-    crash = {
-        "sampler": "rejection/oracle",
-        "reference": None,
-        "contract": "rejection",
-        "case": {},
-        "seed": 1,
-        "effect": "",
-    }
-    crash |= {"format": "fairdraw-crash", "format_version": 1, "suite_version": "0.0.1"}
+    crash = {"sampler": "rejection/oracle", "reference": None, "contract": "rejection", "case": {}, "seed": 1}
+    crash |= {"effect": "", "format": "fairdraw-crash", "format_version": 1, "suite_version": "0.0.1"}
     texts = {
         "misses.py": "import a_package_of_mine\n",
         "ungrammatical.py": "def make(:\n",
@@ -225,7 +200,7 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
 
 def require_refused(words: list[str], sentence: str, here: Path) -> None:
     before = contents(here)
-    result = CliRunner().invoke(main, words)
+    result = fairdraw(*words)
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
     message = result.output.splitlines()[-1]
@@ -265,24 +240,8 @@ def test_file_of_pytest_is_not_written_over(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize(("words", "sentence"), COMMANDS.values(), ids=COMMANDS)
-def test_command_is_refused(words: list[str], sentence: str, here: Path) -> None:
-    require_refused(words, sentence, here)
-
-
-def ask(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    """One check under pytest."""
-    pytester.makepyfile(
-        test_ask="""
-        import pytest
-        from fairdraw.properties.rejection import CHECKS
-
-        @pytest.mark.parametrize("check", CHECKS[:1], ids=str)
-        def test_rejection(check, fairdraw_run):
-            fairdraw_run(check)
-        """
-    )
-    words = ("-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "-p", "no:cacheprovider")
-    return pytester.runpytest_inprocess(*words, "--rootdir", ".", *options, "test_ask.py")
+def test_command_is_refused(words: str, sentence: str, here: Path) -> None:
+    require_refused(words.split(), sentence, here)
 
 
 def require_usage_error(result: pytest.RunResult, sentence: str) -> None:
@@ -319,7 +278,7 @@ def test_file_is_refused_by_pytest(
 
 
 def test_answer_of_the_wrong_type_is_red_and_says_what_an_output_is() -> None:
-    result = CliRunner().invoke(main, ["check", "third_party:make_list", "-k", "REJ101", "-k", "REJ102"])
+    result = fairdraw("check", "third_party:make_list", "-k", "REJ101", "-k", "REJ102")
     assert result.exit_code == 1
     assert "REJ100 sampler returned something that is not an output" in result.output
     assert "effect: verify: sampler=returns a list returned list, but it must return a tensor." in result.output
@@ -328,7 +287,7 @@ def test_answer_of_the_wrong_type_is_red_and_says_what_an_output_is() -> None:
 
 def test_crash_folder_that_cannot_be_made_costs_the_crash_file_alone(here: Path) -> None:
     (here / ".fairdraw").write_text("mine")
-    result = CliRunner().invoke(main, ["check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke"])
+    result = fairdraw("check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke")
     assert result.exit_code == 1
     assert "note: no crash file was written: " in result.output
     assert (here / ".fairdraw").read_text() == "mine"

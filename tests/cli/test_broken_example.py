@@ -1,15 +1,13 @@
 """A newcomer's fault: the worked example, broken on purpose, fails with a text that explains itself."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,9 +25,10 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     (folder / "my_broken_sampler.py").write_text(source.replace(RIGHT, WRONG))
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
+        patched.setenv("FAIRDRAW_WORKERS", "0")  # a fixture of the module comes before the one that sets it
         patched.syspath_prepend(str(folder))
         words = ["check", "my_broken_sampler:make", "-k", "REJ107", "-k", "DIST213", "--profile", "smoke"]
-        found = CliRunner().invoke(main, words)
+        found = fairdraw(*words)
     sys.modules.pop("my_broken_sampler", None)
     assert found.exit_code == 1, found.output
     return found

@@ -1,42 +1,30 @@
 """A shell understands every command that a report prints, and every code that it prints is explained."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from helpers import CHECKS, SOURCE, fairdraw, report_of
 
-import fairdraw
-from fairdraw._cli.main import main
-from fairdraw._core.checks import PROFILES
+from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import CheckFailure, FailureReport
 from fairdraw._run.failure_reports import RAISED, raised_meanings
-from fairdraw._run.loading import SUITES, all_checks, all_questions, load_sampler
+from fairdraw._run.loading import SUITES, all_questions, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.statistical._nightly import LedgerCheck, ledger_check
+from fairdraw.statistical._nightly import ledger_check
 
-if TYPE_CHECKING:
-    from fairdraw._core.checks import AnyCheck
-
-pytestmark = pytest.mark.usefixtures("third_party")
-CHECKS = {check.code: check for check in all_checks()}
-PACKAGE = Path(fairdraw.__file__).parent
+pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
+PACKAGE = SOURCE / "fairdraw"
 
 SPECS = (
-    "third_party:make_beyond",
-    "my pkg:make",
-    "pkg.mod:make['a b']",
-    "$(touch HARM);x:`touch HARM`",
-    "it's:m\\ake",
+    "third_party:make_beyond", "my pkg:make", "pkg.mod:make['a b']", "$(touch HARM);x:`touch HARM`", "it's:m\\ake",
     "",
-)
+)  # fmt: skip
 
 
 def words_of(command: str) -> list[str]:
@@ -53,9 +41,7 @@ def broken_failure_report(session: Session, check: AnyCheck = CHECKS["REJ101"]) 
         raise CheckFailure("wrong")
 
     changed: Any = dataclasses.replace(check, body=body)  # type: ignore[type-var]  # Any: a Check
-    failure_report = run_check(changed, load_sampler("rejection/torch"), session).failure_report
-    assert failure_report is not None
-    return failure_report
+    return report_of(run_check(changed, load_sampler("rejection/torch"), session))
 
 
 @pytest.mark.parametrize("folder", ["crashes", "my crashes", "a'b [c] $x; `y` \\z"])
@@ -72,15 +58,8 @@ def test_search_of_a_differential_names_the_reference_by_the_program_s_option() 
     check = next(check for check in CHECKS.values() if check.differential and check.contract == "rejection")
     session = Session("a b:c", PROFILES["smoke"], 5, load_sampler("rejection/oracle"), "my ref:make", crash_folder=None)
     own = words_of(broken_failure_report(session, check).command)
-    assert own == [
-        *["fairdraw", "check"],
-        "a b:c",
-        "-k",
-        check.code,
-        *["--profile", "smoke", "--seed", "5"],
-        "--reference",
-        "my ref:make",
-    ]
+    again = f"fairdraw check 'a b:c' -k {check.code} --profile smoke --seed 5 --reference 'my ref:make'"
+    assert own == shlex.split(again)
     pytests = words_of(broken_failure_report(dataclasses.replace(session, under_pytest=True), check).command)
     assert pytests[:5] == ["pytest", "--pyargs", "fairdraw", "--sampler", "a b:c"]
     assert pytests[-4:] == ["--fairdraw-seed", "5", "--fairdraw-reference", "my ref:make"]
@@ -97,30 +76,23 @@ def test_command_stands_alone_on_its_line() -> None:
 
 def test_commands_of_a_run_are_run() -> None:
     """From the terminal to bash and back to the same failure."""
-    found = CliRunner().invoke(main, ["check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke"])
+    found = fairdraw("check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke")
     lines = found.output.splitlines()
     for label in ("reproduce:", "search again:"):
         program, *words = shlex.split(lines[lines.index(label) + 1])
-        again = CliRunner().invoke(main, words)
+        again = fairdraw(*words)
         assert (program, again.exit_code) == ("fairdraw", 1), again.output
         assert "REJ101 token ids lie in the vocabulary" in again.output
 
 
 def test_ledger_is_run_again_with_another_seed(tmp_path: Path) -> None:
     check = ledger_check(tmp_path / "my ledger.json", [], 5)
-    assert isinstance(check, LedgerCheck)
     failure_report = run_check(
         check, load_sampler("rejection/torch"), Session("rejection/torch", PROFILES["smoke"], 5, crash_folder=None)
     )
     assert failure_report.status == "inconclusive"
     words = [
-        "--only",
-        "statistical",
-        "--profile",
-        "ci",
-        "--seed",
-        "fresh",
-        "--ledger",
+        *["--only", "statistical", "--profile", "ci", "--seed", "fresh", "--ledger"],
         str(tmp_path / "my ledger.json"),
     ]
     assert [word for option in check.again("ci", 5).items() for word in option] == words
@@ -138,13 +110,13 @@ def test_every_code_that_is_printed_is_explained() -> None:
     codes |= {contract.raised for contract in CONTRACTS.values()}
     assert {"DIST901", "PEN100", "REJ101"} <= codes
     for code in sorted(codes):
-        result = CliRunner().invoke(main, ["explain", code.lower()])
+        result = fairdraw("explain", code.lower())
         assert result.exit_code == 0, f"{code}: {result.output}"
         assert result.output.startswith(code)
 
 
 def test_list_names_every_check_and_what_it_needs() -> None:
-    shown = CliRunner().invoke(main, ["list"]).output
+    shown = fairdraw("list").output
     for word in {question.id for question in all_questions()} | {c.raised for c in CONTRACTS.values()}:
         assert word in shown
     for suite in SUITES:
@@ -155,14 +127,14 @@ def test_list_names_every_check_and_what_it_needs() -> None:
 
 
 def test_alone_is_a_command_that_runs_this_check() -> None:
-    assert "alone: fairdraw check SPEC -k REJ101\n" in CliRunner().invoke(main, ["explain", "REJ101"]).output
-    ledger = CliRunner().invoke(main, ["explain", "DIST901"]).output
+    assert "alone: fairdraw check SPEC -k REJ101\n" in fairdraw("explain", "REJ101").output
+    ledger = fairdraw("explain", "DIST901").output
     assert "alone: fairdraw check SPEC --only statistical --seed fresh --ledger FILE\n" in ledger
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_explained_exceptions_are_those_of_the_contract(contract: str) -> None:
-    output = CliRunner().invoke(main, ["explain", CONTRACTS[contract].raised]).output
+    output = fairdraw("explain", CONTRACTS[contract].raised).output
     for title, meaning in raised_meanings(contract).items():
         assert title in RAISED
         assert meaning in output

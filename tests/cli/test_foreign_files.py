@@ -1,36 +1,24 @@
 """A crash file names code. Code that a foreign file names is shown, and runs only if the user allows it."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import Result
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._run.crash import Crash, write_crash
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw.strategies import RejectionCase, RequestRecipe
 
-if TYPE_CHECKING:
-    from click.testing import Result
-
 pytestmark = pytest.mark.usefixtures("third_party")
 load_sampler("rejection/torch")  # once: torch cannot be imported twice
 
-CRASH = Crash(
-    sampler="mypkg.evil:make",
-    reference=None,
-    check="REJ101",
-    contract="rejection",
-    case=RejectionCase(vocab_size=2, requests=(RequestRecipe(),)).to_json(),
-    seed=7,
-    effect="request 0 emitted 3, outside [0, 3)",
-)
+CASE = RejectionCase(vocab_size=2, requests=(RequestRecipe(),)).to_json()
+CRASH = Crash("mypkg.evil:make", None, "REJ101", "rejection", CASE, 7, "request 0 emitted 3, outside [0, 3)")
 EVIL = "from pathlib import Path\nPath('HARM').touch()\ndef make(): Path('HARM').touch()\n"
 
 SAMPLER = "Add -y to run it, or --sampler SPEC to run another."
@@ -69,7 +57,7 @@ def foreign(folder: Path, **changes: Any) -> str:  # Any: fields of a crash
 
 
 def replay(*words: str) -> Result:
-    return CliRunner().invoke(main, ["replay", *words])
+    return fairdraw("replay", *words)
 
 
 def require_refused(result: Result, remedy: str) -> str:

@@ -1,22 +1,18 @@
 """`fairdraw init` writes files that work at once, reports what it could not know, and touches no file that exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
+from helpers import fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import load_sampler
-
-if TYPE_CHECKING:
-    from fairdraw.protocols import AnySampler
+from fairdraw.protocols import AnySampler
 
 KERNELS = """
 import torch
@@ -82,8 +78,8 @@ def draw(logits, temperature, exponentials):
 """
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_controls: None) -> Path:
     """A folder with somebody's kernels, as the current one."""
     (tmp_path / "kernels_of_init.py").write_text(KERNELS)
     (tmp_path / "numpy_of_init.py").write_text(NUMPY)
@@ -93,7 +89,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def init(function: str, *options: str, module: str = "kernels_of_init") -> Result:
-    return CliRunner().invoke(main, ["init", f"{module}:{function}", *options])
+    return fairdraw("init", f"{module}:{function}", *options)
 
 
 def adapted(function: str) -> AnySampler:
@@ -120,20 +116,18 @@ AT_ONCE = {
 }
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("function", "codes"), AT_ONCE.values(), ids=AT_ONCE)
 def test_written_adapter_runs_at_once(function: str, codes: tuple[str, ...]) -> None:
     assert init(function, module="numpy_of_init" if function == "draw" else "kernels_of_init").exit_code == 0
     words = ["check", f"fairdraw_{function}:make", "--profile", "smoke", *(w for code in codes for w in ("-k", code))]
-    result = CliRunner().invoke(main, words)
+    result = fairdraw(*words)
     assert result.exit_code == 0, result.output
     assert f": {len(codes)} passed" in result.output
 
 
-@pytest.mark.usefixtures("here")
 def test_thinking_adapter_that_forces_nothing_is_caught() -> None:
     assert init("think").exit_code == 0
-    result = CliRunner().invoke(main, ["check", "fairdraw_think:make", "--profile", "smoke", "-k", "THK101"])
+    result = fairdraw("check", "fairdraw_think:make", "--profile", "smoke", "-k", "THK101")
     assert result.exit_code == 1, result.output
 
 
@@ -141,7 +135,7 @@ def test_sampler_that_ignores_draft_probabilities_of_another_name_is_caught(here
     assert init("careless").exit_code == 0
     path = here / "fairdraw_careless.py"
     path.write_text(path.read_text().replace("q=...,  # fill in", "q=batch.draft_probs,"))
-    result = CliRunner().invoke(main, ["check", "fairdraw_careless:make", "--profile", "smoke", "-k", "REJ701"])
+    result = fairdraw("check", "fairdraw_careless:make", "--profile", "smoke", "-k", "REJ701")
     assert result.exit_code == 1
     assert "RED: checks failed: 1" in result.output
 
@@ -160,23 +154,17 @@ def test_file_that_exists_is_kept_and_the_others_are_written(here: Path) -> None
 # The contract
 
 DETECTED = {
-    "explicit": "rejection",
-    "chain": "rejection",
-    "global_rng": "sampling",
-    "penalise": "penalties",
-    "think": "thinking_budget",
-    "process": "logits_plan",
-}
+    "explicit": "rejection", "chain": "rejection", "global_rng": "sampling", "penalise": "penalties",
+    "think": "thinking_budget", "process": "logits_plan",
+}  # fmt: skip
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("function", "contract"), DETECTED.items())
 def test_contract_is_detected_by_parameter_names(function: str, contract: str) -> None:
     assert printed(init(function), "contract: ").startswith(f"contract: {contract}, by the parameters ")
     assert getattr(adapted(function), "contract", None) == contract
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("function", ["mystery", "both"])
 def test_contract_that_nothing_shows_must_be_named(function: str) -> None:
     refused = init(function)
@@ -188,7 +176,6 @@ def test_contract_that_nothing_shows_must_be_named(function: str) -> None:
 # What names do not decide
 
 
-@pytest.mark.usefixtures("here")
 def test_parameters_without_a_value_are_reported() -> None:
     result = init("odd")
     assert "fill in, in fairdraw_odd.py: workspace" in result.output
@@ -239,7 +226,6 @@ def test_every_way_of_a_policy_is_asked_for_and_can_be_declared(here: Path, func
 HANDED, NO_FILTERS = {"seeded-noise", "request-seeds"}, {"top-p", "min-p"}
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("function", "unsupported", "left"),
     [
@@ -268,7 +254,6 @@ def test_unsupported_capabilities_are_reported_with_their_cost(function: str, un
 # The workflow
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("function", ["explicit", "penalise"])
 def test_workflow_is_valid_and_complete(function: str) -> None:
     init(function)
@@ -295,7 +280,6 @@ def test_workflow_is_valid_and_complete(function: str) -> None:
 PROFILES = {"pull_request": "smoke", "push": "ci", "schedule": "nightly"}
 
 
-@pytest.mark.usefixtures("here")
 def test_commented_gpu_job_is_valid_without_its_comment_signs() -> None:
     init("explicit")
     text = Path(".github/workflows/fairdraw.yml").read_text()
@@ -313,7 +297,6 @@ def test_commented_gpu_job_is_valid_without_its_comment_signs() -> None:
         ("", "must be pkg.module:callable"),
     ],
 )
-@pytest.mark.usefixtures("here")
 def test_what_is_no_callable_is_refused_in_one_sentence(function: str, sentence: str) -> None:
     result = init(function)
     assert result.exit_code == 2

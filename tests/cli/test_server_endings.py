@@ -1,15 +1,14 @@
 """Servers that answer badly, or not at all: one sentence says why, what was judged is said, and nothing is green."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,9 +21,6 @@ from fairdraw._mutants._server.dialects import Settings
 from fairdraw._mutants._server.engine import Engine
 from fairdraw._mutants._server.faults import FAULTS
 from fairdraw._mutants._server.troubles import KEY, TROUBLES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.usefixtures("no_controls")
 
@@ -95,7 +91,6 @@ def test_half_a_stream_is_no_answer() -> None:
 def test_a_server_that_dies_leaves_what_was_judged() -> None:
     command = [sys.executable, "-m", "fairdraw._mutants._server", "--trouble", "dies", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT / "src") as server:
-        assert server.stdout is not None
         code, output = checked(f"{server.stdout.readline().strip()}/v1")
         assert server.wait() == 1
     assert code == 11

@@ -1,7 +1,5 @@
 """Classes and Hypothesis' own lookup reach the same checks and batches as everything else."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument

@@ -1,30 +1,23 @@
 """A sampler that cannot bear wide inputs is named with the size of the call, kept apart, and judged on all the rest."""
 
-from __future__ import annotations
-
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from click.testing import CliRunner
+import pytest
+from helpers import CHECKS, fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core import pulse
 from fairdraw._core.checks import PROFILES
 from fairdraw._report.coverage import coverage_of
-from fairdraw._run.loading import all_checks, load_sampler
+from fairdraw._run.loading import load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.protocols import rejection_sampler
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
-
 RIGHT = load_sampler("rejection/torch")
 CODES = ("REJ210", "REJ645", "REJ101")  # vocabularies from 151,936 tokens; small ones
-CHECKS = [next(check for check in all_checks() if check.code == code) for code in CODES]
 
 
 def wide_calls(act: Callable[[], None]) -> tuple[Any, list[int]]:  # Any: a sampler
@@ -41,7 +34,7 @@ def wide_calls(act: Callable[[], None]) -> tuple[Any, list[int]]:  # Any: a samp
 
 
 def run(sampler: Any) -> list[CheckRecord]:  # Any: as above
-    return [run_check(check, sampler, Session(profile=PROFILES["smoke"], crash_folder=None)) for check in CHECKS]
+    return [run_check(CHECKS[code], sampler, Session(profile=PROFILES["smoke"], crash_folder=None)) for code in CODES]
 
 
 def test_wide_call_that_hangs_costs_one_wait() -> None:
@@ -88,8 +81,8 @@ def make(): return rejection_sampler(verify)
     (tmp_path / "eats_memory.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["check", "eats_memory:make", "-n", "1", "--profile", "smoke", "--reference", "none"]
-    found = CliRunner().invoke(main, [*words, *(f"-k{code}" for code in CODES)])
+    words = ["check", "eats_memory:make", "-n", "1", "--profile", "smoke", "--reference", "none", "--no-controls"]
+    found = fairdraw(*words, *(f"-k{code}" for code in CODES))
     assert found.exit_code == 11
     assert "killed by SIGKILL; the system may have run out of memory in a call of " in found.output
     assert "(not called again with as much as in a call of " in found.output

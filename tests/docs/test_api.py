@@ -1,7 +1,5 @@
 """The public API is a list: what is on the page exists, what exists is on the page, and all of it is explained."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

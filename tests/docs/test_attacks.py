@@ -1,20 +1,15 @@
 """What was attacked is held by a test that exists, and gates of CI fail when they should."""
 
-from __future__ import annotations
-
 import ast
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import gates
 import pytest
 from manual import made
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = [test for _, _, tests in made.attacked() for test in tests]

@@ -3,21 +3,17 @@
 Screenshots of the site are left in .cache/screenshots; they need Debian's chromium (`apt-get install chromium`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import doctest
 import os
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers import CHECKS, fairdraw, printed_by
 from manual import hook as check_pages
 from manual import made
 from mkdocs.config.defaults import MkDocsConfig
@@ -35,19 +31,11 @@ from fairdraw.strategies import filters, grammar, lifecycle, logits_plan, logpro
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
-SCREENSHOTS = ROOT / ".cache" / "screenshots"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DIFFERS_FROM_CALL_TO_CALL = {
-    "adds to its workspace",
-    "draws from the operating system",
-    "goes on with the seed of an earlier call",
-    "keeps the widest buffer",
-    "swaps two buffers once in a thousand calls",
-    "writes into two buffers in turn",
-}
+    "adds to its workspace", "draws from the operating system", "goes on with the seed of an earlier call",
+    "keeps the widest buffer", "swaps two buffers once in a thousand calls", "writes into two buffers in turn",
+}  # fmt: skip
 """Mutants whose failure depends on the calls before, or on chance."""
-
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 
 def python_blocks(text: str) -> str:
@@ -99,7 +87,7 @@ def test_every_code_has_a_page_that_says_what_the_command_says() -> None:
         said = [about.title, about.required, *about.cause, *about.facts.values(), about.fault]
         said += [] if about.failing is None else vars(about.failing).values()
         assert [text for text in said if text not in page] == []
-    output = CliRunner().invoke(main, ["explain", checks[0].code]).output
+    output = fairdraw("explain", checks[0].code).output
     assert output == "\n".join(explanation(checks[0]).lines()) + "\n"
 
 
@@ -126,9 +114,8 @@ def test_smallest_cases_fail_as_recorded(contract: str) -> None:
 
 @pytest.mark.parametrize("code", ["DIST203", "DIST701"])
 def test_distribution_checks_fail_as_recorded(code: str) -> None:
-    check = next(check for check in all_checks() if check.code == code)
+    check = CHECKS[code]
     row, numbers = failing_examples.failing_example(check), re.compile(r"\d+")
-    assert row is not None
     assert row["mutant"] == recorded()[code].mutant
     assert numbers.sub("N", row["effect"]) == numbers.sub("N", recorded()[code].effect)
 
@@ -142,11 +129,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "FAIRDRAW_SITE" in os.environ:
         return Path(os.environ["FAIRDRAW_SITE"])
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed_by("-m", "mkdocs", "build", "--strict", "--site-dir", str(folder), cwd=ROOT, env=environment)
     return folder
 
 
@@ -170,24 +155,18 @@ def test_repository_is_linked_if_the_project_names_one(tmp_path: Path, monkeypat
     assert check_pages.on_config(config).repo_url == "https://example.org/code"
 
 
-def browse(page: Path, *options: str) -> str:
-    assert CHROMIUM is not None
-    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *options, page.as_uri()]
-    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
-
-
-@needs_chromium
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", ["index", "checks/DIST203/index"])
-def test_site_is_light_and_dark_as_the_reader_prefers(site: Path, name: str, dark: bool, width: int) -> None:
+def test_site_is_light_and_dark_as_preferred(site: Path, name: str, dark: bool, width: int, browser: Any) -> None:
     from matplotlib.image import imread
 
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     scheme = "dark" if dark else "light"
-    png = SCREENSHOTS / f"docs-{name.split('/')[-2] if '/' in name else 'home'}-{scheme}-{width}.png"
+    png = browser.pictures() / f"docs-{name.split('/')[-2] if '/' in name else 'home'}-{scheme}-{width}.png"
     options = [f"--window-size={width},1600", f"--screenshot={png}", "--virtual-time-budget=4000"]
-    browse(site / f"{name}.html", *options, f"--blink-settings=preferredColorScheme={0 if dark else 1}")
+    browser.open(
+        (site / f"{name}.html").as_uri(), *options, f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    )
     picture = np.asarray(imread(png))[..., :3]  # [height, width, 3]
     assert picture.shape[:2] == (1600, width)
     ground = float(np.median(picture))
@@ -195,9 +174,8 @@ def test_site_is_light_and_dark_as_the_reader_prefers(site: Path, name: str, dar
     assert picture.std() > 0.05, "there is text"
 
 
-@needs_chromium
 @pytest.mark.parametrize("name", ["index", "checks/REJ642/index", "reading-a-failure/index"])
-def test_output_wraps_on_a_narrow_screen(site: Path, name: str, tmp_path: Path) -> None:
+def test_output_wraps_on_a_narrow_screen(site: Path, name: str, browser: Any) -> None:
     """No block of code or output is wider than its frame, and no page wider than the screen."""
     measure = (
         "<script>addEventListener('load', () => setTimeout(() => { document.title = [document.documentElement, "
@@ -208,9 +186,8 @@ def test_output_wraps_on_a_narrow_screen(site: Path, name: str, tmp_path: Path) 
     page.write_text((site / f"{name}.html").read_text().replace("</body>", measure))
     found = re.search(
         r"<title>(\d+) of (\d+)</title>",
-        browse(page, "--window-size=500,900", "--dump-dom", "--virtual-time-budget=4000"),
+        browser.open(page.as_uri(), "--window-size=500,900", "--dump-dom", "--virtual-time-budget=4000"),
     )
-    assert found is not None
     assert (int(found[1]), int(found[2]) > 0) == (0, True)
 
 

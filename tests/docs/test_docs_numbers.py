@@ -1,7 +1,5 @@
 """Numbers and names that the manual repeats are those of the code."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

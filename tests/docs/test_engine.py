@@ -1,15 +1,13 @@
 """The parts of `tools/engine` that need no engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from engine import environment, inside, jobs, process, verdicts
 from engine.environment import EngineError, Environment
 from engine.main import CLAIMED, main, write_record
 from engine.page import page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,12 +230,8 @@ def test_controls_are_red(drawn: tuple[np.ndarray, np.ndarray, list[str]]) -> No
 
 def row(part: str, **fields: object) -> dict[str, object]:
     common = {
-        "vllm": "0.22.0",
-        "torch": "2.11.0",
-        "runner": "CPUModelRunner",
-        "commit": "abc",
-        "repaired": ["a defect"],
-    }
+        "vllm": "0.22.0", "torch": "2.11.0", "runner": "CPUModelRunner", "commit": "abc", "repaired": ["a defect"],
+    }  # fmt: skip
     return {"part": part, "processor": "a CPU", "python": "3.11", "date": "today", **common, **fields}
 
 

@@ -1,7 +1,5 @@
 """The exam's generator: members follow from their seed, have words, and are found; without a fault nothing is."""
 
-from __future__ import annotations
-
 import pytest
 from exam.conditions import Atom, Condition
 from exam.examined import catalogue
@@ -12,16 +10,10 @@ from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 
 FOUND = {
-    "sampling/rare effect/0": "DIST701",
-    "rejection/history/0": "DIST101",
-    "grammar/id/0": "GRM101",
-    "logprobs/layout/0": "LPR122",
-    "filters/size/0": "FIL103",
-    "penalties/index/0": "PEN101",
-    "thinking_budget/index/0": "THK101",
-    "logits_plan/size/0": "PLAN110",
-    "server/index/0": "DIST911",
-}
+    "sampling/rare effect/0": "DIST701", "rejection/history/0": "DIST101", "grammar/id/0": "GRM101",
+    "logprobs/layout/0": "LPR122", "filters/size/0": "FIL103", "penalties/index/0": "PEN101",
+    "thinking_budget/index/0": "THK101", "logits_plan/size/0": "PLAN110", "server/index/0": "DIST911",
+}  # fmt: skip
 """Members of the committed exam, and a check that finds them."""
 
 

@@ -1,17 +1,13 @@
 """docs/first-verdict.md can be followed: its files, its diffs and its commands lead from red to green."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 from manual import newcomer
-
-from fairdraw._cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "first-verdict.md").read_text()
@@ -34,7 +30,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         if program != "fairdraw":
             return ""
         short = ["-k", CODE] if words[0] == "check" else []
-        return CliRunner().invoke(main, [*words, *short]).output
+        return fairdraw(*words, *short).output
 
     return str(newcomer.Newcomer(tmp_path, run).follow(PAGE))
 

@@ -1,7 +1,5 @@
 """The house stays small: limits on lines of folders, lengths of functions, layers, cycles, comments in kernels."""
 
-from __future__ import annotations
-
 import statistics
 
 import house

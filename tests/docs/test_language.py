@@ -1,14 +1,7 @@
-"""The project speaks the field's language: the words of tests/retired_words.txt stand nowhere in the tree.
-
-python tests/docs/test_language.py          # how often each retired word is left
-python tests/docs/test_language.py goal     # every place of this one
-"""
-
-from __future__ import annotations
+"""The project speaks the field's language: the words of tests/retired_words.txt stand nowhere in the tree."""
 
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -138,11 +131,3 @@ def test_word_is_found_in_identifiers(text: str) -> None:
 @pytest.mark.parametrize("text", ["clamp", "CLAMP", "lampoon", "Lampoon"])
 def test_word_is_not_found_in_other_words(text: str) -> None:
     assert not Retired("lamp", "light").pattern.search(text)
-
-
-if __name__ == "__main__":
-    for one in retired_words():
-        if len(sys.argv) == 1:
-            print(f"{len(places(one)):6} {one.word:40.40} -> {one.use}{' in ' + one.where if one.where else ''}")
-        elif one.word == sys.argv[1]:
-            print("\n".join(map(str, places(one))))

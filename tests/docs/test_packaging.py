@@ -3,13 +3,10 @@
 Both archives are built once, as for a release: the sdist from what git knows, the wheel from the sdist.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -17,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pytest
+from helpers import printed_by
 
 import fairdraw
 
@@ -61,9 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     for name in sources():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed_by("-m", "build", "--no-isolation", "--outdir", str(out), str(source))
     (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
     return Built(sdist, wheel, frozenset(name for name in sources() if not (ROOT / name).is_symlink()))
 
@@ -72,16 +68,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def site(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with nothing but the installed wheel."""
     folder = tmp_path_factory.mktemp("site")
-    install = [sys.executable, "-m", "pip", "install", "--no-deps", "-q", "--target", str(folder), str(built.wheel)]
-    subprocess.run(install, check=True)
+    printed_by("-m", "pip", "install", "--no-deps", "-q", "--target", str(folder), str(built.wheel))
     return folder
 
 
 def test_archives_pass_the_index_checks(built: Built) -> None:
-    command = [sys.executable, "-m", "twine", "check", "--strict", str(built.sdist), str(built.wheel)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("PASSED") == 2
+    assert printed_by("-m", "twine", "check", "--strict", str(built.sdist), str(built.wheel)).count("PASSED") == 2
 
 
 def test_version_is_the_same_everywhere(built: Built) -> None:
@@ -107,9 +99,7 @@ def test_wheel_of_the_engines_holds_the_adapters_and_their_tables(tmp_path: Path
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tmp_path / name)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), "engines"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed_by("-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), "engines", cwd=tmp_path)
     with zipfile.ZipFile(next(tmp_path.glob("fairdraw_engines-*.whl"))) as wheel:
         found = {name: wheel.read(name).decode() for name in wheel.namelist()}
     assert {name for name in found if ".dist-info/" not in name} == {
@@ -159,23 +149,13 @@ def test_public_names_are_in_the_built_package(site: Path) -> None:
     )
     modules = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE)
     assert "fairdraw.strategies" in modules
-    command = [sys.executable, "-P", "-c", program, str(site), "fairdraw", *modules]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=site)
-    assert done.returncode == 0, done.stderr
+    printed_by("-P", "-c", program, str(site), "fairdraw", *modules, env=environment, cwd=site)
 
 
 def test_installed_suite_tests_a_third_party_sampler_from_another_folder(site: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples", project / "examples")
-    command = ["pytest", "--pyargs", "fairdraw", "--sampler", "examples.my_sampler:make", "-k", "REJ10"]
-    result = subprocess.run(
-        [sys.executable, "-m", *command, "--fairdraw-profile", "smoke", "-p", "no:cacheprovider"],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "GREEN" in result.stdout
+    command = "-m pytest --pyargs fairdraw --sampler examples.my_sampler:make -k REJ10 --fairdraw-profile smoke"
+    words = [*command.split(), "-p", "no:cacheprovider"]
+    assert "GREEN" in printed_by(*words, cwd=project, env={**os.environ, "PYTHONPATH": str(site)})

@@ -1,7 +1,5 @@
 """The first screen says what the records and a real run say."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

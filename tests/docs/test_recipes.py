@@ -1,20 +1,13 @@
 """Recipes of docs/languages.md are followed by what the page says alone: green as they stand, red with a fault."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 from manual import newcomer
-
-from fairdraw._cli.main import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def verdict(folder: Path, text: str, codes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -33,7 +26,7 @@ def verdict(folder: Path, text: str, codes: tuple[str, ...], monkeypatch: pytest
             return ""
         sys.modules.pop(words[1].partition(":")[0], None)
         short = [word for code in ("SAM101", *codes) for word in ("-k", code)]
-        printed.append(CliRunner().invoke(main, [*words, *short]).output)
+        printed.append(fairdraw(*words, *short).output)
         return printed[-1]
 
     newcomer.Newcomer(folder, run).follow(text)

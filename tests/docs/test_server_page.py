@@ -1,12 +1,10 @@
 """docs/server.md can be followed: its commands, run on the stub, print what it shows; test_docs.py runs its Python."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -17,9 +15,6 @@ from fairdraw._mutants._server.app import make_app, serving
 from fairdraw._mutants._server.dialects import Settings
 from fairdraw._mutants._server.engine import Engine
 from fairdraw._mutants._server.faults import FAULTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text()
 COMMANDS = re.findall(r"^\$ (fairdraw .*)$", PAGE, flags=re.MULTILINE)

@@ -3,18 +3,17 @@
 `make server` runs all checks. Here the defects that they are known to have must be found, and nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from helpers import CHECKS
 from servers.defects import known, write_xfails
 from servers.main import main
 from servers.model import VOCAB, interleaved
@@ -24,15 +23,10 @@ from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.expected import read_xfails
-from fairdraw._run.loading import all_checks, load_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw.protocols import Server
+from fairdraw._run.loading import load_sampler
+from fairdraw.protocols import Server
 
 ROOT = Path(__file__).parents[2]
-CHECKS: dict[str, AnyCheck] = {check.code: check for check in all_checks()}
 
 CODES = {
     "llama.cpp": ("SRV103", "SRV121", "SRV141", "SRV143", "SRV149", "DIST911"),

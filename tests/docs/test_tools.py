@@ -1,7 +1,5 @@
 """The scripts in `tools/` that install and test releases, without a network."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

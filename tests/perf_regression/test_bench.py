@@ -1,12 +1,11 @@
 """The command `fairdraw bench`, with a third party's samplers and with the contracts of this project."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from fairdraw._cli.main import main
 from fairdraw._core.contracts import contract_name
@@ -20,11 +19,6 @@ from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import WORLDS, SamplingWorld
 from fairdraw.protocols import ExplicitNoise, RaceNoise, rejection_sampler, token_sampler
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 SAMPLERS = """
 import time
@@ -112,19 +106,9 @@ def test_other_contracts_are_compared_with_their_vllm(contract: str, monkeypatch
         (["rejection/triton", "--against", "bench_user:make_right", "--strict"], 3, "runs in an interpreter"),
         ([*FASTER, "--roofline-min", "0.5", "--strict"], 3, "no GPU"),
         (["filters/oracle"], 2, "contract='filters', but only rejection, sampling, logits_plan, penalties, thinking_"),
-        (
-            ["bench_user:make_raising", "--against", "bench_user:make_right"],
-            3,
-            "raised IndexError: lane (",
-        ),
+        (["bench_user:make_raising", "--against", "bench_user:make_right"], 3, "raised IndexError: lane ("),
     ],
-    ids=[
-        "two contracts",
-        "interpreter",
-        "roofline without a GPU",
-        "contract that is not measured",
-        "exception",
-    ],
+    ids=["two contracts", "interpreter", "roofline without a GPU", "contract that is not measured", "exception"],
 )
 @pytest.mark.usefixtures("user_folder")
 def test_what_cannot_be_compared_is_refused_or_has_no_verdict(words: list[str], code: int, message: str) -> None:

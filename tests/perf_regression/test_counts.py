@@ -1,12 +1,12 @@
 """Exact counts, and samplers with right tokens and needless cost, which the counts must detect."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.perf_regression import _internals
@@ -18,11 +18,6 @@ from fairdraw.perf_regression._rejection import RejectionWorld
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import count_world
 from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch, VerifyFunction, rejection_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 prepare_triton("cpu")
 with quiet_imports():
@@ -126,11 +121,7 @@ def test_kernel_that_is_only_recorded_does_not_run() -> None:
     ids=["views are free", "copy", "in place", "a fill reads nothing", "no value, no bytes"],
 )
 def test_operator_is_charged_by_name(
-    operator: Callable[[Tensor], Any],
-    read: dict[str, int],
-    written: dict[str, int],
-    copies: int,
-    allocations: int,
+    operator: Callable[[Tensor], Any], read: dict[str, int], written: dict[str, int], copies: int, allocations: int
 ) -> None:
     x = torch.zeros(10, 10)
     with counted({"x": x}) as counts:

@@ -1,7 +1,5 @@
 """The decision of the gate: on artificial numbers, and on rounds recorded on a machine with all cores busy."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -48,7 +46,6 @@ def test_rank_is_the_greatest_that_keeps_its_error(num_rounds: int, alpha: float
 @given(values=st.lists(st.floats(-9, 9), min_size=20, max_size=90))
 def test_interval_holds_the_median(values: list[float]) -> None:
     found = interval(values, 0.001)
-    assert found is not None
     assert found.low <= found.middle <= found.high
 
 

@@ -1,19 +1,14 @@
 """The fast path as the gate times it: checked before it is timed, and large enough for kernels that overlap."""
 
-from __future__ import annotations
-
 import gc
-import os
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+from torch import Tensor
 
 from fairdraw.perf_regression import _device as device
 from fairdraw.perf_regression import _internals
@@ -25,11 +20,6 @@ from fairdraw.perf_regression._world import Sizes
 from fairdraw.protocols import SeededNoise
 from fairdraw.sampler_impl import rejection_counter
 from fairdraw.sampler_impl._counter import launch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Sizes(2, 2, 4096 + 5)

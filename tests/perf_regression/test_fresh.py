@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from fairdraw.perf_regression._named import NoVerdictError, call_fresh, load
 from fairdraw.perf_regression._rounds import Rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Plant = Callable[[str], None]
 
 RECORDS = Path(__file__).parents[2] / "perf_regression" / "records"
@@ -113,10 +112,7 @@ def recorded(kind: str, first: int) -> Callable[[], float]:
 
 @pytest.mark.parametrize(
     ("kind", "verdict", "reason"),
-    [
-        ("slower", Verdict.FAIL, "3 fresh processes: 1."),
-        ("aa", Verdict.INCONCLUSIVE, "but a fresh process keeps it"),
-    ],
+    [("slower", Verdict.FAIL, "3 fresh processes: 1."), ("aa", Verdict.INCONCLUSIVE, "but a fresh process keeps it")],
     ids=["ten per cent more work", "the same work in an unlucky first process"],
 )
 def test_failure_stays_only_if_fresh_processes_repeat_it(kind: str, verdict: Verdict, reason: str) -> None:

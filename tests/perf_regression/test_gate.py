@@ -1,21 +1,14 @@
 """How measurements become findings and outcomes of tests, and when there is no verdict."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from fairdraw.perf_regression import _benching as benching
-from fairdraw.perf_regression._benching import (
-    judge_growth,
-    judge_ratio,
-    judge_roofline,
-    measured,
-    why_not_timed,
-)
+from fairdraw.perf_regression._benching import judge_growth, judge_ratio, judge_roofline, measured, why_not_timed
 from fairdraw.perf_regression._confirmation import Timed
 from fairdraw.perf_regression._decision import Gate, Verdict
 from fairdraw.perf_regression._device import count_on_device
@@ -29,9 +22,6 @@ from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import HOST_WORLDS, WORLDS
 from fairdraw.perf_regression.conftest import STRICT_VARIABLE
 from fairdraw.protocols import rejection_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PASSED = Finding("one", "time", Verdict.PASS, 0.5, 1.0)
 FAILED = Finding("two", "time", Verdict.FAIL, 1.5, 1.0, "too slow")
@@ -155,7 +145,6 @@ def costing(**seconds: float) -> Rounds:
 def test_gate_stops_at_the_first_checkpoint_that_decides(harness: Any, seconds: float, verdict: Verdict) -> None:
     decision = measured(costing(ours=seconds, reference=1.0), Gate(1.05), harness)
     assert (decision.verdict, decision.num_rounds) == (verdict, 20)
-    assert decision.ratio is not None
     assert decision.ratio.middle == pytest.approx(seconds)
 
 

@@ -1,8 +1,6 @@
 """The gate is tested on a GPU: what must fail fails there, and the rest passes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,9 +17,6 @@ from fairdraw.perf_regression._device_time import (
 )
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rounds import Rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NO VERDICT: no GPU")
 LARGE_COPY = 1 << 30

@@ -1,17 +1,12 @@
 """The limits file: what it refuses, and that the shipped one is sound."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from fairdraw.perf_regression import _limits as limits_module
 from fairdraw.perf_regression._limits import CaseLimits, LimitsError, evaluate, read_limits
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAD = """
 schema = 1

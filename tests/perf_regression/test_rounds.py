@@ -1,13 +1,11 @@
 """Rounds: which arm runs when, what disturbs a round, and how growth over sizes is decided."""
 
-from __future__ import annotations
-
 import gc
 import random
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from itertools import count, islice, pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +16,6 @@ from fairdraw.perf_regression._device_time import GpuState, gpu_watches, read_gp
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rounds import Rounds, after_own_step, calibrate, orders, watch_garbage
 from fairdraw.perf_regression._scaling import decide_exponent, decide_fixed_share, fixed_share, largest_exponent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class FakeClock:

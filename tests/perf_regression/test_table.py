@@ -1,17 +1,12 @@
 """The pages and pictures about performance are those of the committed records."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from manual import performance as perf_table
 
 from fairdraw.perf_regression._records import provenance
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("name", perf_table.CHARTS)

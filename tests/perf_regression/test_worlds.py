@@ -1,11 +1,10 @@
 """Benchmark batches of the other contracts: counts catch wasteful samplers, and wrong answers are not timed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fairdraw.perf_regression._decision import Verdict
 from fairdraw.perf_regression._findings import compare_counts
@@ -15,9 +14,6 @@ from fairdraw.perf_regression._timed import pair
 from fairdraw.perf_regression._worlds import HOST_WORLDS, WORLDS, count_world, make_world, steps_of_both
 from fairdraw.protocols import token_sampler
 from fairdraw.protocols._logits_plan import logits_planner
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SMALL: dict[str, int] = {"batch_size": 4, "vocab_size": 1_000, "length": 20}
 

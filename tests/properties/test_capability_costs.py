@@ -1,23 +1,22 @@
 """A missing capability never hides a wrong distribution: every check needs what it tests, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers import CHECKS
 from manual import capability_costs
+from torch import Tensor
 
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
-from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
-from fairdraw._mutants._toy_server import ToyServer
+from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, Scanner, ThinkingFollower
+from fairdraw._mutants._toy_server import Stream, ToyServer
 from fairdraw._mutants.logprobs import Drawing
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
@@ -25,33 +24,26 @@ from fairdraw._oracles.logprobs import LogprobsOracle
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.protocols import (
+    AnySampler,
     Capabilities,
     Capability,
+    GenerationRequest,
+    Noise,
     RaceNoise,
+    SamplingBatch,
+    SamplingNoise,
     SeededNoise,
+    SpecDecodeBatch,
     grammar_masker,
     logits_filterer,
     logprobs_sampler,
     rejection_sampler,
     token_sampler,
 )
-from fairdraw.protocols._logits_plan import logits_planner
+from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup, logits_planner
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-    from fairdraw._mutants._lifecycle_scanners import Copy
-    from fairdraw._mutants._toy_server import Stream
-    from fairdraw.protocols import AnySampler, GenerationRequest, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
-    from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup
-
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = PROFILES["smoke"]
-BY_CODE = {check.code: check for check in all_checks()}
 
 UNJUDGED = {
     ("logprobs", Capability.DRAWN_TOKENS): "a function that is given its tokens draws none",
@@ -60,17 +52,8 @@ UNJUDGED = {
 }
 """Contract and capability to the reason why no distribution can be tested without it."""
 
-LEAST = {
-    "rejection": ("DIST302", "DIST401", "DIST402"),
-    "sampling": ("DIST701", "DIST761", "DIST791"),
-}
+LEAST = {"rejection": ("DIST302", "DIST401", "DIST402"), "sampling": ("DIST701", "DIST761", "DIST791")}
 """Checks of distributions that are run whatever a sampler lacks."""
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 # Samplers that are sound, and look at neither probabilities nor history.
@@ -229,7 +212,7 @@ def test_distributions_are_judged_whatever_a_sampler_lacks(contract: str) -> Non
 
 
 def test_plain_softmax_needs_nothing() -> None:
-    assert BY_CODE["DIST701"].needed == ()
+    assert CHECKS["DIST701"].needed == ()
 
 
 def test_sampler_that_lacks_nearly_everything_is_judged_too() -> None:
@@ -242,18 +225,11 @@ def test_sampler_that_lacks_nearly_everything_is_judged_too() -> None:
 # Correct samplers stay right: cases go without what is not supported.
 
 NARROWED = (
-    ("REJ118", Capability.NAN_LOGITS),
-    ("REJ118", Capability.EMPTY_ROWS),
-    ("REJ108", Capability.ONE_HOT_DRAFTS),
-    ("REJ310", Capability.RAGGED),
-    ("REJ701", Capability.RAGGED),
-    ("REJ701", Capability.PLACEHOLDER_DRAFTS),
-    ("SAM102", Capability.TOP_K),
-    ("SAM102", Capability.TOP_P),
-    ("SAM102", Capability.MIN_P),
-    ("PLAN114", Capability.NAN_LOGITS),
-    ("PLAN114", Capability.EMPTY_ROWS),
-)
+    ("REJ118", Capability.NAN_LOGITS), ("REJ118", Capability.EMPTY_ROWS), ("REJ108", Capability.ONE_HOT_DRAFTS),
+    ("REJ310", Capability.RAGGED), ("REJ701", Capability.RAGGED), ("REJ701", Capability.PLACEHOLDER_DRAFTS),
+    ("SAM102", Capability.TOP_K), ("SAM102", Capability.TOP_P), ("SAM102", Capability.MIN_P),
+    ("PLAN114", Capability.NAN_LOGITS), ("PLAN114", Capability.EMPTY_ROWS),
+)  # fmt: skip
 
 
 def _fills_empty_rows(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
@@ -262,7 +238,7 @@ def _fills_empty_rows(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_r
 
 
 FAULTS: dict[tuple[str, Capability], AnySampler] = {
-    ("PLAN114", Capability.NAN_LOGITS): logits_planner(_fills_empty_rows),
+    ("PLAN114", Capability.NAN_LOGITS): logits_planner(_fills_empty_rows)
 }
 """Where the mutants of a check show in what is left out only: others."""
 
@@ -270,7 +246,7 @@ FAULTS: dict[tuple[str, Capability], AnySampler] = {
 @pytest.mark.parametrize(("code", "capability"), NARROWED)
 def test_property_runs_without_what_it_can_go_without(code: str, capability: Capability) -> None:
     """The correct sampler refuses what it says it does not support, passes, and each of them is seen failing."""
-    check = BY_CODE[code]
+    check = CHECKS[code]
     contract = CONTRACTS[check.contract]
     right = Refusing(load_part(contract.right)(), capability)
     assert check.why_not(right) is None
@@ -338,7 +314,7 @@ def _invalid(logits: Tensor) -> dict[Capability, bool]:  # [num_rows, vocab_size
 
 
 def test_one_of_a_group_is_enough() -> None:
-    check = BY_CODE["SAM186"]
+    check = CHECKS["SAM186"]
     for capability in (Capability.TOP_K, Capability.TOP_P, Capability.MIN_P):
         assert check.missing(Capabilities({capability: "no such filter"})) is None
     lacking = Capabilities(dict.fromkeys((Capability.TOP_K, Capability.TOP_P, Capability.MIN_P), "never"))
@@ -356,6 +332,6 @@ def test_every_cost_in_distributions_has_its_reason() -> None:
 def test_uniform_samplers_are_sound() -> None:
     """What is red here is red for its distribution: every property of structure holds."""
     for code in ("REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "REJ106", "REJ107", "REJ108"):
-        assert not fails(BY_CODE[code], ignorant("rejection")), code
+        assert not fails(CHECKS[code], ignorant("rejection")), code
     for code in ("SAM101", "SAM102", "SAM121"):
-        assert not fails(BY_CODE[code], ignorant("sampling")), code
+        assert not fails(CHECKS[code], ignorant("sampling")), code

@@ -1,9 +1,8 @@
 """The filters contract: cases, validation, formulas by hand, and every mutant at the numbers of `ci`."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +12,14 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError, CaseRaised
 from fairdraw._core.filters_harness import call_filters, check_filter_batch
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.filters import MUTANTS, as_filterer, right
 from fairdraw._oracles.filters import FiltersOracle, RowContext
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import Session, one_torch_thread, run_check
+from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import FilterChain, FilterParams, FilterResult, SeededNoise, logits_filterer
 from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in all_checks(contract="filters")}
 ONE = FilterCase(3, (FilterRow(),))
@@ -118,8 +113,7 @@ def test_mu_by_hand() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])
 def test_mutant_is_caught(mutant: Mutant) -> None:
     profile = PROFILES["smoke" if mutant.caught_by[0].startswith("DIST") else "ci"]
-    with one_torch_thread():
-        assert sees(CHECKS[mutant.caught_by[0]], mutant.make(), profile, DEFAULT_SEED)[0]
+    assert sees(CHECKS[mutant.caught_by[0]], mutant.make(), profile, DEFAULT_SEED)[0]
 
 
 class Spoiled(FiltersOracle):

@@ -1,9 +1,6 @@
 """The checks of the logits-plan contract: correct planners pass, mutants are caught and shrunk."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -11,8 +8,8 @@ from hypothesis import given, settings
 
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CaseRaised, CheckFailure
-from fairdraw._mutants.logits_plan import MUTANTS, right
-from fairdraw._run.runner import one_torch_thread
+from fairdraw._mutants._logits_mutant import OraclePlanner
+from fairdraw._mutants.logits_plan import right
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton
 from fairdraw.properties.logits_plan import CHECKS
@@ -20,22 +17,10 @@ from fairdraw.protocols import Capability
 from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, PlanSetup, logits_planner
 from fairdraw.strategies.logits_plan import EVENT_KINDS, LogitsCase, logits_cases, sets_of_kinds
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw._mutants._logits_mutant import OraclePlanner
-
 prepare_triton("cpu")
 BY_CODE = {check.code: check for check in CHECKS}
-BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 FEW = Profile("few", 10, 10)
 quick = settings(max_examples=40)
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 def reference() -> OraclePlanner:

@@ -5,27 +5,18 @@ pairs are run here, so that none is run twice. So are those of the checks that n
 vLLM skips there: here the specification is the reference.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
+from helpers import CHECKS
 
-from fairdraw._core.checks import PROFILES, Check
+from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import AdapterError, CaseRaised
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants import rejection
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._run.controls import mutants_for, sees
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import one_torch_thread
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw._mutants._mutant import Mutant
-
-CHECKS = {check.code: check for check in all_checks()}
 MUTANTS = {name: [m for path in contract.mutants for m in load_part(path)] for name, contract in CONTRACTS.items()}
 CONTROLS = {name: {(mutant.name, mutant.caught_by[0]) for mutant in mutants_for(name)} for name in CONTRACTS}
 PAIRS = [
@@ -37,12 +28,6 @@ PAIRS = [
     if mutant.min_draws <= PROFILES["ci"].draws
 ]
 BY_NAME = {mutant.name: mutant for mutant in rejection.MUTANTS}
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 @pytest.mark.parametrize(("mutant", "code"), PAIRS, ids=[f"{code} {mutant}" for mutant, code in PAIRS])
@@ -71,7 +56,6 @@ def test_no_mutant_was_lost() -> None:
 
 def test_output_of_another_type_is_caught() -> None:
     check = CHECKS["REJ101"]
-    assert isinstance(check, Check)
     with pytest.raises(CaseRaised) as caught:
         check.run(BY_NAME["returns int64"].make(), profile=PROFILES["smoke"])
     assert isinstance(caught.value.__cause__, AdapterError)

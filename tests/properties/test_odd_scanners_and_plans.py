@@ -3,10 +3,8 @@
 `test_odd_samplers.py` shows that the odd ones pass.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +23,9 @@ from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFa
 from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw.properties import logits_plan, penalties
 from fairdraw.properties._logits_asserts import Counted
-from fairdraw.protocols import Capabilities, PenaltyPolicy, rounding_of
+from fairdraw.protocols import AnySampler, Capabilities, PenaltyPolicy, rounding_of
 from fairdraw.protocols._logits_plan import logits_planner
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
-
-if TYPE_CHECKING:
-    from fairdraw.protocols import AnySampler
 
 ODD = (*penalties_scanners.ODD_BUT_RIGHT, *thinking_scanners.ODD_BUT_RIGHT, *plans.ODD_BUT_RIGHT)
 BY_CODE = {check.code: check for check in (*penalties.CHECKS, *logits_plan.CHECKS)}

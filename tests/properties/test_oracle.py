@@ -1,22 +1,18 @@
 """The executable specification, against examples worked by hand and distributions enumerated with fractions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
+from helpers import plain_batch
 
 from fairdraw._oracles.rejection import RejectionOracle, draw_noise, verify
 from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 INF = math.inf
 
@@ -40,11 +36,10 @@ def batch_of(
     counts = [len(drafts)] if counts is None else counts
     with np.errstate(divide="ignore"):
         logits = np.log(np.array(targets, np.float64)).astype(np.float32)
-    return SpecDecodeBatch(
+    return plain_batch(
+        counts,
+        logits.shape[1],
         draft_token_ids=torch.tensor(drafts, dtype=torch.int32),
-        num_draft_tokens=counts,
-        cu_num_draft_tokens=torch.tensor(np.cumsum(counts), dtype=torch.int32),
-        max_spec_len=max(counts),
         draft_probs=None if draft_distributions is None else torch.tensor(draft_distributions, dtype=torch.float32),
         target_logits=torch.from_numpy(logits),
         bonus_token_ids=torch.tensor(bonus or [0] * len(counts), dtype=torch.int32)[:, None],

@@ -1,9 +1,7 @@
 """The cases of the sampling checks, their validation, and supports."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +15,8 @@ from fairdraw._oracles.sampling import Request, SamplingOracle
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
 from fairdraw.properties.sampling import CHECKS
-from fairdraw.protocols import FilterPolicy, token_sampler
+from fairdraw.protocols import FilterPolicy, TokenSampler, token_sampler
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
-
-if TYPE_CHECKING:
-    from fairdraw.protocols import TokenSampler
 
 BY_CODE = {check.code: check for check in CHECKS}
 
@@ -103,11 +98,8 @@ def test_support_says_what_hangs_on_rounding() -> None:
     by_top_p, by_top_k, settled = (
         support_of(Request(case.batch(), i), FilterPolicy(top_k_ties="some")) for i in range(3)
     )
-    assert by_top_p is not None
     assert not by_top_p.is_settled
-    assert by_top_k is not None
     assert (by_top_k.required.sum(), by_top_k.allowed.sum()) == (0, 10)
-    assert settled is not None
     assert settled.is_settled
     assert (settled.distribution() > 0).sum() == 3
 
@@ -120,7 +112,6 @@ def test_min_p_leaves_open_what_float32_rounds_to_its_least_number(min_p: float,
     logits = torch.tensor([[0.0, math.log(3e-40), math.log(0.7) - 149 * math.log(2), -200.0]])  # [1, 4] float32
     batch = SamplingCase(4, (SampledRequest(min_p=min_p),)).batch().replace(logits=logits)
     support = support_of(Request(batch, 0), FilterPolicy())
-    assert support is not None
     assert support.allowed.tolist() == allowed
     assert support.required.tolist() == [True, False, False, False]
 

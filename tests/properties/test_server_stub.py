@@ -1,9 +1,7 @@
 """The stub server is right without a fault, and speaks as servers do: it is the control of the contract `server`."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,9 +20,6 @@ from fairdraw._server._http import HttpServer
 from fairdraw.protocols import NoAnswer, ServerSettings
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import pool_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextlib.contextmanager

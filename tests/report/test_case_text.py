@@ -1,7 +1,5 @@
 """A replayed failure shows the numbers of its batch, short enough to be checked by hand."""
 
-from __future__ import annotations
-
 from fairdraw._report.case_text import batch_lines
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, SampledRequest, SamplingCase
 from fairdraw.strategies.lifecycle import PenaltiesTrace

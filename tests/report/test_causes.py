@@ -1,37 +1,22 @@
 """The first report is the diagnosis; consequences of a fault, and what is unsupported, come after it."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING
 
 import pytest
+from helpers import CHECKS
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import FailureReport
 from fairdraw._report.causes import SELDOM, find_causes
-from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import CheckRecord
-
-if TYPE_CHECKING:
-    from fairdraw._run.runner import Status
-
-CHECKS = {check.code: check for check in all_checks()}
+from fairdraw._run.runner import CheckRecord, Status
 
 
 def record(code: str, status: Status = "failed", *, effect: str = "", needs: tuple[str, ...] = ()) -> CheckRecord:
     """A record with a report unless it passed; an effect makes it an exception."""
     check = CHECKS[code]
-    plain = CheckRecord(
-        code,
-        code,
-        check.suite,
-        "rejection",
-        "error" if effect else status,
-        needs=needs,
-        stage=check.stage,
-        depends_on=check.depends_on,
-    )
+    status = "error" if effect else status
+    about = {"needs": needs, "stage": check.stage, "depends_on": check.depends_on}
+    plain = CheckRecord(code, code, check.suite, "rejection", status, **about)
     if plain.status not in ("failed", "error"):
         return plain
     return dataclasses.replace(
@@ -167,8 +152,5 @@ def test_sampler_that_no_seed_reaches_is_reported_once(codes: tuple[str, ...]) -
 
 
 def test_what_has_no_failure_report_is_reported_last() -> None:
-    assert reported_codes(record("REJ101", "xpassed"), record("DIST101", "inconclusive"), record("DIST404")) == [
-        "DIST404",
-        "REJ101",
-        "DIST101",
-    ]
+    mixed = (record("REJ101", "xpassed"), record("DIST101", "inconclusive"), record("DIST404"))
+    assert reported_codes(*mixed) == ["DIST404", "REJ101", "DIST101"]

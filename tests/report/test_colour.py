@@ -1,27 +1,22 @@
 """What a terminal shows, at 80 columns: progress, wrapped text, colours; and what a file gets instead."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct
 import subprocess
 import sys
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from helpers import Clock, fairdraw
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from fairdraw._cli.main import main
 from fairdraw._cli.parts import Display
 from fairdraw._run.loading import all_checks
-
-if TYPE_CHECKING:
-    from conftest import Browser
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals here")
 pytestmark = pytest.mark.usefixtures("third_party")
@@ -99,7 +94,7 @@ def as_page(lines: list[str]) -> str:
 
 
 @pytest.mark.parametrize(("name", "factory"), [("red", "make_beyond"), ("green", "make_right")])
-def test_terminal_of_80_columns(name: str, factory: str, browser: Browser) -> None:
+def test_terminal_of_80_columns(name: str, factory: str, browser: Any) -> None:
     sent = on_terminal(f"third_party:{factory}", "-k", "REJ10", "--profile", "smoke", NO_COLOR="")
     shown = plain(displayed(sent))
     commands = [shown[i + 1] for i, line in enumerate(shown) if line in ("reproduce:", "search again:")]
@@ -149,7 +144,7 @@ def test_file_is_coloured_on_request_only(
 
 
 def checked(factory: str, *options: str) -> Result:
-    return CliRunner().invoke(main, ["check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options])
+    return fairdraw("check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
 
 
 def test_quiet_leaves_reports_and_verdict() -> None:
@@ -160,13 +155,6 @@ def test_quiet_leaves_reports_and_verdict() -> None:
     assert lines[1].startswith("REJ101")
     assert lines[-1] == "RED: checks failed: 1"
     assert not any(line.startswith(("fairdraw 0", "failed  ", "run 1")) for line in lines)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_heartbeat_says_what_runs(capsys: pytest.CaptureFixture[str]) -> None:

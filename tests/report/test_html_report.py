@@ -1,10 +1,9 @@
 """The page in a real browser: what a person sees is what the run found, on wide and narrow, light and dark screens."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,22 +16,10 @@ from fairdraw._run.controls import Control
 from fairdraw._run.coverage import Drawn
 from fairdraw._run.runner import CheckRecord
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from conftest import Browser
-
 HEADER = Header(
-    "mypkg.kernels:make",
-    "cpu",
-    "ci",
-    931389,
-    "vllm 0.22.0",
-    {"properties": 3, "statistical": 1},
-    "alpha 1e-06 over 30 checks, power 0.999",
-    started="2026-11-22 15:03 UTC",
-    commit="5125bd8c0ffe",
-)
+    "mypkg.kernels:make", "cpu", "ci", 931389, "vllm 0.22.0", {"properties": 3, "statistical": 1},
+    "alpha 1e-06 over 30 checks, power 0.999", started="2026-11-22 15:03 UTC", commit="5125bd8c0ffe",
+)  # fmt: skip
 CASES = Drawn(
     "properties",
     100,
@@ -49,13 +36,9 @@ DRAWN = CheckRecord(
     "DIST101", "output rows follow the distribution", "statistical", "rejection", "passed", "", 499_712, 1.5, drawn=ROWS
 )
 SKIPPED = replace(
-    PASSED,
-    drawn=None,
-    code="REJ201",
-    title="greedy requests equal argmax",
-    status="skipped",
+    PASSED, drawn=None, code="REJ201", title="greedy requests equal argmax", status="skipped",
     reason="greedy is unsupported: no",
-)
+)  # fmt: skip
 FAILURE_REPORT = FailureReport(
     "REJ109",
     "recovered tokens have residual mass",
@@ -84,7 +67,7 @@ def share_of_colour(path: Path, red: int, green: int, blue: int) -> float:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("name", SUMMARIES)
-def test_page_is_readable(name: str, width: int, dark: bool, browser: Browser) -> None:
+def test_page_is_readable(name: str, width: int, dark: bool, browser: Any) -> None:
     """Nothing sticks out, texts have the contrast that WCAG asks for, and the verdict's colour is large."""
     long = replace(FAILED, failure_report=replace(FAILURE_REPORT, example="x" * 3000, effect="y" * 2000))
     measured = browser.measured(
@@ -100,7 +83,7 @@ def test_page_is_readable(name: str, width: int, dark: bool, browser: Browser) -
     assert share_of_colour(picture, *colours.popitem()[1]) < 0.002
 
 
-def test_filter_leaves_the_checks_of_one_status(browser: Browser) -> None:
+def test_filter_leaves_the_checks_of_one_status(browser: Any) -> None:
     click = """<script>
       document.querySelector("[data-show=failed]").click()
       const shown = [...document.querySelectorAll("[data-status]")].filter(row => row.checkVisibility())
@@ -139,13 +122,8 @@ def test_page_says_what_was_judged_and_what_was_not() -> None:
 
 def test_failure_is_shown_as_it_is_reported() -> None:
     text = page(HEADER, RED)
-    for part in (
-        "REJ109",
-        "<code>target probability</code>",
-        FAILURE_REPORT.usually,
-        FAILURE_REPORT.effect,
-        FAILURE_REPORT.command,
-    ):
+    own = FAILURE_REPORT
+    for part in ("REJ109", "<code>target probability</code>", own.usually, own.effect, own.command):
         assert part in text
     assert text.count("data-copy>") == 2
 

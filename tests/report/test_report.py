@@ -1,12 +1,10 @@
 """The header says how to interpret the verdict; a summary is green only if something was measured that can fail."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +13,7 @@ from fairdraw._report.causes import find_causes
 from fairdraw._report.summary import Header, Summary, broken_texts, failure_text, progress_line, start_of_run, wrapped
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.controls import Control
-from fairdraw._run.runner import CheckRecord
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fairdraw._run.runner import Status
+from fairdraw._run.runner import CheckRecord, Status
 
 CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ310", caught=False)
 HEADER = Header("third_party:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 2})
@@ -80,16 +73,8 @@ def test_summary_names_every_known_defect() -> None:
 
 def test_header_says_what_the_verdict_rests_on() -> None:
     text = "\n".join(HEADER.lines())
-    for fact in (
-        "third_party:make on cpu",
-        "torch ",
-        "triton ",
-        "numpy ",
-        "hypothesis ",
-        "python ",
-        "seed 7",
-        "profile ci",
-    ):
+    packages = ("torch ", "triton ", "numpy ", "hypothesis ", "python ")
+    for fact in ("third_party:make on cpu", *packages, "seed 7", "profile ci"):
         assert fact in text
     assert "checks: properties 2" in text
     assert "error rates: no statistical checks in this run" in text

@@ -1,19 +1,17 @@
 """A run as files: every line obeys the shipped schema, whichever way in wrote it, and says by which release."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
+from helpers import ask, fairdraw
 from jsonschema import Draft202012Validator
 
 from fairdraw import __version__
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import FailureReport
@@ -24,9 +22,6 @@ from fairdraw._run.crash import read_crash
 from fairdraw._run.loading import SUITES, CannotStart, load_sampler
 from fairdraw._run.runner import CheckRecord, Status
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 load_sampler("rejection/torch")
 
@@ -36,15 +31,6 @@ FAILURE_REPORT = FailureReport("REJ101", "ids lie in the vocabulary", "meaning",
 FAILED = CheckRecord(
     "REJ101", FAILURE_REPORT.title, "properties", "rejection", "failed", "", 3, 0.1234, FAILURE_REPORT, trace="secret"
 )
-
-ASK = """
-import pytest
-from fairdraw.properties.rejection import CHECKS
-
-@pytest.mark.parametrize("check", [check for check in CHECKS if check.code in ("REJ101", "REJ103")], ids=str)
-def test_rejection(check, fairdraw_run):
-    fairdraw_run(check)
-"""
 
 
 def read(path: Path) -> list[dict[str, Any]]:  # Any: JSON
@@ -101,12 +87,11 @@ def test_file_that_cannot_be_written_after_all_is_one_sentence(tmp_path: Path) -
         files.write(HEADER, Summary([FAILED]))
 
 
-@pytest.mark.usefixtures("third_party")
-@pytest.mark.usefixtures("no_controls")
+@pytest.mark.usefixtures("third_party", "no_controls")
 class TestCommandLine:
     def test_written_lines_obey_the_schema(self, tmp_path: Path) -> None:
         words = ["check", "third_party:make_beyond", "-k", "REJ10", "--profile", "smoke", "--json", "run.jsonl"]
-        assert CliRunner().invoke(main, words).exit_code == 1
+        assert fairdraw(*words).exit_code == 1
         lines = read(tmp_path / "run.jsonl")
         require_valid(lines)
         assert lines[0]["sampler"] == "third_party:make_beyond (beyond)"
@@ -115,20 +100,11 @@ class TestCommandLine:
         assert lines[-1]["exit_code"] == 1
 
     def test_schema_is_printed(self) -> None:
-        assert json.loads(CliRunner().invoke(main, ["schema"]).output) == SCHEMA
+        assert json.loads(fairdraw("schema").output) == SCHEMA
 
     def test_every_file_says_the_version_of_the_suite(self, tmp_path: Path) -> None:
-        words = [
-            "check",
-            "third_party:make_beyond",
-            "-k",
-            "REJ101",
-            "--profile",
-            "smoke",
-            "--write-baseline",
-            "base.json",
-        ]
-        CliRunner().invoke(main, [*words, "--json", "run.jsonl", "--html", "run.html"])
+        words = "check third_party:make_beyond -k REJ101 --profile smoke --write-baseline base.json"
+        fairdraw(*words.split(), "--json", "run.jsonl", "--html", "run.html")
         assert read(tmp_path / "run.jsonl")[0]["suite_version"] == __version__
         assert f"<dt>fairdraw</dt><dd>{__version__}</dd>" in (tmp_path / "run.html").read_text()
         assert json.loads((tmp_path / "base.json").read_text())["suite_version"] == __version__
@@ -137,7 +113,6 @@ class TestCommandLine:
 
 
 class TestPytest:
-    OPTIONS = ("-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "--fairdraw-profile", "smoke")
     FILES = ("--fairdraw-json=run.jsonl", "--fairdraw-html=run.html", "--junitxml=junit.xml")
 
     @pytest.fixture(autouse=True)
@@ -146,9 +121,8 @@ class TestPytest:
         monkeypatch.chdir(pytester.path)
 
     def run(self, pytester: pytest.Pytester, factory: str, *options: str) -> pytest.RunResult:
-        pytester.makepyfile(test_ask=ASK)
-        run = pytester.runpytest_subprocess if "-n" in options else pytester.runpytest_inprocess
-        return run(*self.OPTIONS, "--sampler", f"third_party:{factory}", *options)
+        words = ("--fairdraw-profile", "smoke", "--sampler", f"third_party:{factory}", *options)
+        return ask(pytester, *words, codes=("REJ101", "REJ103"))
 
     def test_files_are_written_whole(self, pytester: pytest.Pytester) -> None:
         assert self.run(pytester, "make_beyond", *self.FILES).ret == 1

@@ -1,16 +1,12 @@
 """What a verdict says of records that a front end cannot easily bring about."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from helpers import PLUGIN, fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import FailureReport
 from fairdraw._report.summary import Summary
@@ -27,11 +23,8 @@ from fairdraw._report.verdict import (
 )
 from fairdraw._run.controls import Control, Untried
 from fairdraw._run.loading import SUITES, CannotStart, all_checks, as_sampler
-from fairdraw._run.runner import CheckRecord
+from fairdraw._run.runner import CheckRecord, Status
 from fairdraw.protocols import rejection_sampler
-
-if TYPE_CHECKING:
-    from fairdraw._run.runner import Status
 
 
 def record(code: str, status: Status = "passed", contract: str = "rejection", **changes: str) -> CheckRecord:
@@ -150,7 +143,7 @@ def test_sampler_without_any_kind_of_drafts_is_refused() -> None:
 def test_run_of_nothing_leaves_no_older_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.jsonl").write_text('{"verdict": "GREEN"}\n')
-    result = CliRunner().invoke(main, ["check", "rejection/oracle", "-k", "no such check", "--json=run.jsonl"])
+    result = fairdraw("check", "rejection/oracle", "-k", "no such check", "--json=run.jsonl")
     assert result.exit_code == NOTHING_RUN
     *_, last = (json.loads(line) for line in Path("run.jsonl").read_text().splitlines())
     assert last["exit_code"] == NOTHING_RUN
@@ -176,8 +169,6 @@ def test_mine(sampler, check):
 def test_sampler_cannot_take_a_check_out_of_the_run(pytester: pytest.Pytester, outcome: str) -> None:
     """`pytest.skip` in a sampler is an exception of the sampler's, whatever pytest makes of it elsewhere."""
     pytester.makepyfile(SKIPPING.format(outcome=outcome))
-    result = pytester.runpytest_inprocess(
-        "-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "-k", "REJ101", "--fairdraw-profile=smoke"
-    )
+    result = pytester.runpytest_inprocess(*PLUGIN, "-k", "REJ101", "--fairdraw-profile=smoke")
     assert result.ret == RED
     result.stdout.fnmatch_lines(["REJ100 sampler raised an exception*", "RED: checks that ended in an exception: 1"])

@@ -1,7 +1,5 @@
 """Samplers that take and return arrays of another library are judged like those of torch."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

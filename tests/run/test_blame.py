@@ -1,26 +1,20 @@
 """Whose fault an exception is follows from whose object was called, never from the names of files and functions."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from helpers import CHECKS, report_of
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import calling, raised_by
-from fairdraw._run.loading import all_checks, load_sampler
-from fairdraw._run.runner import Session, run_check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from fairdraw._run.runner import CheckRecord
+from fairdraw._run.loading import load_sampler
+from fairdraw._run.runner import CheckRecord, Session, run_check
 
 THEIRS = '''
 import sys
@@ -89,21 +83,10 @@ METHODS = {
 }
 """Every method of the user's that the suite calls."""
 CODES = {
-    "rejection": "REJ101",
-    "sampling": "SAM101",
-    "logits_plan": "PLAN101",
-    "penalties": "PEN101",
-    "thinking_budget": "THK101",
-    "logprobs": "LPR101",
-    "grammar": "GRM101",
-    "filters": "FIL101",
-    "server": "SRV101",
-    "mask_drafts": "GRM121",
-    "draft": "SAM172",
-    "draw": "LPR161",
-    "think_counts": "THK102",
-}
-CHECKS = {check.code: check for check in all_checks()}
+    "rejection": "REJ101", "sampling": "SAM101", "logits_plan": "PLAN101", "penalties": "PEN101",
+    "thinking_budget": "THK101", "logprobs": "LPR101", "grammar": "GRM101", "filters": "FIL101", "server": "SRV101",
+    "mask_drafts": "GRM121", "draft": "SAM172", "draw": "LPR161", "think_counts": "THK102",
+}  # fmt: skip
 NAME = "harness"
 
 
@@ -133,22 +116,20 @@ def record_of(code: str, sampler: object) -> CheckRecord:
 
 def require_theirs(record: CheckRecord, module: str, kind: str = "ValueError") -> None:
     assert record.status == "error", record
-    assert record.failure_report is not None
-    assert record.failure_report.code == CONTRACTS[record.contract].raised
-    assert record.failure_report.title == f"sampler raised an exception during {record.code}"
-    assert record.failure_report.effect.split(":")[0].split(".")[-1] == kind
-    assert "lane 7 of mine" in record.failure_report.effect
-    assert f"({module}.py:" in record.failure_report.effect
-    assert "in emit)" in record.failure_report.effect
+    assert report_of(record).code == CONTRACTS[record.contract].raised
+    assert report_of(record).title == f"sampler raised an exception during {record.code}"
+    assert report_of(record).effect.split(":")[0].split(".")[-1] == kind
+    assert "lane 7 of mine" in report_of(record).effect
+    assert f"({module}.py:" in report_of(record).effect
+    assert "in emit)" in report_of(record).effect
 
 
 @pytest.mark.parametrize(("contract", "method"), [(c, m) for c, methods in METHODS.items() for m in methods])
 def test_exception_in_a_file_named_like_ours_is_the_sampler_s(theirs: str, contract: str, method: str) -> None:
     record = record_of(CODES.get(method, CODES[contract]), raising_in(theirs, contract, method))
     require_theirs(record, theirs)
-    assert record.failure_report is not None
     # The checks of a server share their answers: there is no case of one to keep.
-    assert record.failure_report.crash_file or contract == "server"
+    assert report_of(record).crash_file or contract == "server"
 
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
@@ -158,8 +139,7 @@ def test_exception_of_a_property_is_the_sampler_s(theirs: str, contract: str, at
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["Aborted", "SystemExit", "CapabilityUnsupported", "Inconclusive", "CheckFailure", "UnsatisfiedAssumption"],
+    "kind", ["Aborted", "SystemExit", "CapabilityUnsupported", "Inconclusive", "CheckFailure", "UnsatisfiedAssumption"]
 )
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_no_kind_of_exception_is_mistaken_for_a_word_of_the_suite(theirs: str, contract: str, kind: str) -> None:
@@ -169,9 +149,8 @@ def test_no_kind_of_exception_is_mistaken_for_a_word_of_the_suite(theirs: str, c
 
 def test_group_of_the_sampler_s_own_is_no_unsteady_answer(theirs: str) -> None:
     record = record_of("REJ101", raising_in(theirs, "rejection", "verify", "Group"))
-    assert record.failure_report is not None
-    assert record.failure_report.effect.startswith("ExceptionGroup: lane 7 of mine (1 sub-exception)")
-    assert not any("keeps state" in note for note in record.failure_report.notes)
+    assert report_of(record).effect.startswith("ExceptionGroup: lane 7 of mine (1 sub-exception)")
+    assert not any("keeps state" in note for note in report_of(record).notes)
 
 
 def test_statistical_check_blames_as_the_others_do(theirs: str) -> None:
@@ -192,8 +171,7 @@ def test_reference_that_raises_is_not_the_sampler_s_fault(theirs: str) -> None:
     vars(reference)["name"] = "theirs"
     session = Session("rejection/torch", PROFILES["smoke"], reference=reference)  # type: ignore[arg-type]
     record = run_check(check, load_sampler("rejection/torch"), session)
-    assert record.failure_report is not None
-    assert record.failure_report.title == f"reference raised an exception during {check.code}"
+    assert report_of(record).title == f"reference raised an exception during {check.code}"
 
 
 def test_exception_in_the_specification_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,8 +183,7 @@ def test_exception_in_the_specification_is_ours(monkeypatch: pytest.MonkeyPatch)
     )
     code = next(c.code for c in CHECKS.values() if c.title == "tokens equal the oracle on the same noise")
     record = record_of(code, load_sampler("rejection/torch"))
-    assert record.failure_report is not None
-    assert record.failure_report.title.startswith("check raised an exception")
+    assert report_of(record).title.startswith("check raised an exception")
 
 
 def test_outermost_call_answers_for_what_it_calls() -> None:
@@ -223,6 +200,5 @@ def test_error_of_a_device_is_not_called_a_fault_of_fairdraw() -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
     record = run_check(dataclasses.replace(CHECKS["REJ101"], body=body), load_sampler("rejection/torch"), Session())  # type: ignore[type-var]
-    assert record.failure_report is not None
-    assert record.failure_report.title == "device reported an error during REJ101"
-    assert "fairdraw" not in record.failure_report.meaning
+    assert report_of(record).title == "device reported an error during REJ101"
+    assert "fairdraw" not in report_of(record).meaning

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from helpers import CHECKS, Clock, fairdraw, report_of
 
 from fairdraw import adapters
-from fairdraw._cli.main import main
 from fairdraw._core.budget import (
     ENDED,
     SHRINKING_LEAST,
@@ -24,24 +25,8 @@ from fairdraw._core.budget import (
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.wrapping import Wrapped, unwrapped
-from fairdraw._run.loading import CannotStart, all_checks, require_extra
+from fairdraw._run.loading import CannotStart, require_extra
 from fairdraw._run.runner import CheckRecord, Session, run_check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-CHECKS = {check.code: check for check in all_checks()}
-
-
-class Clock:
-    """A clock that moves only when the sampler is called."""
-
-    def __init__(self) -> None:
-        self.now, self.calls = 0.0, 0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def ticking(spec: str, clock: Clock, seconds: float = 1.0) -> Any:
@@ -65,20 +50,12 @@ def asked(check: AnyCheck, sampler: Any, clock: Clock, budget: float, profile: P
 @pytest.mark.parametrize(
     ("spec", "code"),
     [
-        ("rejection/torch", "REJ101"),
-        ("rejection/torch", "REJ106"),
-        ("rejection/torch", "DIST101"),
-        ("rejection/torch", "DIST401"),
-        ("rejection/torch", "DIST602"),
-        ("sampling", "SAM101"),
-        ("sampling", "DIST701"),
-        ("sampling", "DIST721"),
-        ("logits_plan", "PLAN101"),
-        ("penalties", "PEN101"),
-        ("thinking_budget", "THK101"),
-        ("logprobs", "LPR101"),
+        ("rejection/torch", "REJ101"), ("rejection/torch", "REJ106"), ("rejection/torch", "DIST101"),
+        ("rejection/torch", "DIST401"), ("rejection/torch", "DIST602"), ("sampling", "SAM101"),
+        ("sampling", "DIST701"), ("sampling", "DIST721"), ("logits_plan", "PLAN101"), ("penalties", "PEN101"),
+        ("thinking_budget", "THK101"), ("logprobs", "LPR101"),
     ],
-)
+)  # fmt: skip
 def test_no_call_begins_after_the_end_and_the_check_is_undecided(spec: str, code: str) -> None:
     clock = Clock()
     with pytest.raises(Inconclusive, match=f"^{ENDED}: "):
@@ -165,8 +142,7 @@ def test_remark_is_a_note_of_the_failure_report() -> None:
 
     record = run_check(Timed(), sampler, Session(crash_folder=None))  # type: ignore[arg-type]
     assert record.status == "failed"
-    assert record.failure_report is not None
-    assert any("shrinking was cut" in note for note in record.failure_report.notes)
+    assert any("shrinking was cut" in note for note in report_of(record).notes)
 
 
 def test_shrinking_has_a_share_of_the_time_that_is_left() -> None:
@@ -280,7 +256,7 @@ def test_missing_extra_is_refused_before_anything_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, module, None)
     monkeypatch.setattr("fairdraw._cli.job.load_sampler", None)  # is not called
-    result = CliRunner().invoke(main, arguments)
+    result = fairdraw(*arguments)
     assert result.exit_code == 2, result.output
     assert f"{arguments[2]}: {module} cannot be imported" in result.output
     assert "pip install 'fairdraw[report]'" in result.output

@@ -1,17 +1,14 @@
 """Capability words: each is explained where it is defined, and the manual and the command line say the same."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw
 from manual import made
 
 from fairdraw import Capability, protocols
-from fairdraw._cli.main import main
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
 from fairdraw.protocols._policies import POLICIES
@@ -33,7 +30,7 @@ def test_table_of_the_manual_is_made_of_the_definitions() -> None:
 
 def test_every_way_of_a_policy_is_in_the_manual_and_is_explained() -> None:
     for contract, kind, name, choice in [(p, k, n, c) for p, k in POLICIES.items() for n, c in k.choices().items()]:
-        said = CliRunner().invoke(main, ["explain", name]).output
+        said = fairdraw("explain", name).output
         for way, line in choice.ways.items():
             assert f"| `{kind.__name__}({name}={way})` | {line} |" in made.BLOCKS[f"policies of {contract}"]()
             assert f"{way}: {line}" in said
@@ -41,7 +38,7 @@ def test_every_way_of_a_policy_is_in_the_manual_and_is_explained() -> None:
 
 @pytest.mark.parametrize("word", ["greedy", "GREEDY"])
 def test_explain_says_what_a_word_costs(word: str) -> None:
-    result = CliRunner().invoke(main, ["explain", word])
+    result = fairdraw("explain", word)
     codes = [check.code for check in all_checks(contract="rejection") if Capability.GREEDY in check.needs]
     assert result.exit_code == 0
     assert "Takes greedy requests" in result.output
@@ -50,7 +47,7 @@ def test_explain_says_what_a_word_costs(word: str) -> None:
 
 
 def test_explain_of_a_word_that_no_check_needs_says_so() -> None:
-    result = CliRunner().invoke(main, ["explain", "draft-processors"])
+    result = fairdraw("explain", "draft-processors")
     assert result.output.endswith("no check is skipped then; fewer cases are drawn\n")
 
 

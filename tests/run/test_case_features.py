@@ -1,12 +1,12 @@
 """The report of an exception names the capability to declare, by what the smallest example holds."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from helpers import CHECKS, report_of
 
 import fairdraw
 from fairdraw._core.checks import PROFILES
@@ -18,10 +18,6 @@ from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.protocols import Capability, SamplingBatch, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-CHECKS = {check.code: check for check in all_checks()}
 NOTE = "if the sampler does not support this input, declare it in the adapter: "
 
 # Not strided-inputs: to refuse them is an answer.
@@ -70,8 +66,7 @@ def first_error(contract: str, sampler: object, word: str = "") -> CheckRecord |
 
 
 def advised(record: CheckRecord) -> list[str]:
-    assert record.failure_report is not None
-    notes = [note for note in record.failure_report.notes if note.startswith(NOTE)]
+    notes = [note for note in report_of(record).notes if note.startswith(NOTE)]
     return [word for note in notes for word in re.findall(r'unsupported=\{"([a-z-]+)": "why"\}', note)]
 
 
@@ -81,7 +76,6 @@ def advised(record: CheckRecord) -> list[str]:
 def test_capability_is_named_by_the_example(contract: str, word: str) -> None:
     refuses: Any = (REJECTION if contract == "rejection" else SAMPLING)[word]
     record = first_error(contract, raising_on(contract, refuses), word)
-    assert record is not None
     assert word in advised(record)
     assert len(advised(record)) <= 4  # a call of a trace has several features at once
 
@@ -89,10 +83,8 @@ def test_capability_is_named_by_the_example(contract: str, word: str) -> None:
 @pytest.mark.parametrize("contract", ["rejection", "sampling"])
 def test_nothing_is_advised_where_nothing_can_be_named(contract: str) -> None:
     record = first_error(contract, raising_on(contract, lambda batch: True))
-    assert record is not None
-    assert record.failure_report is not None
     assert advised(record) == []
-    assert "unsupported=" not in "\n".join(record.failure_report.lines())
+    assert "unsupported=" not in "\n".join(report_of(record).lines())
 
 
 def test_advice_follows_the_need_of_the_check_if_the_example_says_nothing() -> None:

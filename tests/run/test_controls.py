@@ -1,11 +1,10 @@
 """Mutation controls say what this run could have caught: its numbers, seed, speed, capabilities and budget."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
 import pytest
+from helpers import CHECKS
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import PROFILES, Check
@@ -129,54 +128,58 @@ def test_control_is_given_no_case_that_the_sampler_does_not_support() -> None:
     assert [(Capability.RAGGED in can, can.slow) for can in capabilities] == [(False, True)]
 
 
-class TestUntried:
-    def test_without_time_it_is_named(self) -> None:
-        control = run_control(failing_after(10), Counting(), Session(ends_at=0.0))
-        assert (control.untried, control.is_missed) == (Untried.OUT_OF_TIME, False)
-        assert controls_lines([control]) == [
-            "mutation controls (rejection): none of 1 tried",
-            "  1 not tried, the time budget ended: fails late (REJ101)",
-        ]
+# -- untried
 
-    def test_fault_too_small_for_the_draws_is_named(self) -> None:
-        checks = all_checks("statistical", "rejection")
-        planned = controls_for(checks, right(), SMOKE)
-        small = [one for one in planned if one.untried == Untried.TOO_SMALL]
-        assert {one.mutant.name for one in small} >= {"temperature two percent off", "loses its tail"}
-        line = controls_lines([run_control(one, right(), SMOKE) for one in small])[1]
-        assert "not tried, below this run's resolution: " in line
-        assert "temperature two percent off (DIST113 takes 500000 draws)" in line
 
-    def test_check_that_is_skipped_is_no_control(self) -> None:
-        unsupported = dataclasses.replace(
-            right(), capabilities=Capabilities({Capability.SEEDED_NOISE: "draws nothing"})
-        )
-        planned = controls_for(all_checks("properties", "rejection"), unsupported, CI)
-        assert any(one.untried == Untried.SKIPPED and "seeded-noise" in one.detail for one in planned)
-        assert all(one.untried or one.check.why_not(unsupported) is None for one in planned)
+def test_without_time_it_is_named() -> None:
+    control = run_control(failing_after(10), Counting(), Session(ends_at=0.0))
+    assert (control.untried, control.is_missed) == (Untried.OUT_OF_TIME, False)
+    assert controls_lines([control]) == [
+        "mutation controls (rejection): none of 1 tried",
+        "  1 not tried, the time budget ended: fails late (REJ101)",
+    ]
 
-    def test_next_check_is_asked_where_the_first_is_skipped(self) -> None:
-        checks = all_checks("properties", "rejection")
-        first = next(check for check in checks if check.needs)
-        second = next(check for check in checks if not check.needs and not check.differential)
-        unsupported = dataclasses.replace(right(), capabilities=Capabilities({first.needs[0]: "has none"}))
-        planned = plan_control(Mutant("two", "", (first.code, second.code), right), checks, unsupported, CI)
-        assert (planned.check.code, planned.untried) == (second.code, "")
 
-    @pytest.mark.parametrize("reference", [None, dataclasses.replace(right(), name="reference")])
-    def test_differential_is_a_control_only_with_a_reference(self, reference: Any) -> None:  # Any: a sampler or None
-        session = Session(reference=reference)
-        planned = controls_for(all_checks("properties", "rejection"), right(), session)
-        differentials = [one for one in planned if one.check.differential]
-        assert differentials
-        assert {bool(one.untried) for one in differentials} == {reference is None}
+def test_fault_too_small_for_the_draws_is_named() -> None:
+    checks = all_checks("statistical", "rejection")
+    planned = controls_for(checks, right(), SMOKE)
+    small = [one for one in planned if one.untried == Untried.TOO_SMALL]
+    assert {one.mutant.name for one in small} >= {"temperature two percent off", "loses its tail"}
+    line = controls_lines([run_control(one, right(), SMOKE) for one in small])[1]
+    assert "not tried, below this run's resolution: " in line
+    assert "temperature two percent off (DIST113 takes 500000 draws)" in line
+
+
+def test_check_that_is_skipped_is_no_control() -> None:
+    unsupported = dataclasses.replace(right(), capabilities=Capabilities({Capability.SEEDED_NOISE: "draws nothing"}))
+    planned = controls_for(all_checks("properties", "rejection"), unsupported, CI)
+    assert any(one.untried == Untried.SKIPPED and "seeded-noise" in one.detail for one in planned)
+    assert all(one.untried or one.check.why_not(unsupported) is None for one in planned)
+
+
+def test_next_check_is_asked_where_the_first_is_skipped() -> None:
+    checks = all_checks("properties", "rejection")
+    first = next(check for check in checks if check.needs)
+    second = next(check for check in checks if not check.needs and not check.differential)
+    unsupported = dataclasses.replace(right(), capabilities=Capabilities({first.needs[0]: "has none"}))
+    planned = plan_control(Mutant("two", "", (first.code, second.code), right), checks, unsupported, CI)
+    assert (planned.check.code, planned.untried) == (second.code, "")
+
+
+@pytest.mark.parametrize("reference", [None, dataclasses.replace(right(), name="reference")])
+def test_differential_is_a_control_only_with_a_reference(reference: Any) -> None:  # Any: a sampler or None
+    session = Session(reference=reference)
+    planned = controls_for(all_checks("properties", "rejection"), right(), session)
+    differentials = [one for one in planned if one.check.differential]
+    assert differentials
+    assert {bool(one.untried) for one in differentials} == {reference is None}
 
 
 @pytest.mark.parametrize("code", ["SAM184", "GRM118"])
 def test_check_that_this_machine_skips_is_no_control(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`ulimit -d`: rows cannot lie 2**31 elements apart, and a mutant that is wrong only there is not missed."""
     monkeypatch.setattr("fairdraw.strategies._cases.reserved", lambda *_: None)
-    check = next(check for check in all_checks() if check.code == code)
+    check = CHECKS[code]
     sampler = load_part(CONTRACTS[check.contract].right)()
     record = run_check(check, sampler, SMOKE)
     assert record.status == "skipped"

@@ -1,14 +1,12 @@
 """Coverage says what the sampler really got, how finely it was judged, and what nothing judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from helpers import CHECKS, plain_batch
 
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import CONTRACTS
@@ -18,14 +16,19 @@ from fairdraw._run.controls import mutants_for
 from fairdraw._run.coverage import Drawn, Watch
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RequestParams, RowChanges, SeededNoise, SpecDecodeBatch
+from fairdraw.protocols import (
+    AddedRow,
+    LiveBatch,
+    LiveRequest,
+    PenaltiesSession,
+    RequestParams,
+    RowChanges,
+    SeededNoise,
+)
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
 
-if TYPE_CHECKING:
-    from fairdraw.protocols import PenaltiesSession
-
 SESSION = Session(profile=dataclasses.replace(PROFILES["smoke"], examples=4, draws=2_000), crash_folder=None)
-CHECKS = {
+CODES = {
     "rejection": ("REJ101", "REJ701", "DIST101", "DIST102", "DIST601"),
     "sampling": ("SAM101", "DIST701"),
     "logits_plan": ("PLAN101",),
@@ -39,7 +42,7 @@ CHECKS = {
 
 def records_of(contract: str) -> list[CheckRecord]:
     sampler = load_sampler(CONTRACTS[contract].default)
-    chosen = [check for check in all_checks(contract=contract) if check.code in CHECKS[contract]]
+    chosen = [check for check in all_checks(contract=contract) if check.code in CODES[contract]]
     assert chosen
     return [run_check(check, sampler, SESSION) for check in chosen]
 
@@ -65,25 +68,14 @@ def test_what_is_drawn_adds_up_to_a_short_block(contract: str, monkeypatch: pyte
     assert any(row.by == "none" for row in one.features)  # few checks: there are gaps
 
 
-def batch_of(batch_size: int, vocab_size: int) -> SpecDecodeBatch:
-    counts = [7] * batch_size
-    return SpecDecodeBatch(
-        torch.zeros(7 * batch_size, dtype=torch.int32),
-        counts,
-        torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
-        7,
-        None,
-        torch.zeros(7 * batch_size, vocab_size),
-        torch.zeros(batch_size, 1, dtype=torch.int32),
-        torch.tensor([0.0] + [1.0] * (batch_size - 1)),
-    )
+BATCH = plain_batch([7] * 300, 40, temperature=torch.tensor([0.0] + [1.0] * 299))
 
 
 def test_a_call_is_described_in_plain_words() -> None:
     watch = Watch("rejection", "properties", case_by_case=True)
     sampler = watch.wrap(load_sampler("rejection/torch"))
     watch.case()
-    sampler.verify(batch_of(300, 40), SeededNoise(0, {1: 5}))
+    sampler.verify(BATCH, SeededNoise(0, {1: 5}))
     watch.case()
     drawn = watch.drawn()
     assert drawn.total == 1
@@ -111,15 +103,10 @@ def test_gaps_show_as_gaps() -> None:
     rows = Drawn("rows", 10, sizes={"vocabulary": {"3": 10}}, ranges={"vocabulary": [(5, 5)]}, tv=0.1)
     (one,) = coverage_of([replace(PROPERTY, drawn=cases), replace(DIST, drawn=rows)])
     assert [(row.value, row.cases, row.by) for row in one.features] == [
-        ("1", 4, "properties"),
-        ("2-3", 3, "properties"),
-        ("4", 0, "none"),
-        ("5", 2, "both"),
-        ("6-32767", 0, "none"),
-        ("32768-32769", 2, "properties"),
-        ("32770-65535", 0, "none"),
+        ("1", 4, "properties"), ("2-3", 3, "properties"), ("4", 0, "none"), ("5", 2, "both"),
+        ("6-32767", 0, "none"), ("32768-32769", 2, "properties"), ("32770-65535", 0, "none"),
         ("65536", 1, "properties"),
-    ]
+    ]  # fmt: skip
     assert "  vocabulary: 1-3; 5; 32,768-32,769; 65,536 (draws 5)" in one.lines()
 
 
@@ -181,7 +168,7 @@ def test_bias_falls_with_the_root_of_a_slices_draws_and_is_of_all_draws_elsewher
 
 def test_nothing_is_left_to_chance_in_greedy_requests() -> None:
     watch = Watch("rejection", "rows", case_by_case=False)
-    watch.wrap(load_sampler("rejection/torch")).verify(batch_of(300, 40), SeededNoise(0, {}))
+    watch.wrap(load_sampler("rejection/torch")).verify(BATCH, SeededNoise(0, {}))
     found = watch.drawn().features["temperature"]
     assert (found["greedy"], found["temperature 1"]) == (0, 299)
 
@@ -194,8 +181,7 @@ def test_checks_that_came_to_no_result_judge_nothing() -> None:
         def verify(self, batch: object, noise: object) -> object:
             raise ValueError("no")
 
-    check = next(check for check in all_checks() if check.code == "REJ101")
-    record = run_check(check, Silent(), SESSION)  # type: ignore[arg-type]  # it answers nothing
+    record = run_check(CHECKS["REJ101"], Silent(), SESSION)  # type: ignore[arg-type]  # it answers nothing
     assert record.status == "error"
     assert coverage_of([record]) == []
 

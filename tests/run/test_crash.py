@@ -1,10 +1,9 @@
 """Crash files survive: written once, never overwritten, refused with one sentence if they cannot be replayed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,19 +11,8 @@ from fairdraw import __version__
 from fairdraw._run.crash import Crash, CrashFileError, read_crash, write_crash
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 CASE = RejectionCase(vocab_size=3, requests=(RequestRecipe(drafts=(DraftRecipe(uniform="zero"),)), RequestRecipe()))
-CRASH = Crash(
-    sampler="third_party:make",
-    reference=None,
-    check="REJ101",
-    contract="rejection",
-    case=CASE.to_json(),
-    seed=7,
-    effect="request 0 emitted 3, outside [0, 3)",
-)
+CRASH = Crash("third_party:make", None, "REJ101", "rejection", CASE.to_json(), 7, "request 0 emitted 3, outside [0, 3)")
 
 
 def stored(folder: Path, **changes: Any) -> Path:  # Any: JSON

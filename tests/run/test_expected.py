@@ -1,32 +1,28 @@
 """Known failures: xfails are strict, a baseline turns only new failures red, and no file is guessed at."""
 
-from __future__ import annotations
-
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from helpers import CHECKS, fairdraw
 
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._mutants.rejection import right
 from fairdraw._oracles.rejection import verify
-from fairdraw._run.loading import CannotStart, all_checks, as_sampler
+from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import _catalogue
 from fairdraw.protocols import Capabilities
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
 
 
 def check(factory: str, *options: str) -> Result:
     words = ("check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
-    return CliRunner().invoke(main, words)
+    return fairdraw(*words)
 
 
 def written(path: Path, text: str) -> str:
@@ -69,8 +65,7 @@ def slow(**fields: Any) -> Any:  # Any: what an adapter declares; a sampler
     ],
 )
 def test_slow_sampler_is_measured_by_its_own_speed(profile: str, known: object, status: str) -> None:
-    check = next(check for check in all_checks() if check.code == "REJ101")
-    record = run_check(check, slow(known_defects={"REJ101": known}), Session(profile=PROFILES[profile]))
+    record = run_check(CHECKS["REJ101"], slow(known_defects={"REJ101": known}), Session(profile=PROFILES[profile]))
     assert record.status == status
     assert ("known failure not seen in" in record.reason) == (status == "passed")
 
@@ -82,9 +77,8 @@ def test_defect_that_the_sampler_declares_fails_without_known_ones() -> None:
 
 
 def test_statistical_check_is_measured_by_its_draws() -> None:
-    check = next(check for check in all_checks() if check.code == "DIST601")
     defect = slow(known_defects={"DIST601": "rare"})
-    few, many = (run_check(check, defect, Session(profile=PROFILES[name])) for name in ("smoke", "ci"))
+    few, many = (run_check(CHECKS["DIST601"], defect, Session(profile=PROFILES[name])) for name in ("smoke", "ci"))
     assert (few.status, many.status) == ("passed", "xpassed")
     assert "draws; too few to call it gone (it takes 4000): rare" in few.reason
 
@@ -160,19 +154,3 @@ def test_baseline_of_an_older_release_names_codes_alone(tmp_path: Path) -> None:
     result = check("make_beyond", *baseline(tmp_path / "b.json", **changes))
     assert result.exit_code == 0
     assert "in the baseline, which is of fairdraw 0.0.1 and beyond 1.0" in result.output
-
-
-def test_pytest_takes_the_same_files(pytester: pytest.Pytester, tmp_path: Path) -> None:
-    xfails = written(tmp_path / "x.toml", 'REJ101 = "known"')
-    pytester.makepyfile(
-        """
-        import pytest
-        from fairdraw._run.loading import all_checks
-
-        @pytest.mark.parametrize("check", [c for c in all_checks() if c.code == "REJ101"], ids=str)
-        def test_rejection(check, fairdraw_run):
-            fairdraw_run(check)
-        """
-    )
-    options = ("--sampler", "third_party:make_beyond", "--fairdraw-profile", "smoke", "--fairdraw-xfails", xfails)
-    pytester.runpytest_inprocess("-p", "fairdraw.pytest_plugin", *options).assert_outcomes(xfailed=1)

@@ -1,7 +1,5 @@
 """Text and JSON of others: a terminal never obeys them, they hold no secret, and no depth of theirs is a traceback."""
 
-from __future__ import annotations
-
 import base64
 import json
 from urllib.parse import quote

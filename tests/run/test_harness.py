@@ -1,24 +1,18 @@
 """Every call of a sampler by the suite: inputs are validated, seeds set, the answer copied, generators read."""
 
-from __future__ import annotations
-
 import math
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fairdraw._core.harness import Emission, emit
 from fairdraw._oracles.rejection import verify
-from fairdraw.protocols import ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch, rejection_sampler
+from fairdraw.protocols import Noise, SeededNoise, SpecDecodeBatch, rejection_sampler
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 ORACLE = rejection_sampler(verify, name="oracle")
 DRAFTS = (DraftRecipe("normal"), DraftRecipe("normal"))
@@ -33,72 +27,71 @@ DRAWS: dict[str, Callable[[int, int], object]] = {
 """Samplers ignore `noise.seed` and draw from a global generator, as many do."""
 
 
-class TestEmit:
-    @pytest.mark.parametrize("library", DRAWS)
-    def test_global_generators_are_seeded_for_the_sampler(self, library: str) -> None:
-        def first_random_tokens(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-            shape = batch.batch_size, batch.max_spec_len + 1
-            return torch.as_tensor(DRAWS[library](batch.vocab_size, math.prod(shape))).int().view(shape)
+# -- emit
 
-        sampler = rejection_sampler(first_random_tokens)
-        first, again = (emit(sampler, CASE.batch(), SeededNoise(5)) for _ in range(2))
-        other = emit(sampler, CASE.batch(), SeededNoise(6))
-        assert np.array_equal(first.tokens, again.tokens)
-        assert not np.array_equal(first.tokens, other.tokens)
 
-    def test_explicit_noise_leaves_the_default_generator_alone(self) -> None:
-        torch.manual_seed(7)
-        before = torch.get_rng_state().numpy().tobytes()
-        case = CASE.replace(explicit=True)
-        assert emit(ORACLE, case.batch(), case.noise()).default_state == before
+@pytest.mark.parametrize("library", DRAWS)
+def test_global_generators_are_seeded_for_the_sampler(library: str) -> None:
+    def first_random_tokens(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        shape = batch.batch_size, batch.max_spec_len + 1
+        return torch.as_tensor(DRAWS[library](batch.vocab_size, math.prod(shape))).int().view(shape)
 
-    def test_final_states_tell_what_was_drawn(self) -> None:
-        noise = CASE.noise()
-        assert isinstance(noise, SeededNoise)
-        emission = emit(ORACLE, CASE.batch(), noise)
-        untouched = torch.Generator().manual_seed(noise.request_seeds[0]).get_state().numpy().tobytes()
-        torch.manual_seed(noise.seed)
-        assert emission.generator_states.keys() == {0}
-        assert emission.generator_states[0] != untouched
-        assert emission.default_state != torch.get_rng_state().numpy().tobytes()
+    sampler = rejection_sampler(first_random_tokens)
+    first, again = (emit(sampler, CASE.batch(), SeededNoise(5)) for _ in range(2))
+    other = emit(sampler, CASE.batch(), SeededNoise(6))
+    assert np.array_equal(first.tokens, again.tokens)
+    assert not np.array_equal(first.tokens, other.tokens)
 
-    def test_emission_keeps_its_tokens_when_the_sampler_uses_its_buffer_again(self) -> None:
-        buffer = torch.zeros(2, 3, dtype=torch.int32)
 
-        def counts_calls(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-            return buffer.add_(1)
+def test_explicit_noise_leaves_the_default_generator_alone() -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state().numpy().tobytes()
+    case = CASE.replace(explicit=True)
+    assert emit(ORACLE, case.batch(), case.noise()).default_state == before
 
-        sampler = rejection_sampler(counts_calls)
-        first, second = (emit(sampler, CASE.batch(), CASE.noise()) for _ in range(2))
-        assert (first.tokens == 1).all()
-        assert (second.tokens == 2).all()
 
-    def test_wrong_batch_is_refused_before_the_sampler_is_called(self) -> None:
-        def never(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-            raise NotImplementedError
+def test_final_states_tell_what_was_drawn() -> None:
+    noise = CASE.noise()
+    emission = emit(ORACLE, CASE.batch(), noise)
+    untouched = torch.Generator().manual_seed(noise.request_seeds[0]).get_state().numpy().tobytes()
+    torch.manual_seed(noise.seed)
+    assert emission.generator_states.keys() == {0}
+    assert emission.generator_states[0] != untouched
+    assert emission.default_state != torch.get_rng_state().numpy().tobytes()
 
-        batch = CASE.batch().replace(max_spec_len=1)
-        with pytest.raises(ValueError, match=r"^check_batch: max_spec_len=1, but "):
-            emit(rejection_sampler(never), batch, SeededNoise(0))
 
-    def test_noise_of_another_batch_is_refused_before_the_sampler_is_called(self) -> None:
-        other = RejectionCase(4, (RequestRecipe(DRAFTS), RequestRecipe(DRAFTS)))
-        with pytest.raises(ValueError, match=r"^check_noise: exponentials.shape=\[2, 4\], but it must be \[2, 5\]"):
-            emit(ORACLE, CASE.batch(), other.noise())
+def test_emission_keeps_its_tokens_when_the_sampler_uses_its_buffer_again() -> None:
+    buffer = torch.zeros(2, 3, dtype=torch.int32)
 
-    def test_error_of_the_sampler_comes_through(self) -> None:
-        def fails(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-            raise IndexError("lane out of range")
+    def counts_calls(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        return buffer.add_(1)
 
-        with pytest.raises(IndexError, match=r"^lane out of range$"):
-            emit(rejection_sampler(fails), CASE.batch(), CASE.noise())
+    sampler = rejection_sampler(counts_calls)
+    first, second = (emit(sampler, CASE.batch(), CASE.noise()) for _ in range(2))
+    assert (first.tokens == 1).all()
+    assert (second.tokens == 2).all()
 
-    def test_batch_without_any_draft_is_asked_too(self) -> None:
-        case = RejectionCase(5, (RequestRecipe(), RequestRecipe(greedy=True)))
-        batch = case.batch()
-        noise = case.noise()
-        assert isinstance(noise, ExplicitNoise)
-        assert emit(ORACLE, batch, noise).tokens.tolist() == batch.bonus_token_ids.tolist()
+
+def test_wrong_batch_is_refused_before_the_sampler_is_called() -> None:
+    def never(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        raise NotImplementedError
+
+    batch = CASE.batch().replace(max_spec_len=1)
+    with pytest.raises(ValueError, match=r"^check_batch: max_spec_len=1, but "):
+        emit(rejection_sampler(never), batch, SeededNoise(0))
+
+
+def test_noise_of_another_batch_is_refused_before_the_sampler_is_called() -> None:
+    other = RejectionCase(4, (RequestRecipe(DRAFTS), RequestRecipe(DRAFTS)))
+    with pytest.raises(ValueError, match=r"^check_noise: exponentials.shape=\[2, 4\], but it must be \[2, 5\]"):
+        emit(ORACLE, CASE.batch(), other.noise())
+
+
+def test_batch_without_any_draft_is_asked_too() -> None:
+    case = RejectionCase(5, (RequestRecipe(), RequestRecipe(greedy=True)))
+    batch = case.batch()
+    noise = case.noise()
+    assert emit(ORACLE, batch, noise).tokens.tolist() == batch.bonus_token_ids.tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,18 @@
 """What makes Triton's interpreter faster changes nothing else: each piece beside the one that it replaces."""
 
-from __future__ import annotations
-
 import operator
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fairdraw._core.interpreter import prepare_triton, speed_up_interpreter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 prepare_triton("cpu")
 
@@ -186,8 +182,17 @@ def test_comparison_is_a_mask_and_a_number_ends_a_loop() -> None:
     assert torch.equal(out, values)
 
 
-def test_language_is_patched_by_every_launch_and_restored() -> None:
+def test_language_is_patched_once_by_every_launch_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other calls of a helper inside of the kernel find it patched, and change nothing."""
     speed_up_interpreter()
+    scopes: list[int] = []
+
+    class Counting(interpreter._LangPatchScope):  # type: ignore[misc]  # Triton has no types
+        def restore(self) -> None:
+            scopes.append(len(self._changes))
+            super().restore()
+
+    monkeypatch.setattr(interpreter, "_LangPatchScope", Counting)
     values, before = torch.arange(4, dtype=torch.int32), {**vars(tl), **vars(tl.core.tensor)}
     for _ in range(3):
         out = torch.zeros(4, dtype=torch.int32)
@@ -195,3 +200,4 @@ def test_language_is_patched_by_every_launch_and_restored() -> None:
         assert out.tolist() == [2**30 + 6 + 4 * number for number in range(4)]
         after = {**vars(tl), **vars(tl.core.tensor)}
         assert {name for name, value in before.items() if after.get(name) is not value} == set()
+    assert [size > 100 for size in scopes] == [True] * 3

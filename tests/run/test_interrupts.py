@@ -1,44 +1,43 @@
 """Where a signal may interrupt a run."""
 
-from __future__ import annotations
-
 import functools
 import signal
+from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING
 
 import pytest
 
 from fairdraw._core.interrupts import Interrupted, Interrupts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 @pytest.fixture(autouse=True)
 def handled() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    before = {name: signal.signal(signal.Signals[name], signal.SIG_DFL) for name in NAMES}
     with Interrupts():
         yield
-    signal.signal(signal.SIGTERM, before)
+    for name, handler in before.items():
+        signal.signal(signal.Signals[name], handler)
 
 
 def calls() -> None:
     call()  # type: ignore[name-defined]  # noqa: F821  # of the globals that `interrupted_in` gives it
 
 
-def interrupted_in(*packages: str) -> None:
+def interrupted_in(*packages: str, name: str = "SIGTERM") -> None:
     """Raise the signal in a function of the last package, which one of the package before it called."""
-    call: Callable[[], object] = functools.partial(signal.raise_signal, signal.SIGTERM)
+    call: Callable[[], object] = functools.partial(signal.raise_signal, signal.Signals[name])
     for package in reversed(packages):
         call = FunctionType(calls.__code__, {"__name__": f"{package}.module", "call": call})
     call()
 
 
 @pytest.mark.parametrize("packages", [["fairdraw"], ["hypothesis", "fairdraw"], ["hypothesis", "fairdraw", "torch"]])
-def test_signal_interrupts_a_check_and_a_sampler(packages: list[str]) -> None:
-    with pytest.raises(Interrupted, match="SIGTERM"):
-        interrupted_in(*packages)
+@pytest.mark.parametrize("name", NAMES)
+def test_signal_interrupts_a_check_and_a_sampler(packages: list[str], name: str) -> None:
+    with pytest.raises(Interrupted, match=name):
+        interrupted_in(*packages, name=name)
 
 
 @pytest.mark.parametrize("packages", [["fairdraw", "hypothesis"], ["fairdraw", "hypothesis", "sortedcontainers"]])

@@ -1,11 +1,10 @@
 """What a sampler's import or call changes of the process is its own: the suite's tensors stay, and nobody is blamed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +17,6 @@ from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import Session, run_check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CHANGES = {
     "dtype": "torch.set_default_dtype(torch.float64)",

@@ -1,51 +1,27 @@
 """How a run spends its time: first turns, the forecast, limits that are kept by asking less, and what is said of it."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers import CHECKS, Clock, report_of
 
 from fairdraw import adapters
 from fairdraw._cli.job import Job, Plan
 from fairdraw._cli.workers import Here
 from fairdraw._core.budget import ENDED, LEFT_OUT, FirstPart
-from fairdraw._core.checks import PROFILES, Check, DistributionCase, Profile
+from fairdraw._core.checks import PROFILES, DistributionCase, Profile
 from fairdraw._report.verdict import GREEN, Scope, verdict_of
 from fairdraw._run import pace
 from fairdraw._run.controls import Untried
 from fairdraw._run.crash import read_crash
-from fairdraw._run.loading import all_checks
-from fairdraw._run.pace import (
-    Begun,
-    Limit,
-    by_turns,
-    closed,
-    scale_for,
-    second_turns,
-    seconds_left,
-    with_guesses,
-)
+from fairdraw._run.pace import Begun, Limit, by_turns, closed, scale_for, second_turns, seconds_left, with_guesses
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.strategies._trace_plans import flat_traces
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 CI, SMOKE = PROFILES["ci"], PROFILES["smoke"]
-CHECKS = {check.code: check for check in all_checks()}
 GROUPS = {"DIST1": "rows", "DIST2": "rows", "DIST3": "pairs"}
-
-
-class Clock:
-    """A clock that moves only when a sampler is called."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Sleepy:
@@ -73,7 +49,7 @@ def begun(code: str, part: float = 0.1, whole: float = 10.0, status: Any = "pass
 
 
 def test_first_turn_is_a_tenth_at_least_and_all_that_is_quick() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     slow, quick = FirstPart(clock), FirstPart(clock)
     for part in (0.0, 0.05):
         assert not slow.enough(part)
@@ -85,7 +61,7 @@ def test_first_turn_is_a_tenth_at_least_and_all_that_is_quick() -> None:
 
 
 def test_compilation_in_the_first_case_is_not_taken_for_speed() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     first = FirstPart(clock)
     for part, seconds in ((0.0, 60.0), (0.1, 0.5), (0.2, 0.0)):
         first.enough(part)
@@ -97,7 +73,6 @@ def test_compilation_in_the_first_case_is_not_taken_for_speed() -> None:
 def test_part_of_a_profile_is_the_first_cases_of_the_whole(contract: str, code: str) -> None:
     """Time changes how much is tried, and never what: a scaled profile once drew other cases."""
     check, sampler = CHECKS[code], adapters.load(f"{contract}/torch", "cpu")
-    assert isinstance(check, Check)
 
     def tried(profile: Profile) -> list[str]:
         cases: list[str] = []
@@ -130,7 +105,7 @@ def test_check_whose_part_would_show_nothing_draws_the_whole() -> None:
 
 @pytest.mark.parametrize("code", ["REJ101", "DIST101", "THK101"])
 def test_first_turn_leaves_the_rest_to_a_second_one(code: str) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     contract = CHECKS[code].contract
     inner = adapters.load("rejection/torch" if contract == "rejection" else contract, "cpu")
     first = FirstPart(clock, seconds=0.0)
@@ -197,8 +172,6 @@ def test_words() -> None:
 
 def test_limit_keeps_time_for_second_turns_and_controls() -> None:
     limit = Limit.of(100.0, 200.0)
-    assert limit.first is not None
-    assert limit.checks is not None
     assert 100 < limit.first < limit.checks < 200 == limit.run
     assert Limit.of(100.0, None) == Limit()
     assert limit.quick(100.0, 2) > 10
@@ -226,7 +199,7 @@ def test_own_limit_is_longer_beside_busy_processes(monkeypatch: pytest.MonkeyPat
 
 def slow_crew(monkeypatch: pytest.MonkeyPatch, seconds: float, job: Job, times: str = "") -> tuple[Clock, Here]:
     """A crew of slow calls, and the clock that only these move."""
-    clock = Clock()
+    clock = Clock(1000.0)
     monkeypatch.setattr("fairdraw._cli.job.load_sampler", lambda *_: Sleepy(clock, seconds))
     monkeypatch.setattr("fairdraw._cli.job.times_of_this_process", lambda: times)
     return clock, Here(job, 300.0, clock)
@@ -239,8 +212,7 @@ def planned(crew: Here) -> Plan:
         try:
             next(planning)
         except StopIteration as end:
-            found: Plan = end.value
-            return found
+            return end.value
 
 
 def results(monkeypatch: pytest.MonkeyPatch, seconds: float, job: Job) -> tuple[Clock, list[CheckRecord], Plan]:
@@ -260,7 +232,6 @@ def test_smoke_on_a_sampler_of_50_ms_ends_in_time_and_says_what_it_left_out(monk
     """No verdict in 590 seconds, with the hint to use a smaller profile, which there is not."""
     keywords = ("REJ1", "REJ2", "REJ3", "DIST1", "DIST2", "DIST3", "DIST6")
     clock, records, plan = results(monkeypatch, 0.05, Job("slow", "smoke", reference="none", keywords=keywords))
-    assert SMOKE.seconds is not None
     assert clock.now - 1000 <= SMOKE.seconds
     assert {record.code for record in records} == set(plan.pieces)
     assert {record.status for record in records} == {"passed", "skipped"}
@@ -328,21 +299,19 @@ def test_crash_file_of_a_part_of_a_profile_replays_the_same_draws(
             answer[:, 1:] = -1
             return answer
 
-    wrong = Wrong(Clock(), 0.0)
+    wrong = Wrong(Clock(1000.0), 0.0)
     record = run_check(CHECKS["DIST101"], wrong, Session("mine:make", part, 7))
-    assert record.failure_report is not None
-    crash = read_crash(tmp_path / record.failure_report.crash_file)
+    crash = read_crash(tmp_path / report_of(record).crash_file)
     case = crash.rebuild("statistical")
     assert case == DistributionCase("smoke", 25_000, 0.5)
     assert case.build() == part
     again = run_check(CHECKS["DIST101"], wrong, Session("mine:make", case.build(), crash.seed))
-    assert again.failure_report is not None
-    assert (again.failure_report.effect, again.failure_report.evidence) == (
-        record.failure_report.effect,
-        record.failure_report.evidence,
+    assert (report_of(again).effect, report_of(again).evidence) == (
+        report_of(record).effect,
+        report_of(record).evidence,
     )
     assert (
-        record.failure_report.command == f"fairdraw replay {record.failure_report.crash_file} -y"
+        report_of(record).command == f"fairdraw replay {report_of(record).crash_file} -y"
     )  # the search would try a whole profile
 
 

@@ -1,25 +1,20 @@
 """Whatever a sampler does becomes a record, with a command to run next."""
 
-from __future__ import annotations
-
 import dataclasses
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers import python, report_of
 
 import fairdraw
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import CannotStart, all_checks, load_reference, load_sampler
-from fairdraw._run.runner import Session, check_sampler, parse_seed, replay_case, run_check
+from fairdraw._run.runner import CheckRecord, Session, check_sampler, parse_seed, replay_case, run_check
 from fairdraw.strategies import RejectionCase, RequestRecipe
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fairdraw._run.runner import CheckRecord
+pytestmark = pytest.mark.usefixtures("third_party")
 
 CHECKS = {check.code: check for check in all_checks(contract="rejection")}
 IDS = CHECKS["REJ101"]
@@ -33,130 +28,109 @@ def run_on(factory: str, **changes: object) -> CheckRecord:
     return run_check(IDS, load_sampler(spec), session)
 
 
-@pytest.mark.usefixtures("third_party")
-class TestRecord:
-    def test_right_sampler_passes_on_counted_cases(self) -> None:
-        record = run_on("make_right")
-        assert (record.status, record.cases, record.failure_report) == ("passed", PROFILES["smoke"].examples, None)
-        assert record.seconds > 0
-
-    def test_failed_check_becomes_a_failure_report(self) -> None:
-        record = run_on("make_beyond")
-        assert record.status == "failed"
-        assert record.failure_report is not None
-        assert (record.failure_report.code, record.failure_report.title) == (IDS.code, IDS.title)
-        assert record.failure_report.meaning == " ".join(IDS.meaning.split("\n\n")[0].split())
-        assert "[0, 1)" in record.failure_report.effect
-        assert record.failure_report.evidence == "one example decides"
-
-    def test_smallest_example_can_be_pasted(self) -> None:
-        record = run_on("make_beyond")
-        assert record.failure_report is not None
-        case = eval(record.failure_report.example, {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe})
-        again = replay_case(IDS, load_sampler("third_party:make_beyond"), case, Session(crash_folder=None))
-        assert again.status == "failed"
-
-    def test_crash_folder_that_cannot_be_written_is_said_and_fails_nothing(self, third_party: Path) -> None:
-        (third_party / "full").touch()
-        record = run_on("make_beyond", crash_folder=third_party / "full" / "crashes")
-        assert record.status == "failed"
-        assert record.failure_report is not None
-        assert record.failure_report.crash_file == ""
-        assert record.failure_report.notes[0].startswith("no crash file was written: ")
-        assert "fairdraw replay" not in record.failure_report.command
-
-    def test_exception_of_the_sampler_is_an_error_with_its_text_and_place(self) -> None:
-        record = run_on("make_raising")
-        assert record.status == "error"
-        assert record.failure_report is not None
-        assert (record.failure_report.code, record.failure_report.title) == (
-            "REJ100",
-            "sampler raised an exception during REJ101",
-        )
-        assert record.failure_report.effect.startswith("IndexError: lane out of range (third_party.py:")
-        assert "in raising)" in record.failure_report.effect
-        assert f"raised during {IDS.id}" in record.failure_report.notes
-        assert "IndexError" in record.trace
-
-    def test_exception_that_ends_two_checks_is_stored_once(self, third_party: Path) -> None:
-        session, sampler = (
-            Session("third_party:make_raising", PROFILES["smoke"]),
-            load_sampler("third_party:make_raising"),
-        )
-        records = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "REJ103")]
-        assert [record.status for record in records] == ["error", "error"]
-        assert len({record.failure_report.crash_file for record in records if record.failure_report is not None}) == 1
-        assert len(list((third_party / ".fairdraw" / "crashes").iterdir())) == 1
-
-    def test_sampler_that_changes_its_mind_is_reported(self) -> None:
-        record = run_on("make_unsteady")
-        assert record.status == "failed"
-        assert record.failure_report is not None
-        assert "[0, " in record.failure_report.effect
-        assert "keeps state between calls" in record.failure_report.notes[0]
-
-    def test_declined_capability_is_a_skip_with_its_reason(self) -> None:
-        check = next(c for c in CHECKS.values() if c.suite == "properties" and "explicit-noise" in c.needs)
-        record = run_check(check, load_sampler("third_party:make_unsupported"), Session())
-        assert (record.status, record.cases) == ("skipped", 0)
-        assert record.reason == "explicit-noise is unsupported: the kernel draws inside"
-
-    def test_known_defect_is_xfailed_with_its_reason_and_without_crash_file(self, third_party: Path) -> None:
-        record = run_on("make_known")
-        assert (record.status, record.reason) == ("xfailed", "one beyond the end, https://example.org/1")
-        assert not record.is_broken
-        assert record.failure_report is not None
-        assert record.failure_report.crash_file == ""
-        assert not (third_party / ".fairdraw").exists()
-
-    def test_known_defect_is_gone_where_its_stored_case_passes(self) -> None:
-        case = eval(
-            run_on("make_beyond").failure_report.example,
-            {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe},
-        )  # type: ignore[union-attr]
-        session = Session(profile=PROFILES["smoke"], crash_folder=None)
-        assert replay_case(IDS, load_sampler("third_party:make_mended"), case, session).status == "xpassed"
-
-    def test_same_seed_finds_the_same_example(self) -> None:
-        first, second = run_on("make_raising", seed=3), run_on("make_raising", seed=3)
-        assert first.failure_report is not None
-        assert first.failure_report == second.failure_report
+# -- records
 
 
-@pytest.mark.usefixtures("third_party")
-class TestLoading:
-    def test_reference_can_be_named_or_switched_off(self) -> None:
-        reference, said = load_reference("rejection/oracle", [DIFFERENTIAL])
-        assert reference is not None
-        assert said == reference.name == "rejection/oracle"
-        assert load_reference("none", [DIFFERENTIAL]) == (None, "none, as asked")
-
-    def test_reference_is_loaded_only_for_differentials(self) -> None:
-        assert load_reference(None, [IDS]) == (None, "not needed by these checks")
-
-    def test_named_reference_that_no_check_can_compare_with_is_refused(self) -> None:
-        with pytest.raises(CannotStart, match=r"nothing can be compared in REJ421\. Use rejection/vllm, or none\.$"):
-            load_reference("rejection/counter", [DIFFERENTIAL])
-
-    def test_cases_of_a_differential_need_nothing_that_its_reference_lacks(self) -> None:
-        drawn: list[fairdraw.Capabilities] = []
-
-        def cases(can: fairdraw.Capabilities) -> Any:  # Any: a strategy
-            drawn.append(can)
-            return DIFFERENTIAL.cases(can)
-
-        limited = load_sampler("rejection/oracle")
-        vars(limited)["capabilities"] = fairdraw.Capabilities.of({"greedy": "never", "top-k": "never"})
-        check = dataclasses.replace(DIFFERENTIAL, cases=cases)
-        check.run(load_sampler("rejection/torch"), profile=PROFILES["smoke"], reference=limited)
-        assert {"greedy", "top-k"} <= set(drawn[0].unsupported)
-
-    def test_named_reference_that_cannot_be_had_is_refused(self) -> None:
-        with pytest.raises(CannotStart, match="oracel"):
-            load_reference("oracel", [DIFFERENTIAL])
+def test_right_sampler_passes_on_counted_cases() -> None:
+    record = run_on("make_right")
+    assert (record.status, record.cases, record.failure_report) == ("passed", PROFILES["smoke"].examples, None)
+    assert record.seconds > 0
 
 
-@pytest.mark.usefixtures("third_party")
+def test_failed_check_becomes_a_failure_report() -> None:
+    record = run_on("make_beyond")
+    assert record.status == "failed"
+    assert (report_of(record).code, report_of(record).title) == (IDS.code, IDS.title)
+    assert report_of(record).meaning == " ".join(IDS.meaning.split("\n\n")[0].split())
+    assert "[0, 1)" in report_of(record).effect
+    assert report_of(record).evidence == "one example decides"
+
+
+def test_smallest_example_can_be_pasted() -> None:
+    record = run_on("make_beyond")
+    case = eval(report_of(record).example, {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe})
+    again = replay_case(IDS, load_sampler("third_party:make_beyond"), case, Session(crash_folder=None))
+    assert again.status == "failed"
+
+
+def test_exception_that_ends_two_checks_is_stored_once(third_party: Path) -> None:
+    session, sampler = (
+        Session("third_party:make_raising", PROFILES["smoke"]),
+        load_sampler("third_party:make_raising"),
+    )
+    records = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "REJ103")]
+    assert [record.status for record in records] == ["error", "error"]
+    assert len({report_of(record).crash_file for record in records if record.failure_report is not None}) == 1
+    assert len(list((third_party / ".fairdraw" / "crashes").iterdir())) == 1
+
+
+def test_sampler_that_changes_its_mind_is_reported() -> None:
+    record = run_on("make_unsteady")
+    assert record.status == "failed"
+    assert "[0, " in report_of(record).effect
+    assert "keeps state between calls" in report_of(record).notes[0]
+
+
+def test_declined_capability_is_a_skip_with_its_reason() -> None:
+    check = next(c for c in CHECKS.values() if c.suite == "properties" and "explicit-noise" in c.needs)
+    record = run_check(check, load_sampler("third_party:make_unsupported"), Session())
+    assert (record.status, record.cases) == ("skipped", 0)
+    assert record.reason == "explicit-noise is unsupported: the kernel draws inside"
+
+
+def test_known_defect_is_xfailed_with_its_reason_and_without_crash_file(third_party: Path) -> None:
+    record = run_on("make_known")
+    assert (record.status, record.reason) == ("xfailed", "one beyond the end, https://example.org/1")
+    assert not record.is_broken
+    assert report_of(record).crash_file == ""
+    assert not (third_party / ".fairdraw").exists()
+
+
+def test_known_defect_is_gone_where_its_stored_case_passes() -> None:
+    case = eval(
+        run_on("make_beyond").failure_report.example, {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe}
+    )  # type: ignore[union-attr]
+    session = Session(profile=PROFILES["smoke"], crash_folder=None)
+    assert replay_case(IDS, load_sampler("third_party:make_mended"), case, session).status == "xpassed"
+
+
+def test_same_seed_finds_the_same_example() -> None:
+    first, second = run_on("make_raising", seed=3), run_on("make_raising", seed=3)
+    assert first.failure_report == second.failure_report
+
+
+# -- loading
+
+
+def test_reference_can_be_named_or_switched_off() -> None:
+    reference, said = load_reference("rejection/oracle", [DIFFERENTIAL])
+    assert said == reference.name == "rejection/oracle"
+    assert load_reference("none", [DIFFERENTIAL]) == (None, "none, as asked")
+
+
+def test_reference_is_loaded_only_for_differentials() -> None:
+    assert load_reference(None, [IDS]) == (None, "not needed by these checks")
+
+
+def test_named_reference_that_no_check_can_compare_with_is_refused() -> None:
+    with pytest.raises(CannotStart, match=r"nothing can be compared in REJ421\. Use rejection/vllm, or none\.$"):
+        load_reference("rejection/counter", [DIFFERENTIAL])
+
+
+def test_cases_of_a_differential_need_nothing_that_its_reference_lacks() -> None:
+    drawn: list[fairdraw.Capabilities] = []
+
+    def cases(can: fairdraw.Capabilities) -> Any:  # Any: a strategy
+        drawn.append(can)
+        return DIFFERENTIAL.cases(can)
+
+    limited = load_sampler("rejection/oracle")
+    vars(limited)["capabilities"] = fairdraw.Capabilities.of({"greedy": "never", "top-k": "never"})
+    check = dataclasses.replace(DIFFERENTIAL, cases=cases)
+    check.run(load_sampler("rejection/torch"), profile=PROFILES["smoke"], reference=limited)
+    assert {"greedy", "top-k"} <= set(drawn[0].unsupported)
+
+
 def test_check_sampler_returns_a_record_of_every_check_and_writes_nothing(
     third_party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +161,4 @@ def test_seed_is_a_number_or_fresh() -> None:
 
 
 def test_default_seed_is_fixed_within_a_release() -> None:
-    code = "from fairdraw._run.runner import DEFAULT_SEED; print(DEFAULT_SEED)"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(printed.stdout) == DEFAULT_SEED
+    assert int(python("from fairdraw._run.runner import DEFAULT_SEED; print(DEFAULT_SEED)")) == DEFAULT_SEED

@@ -1,13 +1,11 @@
 """Bad input is refused by name: what was given, what it must be, and what to do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import whole
+from helpers import plain_batch, whole
 
 from fairdraw._core.failures import AdapterError
 from fairdraw._core.validation import check_batch, check_noise, check_output
@@ -18,16 +16,12 @@ def legal_batch(**changes: Any) -> SpecDecodeBatch:  # Any: fields
     """Three requests with 2, 0 and 1 drafts over 3 tokens, with every optional field."""
     fields = {
         "draft_token_ids": torch.tensor([0, 2, -1], dtype=torch.int32),
-        "num_draft_tokens": [2, 0, 1],
-        "cu_num_draft_tokens": torch.tensor([2, 2, 3], dtype=torch.int32),
-        "max_spec_len": 2,
         "draft_probs": torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
-        "target_logits": torch.zeros(3, 3),
         "bonus_token_ids": torch.tensor([[0], [1], [2]], dtype=torch.int32),
         "temperature": torch.tensor([0.0, 1.0, 0.5]),
         "synthetic_rates": torch.tensor([1.0, 0.0]),
     }
-    return SpecDecodeBatch(**{**fields, **changes})
+    return plain_batch([2, 0, 1], 3, **{**fields, **changes})
 
 
 def ints(*values: Any) -> torch.Tensor:

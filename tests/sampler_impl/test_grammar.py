@@ -1,7 +1,5 @@
 """Bitmasks of sampler_impl: what the checks of the contract cannot ask, refusals and a grammar that raises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

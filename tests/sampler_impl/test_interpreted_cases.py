@@ -6,40 +6,23 @@ and rows are equal bit for bit; log-probabilities are sums that the kernels add 
 counters are compared in `test_rejection_counter.py`, drafts at the edge of rejection in `test_step_scan.py`.
 """
 
-from __future__ import annotations
-
-import os
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
+from helpers import Chosen, covering
 from step_cases import make_case, shaped
 
 from fairdraw.sampler_impl import logprobs, rejection, sampling
 from fairdraw.sampler_impl._step import launch
 from fairdraw.sampler_impl.step import Drafts, StepPlan
-from fairdraw.strategies._covering import covering_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-Chosen = dict[str, Any]  # Any: a value of each feature
 OFF = {"penalties": {"penalties": None}, "edits": {"edits": None}, "grammar": {"grammar_mask": None}}
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def covering(features: Mapping[str, Sequence[Any]], strength: int = 2) -> list[Chosen]:  # Any: as above
-    """Return choices in which every combination of values of any two features, or `strength`, occurs."""
-    rows = covering_rows(tuple(map(len, features.values())), strength, seed=1)
-    return [{name: features[name][value] for name, value in zip(features, row, strict=True)} for row in rows]
 
 
 STEP: dict[str, Sequence[Any]] = {  # Any: as above

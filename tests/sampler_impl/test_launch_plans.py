@@ -6,20 +6,16 @@ Kernels are stood in for: each remembers what Triton would have compiled it for,
 from __future__ import annotations
 
 import gc
-import os
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from triton import knobs
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from fairdraw.sampler_impl import rejection, rejection_counter, sampling
 from fairdraw.sampler_impl._counter import launch
@@ -30,9 +26,6 @@ from fairdraw.sampler_impl._sampling import kernels as of_sampling
 from fairdraw.sampler_impl._sampling import parameters
 from fairdraw.sampler_impl._shared import compiled, kinds
 from fairdraw.sampler_impl._shared.compiled import Compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are stood in for on a CPU")
 KNOWN: tuple[kinds.Kinds[Any], ...] = (of_counter.KNOWN, parameters.KNOWN, rejection_step.KNOWN)

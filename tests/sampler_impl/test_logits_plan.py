@@ -3,11 +3,10 @@
 The checks of the suite compare its logits with the specification and with vLLM (`test_properties_logits_plan.py`).
 """
 
-from __future__ import annotations
-
 import dataclasses
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +17,6 @@ from fairdraw.adapters._runtime import prepare_triton
 from fairdraw.protocols._logits_plan import LogitsParams
 from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 prepare_triton("cpu")
 
@@ -56,21 +52,10 @@ def logits_of(num_rows: int, seed: int = 0) -> Tensor:
 
 
 EVERYTHING = LogitsParams(
-    temperature=0.7,
-    top_k=9,
-    top_p=0.9,
-    min_p=0.01,
-    presence_penalty=0.1,
-    frequency_penalty=0.2,
-    repetition_penalty=1.2,
-    allowed_token_ids=list(range(12)),
-    bad_words_token_ids=[[7]],
-    min_tokens=5,
-    all_stop_token_ids=frozenset({0}),
-    logit_bias={4: 1.5},
-    thinking_token_budget=3,
-    custom=("doubling",),
-)
+    temperature=0.7, top_k=9, top_p=0.9, min_p=0.01, presence_penalty=0.1, frequency_penalty=0.2,
+    repetition_penalty=1.2, allowed_token_ids=list(range(12)), bad_words_token_ids=[[7]], min_tokens=5,
+    all_stop_token_ids=frozenset({0}), logit_bias={4: 1.5}, thinking_token_budget=3, custom=("doubling",),
+)  # fmt: skip
 
 
 class Doubling:
@@ -107,18 +92,9 @@ def test_processors_are_planned_in_the_order_of_upstream() -> None:
     custom = (Doubling(), type("Random", (Doubling,), {})(invariant=True))
     plan, _ = plan_of(EVERYTHING, custom_processors=custom)
     assert plan.processors == (
-        "allowed ids",
-        "bad words",
-        "min tokens",
-        "logit bias",
-        "Doubling",
-        "penalties",
-        "thinking budget",
-        "temperature",
-        "min-p",
-        "Random",
-        "top-k/top-p",
-    )
+        "allowed ids", "bad words", "min tokens", "logit bias", "Doubling", "penalties", "thinking budget",
+        "temperature", "min-p", "Random", "top-k/top-p",
+    )  # fmt: skip
 
 
 def test_tensors_of_a_plan_are_built_once() -> None:
@@ -208,20 +184,20 @@ def test_marker_outside_the_vocabulary_is_refused_when_it_is_forced() -> None:
         plan.apply(logits_of(1), [output])
 
 
-def test_missing_and_foreign_drafts_are_refused() -> None:
-    plan, outputs = plan_of(LogitsParams(), LogitsParams())
-    with pytest.raises(ValueError, match=r"len\(draft_token_ids\)=1, but it must be at least 2"):
-        plan.apply(logits_of(2), outputs, [[]])
-    with pytest.raises(ValueError, match=r"draft_token_ids has 16, but ids must be in \[0, 16\)"):
-        plan.apply(logits_of(3), outputs, [[16], []])
-
-
-def test_rows_changed_behind_our_back_are_refused() -> None:
-    plan, outputs = plan_of(LogitsParams(bad_words_token_ids=[[3]]), output=[4])
-    with pytest.raises(ValueError, match=r"LogitsPlan\.apply: output_token_ids\[0\] is not the list"):
-        plan.apply(logits_of(1), [list(outputs[0])])
-    with pytest.raises(ValueError, match=r"len\(output_token_ids\)=0, but it must be more than 0"):
-        plan.apply(logits_of(1), [])
+@pytest.mark.parametrize(
+    ("outputs", "drafts", "message"),
+    [
+        (lambda live: live, [[]], r"len\(draft_token_ids\)=1, but it must be at least 2"),
+        (lambda live: live, [[16], []], r"draft_token_ids has 16, but ids must be in \[0, 16\)"),
+        (lambda live: [list(live[0]), live[1]], None, r"LogitsPlan\.apply: output_token_ids\[0\] is not the list"),
+        (lambda live: [], None, r"len\(output_token_ids\)=0, but it must be more than 0"),
+    ],
+    ids=["missing drafts", "foreign drafts", "changed behind our back", "no outputs"],
+)
+def test_texts_that_are_not_the_batch_s_are_refused(outputs: Any, drafts: Any, message: str) -> None:
+    plan, live = plan_of(LogitsParams(bad_words_token_ids=[[3]]), LogitsParams(), output=[4])
+    with pytest.raises(ValueError, match=message):
+        plan.apply(logits_of(2 + len(drafts or [])), outputs(live), drafts)
 
 
 def test_rows_with_a_gap_are_refused() -> None:

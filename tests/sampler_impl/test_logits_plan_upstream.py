@@ -1,17 +1,15 @@
 """Our logits plan against the real vLLM 0.22.0: filters, samplers with and without drafts, a deviation."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fairdraw._core.checks import Profile
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.properties._logits_asserts import as_float32, differing_rows
@@ -20,12 +18,6 @@ from fairdraw.sampler_impl._shared.filters import apply_min_p, apply_top_k_top_p
 from fairdraw.sampler_impl.logits_plan import LogitsPlan
 from fairdraw.strategies.logits_plan import LogitsCase, LogitsRequestRecipe
 from fairdraw.strategies.rows import TARGET_KINDS, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
 
 prepare_triton("cpu")
 with quiet_imports():
@@ -41,12 +33,6 @@ if vllm.__version__ != "0.22.0":
 
 UPSTREAM = load("logits_plan/vllm", "cpu")
 BY_CODE = {check.code: check for check in CHECKS}
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 @st.composite

@@ -4,23 +4,17 @@ All that reaches a kernel is written down in a process whose Triton interprets a
 functions there are, the constants that they read, and constants, options and grids of launches, which do nothing here.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "sampler_impl"
@@ -124,14 +118,13 @@ def kernels_of_plans(launch: Any) -> Iterator[Any]:  # Any: a module, words and 
 
 
 def test_kernels_do_not_depend_on_triton_s_mode() -> None:
+    from helpers import printed_by  # which loads every check: not in the processes that run this file
+
     found = []
     for mode in ("0", "1"):
         paths = os.pathsep.join(map(str, (HERE, HERE.parents[1] / "tools", HERE.parents[1] / "src")))
         environment = os.environ | {"TRITON_INTERPRET": mode, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
-        command = [sys.executable, "-W", "ignore", str(Path(__file__))]
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stderr[-2000:]
-        found.append(json.loads(ran.stdout))
+        found.append(json.loads(printed_by("-W", "ignore", __file__, env=environment)))
     (constants, compiled_launches), (interpreted, launched) = found
     assert len(constants) > 100
     assert interpreted == constants

@@ -3,26 +3,22 @@
 The checks of the suite compare them with a recount and with vLLM for any event trace (`test_lifecycle.py`).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.protocols._lifecycle import AddedRow, RequestParams
 from fairdraw.sampler_impl.penalties import BackendName, PaddedOutputs, Penalties
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 prepare_triton()
 
@@ -143,15 +139,6 @@ def test_placeholder_is_repaired_while_tokens_arrive(steps: list[tuple[list[int]
         assert_counts_as_recounted(ours, output)
 
 
-def test_other_list_in_a_row_is_refused() -> None:
-    output, ours = [1], Penalties(5)
-    add(ours, output)
-    with pytest.raises(ValueError, match=r"Penalties.update: output_token_ids\[0\] is not the list"):
-        ours.update([list(output)])
-    with pytest.raises(ValueError, match=r"Penalties.update: len\(output_token_ids\)=0"):
-        ours.update([])
-
-
 @pytest.mark.parametrize("token_id", [-2, 6])
 def test_id_outside_of_the_vocabulary_is_refused_and_everything_recounted(token_id: int) -> None:
     output, ours = [1, 1], Penalties(5)
@@ -174,20 +161,26 @@ def test_prompt_outside_of_the_vocabulary_is_refused_and_changes_nothing(token_i
     assert ours.nbytes == 4 * 5
 
 
-def test_wrong_shapes_are_refused() -> None:
+REFUSED: dict[str, Callable[[Penalties, list[int]], object]] = {
+    r"Penalties.update: output_token_ids\[0\] is not the list": lambda ours, output: ours.update([list(output)]),
+    r"Penalties.update: len\(output_token_ids\)=0": lambda ours, _: ours.update([]),
+    r"Penalties.apply: logits are \[2, 5\] on cpu": lambda ours, _: ours.apply(torch.zeros(2, 5), *columns(ours, 1)),
+    r"Penalties.apply_to_drafts: len\(draft_token_ids\)=0": lambda ours, _: ours.apply_to_drafts(
+        torch.zeros(1, 5), *columns(ours, 1), []
+    ),
+    "draft_token_ids has -7": lambda ours, _: ours.apply(torch.zeros(1, 5), *columns(ours, 1), [[-7]]),
+    "vocab_size=0": lambda *_: Penalties(0),
+    "backend='cuda', but it must be 'triton' or 'torch'": lambda *_: Penalties(5, backend="cuda"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_wrong_argument_is_refused(message: str) -> None:
     output, ours = [1], Penalties(5)
     add(ours, output)
     ours.update([output])
-    with pytest.raises(ValueError, match=r"Penalties.apply: logits are \[2, 5\] on cpu"):
-        ours.apply(torch.zeros(2, 5), *columns(ours, 1))
-    with pytest.raises(ValueError, match=r"Penalties.apply_to_drafts: len\(draft_token_ids\)=0"):
-        ours.apply_to_drafts(torch.zeros(1, 5), *columns(ours, 1), [])
-    with pytest.raises(ValueError, match="draft_token_ids has -7"):
-        ours.apply(torch.zeros(1, 5), *columns(ours, 1), [[-7]])
-    with pytest.raises(ValueError, match="vocab_size=0"):
-        Penalties(0)
-    with pytest.raises(ValueError, match="backend='cuda', but it must be 'triton' or 'torch'"):
-        Penalties(5, backend="cuda")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        REFUSED[message](ours, output)
 
 
 def test_memory_is_four_bytes_per_token_id_of_penalised_requests() -> None:
@@ -224,11 +217,8 @@ def test_embedded_prompt_has_no_ids_where_upstream_penalises_an_earlier_request(
 
         from fairdraw_engines import _vllm_penalties
     monkeypatch.setattr(upstream, "is_pin_memory_available", lambda: False)
-    batch, ours, logits = (
-        _vllm_penalties._input_batch(12, "cpu", _vllm_penalties.USUAL_SIZES),
-        Penalties(12),
-        torch.ones(1, 12),
-    )
+    batch = _vllm_penalties._input_batch(12, "cpu", _vllm_penalties.USUAL_SIZES)
+    ours, logits = Penalties(12), torch.ones(1, 12)
     earlier, embedded = (
         _vllm_penalties._request_state(name, AddedRow(0, RequestParams(repetition_penalty=1.5), [3, 4], []))
         for name in ("earlier", "embedded")
@@ -255,7 +245,6 @@ def test_padded_outputs_refuse_rows_that_are_not_the_batch_s_own(device: str) ->
     output, buffer = [1, 2], np.array([[9, 1, 2, 0]], np.int32)
     build = PaddedOutputs(device).build
     own = build([output], [output], buffer, *bounds(1, 3), 10)
-    assert own is not None
     assert own.tolist() == [[1, 2]]
     assert build([list(output)], [output], buffer, *bounds(1, 3), 10) is None
     assert build([output], [], buffer, *bounds(1, 3), 10) is None
@@ -277,6 +266,5 @@ def test_padded_outputs_stay_valid_until_the_next_call_but_one(device: str) -> N
 def test_padded_outputs_repair_the_buffer() -> None:
     output, buffer = [1, 7, -1], np.array([[1, -1, -1]], np.int32)
     built = PaddedOutputs().build([output], [output], buffer, *bounds(0, 3), 10)
-    assert built is not None
     assert built.tolist() == [[1, 7, 10]]
     assert buffer.tolist() == [[1, 7, -1]]

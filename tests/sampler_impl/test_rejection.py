@@ -3,21 +3,17 @@
 The rest is shown by the suite's checks, which `make check` runs on both backends with vLLM as the reference.
 """
 
-from __future__ import annotations
-
 import warnings
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from helpers import plain_batch
 
-from fairdraw import SpecDecodeBatch
 from fairdraw.adapters import SamplerNotFound, load
 from fairdraw.protocols import ExplicitNoise
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TINY, INFINITE = [1e-40, 1.0, 1.0], [1.0, 1.0, torch.inf]
 ROW, SURE = [0.2, 0.2, 0.6], [0.9, 0.05, 0.05]
@@ -52,23 +48,21 @@ def emitted(
 ) -> list[int]:
     """Tokens of one request with equal rows; its bonus token is the last id."""
     count, device = len(draft_token_ids), sampler.device
-    batch = SpecDecodeBatch(
-        draft_token_ids=torch.tensor(draft_token_ids, dtype=torch.int32, device=device),
-        num_draft_tokens=[count],
-        cu_num_draft_tokens=torch.tensor([count], dtype=torch.int32, device=device),
-        max_spec_len=count,
-        draft_probs=None if draft is None else torch.tensor([draft] * count, device=device),
-        target_logits=torch.tensor([target] * count, device=device).log(),
-        bonus_token_ids=torch.tensor([[len(target) - 1]], dtype=torch.int32, device=device),
-        temperature=torch.tensor([0.0 if greedy else 1.0], device=device),
-        synthetic_rates=torch.ones(count, device=device) if synthetic else None,
-    )
+    batch = plain_batch(
+        [count],
+        len(target),
+        draft_token_ids=torch.tensor(draft_token_ids, dtype=torch.int32),
+        draft_probs=None if draft is None else torch.tensor([draft] * count),
+        target_logits=torch.tensor([target] * count).log(),
+        bonus_token_ids=torch.tensor([[len(target) - 1]], dtype=torch.int32),
+        temperature=torch.tensor([0.0 if greedy else 1.0]),
+        synthetic_rates=torch.ones(count) if synthetic else None,
+    ).to(device)
     uniforms = torch.full((count,), uniform, dtype=torch.float64, device=device)
     noise = ExplicitNoise(uniforms, torch.tensor([exponentials], device=device))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter's NumPy, on 0 * inf
-        output: list[list[int]] = sampler.verify(batch, noise).tolist()
-    return output[0]
+        return sampler.verify(batch, noise).tolist()[0]
 
 
 @pytest.mark.parametrize(("arguments", "options", "ours", "theirs"), DEVIATIONS.values(), ids=DEVIATIONS)

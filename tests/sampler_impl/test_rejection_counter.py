@@ -4,10 +4,8 @@ What the suite's checks show of the PyTorch backend (`fairdraw check rejection/c
 kernels are compared with it, where their arithmetic is their own.
 """
 
-from __future__ import annotations
-
 import math
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,11 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import covering
 from torch import Tensor
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from fairdraw.sampler_impl import rejection_counter
 from fairdraw.sampler_impl._counter import accept, draw, launch, measure, slots
@@ -194,34 +189,33 @@ def large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "DRAW_STRIPS", {2: 0})
 
 
-@pytest.mark.usefixtures("large_batch")
-@pytest.mark.parametrize("bonus_rows", [False, True], ids=["bonus given", "bonus drawn"])
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_strips_and_a_workspace_change_no_token(draft: str, bonus_rows: bool) -> None:
-    workspace = rejection_counter.make_workspace(9, 3, 1024 * 7 + 5, DEVICE)
-    for num_draft_tokens, vocab_size in (([2, 3], 1), ([2, 0, 3, 1, 3, 3], 37), ([3, 2, 3], 1024 * 7 + 5)):
-        call = make_call(num_draft_tokens, vocab_size, seed=8, draft=draft, bonus_rows=bonus_rows)
-        call = replace(call, temperature=call.temperature.index_fill(0, torch.tensor([1]), 0.0))
-        wanted = call.sample("torch")
-        assert call.sample("triton") == wanted
-        assert replace(call, workspace=workspace).sample("triton") == wanted
-        assert not workspace.any()
+CALLS: dict[str, Sequence[Any]] = {  # Any: a value of each feature
+    "draft": DRAFTS,
+    "bonus_rows": (False, True),
+    "vocab_size": (1, 37, 1024 * 2 + 77, 1024 * 7 + 5),
+    "counts": ([2, 3], [3, 3, 1, 2, 3], [3, 0, 0, 0, 1]),  # in the last one most requests lack drafts
+    "side": (launch.LONGEST_SIDE, 4, 3, 1),  # larger batches are folded
+    "workspace": (False, True),
+    "greedy": (False, True),
+    "dtype": (torch.float32, torch.bfloat16),
+    "draft_dtype": (torch.float32, torch.float16),
+}
 
 
 @pytest.mark.usefixtures("large_batch")
-@pytest.mark.parametrize("workspace", [False, True], ids=["alone", "workspace"])
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_batches_larger_than_a_side_of_a_grid_are_folded(
-    draft: str, workspace: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five requests in two folds of three and in five of one. In the last two batches most requests lack drafts."""
-    for side, counts in ((4, [2, 3, 1, 3, 3]), (1, [1, 2, 0, 3, 3]), (3, [3, 0, 0, 0, 1])):
-        call = make_call(counts, 1024 * 2 + 77, seed=side, draft=draft, bonus_rows=side == 4)
-        wanted = call.sample("torch")
-        monkeypatch.setattr(launch, "LONGEST_SIDE", side)
-        words = rejection_counter.make_workspace(5, 3, 1024 * 2 + 77, DEVICE) if workspace else None
-        assert replace(call, workspace=words).sample("triton") == wanted
-        assert words is None or not words.any()
+@pytest.mark.parametrize("chosen", covering(CALLS), ids=lambda chosen: f"{chosen['draft']} {chosen['vocab_size']}")
+def test_kernels_do_what_the_twin_does(chosen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever strips, folds and workspace: every two of them meet."""
+    size = chosen["vocab_size"]
+    call = make_call(chosen["counts"], size, seed=8, draft=chosen["draft"], bonus_rows=chosen["bonus_rows"])
+    temperature = call.temperature.index_fill(0, torch.tensor([1]), 0.0) if chosen["greedy"] else call.temperature
+    drafts = call.draft_logits if call.draft_logits is None else call.draft_logits.to(chosen["draft_dtype"])
+    call = replace(call, logits=call.logits.to(chosen["dtype"]), draft_logits=drafts, temperature=temperature)
+    wanted = call.sample("torch")
+    monkeypatch.setattr(launch, "LONGEST_SIDE", chosen["side"])
+    workspace = rejection_counter.make_workspace(9, 3, size, DEVICE) if chosen["workspace"] else None
+    assert replace(call, workspace=workspace).sample("triton") == wanted
+    assert workspace is None or not workspace.any()
 
 
 @pytest.mark.usefixtures("large_batch")
@@ -285,7 +279,6 @@ def test_greedy_requests_accept_the_argmax_however_low_it_is(draft: str) -> None
     call = make_call([2, 3], 1024 * 2 + 100, seed=12, draft=draft)
     rows = call.logits - torch.tensor([0.0, 3, 30, 1e4, 1e30])[:, None]
     call = replace(call, logits=rows, temperature=torch.zeros(2), draft_token_ids=rows.argmax(-1).int())
-    assert call.bonus_token_ids is not None
     wanted = [
         [*ids.tolist(), bonus.item()]
         for ids, bonus in zip(rows.argmax(-1).split([2, 3]), call.bonus_token_ids, strict=True)
@@ -326,13 +319,6 @@ def test_step_with_contradictory_arguments_ends(monkeypatch: pytest.MonkeyPatch)
     assert len(replace(call, workspace=workspace).sample("triton", validate=False)) == 3
 
 
-@pytest.mark.parametrize("draft_dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
-def test_target_and_draft_logits_may_have_different_types(draft_dtype: torch.dtype) -> None:
-    call = make_call([2, 0, 3], 1024 + 7, seed=9, draft="logits")
-    assert call.draft_logits is not None
-    replace(call, logits=call.logits.bfloat16(), draft_logits=call.draft_logits.to(draft_dtype)).both()
-
-
 def test_padding_behind_the_last_request_changes_nothing() -> None:
     call = make_call([2, 3], 33, seed=8, draft="one-hot")
     padded = replace(
@@ -365,7 +351,6 @@ def test_invalid_row_rejects_and_gives_token_0(bad: float, draft: str) -> None:
 
 def test_unknown_draft_distribution_accepts_nothing() -> None:
     call = make_call([1, 1], 33, seed=11)
-    assert call.draft_probs is not None
     unknown = replace(call, draft_probs=torch.full_like(call.draft_probs, float("nan")))
     for backend in ("torch", "triton"):
         assert [row[1] for row in unknown.sample(backend, validate=False)] == [-1, -1]

@@ -1,25 +1,17 @@
 """What a step of our sampler with counter noise costs, counted by the interpreter and the wheel's compiler."""
 
-from __future__ import annotations
-
-import os
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
-from fairdraw.perf_regression._compiled import compile_launches
+from fairdraw.perf_regression._compiled import compile_groups
 from fairdraw.perf_regression._counts import counted
 from fairdraw.sampler_impl import rejection_counter
 from fairdraw.sampler_impl._counter import launch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fairdraw.sampler_impl._counter.step import KNOWN
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="counts what the interpreter does")
 BATCH_SIZE, SPEC_LEN = 4, 2
@@ -90,19 +82,21 @@ def test_rows_behind_a_rejected_draft_token_are_not_read(
     assert every - some == pytest.approx(BATCH_SIZE * (SPEC_LEN - 1) * 2 * entries, rel=0.001)
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["one tile per program", "several"])
-@pytest.mark.parametrize("kind", ["probs", "logits", "logits+lse", "one-hot"])
-def test_no_kernel_spills_where_bonus_rows_are_drawn_from(
-    kind: str, large: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if large:
+def test_no_kernel_spills_where_bonus_rows_are_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one tile per program, and with several. One process compiles all."""
+    groups = {}
+    for tiles in ("one", "several"):
+        for kind in ("probs", "logits", "logits+lse", "one-hot"):
+            workspace = rejection_counter.make_workspace(BATCH_SIZE, SPEC_LEN, 32000, "cpu")
+            with counted(run_kernels=False) as counts:
+                make_step(kind, 32000, workspace=workspace)()
+            assert [one.kernel for one in counts.launches] == ["measure_kernel", "accept_kernel", "draw_kernel"]
+            groups[f"{kind}, {tiles}"] = counts.launches
+        KNOWN.plans.clear()
         monkeypatch.setattr(launch, "MEASURE_STRIPS", {3: 0})
         monkeypatch.setattr(launch, "DRAW_STRIPS", {2: 0})
-    step = make_step(kind, 32000, workspace=rejection_counter.make_workspace(BATCH_SIZE, SPEC_LEN, 32000, "cpu"))
-    with counted(run_kernels=False) as counts:
-        step()
-    assert [one.kernel for one in counts.launches] == ["measure_kernel", "accept_kernel", "draw_kernel"]
-    assert [kernel.spills for kernel in compile_launches(counts.launches)] == [0, 0, 0]
+    spills = {name: [kernel.spills for kernel in kernels] for name, kernels in compile_groups(groups).items()}
+    assert spills == {name: [0, 0, 0] for name in groups}
 
 
 def test_step_without_drafts_begins_when_its_logits_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

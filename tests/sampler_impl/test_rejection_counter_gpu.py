@@ -1,7 +1,5 @@
 """What only a GPU can show of the counter kernels: no waiting, no compilation as batches vary, capture in a graph."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

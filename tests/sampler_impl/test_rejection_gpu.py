@@ -1,7 +1,5 @@
 """What only a GPU can show of our rejection sampler: no waiting for the device, no compilation as batches vary."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

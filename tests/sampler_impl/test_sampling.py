@@ -1,20 +1,14 @@
 """The plain sampler: counters that agree on both backends, the distribution of drafts, and error messages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fairdraw.adapters._runtime import prepare_triton, triton_is_interpreted
 from fairdraw.sampler_impl import sampling
 from fairdraw.sampler_impl._shared.draws import DRAFT_STREAM, SAMPLE_STREAM, philox, philox_uniforms
 from fairdraw.sampler_impl.sampling import CounterNoise, RaceNoise, SamplingParameters, UpstreamNoise
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 prepare_triton("cpu")
 

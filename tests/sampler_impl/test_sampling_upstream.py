@@ -7,24 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairdraw._core.checks import Check, Profile
-from fairdraw._run.runner import one_torch_thread
 from fairdraw.adapters import load
 from fairdraw.properties.sampling import CHECKS
 from fairdraw.protocols import TokenDrafter, TokenSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fairdraw_engines._vllm import VllmTokenSampler
 
 BY_CODE = {check.code: check for check in CHECKS}
 PROFILE = Profile("few", 60, 4)
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +44,3 @@ def test_sampler_draws_what_vllm_draws(check: Check, vllm: VllmTokenSampler) -> 
 @pytest.mark.parametrize("code", ["SAM102", "SAM111", "SAM141", "SAM142", "SAM143", "SAM144", "SAM145"])
 def test_vllm_draws_what_the_oracle_draws(code: str, vllm: VllmTokenSampler) -> None:
     assert BY_CODE[code].run(vllm, profile=PROFILE, seed=6) > 0
-
-
-@pytest.mark.parametrize("code", ["SAM101", "SAM102", "SAM108", "SAM121", "SAM172", "SAM202"])
-def test_kernels_pass_the_checks_of_counters(code: str) -> None:
-    assert BY_CODE[code].run(load("sampling/triton", "cpu"), profile=PROFILE, seed=7) > 0

@@ -6,20 +6,15 @@ A Triton pointer cannot carry a tensor type, so the comment is the one form that
 Comments drift; this lint reads them.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FOLDER = Path(__file__).parents[2] / "sampler_impl"
 SOURCES = sorted(FOLDER.rglob("*.py"))

@@ -4,7 +4,7 @@ The names are those at the top of `sampler_impl/thinking_budget.py`. Each test s
 so that a release that does better is noticed.
 """
 
-from __future__ import annotations
+from typing import Any
 
 import pytest
 
@@ -37,7 +37,6 @@ class Both:
 
     def add(self, budget: int | None, output: list[int], prompt: tuple[int, ...] = ()) -> ServedRequest:
         request = self.batch.add(RequestParams(thinking_token_budget=budget), prompt, output)
-        assert request is not None
         return request
 
     def step(self, *drafts: list[int]) -> tuple[Forced, Forced]:
@@ -102,19 +101,28 @@ def test_cut_while_forcing_makes_upstream_force_early_and_again() -> None:
     assert both.after([E1, E1]) == ([E1, E1], [0, 0])
 
 
-def test_draft_markers_drafted_end_is_forced_again_upstream() -> None:
-    both, _ = one(3, [S, 10])
-    assert both.step([10, E1, 11]) == ({0: [(2, E1)]}, NOTHING)
+END = {"end": (E1, E2)}
+ONE_STEP: dict[str, tuple[Any, dict[str, Any], list[list[int]], Forced, Forced]] = {
+    "draft markers: a drafted end is forced again": ((3, [S, 10]), {}, [[10, E1, 11]], {0: [(2, E1)]}, NOTHING),
+    "draft markers: a section in them overspends": ((0, [10]), {}, [[S, 10, 10]], NOTHING, {0: [(1, E1)]}),
+    "draft of the end is not followed up": (
+        (2, [S, 10]), END, [[10, E1, 11]], {0: [(1, E1)]}, {0: [(1, E1), (2, E2)]}
+    ),
+    "resume within an end marker starts it again": ((2, [S, 10, 10, E1]), END, [], {0: [(0, E1)]}, {0: [(0, E2)]}),
+    "second start of one step renews the budget": ((3, [S, 10, S, 10]), {}, [], NOTHING, {0: [(0, E1)]}),
+    "resume after a spent prompt forces the rest of an end": (
+        (1, [E1, E2, 11]), {"prompt": (S, 10)} | END, [], {0: [(0, E2)]}, NOTHING
+    ),
+}  # fmt: skip
+"""Budget and output, prompt and end, drafts; what vLLM forces, and what ours does."""
 
 
-def test_draft_markers_section_within_the_drafts_overspends_upstream() -> None:
-    both, _ = one(0, [10])
-    assert both.step([S, 10, 10]) == (NOTHING, {0: [(1, E1)]})
-
-
-def test_draft_of_the_end_is_not_followed_up_upstream() -> None:
-    both, _ = one(2, [S, 10], end=(E1, E2))
-    assert both.step([10, E1, 11]) == ({0: [(1, E1)]}, {0: [(1, E1), (2, E2)]})
+@pytest.mark.parametrize(("request_of", "more", "drafts", "theirs", "ours"), ONE_STEP.values(), ids=ONE_STEP)
+def test_one_step_differs_upstream(
+    request_of: Any, more: dict[str, Any], drafts: list[list[int]], theirs: Forced, ours: Forced
+) -> None:
+    both, _ = one(*request_of, **more)
+    assert both.step(*drafts) == (theirs, ours)
 
 
 def test_draft_of_the_end_is_left_to_chance_upstream() -> None:
@@ -153,27 +161,12 @@ def test_repeat_at_the_bonus_position_is_forgotten_upstream() -> None:
     assert both.step([10]) == (NOTHING, {0: [(1, E1)]})
 
 
-def test_resume_within_an_end_marker_starts_it_again_upstream() -> None:
-    both, _ = one(2, [S, 10, 10, E1], end=(E1, E2))
-    assert both.step() == ({0: [(0, E1)]}, {0: [(0, E2)]})
-
-
 def test_resume_after_a_second_start_renews_the_budget_upstream() -> None:
     both, _ = one(3, [])
     assert both.after([S, 10, S, 10]) == ([0, 0, 0, E1], [0, 0, 0, E1])
     both.batch.preempt(0)
     both.batch.resume(same_list=True)
     assert both.step() == (NOTHING, {0: [(0, E1)]})
-
-
-def test_second_start_of_one_step_renews_the_budget_upstream() -> None:
-    both, _ = one(3, [S, 10, S, 10])
-    assert both.step() == (NOTHING, {0: [(0, E1)]})
-
-
-def test_resume_after_a_spent_prompt_forces_the_rest_of_an_end_upstream() -> None:
-    both, _ = one(1, [E1, E2, 11], prompt=(S, 10), end=(E1, E2))
-    assert both.step() == ({0: [(0, E2)]}, NOTHING)
 
 
 def test_long_start_in_a_prompt_overspends_upstream() -> None:

@@ -1,17 +1,12 @@
 """The script that runs vLLM's own tests: what it counts, what it prints, and what makes it fail. Without a network."""
 
-from __future__ import annotations
-
 import json
 import tarfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
 from records import upstream_tests as upstream
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 FILE = upstream.FILES[0]
 CALLS = {"rejection": {"ours": 9, "options synthetic_mode": 1}}

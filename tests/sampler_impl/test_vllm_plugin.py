@@ -1,13 +1,12 @@
 """The plugin in the real vLLM 0.22.0: loaded by vLLM's own plugin machinery, refused, applied and removed."""
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _patch, _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 prepare_triton("cpu")
 with quiet_imports():
@@ -61,8 +57,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(plugins, "plugins_loaded", False)
-    load_plugins: Callable[[], None] = plugins.load_general_plugins
-    return load_plugins
+    return plugins.load_general_plugins
 
 
 def standing() -> dict[str, Any]:

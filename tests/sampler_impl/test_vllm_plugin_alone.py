@@ -1,33 +1,21 @@
 """The plugin's machinery without vLLM, or with a fake package of that name."""
 
-from __future__ import annotations
-
 import doctest
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import SOURCE, printed_by, python
 
-import fairdraw
-from fairdraw.sampler_impl.vllm_plugin import (
-    _calls,
-    _model_runner,
-    _source,
-    _switches,
-    _validated,
-    register,
-    unpatch,
-)
+from fairdraw.sampler_impl.vllm_plugin import _calls, _model_runner, _source, _switches, _validated, register, unpatch
 from fairdraw.sampler_impl.vllm_plugin._hook import ImportHook
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 ROOT = Path(__file__).parents[2]
 MANUAL = ROOT / "docs" / "vllm-plugin.md"
-SOURCE = Path(fairdraw.__file__).parents[1]
 RELEASES = ("0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0")
 """All of PyPI from 0.22.0 to 0.28.0."""
 V2_RELEASE = "0.33.0"
@@ -37,19 +25,6 @@ class Thing:
     def act(self, amount):
         return amount + 1
 """
-
-
-def python(program: str, *path: Path, **env: str) -> str:
-    """What a fresh interpreter prints."""
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, SOURCE))), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
 
 
 @pytest.mark.parametrize("switch", ["0", "1"], ids=["off", "on"])
@@ -302,15 +277,8 @@ def test_piece_for_v2_in_its_release() -> None:
     if not folder.exists():
         pytest.skip(f"python tools/install.py vllm {V2_RELEASE} --target .cache/vllm/{V2_RELEASE} was not run")
     path = os.pathsep.join(map(str, (folder, SOURCE)))
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", FAST, str(OF_V2)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert ran.returncode == 0, ran.stdout[-4000:]
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", FAST, str(OF_V2))
+    printed_by(*words, env={**os.environ, "PYTHONPATH": path}, cwd=ROOT)
 
 
 def test_call_left_to_upstream_is_logged_once(logged: pytest.LogCaptureFixture) -> None:

@@ -1,11 +1,10 @@
 """vLLM's own sampler objects with the plugin: the same bits, calls served by ours, and fallbacks to vLLM."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +13,6 @@ from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.vllm_plugin import _penalties, _penalties_tensor, _rows, _thinking_budget
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 prepare_triton("cpu")
 with quiet_imports():
@@ -46,8 +42,7 @@ def _clean() -> Iterator[None]:
 @cache
 def own_trace(trace: Any) -> list[Any]:  # Any: of the script
     """With vLLM's code alone."""
-    records: list[Any] = soak.play_with(trace)[0]
-    return records
+    return soak.play_with(trace)[0]
 
 
 @pytest.mark.parametrize("piece", [*NAMES, "all"])
@@ -128,19 +123,15 @@ def rows_are_combined_without_drafts(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        counts_are_not_updated,
-        rows_are_not_followed,
-        drafts_are_forgotten,
-        nothing_is_forced,
-        buffer_is_trusted_whatever_happens,
-        rows_are_combined_without_drafts,
+        counts_are_not_updated, rows_are_not_followed, drafts_are_forgotten, nothing_is_forced,
+        buffer_is_trusted_whatever_happens, rows_are_combined_without_drafts,
     ],
     ids=lambda fault: fault.__name__.replace("_", " "),
-)
+)  # fmt: skip
 def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         fault(patch)
-        for trace in (traces.EventTrace(seed, 30, *kind) for seed in (0, 1) for kind in KINDS):
+        for trace in (traces.EventTrace(seed, 30, *kind) for seed in (0, 1) for kind in KINDS[::-1]):  # drafts first
             for pieces in (["penalties tensor"], ["penalties", "thinking budget"]):
                 try:
                     records = soak.play_with(trace, *pieces)[0]
@@ -178,10 +169,7 @@ def test_rows_that_are_not_the_batchs_own_are_left_to_vllm() -> None:
         served = vllm_plugin.calls()["penalties"]
         copies = [list(row) for row in server.batch.req_output_token_ids]
         assert torch.equal(penalise(server, copies), penalise(server))
-        assert vllm_plugin.calls()["penalties"] == {
-            "ours": served["ours"] + 1,
-            "rows that are not the metadata's": 1,
-        }
+        assert vllm_plugin.calls()["penalties"] == {"ours": served["ours"] + 1, "rows that are not the metadata's": 1}
 
 
 def test_list_that_was_replaced_without_a_report_is_left_to_vllm() -> None:
@@ -263,8 +251,7 @@ def thinking_holder(budget: int) -> tuple[Any, list[int]]:
 
 def forced(holder: Any, rows: list[list[int]]) -> list[list[int]]:
     holder.update_state(rows, [])
-    found: list[list[int]] = holder.apply_to_logits(torch.zeros(1, 8), False, []).nonzero().tolist()
-    return found
+    return holder.apply_to_logits(torch.zeros(1, 8), False, []).nonzero().tolist()
 
 
 def test_thinking_rows_that_ours_does_not_take_are_decided_by_vllm_and_taken_back_afterwards() -> None:

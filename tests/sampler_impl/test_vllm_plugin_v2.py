@@ -4,21 +4,21 @@ A process has one vLLM: `test_vllm_plugin_alone.py` starts this file, without th
 them it takes a minute or two: `make plugin-v2`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from fairdraw.adapters import release_number
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl._step import pytorch
+from fairdraw.sampler_impl.step import StepInputs
 from fairdraw.sampler_impl.vllm_plugin import _plugin, _source, _step, _step_states, _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
@@ -31,10 +31,6 @@ else:
 
 torch = v2_steps.torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from fairdraw.sampler_impl.step import StepInputs
 
 FIRST_STEPS = [v2_server.Trace(seed, 1, "bfloat16" if seed % 3 == 0 else "float32") for seed in range(40)]
 """One step each: what vLLM does with it does not depend on ours."""
@@ -111,90 +107,78 @@ def changed_inputs(patch: pytest.MonkeyPatch, change: Any) -> None:  # Any: from
     patch.setattr(_step, "step_inputs", lambda *args, **options: change(made(*args, **options)))
 
 
-def with_parameters(inputs: StepInputs, **changes: Any) -> StepInputs:  # Any: tensors
-    return dataclasses.replace(inputs, parameters=dataclasses.replace(inputs.parameters, **changes))
+def changed(value: Any, path: str, change: Any) -> Any:  # Any: inputs, or a group of them
+    """Change what stands at a path of names; what is not given on the way stays so."""
+    name, _, rest = path.partition(".")
+    found = getattr(value, name)
+    if found is None:
+        return value
+    return dataclasses.replace(value, **{name: changed(found, rest, change) if rest else change(found)})
 
 
-def with_penalties(inputs: StepInputs, change: Any) -> StepInputs:  # Any: from penalties to what changes of them
-    if inputs.penalties is None:
-        return inputs
-    return dataclasses.replace(inputs, penalties=dataclasses.replace(inputs.penalties, **change(inputs.penalties)))
+def change_inputs(patch: pytest.MonkeyPatch, paths: str, change: Any) -> None:  # Any: from a value and all inputs
+    def of_all_paths(inputs: StepInputs) -> StepInputs:
+        found = inputs
+        for path in paths.split():
+            found = changed(found, path, lambda value: change(value, inputs))
+        return found
+
+    changed_inputs(patch, of_all_paths)
 
 
-def with_edits(inputs: StepInputs, **changes: Any) -> StepInputs:  # Any: tensors
-    if inputs.edits is None:
-        return inputs
-    return dataclasses.replace(inputs, edits=dataclasses.replace(inputs.edits, **changes))
+def not_read(_: object, inputs: StepInputs) -> None:
+    return None
 
 
-def with_bad_words(inputs: StepInputs, change: Any) -> StepInputs:  # Any: as for penalties
-    words = None if inputs.edits is None else inputs.edits.bad_words
-    return inputs if words is None else with_edits(inputs, bad_words=dataclasses.replace(words, **change(words)))
+def of_the_neighbour(rows: Any, inputs: StepInputs) -> Any:  # Any: Tensor [num_slots, ...] any
+    return rows.roll(1, 0)
 
 
-def last_rows_of(inputs: StepInputs) -> Any:  # Any: Tensor [num_rows, vocab_size] any
+def last_rows_of(logits: Any, inputs: StepInputs) -> Any:  # Any: Tensor [num_rows, vocab_size] any
     """Each request's last row is the one before it, if it has one."""
-    logits, last = inputs.logits.clone(), inputs.cu_num_rows[1:].long() - 1
+    changed_rows, last = logits.clone(), inputs.cu_num_rows[1:].long() - 1
     before = torch.maximum(last - 1, inputs.cu_num_rows[:-1].long())
-    logits[last] = logits[before]
-    return logits
+    changed_rows[last] = changed_rows[before]
+    return changed_rows
 
 
 FIRST: dict[str, Any] = {}
+"""A view that was kept, although vLLM takes turns between views and slots get other requests."""
 
-
-def of_the_first_step(inputs: StepInputs) -> StepInputs:
-    """A view that was kept, although vLLM takes turns between views and slots get other requests."""
-    kept = FIRST.setdefault("temperature", inputs.parameters.temperature.clone())
-    return with_parameters(inputs, temperature=kept)
-
-
-INPUTS: dict[str, Callable[[StepInputs], StepInputs]] = {
-    "slots are rows of the batch": lambda inputs: dataclasses.replace(
-        inputs, slots=torch.arange(inputs.batch_size, dtype=torch.int32)
+INPUTS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # Any: tensors
+    "slots are rows of the batch": ("slots", lambda _, inputs: torch.arange(inputs.batch_size, dtype=torch.int32)),
+    "parameters of the first step": (
+        "parameters.temperature", lambda now, _: FIRST.setdefault("temperature", now.clone())
     ),
-    "parameters of the first step": of_the_first_step,
-    "bias is not read": lambda inputs: with_edits(inputs, bias_counts=None, bias_token_ids=None, bias_values=None),
-    "biases of the neighbour": lambda inputs: with_edits(
-        inputs, bias_values=None if inputs.edits is None else inputs.edits.bias_values.roll(1, 0)
+    "bias is not read": ("edits.bias_counts edits.bias_token_ids edits.bias_values", not_read),
+    "biases of the neighbour": ("edits.bias_values", of_the_neighbour),
+    "allowed ids are not read": ("edits.allowed_counts edits.allowed_token_ids", not_read),
+    "minimum tokens are not read": ("edits.stop_counts edits.stop_token_ids edits.min_lengths", not_read),
+    "bad words are not read": ("edits.bad_words", not_read),
+    "bad words see the prompt": ("edits.bad_words.starts", lambda starts, _: starts * 0),
+    "counts of the neighbour": ("penalties.output_counts", of_the_neighbour),
+    "prompts of the neighbour": ("penalties.prompt_mask", of_the_neighbour),
+    "presence is frequency": ("penalties.presence", lambda _, inputs: inputs.penalties.frequency),
+    "top-k is not read": ("parameters.top_k", not_read),
+    "top-p is not read": ("parameters.top_p", not_read),
+    "min-p is not read": ("parameters.min_p", not_read),
+    "temperature twice": ("parameters.temperature", lambda temperature, _: temperature**2),
+    "greedy requests are random": ("parameters.temperature", lambda one, _: one.masked_fill(one == 0, 1.0)),
+    "last row is the one before": ("logits", last_rows_of),
+    "drafts are one row late": ("draft_token_ids", lambda ids, _: ids.roll(1)),
+    "positions are the model's": ("positions", lambda positions, _: positions - 1),
+    "seeds are rows of the batch": (
+        "seeds", lambda seeds, inputs: seeds.scatter(0, inputs.slots.long(), torch.arange(inputs.batch_size))
     ),
-    "allowed ids are not read": lambda inputs: with_edits(inputs, allowed_counts=None, allowed_token_ids=None),
-    "minimum tokens are not read": lambda inputs: with_edits(
-        inputs, stop_counts=None, stop_token_ids=None, min_lengths=None
-    ),
-    "bad words are not read": lambda inputs: with_edits(inputs, bad_words=None),
-    "bad words see the prompt": lambda inputs: with_bad_words(inputs, lambda w: {"starts": w.starts * 0}),
-    "counts of the neighbour": lambda inputs: with_penalties(
-        inputs, lambda p: {"output_counts": p.output_counts.roll(1, 0)}
-    ),
-    "prompts of the neighbour": lambda inputs: with_penalties(
-        inputs, lambda p: {"prompt_mask": p.prompt_mask.roll(1, 0)}
-    ),
-    "presence is frequency": lambda inputs: with_penalties(inputs, lambda p: {"presence": p.frequency}),
-    "top-k is not read": lambda inputs: with_parameters(inputs, top_k=None),
-    "top-p is not read": lambda inputs: with_parameters(inputs, top_p=None),
-    "min-p is not read": lambda inputs: with_parameters(inputs, min_p=None),
-    "temperature twice": lambda inputs: with_parameters(inputs, temperature=inputs.parameters.temperature**2),
-    "greedy requests are random": lambda inputs: with_parameters(
-        inputs, temperature=inputs.parameters.temperature.masked_fill(inputs.parameters.temperature == 0, 1.0)
-    ),
-    "last row is the one before": lambda inputs: dataclasses.replace(inputs, logits=last_rows_of(inputs)),
-    "drafts are one row late": lambda inputs: dataclasses.replace(
-        inputs, draft_token_ids=None if inputs.draft_token_ids is None else inputs.draft_token_ids.roll(1)
-    ),
-    "positions are the model's": lambda inputs: dataclasses.replace(inputs, positions=inputs.positions - 1),
-    "seeds are rows of the batch": lambda inputs: dataclasses.replace(
-        inputs, seeds=inputs.seeds.scatter(0, inputs.slots.long(), torch.arange(inputs.batch_size))
-    ),
-    "the model's logits are scaled": lambda inputs: dataclasses.replace(inputs, logits=inputs.logits.mul_(2)),
-}
+    "the model's logits are scaled": ("logits", lambda logits, _: logits.mul_(2)),
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("name", INPUTS)
 def test_mutant_of_the_inputs_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FIRST.clear()
-    changed_inputs(monkeypatch, INPUTS[name])
+    change_inputs(monkeypatch, *INPUTS[name])
     assert differences(*FIRST_STEPS, TRACE)
 
 
@@ -228,13 +212,7 @@ def one_token_less(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(
     "fault",
-    [
-        always_left_to_vllm,
-        invalid_drafts_are_accepted,
-        output_is_the_plans_own,
-        counts_are_int64,
-        one_token_less,
-    ],
+    [always_left_to_vllm, invalid_drafts_are_accepted, output_is_the_plans_own, counts_are_int64, one_token_less],
     ids=lambda fault: fault.__name__.replace("_", " "),
 )
 def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,21 +226,17 @@ def test_bad_words_that_see_another_text_are_caught(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(v2_server, "some_params", forbidding_what_follows)
     traces = [v2_server.Trace(seed, 1) for seed in range(8)]
     assert differences(*traces) == []
-    changed_inputs(monkeypatch, lambda inputs: with_bad_words(inputs, lambda w: {"text": w.text.roll(1, 0)}))
+    change_inputs(monkeypatch, "edits.bad_words.text", of_the_neighbour)
     assert differences(*traces)
 
 
 def test_fallback_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the mixed steps few requests have a thinking budget, which ours leaves to vLLM."""
     monkeypatch.setattr(_validated, "check", lambda *_: None)
-    monkeypatch.setattr(v2_server, "some_params", thinking)
+    monkeypatch.setattr(v2_server, "some_params", lambda *_: v2_server.SamplingParams(thinking_token_budget=3))
     assert differences(TRACE) == []
     monkeypatch.setattr(_step, "require_neutral", lambda *_, **__: None)
     assert differences(TRACE)
-
-
-def thinking(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
-    return v2_server.SamplingParams(thinking_token_budget=3)
 
 
 def forbidding_what_follows(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
@@ -280,7 +254,7 @@ def test_draws_that_are_skewed_are_caught_by_their_distribution(monkeypatch: pyt
         return accepting, drawing**2
 
     monkeypatch.setattr(v2_steps, "run_upstream", v2_steps.run_ours)
-    monkeypatch.setattr(v2_server, "some_params", unseeded)
+    monkeypatch.setattr(v2_server, "some_params", lambda *_: v2_server.SamplingParams(temperature=1.0))
     assert v2_steps.compare([LONG])["differences"] == []
     monkeypatch.setattr(pytorch, "philox_uniforms", skewed)
     found = v2_steps.compare([LONG])["differences"]
@@ -288,10 +262,6 @@ def test_draws_that_are_skewed_are_caught_by_their_distribution(monkeypatch: pyt
 
 
 LONG = v2_server.Trace(5, 150, speculative=False)
-
-
-def unseeded(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
-    return v2_server.SamplingParams(temperature=1.0)
 
 
 @pytest.mark.parametrize(
@@ -327,18 +297,13 @@ def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) 
         server.step(parts)
     inputs, sampler = seen[0], server.sampler
     lists, penalties, words = sampler.logits_processors
-    assert inputs.penalties is not None
-    assert inputs.edits is not None
-    assert inputs.edits.bad_words is not None
     same = [
         (inputs.logits, server.logits),
         (inputs.seeds, sampler.sampling_states.seeds.gpu),
         (inputs.parameters.temperature, sampler.sampling_states.temperature.gpu),
         (inputs.draft_logits, server.draft_logits),
-        (
-            inputs.draft_temperature,
-            sampler.sampling_states.temperature.gpu,
-        ),  # its drafter divides by it, and so does vLLM
+        # Its drafter divides by it, and so does vLLM.
+        (inputs.draft_temperature, sampler.sampling_states.temperature.gpu),
         (inputs.parameters.top_p, sampler.sampling_states.top_p.gpu),
         (inputs.penalties.output_counts, penalties.output_bin_counts),
         (inputs.penalties.prompt_mask, penalties.prompt_bin_mask),
@@ -352,33 +317,21 @@ def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) 
 # Draft logits.
 
 
-def only_random(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
-    return v2_server.SamplingParams(temperature=2.0)
-
-
 MANY = [v2_server.Trace(seed, 100, num_slots=12, vocab_size=32, probabilistic=True) for seed in range(3)]
 
 
-def changed_drafts(inputs: StepInputs, change: Any) -> StepInputs:  # Any: from draft logits to others
-    return (
-        inputs if inputs.draft_logits is None else dataclasses.replace(inputs, draft_logits=change(inputs.draft_logits))
-    )
-
-
-DRAFT_LOGITS: dict[str, Callable[[StepInputs], StepInputs]] = {
-    "of the neighbour's slot": lambda inputs: changed_drafts(inputs, lambda rows: rows.roll(1, 0)),
-    "of the next position": lambda inputs: changed_drafts(inputs, lambda rows: rows.roll(1, 1)),
-    "by rows of the batch": lambda inputs: changed_drafts(
-        inputs, lambda rows: rows[inputs.slots.argsort()[: len(rows)]]
-    ),
-    "flat": lambda inputs: changed_drafts(inputs, torch.zeros_like),
+DRAFT_LOGITS: dict[str, Callable[[Any, Any], Any]] = {  # Any: Tensor [num_slots, max_spec_len, vocab_size]
+    "of the neighbour's slot": of_the_neighbour,
+    "of the next position": lambda rows, _: rows.roll(1, 1),
+    "by rows of the batch": lambda rows, inputs: rows[inputs.slots.argsort()[: len(rows)]],
+    "flat": lambda rows, _: torch.zeros_like(rows),
 }
 
 
 def of_our_draws(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What differs in many random requests, by ours alone: vLLM's own draws take minutes."""
     monkeypatch.setattr(v2_steps, "run_upstream", v2_steps.run_ours)
-    monkeypatch.setattr(v2_server, "some_params", only_random)
+    monkeypatch.setattr(v2_server, "some_params", lambda *_: v2_server.SamplingParams(temperature=2.0))
     return v2_steps.compare(MANY)["differences"]
 
 
@@ -388,7 +341,7 @@ def test_tokens_behind_draft_logits_follow_the_target(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", DRAFT_LOGITS)
 def test_wrong_draft_logits_are_caught_by_the_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed_inputs(monkeypatch, DRAFT_LOGITS[name])
+    change_inputs(monkeypatch, "draft_logits", DRAFT_LOGITS[name])
     assert of_our_draws(monkeypatch)
 
 
@@ -461,8 +414,6 @@ def test_reach_is_the_largest_number_on_the_way() -> None:
     """Of token 3: |4| * 2 + |-1.5| * 2 times, and a third time behind the draft; the presence; over the temperature."""
     part = part_of(temperature=0.5, repetition_penalty=0.5, frequency_penalty=-1.5, presence_penalty=1.0)
     first, second = (v2_rows.leeway_of(part, place).reach for place in (0, 1))
-    assert first is not None
-    assert second is not None
     assert (first[3], second[3], first[4]) == (24.0, 27.0, 20.0)
 
 
@@ -491,12 +442,11 @@ def test_interpreted_kernels_have_no_leeway(monkeypatch: pytest.MonkeyPatch) -> 
 
     def rounded(server: v2_server.Server, parts: Any) -> v2_steps.Ran:
         ran = run(server, parts)
-        assert ran.processed is not None
         off = torch.nextafter(ran.processed, torch.tensor(torch.inf))
         return dataclasses.replace(ran, processed=torch.where(ran.processed.isfinite(), off, ran.processed))
 
     monkeypatch.setattr(v2_steps, "run_upstream", rounded)
-    monkeypatch.setattr(v2_server, "some_params", dividing)
+    monkeypatch.setattr(v2_server, "some_params", lambda *_: v2_server.SamplingParams(temperature=0.7))
     trace = v2_server.Trace(7, 2)
     assert any("processed logits differ" in text for text in differences(trace))
     monkeypatch.setattr(v2_steps, "DEVICE", torch.device("cuda"))
@@ -506,10 +456,6 @@ def test_interpreted_kernels_have_no_leeway(monkeypatch: pytest.MonkeyPatch) -> 
     assert comparison.differences == []
     assert comparison.counts["rounding"] == comparison.counts["rows"]
     assert comparison.rounding == 0.5
-
-
-def dividing(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
-    return v2_server.SamplingParams(temperature=0.7)
 
 
 @pytest.mark.parametrize(
@@ -549,16 +495,8 @@ def left(change: Callable[[Any], object], *, drafts: bool = True, **arguments: A
     ids, pos = batch.input_ids, batch.positions
     vllm_plugin.unpatch()
     if drafts:
-        given = (
-            logits,
-            arguments.get("draft_logits", server.draft_logits),
-            ids,
-            pos,
-            batch.cu_num_logits,
-            *common,
-            *expanded,
-            ids,
-        )
+        drafted = arguments.get("draft_logits", server.draft_logits)
+        given = (logits, drafted, ids, pos, batch.cu_num_logits, *common, *expanded, ids)
         found = _step.verify(lambda *_: "theirs", server.verifier, *given)
     else:
         given = (logits, expanded[0], *common, pos, ids, *expanded[1:], arguments.get("return_logprobs", False))

@@ -1,23 +1,17 @@
 """The command that validates a release: what it enters, and what it leaves out. Without a network."""
 
-from __future__ import annotations
-
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import Result
+from helpers import fairdraw
 from records import plugin as validate_vllm
 
-from fairdraw._cli.main import main
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw_engines._vllm_validation import validate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 FOR_V1 = [piece for piece in PIECES if piece.runner == "V1"]
 NAMES = [piece.name for piece in FOR_V1]
@@ -43,36 +37,33 @@ def test_pieces_that_never_differ_are_entered_with_their_evidence() -> None:
     assert entry["evidence"]["properties of the rejection piece"] == KEPT
 
 
-def test_piece_that_differs_is_left_out_and_reported() -> None:
-    entry, problems = validate.judged(FOR_V1, soaked(penalties=["step 3: plain logits differ"]), KEPT)
-    assert list(entry["pieces"]) == [name for name in NAMES if name != "penalties"]
-    assert problems == ["penalties: step 3: plain logits differ"]
-
-
-def test_pieces_that_differ_together_are_all_left_out() -> None:
-    entry, problems = validate.judged(FOR_V1, soaked(together=["step 1: tokens differ"]), KEPT)
-    assert entry["pieces"] == {}
-    assert problems == ["together: step 1: tokens differ"]
-
-
-def test_broken_property_keeps_the_rejection_piece_out() -> None:
-    entry, problems = validate.judged(FOR_V1, soaked(), {**KEPT, "broken": ["REJ104"]})
-    assert "rejection" not in entry["pieces"]
-    assert problems == ["rejection: broken properties: REJ104"]
-
-
-def test_properties_that_ran_on_vllms_own_code_keep_the_rejection_piece_out() -> None:
-    entry, problems = validate.judged(FOR_V1, soaked(), {**KEPT, "calls": {}})
-    assert "rejection" not in entry["pieces"]
-    assert problems == ["rejection: the properties never called it"]
-
-
-def test_piece_that_never_served_is_left_out() -> None:
-    result = soaked()
+def never(result: dict[str, Any]) -> dict[str, Any]:
     result["pieces"]["thinking budget"]["calls"] = {"thinking budget, a reason": 5}
-    entry, problems = validate.judged(FOR_V1, result, KEPT)
-    assert "thinking budget" not in entry["pieces"]
-    assert problems == ["thinking budget: it never served a call"]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("result", "suite", "left_out", "problem"),
+    [
+        (
+            soaked(penalties=["step 3: plain logits differ"]),
+            {},
+            ["penalties"],
+            "penalties: step 3: plain logits differ",
+        ),
+        (soaked(together=["step 1: tokens differ"]), {}, NAMES, "together: step 1: tokens differ"),
+        (soaked(), {"broken": ["REJ104"]}, ["rejection"], "rejection: broken properties: REJ104"),
+        (soaked(), {"calls": {}}, ["rejection"], "rejection: the properties never called it"),
+        (never(soaked()), {}, ["thinking budget"], "thinking budget: it never served a call"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_piece_that_differs_or_never_served_is_left_out(
+    result: dict[str, Any], suite: dict[str, Any], left_out: list[str], problem: str
+) -> None:
+    entry, problems = validate.judged(FOR_V1, result, KEPT | suite)
+    assert list(entry["pieces"]) == [name for name in NAMES if name not in left_out]
+    assert problems == [problem]
 
 
 TOKENS = {"ours": {"tokens": 900, "verdict": "pass", "reason": "no evidence"}}
@@ -158,7 +149,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["validate-vllm", *arguments])
+    return fairdraw("validate-vllm", *arguments)
 
 
 @pytest.mark.parametrize(("problems", "code"), [([], 0), (["penalties: step 3: tokens differ"], 1)])

@@ -1,9 +1,6 @@
 """The instrument for dependence and the quality of noise: every member of every family, and odd but correct ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,14 +9,12 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants import _dependence as mutants
+from fairdraw._mutants._mutant import Mutant
 from fairdraw.properties import rejection as rejection_properties
 from fairdraw.properties import sampling as sampling_properties
 from fairdraw.statistical import rejection, sampling
 from fairdraw.statistical._dependence import gray_bits
 from fairdraw.statistical._related_seeds import related_seeds, seed_words
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in (*rejection.DISTRIBUTION_CHECKS, *sampling.CHECKS)}
 ALL = CHECKS | {check.code: check for check in (*rejection_properties.CHECKS, *sampling_properties.CHECKS)}

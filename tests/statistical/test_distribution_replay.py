@@ -1,24 +1,19 @@
 """A failed distribution check can be replayed: its crash file, before and after the fault is fixed."""
 
-from __future__ import annotations
-
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
-from helpers import fairdraw
+from click.testing import Result
+from helpers import fairdraw, report_of
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._run.crash import read_crash
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, run_check
 from fairdraw.protocols import Capabilities
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 MUTANT = """
 import fairdraw
@@ -36,18 +31,21 @@ def make_slow(): return make(slow=True)
 def make_right(): return fairdraw.rejection_sampler(DistributionSampler().verify, name="right")
 """
 UNSEEDED = """
+import os
+from fairdraw.protocols import SeededNoise
+
 def unseeded(batch, noise):
     drawn = noise if not isinstance(noise, SeededNoise) else SeededNoise(int.from_bytes(os.urandom(7), "big"))
     return DistributionSampler().verify(batch, drawn)
 def make_unseeded(): return fairdraw.rejection_sampler(unseeded, unsupported={"explicit-noise": "draws inside"})
 """
-FAULT, FIXED = "return target", "return super().residual(target, draft)"
+MENDED = MUTANT.replace("return target", "return super().residual(target, draft)")
 DISTRIBUTIONS = {check.code: check for check in all_checks("statistical")}
 SEED = 77
 
 
 @pytest.fixture(autouse=True)
-def mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_controls: None) -> Path:
     """The current directory holds the module of a sampler that recovers from the target instead of the residual."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -87,60 +85,61 @@ def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget()
     crash = read_crash(path)
     assert (crash.check, crash.sampler, crash.contract, crash.seed) == ("DIST201", "mutant:make", "rejection", SEED)
     assert crash.case == {"profile": "smoke", "num_draws": PROFILES["smoke"].draws}
-    assert record.failure_report is not None
-    assert crash.effect == record.failure_report.effect
+    assert crash.effect == report_of(record).effect
 
 
-def test_distribution_that_failed_is_caught_again_with_the_same_counts(mutant: Path) -> None:
+def replayed(*words: str, now: str = MUTANT) -> tuple[CheckRecord, Result]:
+    """Return the sampler's failure, and what its replay says once the sampler is as `now`."""
     record = record_of("mutant:make")
-    result = afresh("replay", "DIST201", "-y")
+    Path("mutant.py").write_text(now, encoding="utf-8")
+    return record, afresh("replay", *words)
+
+
+def test_distribution_that_failed_is_caught_again_with_the_same_counts() -> None:
+    record, result = replayed("DIST201", "-y")
     assert result.exit_code == 1
     assert result.stdout.startswith("FAILED: mutant:make still fails this check with the stored seed and profile.")
-    assert record.failure_report is not None
-    assert effect(result.output) == f"effect: {record.failure_report.effect}"
-    assert f"\nevidence: {record.failure_report.evidence}\n" in result.output
+    assert effect(result.output) == f"effect: {report_of(record).effect}"
+    assert f"\nevidence: {report_of(record).evidence}\n" in result.output
     assert len(list(CRASH_FOLDER.iterdir())) == 1
 
 
-def test_distribution_is_fixed_once_the_sampler_is_fixed(mutant: Path) -> None:
-    record = record_of("mutant:make")
-    mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
-    result = afresh("replay", "DIST201", "-y")
+def test_distribution_is_fixed_once_the_sampler_is_fixed() -> None:
+    record, result = replayed("DIST201", "-y", now=MENDED)
     assert result.exit_code == 0, result.output
     fixed, now, before = result.stdout.splitlines()
     assert fixed == f"FIXED: {DISTRIBUTIONS['DIST201'].id}"
     assert now == "mutant:make passes this check with the stored seed and profile now."
-    assert record.failure_report is not None
-    assert before == f"The failure was: {record.failure_report.effect}"
+    assert before == f"The failure was: {report_of(record).effect}"
 
 
-def test_pass_of_other_draws_is_not_called_fixed(mutant: Path) -> None:
-    """A generator that no seed reaches draws other tokens than those that failed."""
-    record_of("mutant:make")
-    unseeded = "from fairdraw.protocols import SeededNoise\nimport os\n" + MUTANT.replace(FAULT, FIXED) + UNSEEDED
-    mutant.write_text(unseeded, encoding="utf-8")
-    result = afresh("replay", "DIST201", "--sampler", "mutant:make_unseeded")
-    assert result.exit_code == 12, result.output
-    assert result.stdout.startswith("NOT REPRODUCED: DIST201")
-    assert "the stored seed gives other tokens each time" in result.stdout
+AGAIN: dict[str, tuple[str, str, int, list[str]]] = {
+    # A generator that no seed reaches draws other tokens than those that failed.
+    "other draws are not called fixed": (
+        "DIST201 --sampler mutant:make_unseeded", MENDED + UNSEEDED, 12,
+        ["NOT REPRODUCED: DIST201", "the stored seed gives other tokens each time"],
+    ),
+    "kept by another sampler": ("DIST201 --sampler mutant:make_right", MUTANT, 0, ["PASSED: DIST201"]),
+    # A slow sampler has few draws: what they do not show is not known to be fixed, and a failure is evidence.
+    "not as many draws": (
+        "DIST201 DIST201 --sampler mutant:make_slow", MENDED, 1,
+        ["UNDECIDED: DIST201", "draws 2000 times here; where the check failed there were 50000 draws.",
+         "2 replayed: 0 failed, 2 undecided, 0 not run"],
+    ),
+    "caught with fewer": ("DIST201 --sampler mutant:make_slow", MUTANT, 1, ["FAILED: mutant:make_slow still fails"]),
+    "unsupported": (
+        "DIST201 -y", MUTANT.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '), 3,
+        ["NOT RUN: DIST201"],
+    ),
+}  # fmt: skip
 
 
-def test_distribution_is_kept_by_another_sampler() -> None:
-    record_of("mutant:make")
-    result = afresh("replay", "DIST201", "--sampler", "mutant:make_right")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("PASSED: DIST201")
-
-
-def test_distribution_without_as_many_draws_is_undecided(mutant: Path) -> None:
-    """A slow sampler has few: what they do not show is not known to be fixed."""
-    record_of("mutant:make")
-    mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
-    result = afresh("replay", "DIST201", "DIST201", "--sampler", "mutant:make_slow")
-    assert result.exit_code == 1
-    assert "UNDECIDED: DIST201" in result.output
-    assert "draws 2000 times here; where the check failed there were 50000 draws." in result.output
-    assert result.output.splitlines()[-1] == "2 replayed: 0 failed, 2 undecided, 0 not run"
+@pytest.mark.parametrize(("words", "now", "code", "said"), AGAIN.values(), ids=AGAIN)
+def test_replay_says_what_became_of_the_failure(words: str, now: str, code: int, said: list[str]) -> None:
+    _, result = replayed(*words.split(), now=now)
+    assert result.exit_code == code, result.output
+    assert re.search(f"^{re.escape(said[0])}", result.output, re.MULTILINE), result.output
+    assert [text for text in said if text not in result.output] == []
 
 
 def test_budget_of_a_distribution_is_larger_on_a_gpu_and_that_of_strata_is_not() -> None:
@@ -149,30 +148,14 @@ def test_budget_of_a_distribution_is_larger_on_a_gpu_and_that_of_strata_is_not()
     assert budgets == [100 * smoke.draws, smoke.draws]
 
 
-def test_distribution_is_caught_even_without_as_many_draws() -> None:
-    """A failure is evidence with however few."""
-    record_of("mutant:make")
-    result = afresh("replay", "DIST201", "--sampler", "mutant:make_slow")
-    assert result.exit_code == 1
-    assert result.stdout.startswith("FAILED: mutant:make_slow still fails")
-
-
 def test_distribution_whose_budget_shows_nothing_is_undecided(mutant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record_of("mutant:make")
-    mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
+    mutant.write_text(MENDED, encoding="utf-8")
     monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 10)
     result = afresh("replay", "DIST201", "-y")
     assert result.exit_code == 1
     assert result.stdout.startswith("UNDECIDED: DIST201")
     assert "the budget of draws shows too little" in result.output
-
-
-def test_unsupported_distribution_is_not_run(mutant: Path) -> None:
-    record_of("mutant:make")
-    mutant.write_text(MUTANT.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
-    result = afresh("replay", "DIST201", "-y")
-    assert result.exit_code == 3
-    assert result.stdout.startswith("NOT RUN: DIST201")
 
 
 STRATIFIED = """

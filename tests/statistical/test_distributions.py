@@ -1,7 +1,5 @@
 """The exact distributions: closed forms, losslessness, and inputs that have none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

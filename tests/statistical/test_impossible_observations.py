@@ -1,26 +1,19 @@
 """A statistical failure decided by impossible observations names them, and says how often they were seen."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
+from torch import Tensor
 
 import fairdraw
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._oracles.sampling import sample
 from fairdraw._run.loading import all_checks
+from fairdraw.protocols import SamplingBatch, SamplingNoise
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._decision import weigh
-from fairdraw.statistical._design import SamplePlan, finest_plan
+from fairdraw.statistical._design import finest_plan
 from fairdraw.statistical._pit import PitCells
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
 
 TRANSFORMS = PitCells().table(1)
 CHECKS = {check.code: check for check in all_checks("statistical")}
@@ -28,7 +21,6 @@ CHECKS = {check.code: check for check in all_checks("statistical")}
 
 def impossible(counts: list[int], table: Table) -> str:
     plan = finest_plan(table, 10_000, 1e-6)
-    assert isinstance(plan, SamplePlan)
     return weigh("table", np.array(counts), plan, table).impossible
 
 

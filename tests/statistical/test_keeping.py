@@ -1,33 +1,25 @@
 """Pictures and a ledger from the command line: what a run writes on request."""
 
-from __future__ import annotations
-
 import importlib
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from helpers import fairdraw
 
 from fairdraw import adapters
-from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
-from fairdraw._run.runner import one_torch_thread
-from fairdraw.protocols import rejection_sampler
+from fairdraw.protocols import SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical._nightly import fingerprint, judged_tables, ledger_check
 from fairdraw.statistical.rejection import CHECKS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fairdraw._mutants._distribution_sampler import Floats
-    from fairdraw.protocols import SpecDecodeBatch
-
+pytestmark = pytest.mark.usefixtures("no_controls")
 SMOKE = PROFILES["smoke"]
 DEPENDENCE = ("DIST201", "DIST203", "DIST204", "DIST302")
 ONE_HOT_ACCEPTANCE = [check for check in CHECKS if check.code == "DIST113"]
@@ -40,15 +32,13 @@ class TemperatureOneAndAHalfPercentOff(DistributionSampler):
         return np.asarray((batch.target_logits / 1.015).softmax(dim=-1).numpy())
 
 
-def fairdraw(*arguments: str) -> Result:
-    return CliRunner().invoke(
-        main, ["check", "rejection/torch", "--only", "statistical", "--profile", "smoke", *arguments]
-    )
+def checked(*arguments: str) -> Result:
+    return fairdraw("check", "rejection/torch", "--only", "statistical", "--profile", "smoke", *arguments)
 
 
 def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra [report] is not installed")
-    result = fairdraw("-k", "DIST104", "-k", "DIST204", "--pictures", str(tmp_path / "pictures"))
+    result = checked("-k", "DIST104", "-k", "DIST204", "--pictures", str(tmp_path / "pictures"))
 
     assert result.exit_code == 0, result.output
     assert "3 pictures in" in result.output
@@ -61,10 +51,9 @@ def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
 
 def test_every_statistic_has_a_table_to_draw() -> None:
     checks = [check for check in CHECKS if check.code in ("DIST403", "DIST101", "DIST102", "DIST103", *DEPENDENCE)]
-    with one_torch_thread():
-        names = {
-            table.name.split()[1] for table in judged_tables(checks, adapters.load("rejection/torch", "cpu"), SMOKE, 1)
-        }
+    names = {
+        table.name.split()[1] for table in judged_tables(checks, adapters.load("rejection/torch", "cpu"), SMOKE, 1)
+    }
     assert names == {f"S{number}" for number in range(1, 10) if number != 6}
 
 
@@ -82,7 +71,7 @@ def test_picture_has_the_counts_of_the_decision_beside_it() -> None:
 def test_nightly_runs_add_up_in_the_ledger(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.json"
     for seed in ("11", "12"):
-        result = fairdraw("-k", "DIST204", "--seed", seed, "--ledger", str(ledger))
+        result = checked("-k", "DIST204", "--seed", seed, "--ledger", str(ledger))
         assert result.exit_code == 0, result.output
 
     assert "passed       DIST901 no evidence adds up over nightly runs" in result.output
@@ -91,7 +80,7 @@ def test_nightly_runs_add_up_in_the_ledger(tmp_path: Path) -> None:
 
 
 def test_nightly_run_with_the_seed_of_the_release_is_refused(tmp_path: Path) -> None:
-    result = fairdraw("-k", "DIST204", "--ledger", str(tmp_path / "ledger.json"))
+    result = checked("-k", "DIST204", "--ledger", str(tmp_path / "ledger.json"))
     assert result.exit_code == 2
     assert f"seed={DEFAULT_SEED} is the release's, but nightly runs must differ. Add --seed fresh." in result.output
 

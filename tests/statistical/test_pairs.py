@@ -1,17 +1,18 @@
 """Drafters with verifiers: each mutant is caught by its check, right pairs pass, and bad answers are named."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers import report_of
 
 from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._pairs import ODD_PAIRS, PAIR_MUTANTS, Pair, as_pair
 from fairdraw._report.causes import find_causes
 from fairdraw._run.runner import Session, run_check
@@ -19,11 +20,6 @@ from fairdraw.protocols import Drafted, DraftStep, FunctionSampler, SeededNoise,
 from fairdraw.statistical._pair_statistics import Numbers
 from fairdraw.statistical._pair_steps import NUM_STEPS, PairLoop
 from fairdraw.statistical.rejection import CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw._mutants._mutant import Mutant
 
 SMOKE = PROFILES["smoke"]
 OWN = {check.code: check for check in CHECKS if check.code.startswith("DIST80")}
@@ -133,5 +129,4 @@ def test_answer_that_is_no_draft_is_an_error_of_the_adapter(change: Callable[[Dr
     session = Session(profile=Profile("few", 2, 2, 1000, 1000), crash_folder=None)
     record = run_check(OWN["DIST801"], answering(change), session)
     assert record.status == "error"
-    assert record.failure_report is not None
-    assert words in str(record.failure_report)
+    assert words in str(report_of(record))

@@ -1,26 +1,20 @@
 """Pictures of tables: each kind is written, and only what leaves the band is red."""
 
-from __future__ import annotations
-
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 pytest.importorskip("matplotlib", reason="the extra [report] is not installed")
 
 from matplotlib.text import Text
 
 from fairdraw.statistical._count_tables import Table
-from fairdraw.statistical._design import SamplePlan, finest_plan
-from fairdraw.statistical._pictures import Kind, Picture, _Pools, write_pictures
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.axes import Axes
+from fairdraw.statistical._design import finest_plan
+from fairdraw.statistical._pictures import Kind, Picture, _Pools, _title, write_pictures
 
 TABLE = Table(np.array([0.4, 0.3, 0.2, 0.1]))
 KINDS = {Kind.CELLS: "S1 output row", Kind.MASS: "S9 emitted token by rank", Kind.LENGTHS: "S4 accepted count"}
@@ -28,7 +22,6 @@ KINDS = {Kind.CELLS: "S1 output row", Kind.MASS: "S9 emitted token by rank", Kin
 
 def picture(name: str, counts: list[int]) -> Picture:
     plan = finest_plan(TABLE, 1000, 1e-6)
-    assert isinstance(plan, SamplePlan)
     return Picture(name, np.array(counts), plan, TABLE)
 
 
@@ -92,8 +85,6 @@ def test_texts_stay_inside_and_ticks_apart(
 
 
 def test_impossible_observations_are_reported_in_the_title() -> None:
-    from fairdraw.statistical._pictures import _Pools, _title
-
     drawn = picture("S1 output row", [410, 290, 195, 105, 3])
 
     assert "3 IMPOSSIBLE observations" in _title(drawn, _Pools.of(drawn))

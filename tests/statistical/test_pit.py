@@ -1,7 +1,5 @@
 """The probability integral transform: tokens of unrelated rows become one uniform sample."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,27 +1,21 @@
 """S1 to S8: their nulls, the faults that each of them sees, and what none may accuse."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
+from torch import Tensor
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
-from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import rejection_sampler
+from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import _rejection_statistics as rejection
 from fairdraw.statistical._configurations import (
-    AGREEING,
     CONFIGURATIONS,
     DISAGREEING,
-    ONE_HOT,
     RAGGED,
     Configuration,
     mixed,
@@ -31,17 +25,11 @@ from fairdraw.statistical._decision import TableEvidence, weigh
 from fairdraw.statistical._design import SamplePlan, plan_tables
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._outcomes import RowCodes, Rows
+from fairdraw.statistical._rejection_statistics import Statistic
 from fairdraw.statistical._token_draws import Uniforms, draw_one, draw_tokens
 from fairdraw.statistical.rejection import CHECKS
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
-    from fairdraw.statistical._rejection_statistics import Statistic
-
 RIGHT = right_distribution(DistributionSampler)
-MUTANTS = {mutant.name: mutant for mutant in DISTRIBUTION_MUTANTS}
 EXPERIMENTS = {configuration.name: Experiment(configuration, 2048) for configuration in CONFIGURATIONS}
 TABLES = {(name, t): table for name, found in EXPERIMENTS.items() for t, table in found.tables(50).items()}
 
@@ -57,7 +45,6 @@ def test_every_statistic_is_the_target_of_some_configuration() -> None:
 def test_null_of_every_table_is_a_distribution_of_a_frequent_event(key: tuple[str, str]) -> None:
     table = TABLES[key]
     assert table.probs.sum() == pytest.approx(1)
-    assert table.possible is not None
     assert not (table.probs > 0)[~table.possible].any()
     assert table.event_prob >= 0.2
 
@@ -114,47 +101,11 @@ def least_p(tables: dict[str, TableEvidence], code: str) -> float:
     return min(1.0, len(found) * min(table.p_value for table in found))
 
 
-# At 100 000 rows: the statistics that see a fault, and those that do not.
-SEEN, UNSEEN = 1e-12, 1e-4
-SEES = {
-    "one uniform per request": ("S1 S4", ""),
-    "recovers from the target": ("S1 S2 S3", "S4"),
-    "forgets to normalise": ("S1 S2 S3", "S4"),
-    "recovers with the uniform that rejected": ("S1 S2 S3", "S4"),
-    "recovers with the drafters noise": ("S1 S2 S3 S8", "S4"),
-    "accepts with the square root": ("S1 S2 S3 S4", ""),
-    "ignores the draft distribution": ("S1 S4", "S2"),
-    "bonus from the position before": ("S1 S2 S5", "S3 S4"),
-    "calls share their noise": ("S7", "S2"),
-}
-
-
-@pytest.mark.parametrize("name", SEES)
-def test_fault_is_caught_by_the_statistics_made_for_it(name: str) -> None:
-    found = evidence(MUTANTS[name].make(), DISAGREEING, 50, derive_seed("evidence"))
-    seen, unseen = (text.split() for text in SEES[name])
-    p_values = {code: least_p(found, code) for code in (*seen, *unseen)}
-    assert all(p_values[code] < SEEN for code in seen), p_values
-    assert all(p_values[code] > UNSEEN for code in unseen), p_values
-
-
-@pytest.mark.parametrize(
-    ("name", "configuration", "code"),
-    [
-        ("bonus with the drafters noise", AGREEING, "S5"),
-        ("reads the row before", RAGGED, "S1"),
-        ("recovers the rejected draft", ONE_HOT, "S3"),
-    ],
-    ids=["equal target and draft", "ragged", "one-hot"],
-)
-def test_fault_is_caught_by_the_configuration_made_for_it(name: str, configuration: Configuration, code: str) -> None:
-    assert least_p(evidence(MUTANTS[name].make(), configuration, 50, 1), code) < 1e-100
-
-
 def test_other_verification_than_declared_is_caught_by_acceptance_alone() -> None:
+    """What else a statistic sees, the mutants say that name its check."""
     found = evidence(next(odd for odd in ODD_DISTRIBUTIONS if odd.name == "exact match"), DISAGREEING, 50, 1)
     assert least_p(found, "S4") == 0
-    assert least_p(found, "S2") > UNSEEN
+    assert least_p(found, "S2") > 1e-4
 
 
 # Rows.
@@ -211,7 +162,6 @@ def test_pairs_are_those_of_the_definition() -> None:
     tokens = np.random.default_rng(4).integers(-3, 7, (4, 64, 1)).astype(np.int32)
     none = torch.zeros((4, 64, 0), dtype=torch.int32)
     codes = RowCodes.of(torch.from_numpy(tokens), none, torch.zeros((4, 64, 1), dtype=torch.int32), 5)
-    assert statistic.pairs is not None
     expected = np.zeros(26, dtype=np.int64)
     for call, row in np.ndindex(2, 64):
         one, other = int(tokens[2 * call, row, 0]), int(tokens[2 * call + 1, row, 0])

@@ -1,16 +1,13 @@
 """Counting in several processes: the same counts as one process, whatever their number."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import SOURCE, printed_by
 
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
@@ -19,7 +16,6 @@ from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._sharding import Shards, main
 
-SOURCE = Path(__file__).parents[2] / "src"
 RIGHT = right_distribution(DistributionSampler)
 SHARDS = Shards.of(Experiment(RAGGED, 256), 5 * 8 * 256, seed=3)
 
@@ -45,15 +41,9 @@ def run_sharded(out: Path, *launcher: str, workers: int = 1) -> dict[str, Any]: 
     """The record that the command leaves."""
     command = ["-m", "fairdraw.statistical._sharding", "--sampler", "rejection/torch", "--workers", str(workers)]
     command += ["--draws", "2e4", "--batch-size", "512"]
-    subprocess.run(
-        [sys.executable, *launcher, *command, "--out", str(out)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
-    record: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))  # Any: JSON
-    return record
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
+    printed_by(*launcher, *command, "--out", str(out), env=environment, timeout=100)
+    return json.loads(out.read_text(encoding="utf-8"))
 
 
 def test_two_processes_of_two_workers_under_torchrun_leave_the_record_of_one(tmp_path: Path) -> None:

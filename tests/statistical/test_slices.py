@@ -1,28 +1,21 @@
 """Slices: correct samplers pass as often as the rate says, and the slice of a fault is named."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers import CHECKS
 from scipy.stats import binom
+from torch import Tensor
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
-from fairdraw._run.loading import all_checks, load_sampler
-from fairdraw.protocols import rejection_sampler, token_sampler
+from fairdraw._run.loading import load_sampler
+from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch, rejection_sampler, token_sampler
 from fairdraw.statistical._slice_check import _SMALLEST_WEIGHT, distance_seen
 from fairdraw.statistical._slices import Event, Slices, TokenKinds, _bet, _family
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
-
-CHECKS = {check.code: check for check in all_checks()}
 RIGHT = load_sampler("sampling/torch")
 RIGHT_VERIFIER = load_sampler("rejection/torch")
 

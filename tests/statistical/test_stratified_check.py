@@ -1,33 +1,33 @@
 """Checks by stratified noise: exact shares, small faults in few draws, and samplers that cannot have them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.distributions import STRATIFIED_MUTANTS
 from fairdraw._mutants.odd_rejection import ODD_REJECTION
 from fairdraw._mutants.rejection import MUTANTS
-from fairdraw.protocols import ExplicitNoise, FunctionSampler, rejection_sampler
+from fairdraw.protocols import (
+    ExplicitNoise,
+    FunctionSampler,
+    Noise,
+    RejectionSampler,
+    SpecDecodeBatch,
+    rejection_sampler,
+)
 from fairdraw.statistical._stratified import stratified_exponentials, stratified_uniforms
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, InjectedCheck, StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw._mutants._mutant import Mutant
-    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
 
 CI = PROFILES["ci"]
 BY_CODE = {check.code: check for check in STRATIFIED_CHECKS}

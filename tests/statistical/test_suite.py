@@ -1,15 +1,15 @@
 """The statistical checks of the rejection contract: shares, verdicts, budgets, bad input; and each has a mutant."""
 
-from __future__ import annotations
-
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import fairdraw
+from helpers import fairdraw, report_of
+from torch import Tensor
 
 from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile
@@ -17,16 +17,13 @@ from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
+from fairdraw._mutants.sampling_distributions import right_distribution
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import Capability, SeededNoise, rejection_sampler
+from fairdraw.protocols import Capability, Noise, RejectionSampler, SeededNoise, SpecDecodeBatch, rejection_sampler
+from fairdraw.statistical import sampling
 from fairdraw.statistical._configurations import RequestDistributions
 from fairdraw.statistical._distribution_check import DistributionCheck, fairness, false_fail_rate
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 FEW = SMOKE.scaled(0.4)
@@ -41,14 +38,15 @@ def right_sampler(**unsupported: str) -> RejectionSampler:
     return rejection_sampler(DistributionSampler().verify, name="right", unsupported=combined | unsupported)
 
 
-def test_shares_of_all_shipped_checks_are_the_whole_rate() -> None:
-    assert math.fsum(check.share for check in DISTRIBUTION_CHECKS) == pytest.approx(1)
+CONTRACTS = [(DISTRIBUTION_CHECKS, right_sampler()), (sampling.CHECKS, right_distribution())]
 
 
-def test_every_table_is_judged_by_exactly_one_check() -> None:
-    sampler = right_sampler()
-    for workload in {check.workload for check in DRAWN}:
-        own = [check for check in DRAWN if check.workload == workload]
+@pytest.mark.parametrize(("checks", "sampler"), CONTRACTS, ids=["rejection", "sampling"])
+def test_checks_share_the_whole_rate_and_every_table_has_one_judge(checks: Sequence[Any], sampler: Any) -> None:
+    assert math.fsum(check.share for check in checks) == pytest.approx(1)
+    drawn = [check for check in checks if isinstance(check, DistributionCheck)]
+    for workload in {check.workload for check in drawn}:
+        own = [check for check in drawn if check.workload == workload]
         for name in own[0].sampling_plan(sampler, SMOKE).tables:
             assert sum(name.startswith(check.tables) for check in own) == 1, name
 
@@ -123,7 +121,6 @@ class Strict:
 
 def uniform_rows(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Every possible token alike, whatever its probability, instead of the first draft."""
-    assert isinstance(noise, SeededNoise)
     rng = np.random.default_rng(noise.seed)
     tokens = torch.full((batch.batch_size, batch.max_spec_len + 1), -1, dtype=torch.int32)
     tokens[:, 0] = batch.bonus_token_ids[:, 0]
@@ -172,8 +169,7 @@ def test_too_few_rows_are_an_error_of_the_adapter() -> None:
     sampler = rejection_sampler(lambda batch, noise: DistributionSampler().verify(batch, noise)[1:], name="short")
     record = run_check(BY_CODE["DIST101"], sampler, Session(profile=SMOKE, crash_folder=None))
     assert record.status == "error"
-    assert record.failure_report is not None
-    assert record.failure_report.title.startswith("sampler returned something that is not an output")
+    assert report_of(record).title.startswith("sampler returned something that is not an output")
 
 
 @pytest.mark.parametrize("draws", [0, 1, 10])

@@ -1,8 +1,6 @@
 """Rules that trim drafts: each mutant is caught by DIST821, right rules pass, and bad answers are named."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +8,10 @@ import torch
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._trimming import ODD_TRIMS, TRIM_MUTANTS, Trims, as_trimming
 from fairdraw.protocols import ProposedDrafts, rejection_sampler
 from fairdraw.statistical._trimming import TRIM_CHECKS
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._mutant import Mutant
 
 SMOKE = PROFILES["smoke"]
 CHECK = TRIM_CHECKS[0]

@@ -1,7 +1,5 @@
 """Covering arrays hold every combination, in few rows, and follow from their seed."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 import pytest

@@ -1,7 +1,5 @@
 """Cases of the grammar contract: what is drawn, and that a stored case is the same again."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The lifecycle machine: event traces are data, rows follow vLLM, reads are counted, our scanners pass."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

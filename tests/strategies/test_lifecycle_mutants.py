@@ -1,31 +1,22 @@
 """Every mutant of the stateful contracts is caught by the check that names it, and shrunk to a short event trace."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CheckFailure
 from fairdraw._mutants import penalties as penalties_mutants
 from fairdraw._mutants import thinking_budget as thinking_mutants
+from fairdraw._mutants._lifecycle_scanners import Scanner
+from fairdraw._mutants._mutant import Mutant
 from fairdraw.properties import penalties, thinking_budget
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._lifecycle_scanners import Scanner
-    from fairdraw._mutants._mutant import Mutant
 
 CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
 MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
 MOST_EVENTS = 8
 LONG = (  # they need hundreds of steps or rows
-    "forgets after many steps",
-    "has room for some rows",
-    "has room for some draft rows",
-    "loses a marker of three steps",
-    "reads parts of a long output",
-)
+    "forgets after many steps", "has room for some rows", "has room for some draft rows",
+    "loses a marker of three steps", "reads parts of a long output",
+)  # fmt: skip
 PROFILE = Profile("mutants", 400, 400)
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import pytest
+from helpers import CHECKS
+from torch import Tensor
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._mutants import penalties, thinking_budget
-from fairdraw._run.loading import all_checks
+from fairdraw._mutants._mutant import Mutant
 from fairdraw.protocols import Capabilities
+from fairdraw.protocols._lifecycle import LiveBatch, RowChanges
 from fairdraw.strategies.lifecycle import Add, Decode, Finish, PenaltiesTrace, Playing, Replace
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw._mutants import Mutant
-    from fairdraw.protocols._lifecycle import LiveBatch, RowChanges
-
-CHECKS = {check.code: check for check in all_checks()}
 MUTANTS = {
     f"{code} {mutant.name}": (code, mutant)
     for code, module in (("PEN104", penalties), ("THK104", thinking_budget))

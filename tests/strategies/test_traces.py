@@ -1,7 +1,5 @@
 """Serving traces: sizes are walked, requests keep what is theirs, and every pair of features occurs."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import combinations
 from typing import Any
