@@ -6,7 +6,7 @@
 Both arms begin with the model's bfloat16 logits and end with tokens: K=3 one-hot drafts and a bonus row per request,
 over the parameter sets of `SETS`. Logits are Zipf-like, of peaked and flat rows; six of ten drafts are the row's best
 token. Every figure is the median over rounds in one process, in microseconds; in each round every arm runs once, in a
-new random order, each after 256 MiB were read to evict the L2 cache (`bench_rejection.Clock`). Modes:
+new random order, each after 256 MiB were read to evict the L2 cache (`benches.clock`). Modes:
 
 ======== ==============================================================================================================
 graph    one CUDA graph replay between two events
@@ -28,28 +28,29 @@ With `--plain` each request has one row and no drafts, and ours is measured besi
 from __future__ import annotations
 
 import argparse
-import datetime
-import platform
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import triton
-from records import commit, gpu
+from records import commit
 from torch import Tensor
 
+from benches import clock as clocks
 from benches import flashinfer_step as flashinfer
-from benches import rejection as bench
+from benches.clock import CpuClock, GpuClock
 from benches.vllm_step import OFF, VERIFY, V2Step
 from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, Penalties, StepInputs, StepPlan
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benches.clock import Arm
+
 Json = dict[str, Any]  # Any: JSON
-Arm = Callable[[], object]
 
 CARD = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 """Of Qwen3's model card."""
@@ -73,7 +74,6 @@ SETS: dict[str, list[Json]] = {
 """Requests of a batch have these parameters in turn."""
 NUM_DRAFTS = 3
 OUTPUT_LENGTH = 4000
-IN_A_ROW = 100
 WARM_CALLS = 32
 """Before the clock starts. Our plan captures its 17th step if all tensors stay where they are, and replays it."""
 
@@ -83,48 +83,6 @@ class Sizes:
     batch_sizes: tuple[int, ...] = (1, 16, 64, 256)
     vocab_sizes: tuple[int, ...] = (128256, 151936)
     output_length: int = OUTPUT_LENGTH
-
-
-class GpuClock(bench.Clock):
-    """Graph replays and eager calls; see the head of this module."""
-
-    def measure_host(self, arms: dict[str, Arm]) -> bench.Times:
-        return self._rounds(arms, self._until_it_returns)
-
-    def measure_alone(self, arms: dict[str, Arm]) -> bench.Times:
-        return {name: sorted(self._once(arm) for _ in range(IN_A_ROW)) for name, arm in arms.items()}
-
-    def _until_it_returns(self, arm: Arm) -> Callable[[], float]:
-        self.flush.sum()
-        microseconds = self._once(arm)
-        return lambda: microseconds
-
-    def _once(self, arm: Arm) -> float:
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        arm()
-        microseconds = (time.perf_counter() - begin) * 1e6
-        torch.cuda.synchronize()
-        return microseconds
-
-    def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
-        hosts = {"host": self.measure_host, "alone": self.measure_alone}
-        return {"graph": self.measure, "eager": self.measure_idle, **hosts}
-
-
-class CpuClock:
-    """One call of each arm: shows that everything runs in Triton's interpreter, and says nothing about time."""
-
-    def measure(self, arms: dict[str, Arm]) -> bench.Times:
-        times: bench.Times = {}
-        for name, arm in arms.items():
-            begin = time.perf_counter()
-            arm()
-            times[name] = [(time.perf_counter() - begin) * 1e6]
-        return times
-
-    def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
-        return {"eager": self.measure}
 
 
 class Workload:
@@ -255,9 +213,9 @@ def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folde
         if mode == "graph":
             captured = [name for name in arms if name != "ours launched"]
             timed = {name: arms[name] for name in captured if is_captured(run, arms[name], **cell, mode=mode, arm=name)}
-            timed["copy"] = bench.copy_arm(2 * rows * cell["V"])
+            timed["copy"] = clocks.copy_arm(2 * rows * cell["V"])
         with run.errors_are_rows(**cell, mode=mode):
-            times = {name: bench.summary(values) for name, values in measure(timed).items()}
+            times = {name: clocks.summary(values) for name, values in measure(timed).items()}
             medians = {name: time["median"] for name, time in times.items()}
             ratio: Json = {}
             for key, other in (("ratio", "vllm033"), ("ratio_flashinfer", "flashinfer")):
@@ -269,17 +227,9 @@ def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folde
 def is_captured(run: Run, function: Arm, **cell: object) -> bool:
     """Whether the arm can be captured in a graph; a row says if not."""
     with run.errors_are_rows(**cell):
-        bench.capture(function)
+        clocks.capture(function)
         return True
     return False
-
-
-def machine() -> Json:
-    """GPU, driver and versions; the clocks as they are now."""
-    if torch.cuda.is_available():
-        return bench.machine()
-    versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}
-    return {**gpu(), **versions, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
 
 
 def main() -> int:
@@ -310,7 +260,7 @@ def main() -> int:
     begin = time.monotonic()
     known: Json = {
         "commit": options.commit or commit(),
-        "before": machine(),
+        "before": clocks.machine(),
         "rounds": options.rounds,
         "upstream": VERIFY,
         "flashinfer": None if options.interpret else flashinfer.versions(),
@@ -324,7 +274,7 @@ def main() -> int:
             for batch_size in sizes.batch_sizes:
                 cell = {"B": batch_size, "V": vocab_size, "set": name, **drafts}
                 measure_cell(run, clock, workload, options.vllm, cell)
-    run.record |= {"after": machine(), "sources": bench.sources(), "seconds": round(time.monotonic() - begin)}
+    run.record |= {"after": clocks.machine(), "sources": clocks.sources(), "seconds": round(time.monotonic() - begin)}
     write_record(options.out, run.record)
     print(f"written: {options.out}, {len(run.record['rows'])} rows in {run.record['seconds']} s")
     return 0
