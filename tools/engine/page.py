@@ -1,8 +1,7 @@
-"""The page of the record, which the build of the manual adds."""
+"""The tables of docs/engine.md, which the docs build makes from the record."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,17 +9,11 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # Any: JSON
 
-TEXT = Path(__file__).with_name("page.md")
 
-
-def page(rows: Sequence[Row]) -> str:
-    """The text of `page.md`, with the tables of the record in the place of `[[plugin]]`, `[[tokens]]`, `[[times]]`."""
-    text = TEXT.read_text()
-    for part, lines in (("plugin", plugin), ("tokens", tokens), ("times", times)):
-        mine = [row for row in rows if row["part"] == part]
-        table = "\n".join([*lines(mine), "", *origins(mine)]) if mine else "Not measured yet."
-        text = text.replace(f"[[{part}]]", table)
-    return text
+def table(part: str, rows: Sequence[Row]) -> str:
+    """Return the table of a part of the record, and where it was made."""
+    mine = [row for row in rows if row["part"] == part]
+    return "\n".join([*PARTS[part](mine), "", *origins(mine)]) if mine else "Not measured yet."
 
 
 def origins(rows: Sequence[Row]) -> Iterable[str]:
@@ -73,3 +66,6 @@ def _table(*titles: str) -> Iterable[str]:
 
 def _line(*cells: object) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+PARTS = {"plugin": plugin, "tokens": tokens, "times": times}

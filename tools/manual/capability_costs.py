@@ -29,19 +29,6 @@ WHY = {
 }
 """Why the distribution checks that are skipped without a capability need it."""
 
-HEAD = """# What a missing capability costs
-
-Made from the checks: what is skipped if a sampler does not support one capability
-and supports all others. A check needs only what it tests. Anything else that a sampler does not support is left out of
-the batches instead: filters of other requests, draft probabilities, greedy requests, different numbers of drafts, a
-large vocabulary (1024 tokens replace 32768). So distributions are tested whichever single capability is missing;
-only a function of log-probabilities that is given its tokens (no `drawn-tokens`), and filters without `xtc`, have none.
-
-A sampler that supports neither `seeded-noise` nor `explicit-noise` is given seeds, which it may ignore. Its
-distributions are tested, but a failure cannot be repeated exactly. Capabilities that are not listed under a contract
-cost no check there.
-"""
-
 
 def words(contract: str | None = None) -> str:
     """Return a row for every capability, as `fairdraw explain` describes it; for those that cost `contract` checks."""
@@ -62,8 +49,8 @@ def ways(contract: str) -> str:
 
 
 def page() -> str:
-    """The whole page."""
-    return "\n".join([HEAD, *(section(contract) for contract in CONTRACTS)])
+    """Return the sections of the page."""
+    return "\n".join(section(contract) for contract in CONTRACTS).rstrip()
 
 
 def section(contract: str) -> str:
