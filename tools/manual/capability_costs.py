@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from records import table
+
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
@@ -41,11 +43,11 @@ def ways(contract: str) -> str:
     """Return a row for every way of the contract's policy; the first way of each choice is vLLM's."""
     kind = POLICIES[contract]
     rows = [
-        f"| `{kind.__name__}({name}={way})` | {line} |"
+        [f"`{kind.__name__}({name}={way})`", line]
         for name, choice in kind.choices().items()
         for way, line in choice.ways.items()
     ]
-    return "\n".join(["| declaration | what it says |", "|---|---|", *rows])
+    return "\n".join(table(("declaration", "what it says"), rows))
 
 
 def page() -> str:
@@ -64,22 +66,19 @@ def section(contract: str) -> str:
             "",
             f"{num_checks} checks; {counted}.",
             "",
-            "| without | skipped | of distributions | distributions tested | why these need it |",
-            "|---|---|---|---|---|",
-            *rows,
+            *table(("without", "skipped", "of distributions", "distributions tested", "why these need it"), rows),
             "",
         ]
     )
 
 
-def row(capability: Capability, contract: str) -> str:
+def row(capability: Capability, contract: str) -> list[object]:
     """One capability: what it costs, and whether distributions are still tested."""
     skipped, distributions = glossary()[capability].skipped[contract], distribution_checks(contract)
     lost = [code for code in skipped if code in distributions]
     left = len(distributions) - len(lost)
     tested = f"yes, by {left}" if left else "no" if distributions else "-"
-    cells = (f"`{capability}`", len(skipped), ", ".join(lost) or "none", tested, WHY[capability] if lost else "")
-    return f"| {' | '.join(map(str, cells))} |"
+    return [f"`{capability}`", len(skipped), ", ".join(lost) or "none", tested, WHY[capability] if lost else ""]
 
 
 def distribution_checks(contract: str) -> list[str]:

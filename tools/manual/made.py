@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import matrix
-from engine.page import PARTS
-from engine.page import table as table_of_engines
+from engine.page import page as page_of_engines
 from exam import main as exam
 from gpu_kernels.page import page as tables_of_kernels
-from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers, upstream_tests
+from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers, table, upstream_tests
 from servers.page import page as table_of_servers
 
 from fairdraw._core.contracts import CONTRACTS
@@ -42,23 +41,18 @@ def attacked() -> list[tuple[str, str, list[str]]]:
 
 def table_of_attacks() -> str:
     """Return the record as a table."""
-    lines = ["| attack | what happened | held by |", "|---|---|---|"]
-    for what, happened, tests in attacked():
-        lines.append(f"| {what} | {happened} | {'<br>'.join(f'`{test}`' for test in tests) or 'open'} |")
-    return "\n".join(lines)
+    rows = ([what, said, "<br>".join(f"`{test}`" for test in tests) or "open"] for what, said, tests in attacked())
+    return "\n".join(table(("attack", "what happened", "held by"), rows))
 
 
 MADE: dict[str, Callable[[], str]] = {
+    "engine.md": lambda: page_of_engines(_json(OF_PAGES / "engine.json")),
     "exam.md": lambda: exam.page(exam.read(OF_STATISTICS / "exam.jsonl")),
     "mutants.md": lambda: mutants.page(read_rows(OF_STATISTICS / "mutants_by_profile.json")),
     "power.md": lambda: power.table(_json(OF_STATISTICS / "power.json")),
     "scanners.md": performance.scanners_page,
 }
 """Page to its text, made from a record."""
-
-
-def _of_engine(part: str) -> str:
-    return table_of_engines(part, _json(OF_PAGES / "engine.json"))
 
 
 def _cells() -> list[matrix.Cell]:
@@ -86,7 +80,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "kernels of others": tables_of_kernels,
     "attacks": table_of_attacks,
     "capability costs": capability_costs.page,
-    **{f"engine {part}": partial(_of_engine, part) for part in PARTS},
     "matrix": lambda: matrix.as_markdown(_cells()),
     "releases of vLLM": lambda: matrix.notes(_cells()),
     "samplers of others": lambda: samplers.as_markdown(_json(OF_PAGES / "samplers.json")),
