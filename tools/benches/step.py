@@ -30,7 +30,7 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,15 +74,10 @@ SETS: dict[str, list[Json]] = {
 """Requests of a batch have these parameters in turn."""
 NUM_DRAFTS = 3
 OUTPUT_LENGTH = 4000
+BATCH_SIZES = (1, 16, 64, 256)
+VOCAB_SIZES = (128256, 151936)
 WARM_CALLS = 32
 """Before the clock starts. Our plan captures its 17th step if all tensors stay where they are, and replays it."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    batch_sizes: tuple[int, ...] = (1, 16, 64, 256)
-    vocab_sizes: tuple[int, ...] = (128256, 151936)
-    output_length: int = OUTPUT_LENGTH
 
 
 class Workload:
@@ -110,16 +105,15 @@ class Workload:
         return torch.rand(*shape, generator=self.noise, device=self.noise.device)
 
     def ours(
-        self, batch_size: int, parameters: list[Json], backend: str | None, num_drafts: int, replays: int = 32
-    ) -> Arm:
-        """A plan with what the set needs, and its inputs."""
+        self, batch_size: int, parameters: list[Json], backend: Any, num_drafts: int, replays: int = 32
+    ) -> Arm:  # Any: a word, or None
+        """Return a step of a plan with what the set needs."""
         device, vocab_size = self.logits.device, self.logits.shape[1]
         filters = any({"top_k", "top_p", "min_p"} & one.keys() for one in parameters)
         penalties = any(name.endswith("_penalty") for one in parameters for name in one)
         form = Drafts.ONE_HOT if num_drafts else Drafts.NONE
         capacity = Capacity(batch_size, num_drafts, vocab_size, drafts=form, filters=filters, penalties=penalties)
-        chosen: Json = {"backend": backend, "replays": replays}
-        plan = StepPlan(capacity, device, **chosen)
+        plan = StepPlan(capacity, device, backend=backend, replays=replays)
         rows = batch_size * (num_drafts + 1)
 
         def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
@@ -238,40 +232,30 @@ def main() -> int:
     parser.add_argument("--commit", default=None, help="of the tree that runs, where git cannot be run")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="only B=16 and 256, V=151936, without none and min-p")
-    parser.add_argument("--sets", nargs="*", choices=SETS, help="only these parameter sets")
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=[*SETS], help="only these parameter sets")
     parser.add_argument("--batches", nargs="*", type=int, help="only these batch sizes")
     parser.add_argument("--vocab", nargs="*", type=int, help="only these vocabularies")
     parser.add_argument("--plain", action="store_true", help="one row per request and no drafts, beside FlashInfer")
     parser.add_argument("--interpret", action="store_true", help="tiny sizes, in Triton's interpreter, on the CPU")
     options = parser.parse_args()
-    sizes, sets = Sizes(), options.sets or [*SETS]
-    if options.quick:
-        sizes = Sizes((16, 256), (151936,))
-        sets = options.sets or [name for name in SETS if name not in ("none", "min-p 0.05")]
-    if options.interpret:
-        sizes = Sizes((2,), (300,), 20)
-    sizes = replace(
-        sizes,
-        batch_sizes=tuple(options.batches or sizes.batch_sizes),
-        vocab_sizes=tuple(options.vocab or sizes.vocab_sizes),
-    )
-    clock = CpuClock() if options.interpret else GpuClock(options.rounds)
+    is_tiny = options.interpret
+    batch_sizes = options.batches or ((2,) if is_tiny else BATCH_SIZES)
+    device, length = ("cpu", 20) if is_tiny else ("cuda", OUTPUT_LENGTH)
+    clock = CpuClock() if is_tiny else GpuClock(options.rounds)
     begin = time.monotonic()
     known: Json = {
         "commit": options.commit or commit(),
         "before": clocks.machine(),
         "rounds": options.rounds,
         "upstream": VERIFY,
-        "flashinfer": None if options.interpret else flashinfer.versions(),
+        "flashinfer": None if is_tiny else flashinfer.versions(),
     }
     drafts = {"drafts": 0} if options.plain else {}
     run = Run(options.out, {**known, "rows": []})
-    for vocab_size in sizes.vocab_sizes:
-        device = "cpu" if options.interpret else "cuda"
-        workload = Workload(max(sizes.batch_sizes), vocab_size, sizes.output_length, device)
-        for name in sets:
-            for batch_size in sizes.batch_sizes:
+    for vocab_size in options.vocab or ((300,) if is_tiny else VOCAB_SIZES):
+        workload = Workload(max(batch_sizes), vocab_size, length, device)
+        for name in options.sets:
+            for batch_size in batch_sizes:
                 cell = {"B": batch_size, "V": vocab_size, "set": name, **drafts}
                 measure_cell(run, clock, workload, options.vllm, cell)
     run.record |= {"after": clocks.machine(), "sources": clocks.sources(), "seconds": round(time.monotonic() - begin)}
