@@ -52,13 +52,8 @@ EXPLAINED = {
 }
 """Tests that look behind the functions that the plugin replaces, and what they see."""
 OPTIONS = [
-    "-v",
-    "--tb=line",
-    "--durations=5",
-    "--noconftest",
-    "--continue-on-collection-errors",
-    "-p",
-    "upstream_arm",
+    *("-v", "--tb=line", "--durations=5", "--noconftest", "--continue-on-collection-errors"),
+    *("-p", "upstream_arm"),
 ]
 UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 """Plugins of pytest."""
