@@ -85,36 +85,11 @@ OLDEST_RELEASE = (0, 11, 2)
 """Archives before 0.11 cannot be built for the device `empty`; this is the first that was tried and works."""
 
 BUILD_PACKAGES = ("packaging", "setuptools", "setuptools-rust", "setuptools-scm", "wheel")
-RUNTIME_PACKAGES = (
-    "aiohttp",
-    "blake3",
-    "cachetools",
-    "cbor2",
-    "cloudpickle",
-    "fastapi",
-    "gguf",
-    "huggingface_hub",
-    "llguidance",
-    "msgspec",
-    "openai",
-    "openai-harmony",
-    "partial-json-parser",
-    "pillow",
-    "prometheus_client",
-    "psutil",
-    "py-cpuinfo",
-    "pybase64",
-    "pydantic",
-    "pyzmq",
-    "regex",
-    "requests",
-    "safetensors",
-    "setproctitle",
-    "transformers",
-    "urllib3",
-    "uvloop",
-    "xgrammar",
-)
+RUNTIME_PACKAGES = """
+aiohttp blake3 cachetools cbor2 cloudpickle fastapi gguf huggingface_hub llguidance msgspec openai openai-harmony
+partial-json-parser pillow prometheus_client psutil py-cpuinfo pybase64 pydantic pyzmq regex requests safetensors
+setproctitle transformers urllib3 uvloop xgrammar
+"""
 """What `vllm.v1.sample` imports, directly or not, in one of the releases 0.11.2 to 0.33.0."""
 
 
@@ -129,7 +104,7 @@ def install(release: str, target: Path | None = None) -> None:
         _install_single_file(release, target)
         return
     place = f"{target}" if target else "this environment"
-    missing = [name for name in (*BUILD_PACKAGES, *RUNTIME_PACKAGES) if _version(name) is None]
+    missing = [name for name in (*BUILD_PACKAGES, *RUNTIME_PACKAGES.split()) if _version(name) is None]
     if missing:
         print(f"[vllm 1/2] packages that vLLM imports: {' '.join(missing)}", flush=True)
         _pip(*constraints(), *missing)

@@ -22,12 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from records import ROOT, rows_as_json
+from records import ROOT, python_path, rows_as_json, table
 
 from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.expected import UNSEEN
@@ -53,19 +54,11 @@ NOTES = {
     "0.18.1": "recovers tile by tile, and multiplies by a reciprocal",
 }
 
-SAMPLERS = (
-    "rejection/vllm",
-    "rejection/vllm-v2",
-    "rejection/vllm-v2-block",
-    "sampling/vllm",
-    "sampling/vllm-v2",
-    "penalties/vllm",
-    "penalties/vllm-v2",
-    "thinking_budget/vllm",
-    "thinking_budget/vllm-v2",
-    "logits_plan/vllm",
-    "logits_plan/vllm-v2",
-)
+NAMES = """
+rejection/vllm rejection/vllm-v2 rejection/vllm-v2-block sampling/vllm sampling/vllm-v2 penalties/vllm
+penalties/vllm-v2 thinking_budget/vllm thinking_budget/vllm-v2 logits_plan/vllm logits_plan/vllm-v2
+"""
+SAMPLERS = NAMES.split()
 """Model runner V1 and V2 under every contract."""
 
 INSTALL_SECONDS, CHECK_SECONDS = 600, 3600
@@ -206,14 +199,13 @@ def reported(report: Path) -> tuple[Key, Cell]:
     Raises:
         SystemExit: If it compared with a reference, or left out checks on request.
     """
-    header, records = read_report(report)
+    header, records, summary = read_report(report)
     sampler, _, described = header["sampler"].partition(" ")
     release = next(word for word in described.strip("()").split() if word[0].isdigit())
     whole = {check.code for check in all_checks(None, sampler.partition("/")[0]) if check.suite in header["checks"]}
     if header["reference"] != "none, as asked" or whole - {record["code"] for record in records}:
         raise SystemExit(f"reported: {report} is no whole run with --reference none. Run it without -k.")
     cell = as_cell(sampler, release, "", records)
-    summary = json.loads(report.read_text().splitlines()[-1])
     only = next(iter(header["checks"])) if len(header["checks"]) == 1 else "both"
     cell |= {"profile": header["profile"], "only": only, "seconds": summary["seconds"], "versions": header["versions"]}
     return (sampler, release), cell | describe_cell() | {"date": header["started"], "commit": header["commit"]}
@@ -221,12 +213,8 @@ def reported(report: Path) -> tuple[Key, Cell]:
 
 def as_cell(sampler: str, release: str, problem: str, records: Sequence[Record]) -> Cell:
     """A row of the record: codes of what passed, reasons of what was skipped, and everything about the rest."""
-    skipped: dict[str, list[str]] = {}
-    for record in records:
-        if record["status"] == "skipped":
-            skipped.setdefault(record["reason"], []).append(record["code"])
-    unclear = [_row(r) for r in records if r["status"] not in ("passed", "skipped")]
-    state = _state_of(problem) if problem else ("red" if unclear else "green")
+    failures = [_row(record) for record in unclear(records)]
+    state = _state_of(problem) if problem else ("red" if failures else "green")
     return {
         "sampler": sampler,
         "release": release,
@@ -234,8 +222,8 @@ def as_cell(sampler: str, release: str, problem: str, records: Sequence[Record])
         "problem": problem,
         "passed": [r["code"] for r in records if r["status"] == "passed" and not r["reason"].startswith(UNSEEN)],
         "unseen": [r["code"] for r in records if r["status"] == "passed" and r["reason"].startswith(UNSEEN)],
-        "skipped": skipped,
-        "failures": unclear,
+        "skipped": skipped_by_reason(records),
+        "failures": failures,
     }
 
 
@@ -269,30 +257,68 @@ def check(
 
     Nothing is compared with another sampler: what the contract specifies decides each cell.
     """
-    path = os.pathsep.join(
-        filter(None, (str(folder), str(tree / "src"), str(tree / "engines" / "src"), os.environ.get("PYTHONPATH")))
-    )
+    words = ["--profile", profile, "--reference", "none", *([] if only == "both" else ["--only", only])]
+    decided = (0, 1, 10, 11, *([NOTHING_RUN] if codes else []))
+    environment = {**python_path(folder, tree=tree), "OMP_NUM_THREADS": "1"}
+    found = run_check(sampler, [*words, *selecting(codes)], CHECK_SECONDS, environment, decided)
+    if release not in found.header["sampler"]:
+        raise NoVerdictError(f"{found.header['sampler']} was tested, but {folder} must hold vLLM {release}. Remove it.")
+    return found.header, found.records
+
+
+def selecting(codes: Iterable[str]) -> list[str]:
+    """Return the options that choose these checks."""
+    return [word for code in codes for word in ("-k", code)]
+
+
+class Report(NamedTuple):
+    """What `fairdraw check --json` wrote: its first line, its checks, its last line."""
+
+    header: Record
+    records: list[Record]
+    summary: Record
+
+
+def run_check(
+    name: str, words: Sequence[str], seconds: float, environment: Mapping[str, str], decided: Sequence[int] = (0, 1)
+) -> Report:
+    """Run `fairdraw check` in a scratch folder, since nobody needs the crash files of known defects.
+
+    Raises:
+        NoVerdictError: If its exit code is none of `decided`, or there is no report.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        # In a scratch folder, since nobody needs the crash files of known defects.
         report = Path(scratch) / "report.json"
-        command = ["-m", "fairdraw", "check", sampler, "--profile", profile, "--reference", "none"]
-        command += [] if only == "both" else ["--only", only]
-        command += [word for code in codes for word in ("-k", code)]
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        finished = _run([*command, "--json", str(report)], CHECK_SECONDS, cwd=scratch, env=environment)
-        decided = (0, 1, 10, 11, *([NOTHING_RUN] if codes else []))
+        command = ["-m", "fairdraw", "check", name, *words, "--json", str(report)]
+        finished = _run(command, seconds, cwd=scratch, env=environment)
         if finished.returncode not in decided or not report.exists():
             raise NoVerdictError(_last_line(finished))
-        header, records = read_report(report)
-    if release not in header["sampler"]:
-        raise NoVerdictError(f"{header['sampler']} was tested, but {folder} must hold vLLM {release}. Remove it.")
-    return header, records
+        return read_report(report)
 
 
-def read_report(report: Path) -> tuple[Record, list[Record]]:
-    """Header and records of checks in a file of `fairdraw check --json`."""
+def read_report(report: Path) -> Report:
+    """Return what stands in a file of `fairdraw check --json`."""
     lines = [json.loads(line) for line in report.read_text().splitlines()]
-    return next(one for one in lines if one["kind"] == "header"), [one for one in lines if one["kind"] == "check"]
+    return Report(lines[0], [one for one in lines if one["kind"] == "check"], lines[-1])
+
+
+def counts_of(records: Iterable[Record]) -> dict[str, int]:
+    """Return how many checks ended in which way."""
+    return dict(Counter(record["status"] for record in records))
+
+
+def skipped_by_reason(records: Iterable[Record], reason_of: Callable[[str], str] = str) -> dict[str, list[str]]:
+    """Return the codes of the checks that were skipped, by the reason."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        if record["status"] == "skipped":
+            found.setdefault(reason_of(record["reason"]), []).append(record["code"])
+    return found
+
+
+def unclear(records: Iterable[Record]) -> list[Record]:
+    """Return the checks that neither passed nor were skipped."""
+    return [record for record in records if record["status"] not in ("passed", "skipped")]
 
 
 def _run(
@@ -392,57 +418,30 @@ def _release_order(key: Key) -> tuple[int, ...]:
     return tuple(int(part) for part in key[1].split("."))
 
 
-HEAD = """# Which check fails in which vLLM release
-
-Written by `make matrix` (`tools/matrix.py`): each cell is `fairdraw check NAME --reference none` in a process of its
-own, with that release on PYTHONPATH and Triton interpreted on a CPU. V1 and V2 are vLLM's model runners. A release with
-V2 as its default still has V1's files.
-
-* *green*: so many checks passed. A cell was run with profile `ci` unless it names a smaller one.
-* **red**: the checks that fail; [below](#what-fails) is why. `!` marks a failure that nobody explained yet.
-* *not there*: the release has no such thing.
-* *?*: it could not be run; [the reasons](#not-runnable).
-* *-*: nobody ran this cell yet.
-
-To see a failure yourself, on a CPU and from PyPI alone (`--no-known`: also what the table explains):
-
-    python tools/install.py vllm 0.33.0 --target .cache/vllm/0.33.0
-    PYTHONPATH=.cache/vllm/0.33.0 fairdraw check rejection/vllm-v2 -k REJ112 --no-known --reference none
-"""
-
-REFERENCES = """## Which reference to compare with
-
-The cells above need no reference: the specification decides. Differential checks (`PEN401`, `THK401`, `PLAN160` to
-`PLAN162`, `REJ421` to `REJ427`, `SAM151` to `SAM155`) compare your sampler with a released one, bit by bit.
-`--reference` names it, and the release is the one on PYTHONPATH.
-
-* You replace a part of vLLM up to 0.28, or run with `VLLM_USE_V2_MODEL_RUNNER=0`: V1 of your own release. V1 is taken
-  if you name no reference; 0.22.0 is the release that this project's samplers are compared with.
-* You replace a part of vLLM from 0.29 on: V2, 0.33.0, for what is exact: `--reference penalties/vllm-v2`,
-  `thinking_budget/vllm-v2`, `logits_plan/vllm-v2`.
-* Tokens: V2 draws its own noise inside its kernels, so it cannot be handed yours. As a reference of `rejection` or
-  `sampling` it decides greedy batches alone (`REJ427`, `SAM155`); compare random tokens with V1. Distribution checks
-  need no reference, and V2 passes or fails them itself: `fairdraw check rejection/vllm-v2 --only statistical`.
-"""
-
-
 def as_markdown(cells: Sequence[Cell]) -> str:
     """The table of states, then what fails by sampler, then the reasons of the rest."""
-    releases = sorted({*RELEASES, *(cell["release"] for cell in cells)}, key=lambda one: _release_order(("", one)))
+    releases = releases_of(cells)
     at = {(cell["sampler"], cell["release"]): cell for cell in cells}
     names = list(dict.fromkeys([*SAMPLERS, *(cell["sampler"] for cell in cells)]))
     rows = [[f"`{name}`", *(_state(at.get((name, release))) for release in releases)] for name in names]
     parts = [
-        HEAD,
-        "\n".join(_table(["", *releases], rows)) + "\n",
+        "\n".join(_centred(["", *releases], rows)) + "\n",
         _what_was_run(cells, len(names) * len(releases)),
         "## What fails\n",
         *[_section(name, [cell for cell in cells if cell["sampler"] == name]) for name in names],
         _not_runnable(cells),
-        REFERENCES,
-        "## Releases\n\n" + "\n".join(f"* {one}: {NOTES.get(one, 'chosen on the command line')}." for one in releases),
     ]
-    return "\n".join(part for part in parts if part) + "\n"
+    return "\n".join(part for part in parts if part)
+
+
+def releases_of(cells: Iterable[Cell]) -> list[str]:
+    """Return the releases of the table, and those of the record, the oldest first."""
+    return sorted({*RELEASES, *(cell["release"] for cell in cells)}, key=lambda one: _release_order(("", one)))
+
+
+def notes(cells: Iterable[Cell]) -> str:
+    """Return why each release is in the table."""
+    return "\n".join(f"* {one}: {NOTES.get(one, 'chosen on the command line')}." for one in releases_of(cells))
 
 
 def _state(cell: Cell | None) -> str:
@@ -517,7 +516,7 @@ def _section(name: str, cells: Sequence[Cell]) -> str:
         return ""
     titles = titles_of(row for cell in red for row in cell["failures"])
     rows = [[f"{code} {title}", *(_word(cell, code) for cell in ran)] for code, title in sorted(titles.items())]
-    lines = [f"### `{name}`", "", *_table(["check", *(cell["release"] for cell in ran)], rows), ""]
+    lines = [f"### `{name}`", "", *_centred(["check", *(cell["release"] for cell in ran)], rows), ""]
     lines += [_defect_line(defect, red) for defect in read_defects("fairdraw_engines") if defect["sampler"] == name]
     for cell in red:
         effects = {row["code"]: row["effect"] for row in cell["failures"]}
@@ -568,9 +567,8 @@ def titles_of(records: Iterable[Record]) -> dict[str, str]:
     return {record["code"]: today.get(record["code"], record["title"]) for record in records}
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["---"] + [":---:"] * (len(header) - 1)
-    return ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
+def _centred(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return table(header, rows, [" --- "] + [" :---: "] * (len(header) - 1))
 
 
 if __name__ == "__main__":

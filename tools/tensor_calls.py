@@ -164,9 +164,7 @@ def _rejection(backend: Any) -> dict[str, Call]:  # Any: a word
         "apply_temperature_": Call(
             rejection.apply_temperature_, {"target_logits": given["target_logits"], **scaled}, "target_logits"
         ),
-        "parse_output": Call(
-            lambda **given: torch.tensor([*chain.from_iterable(rejection.parse_output(**given))]), lists
-        ),
+        "parse_output": Call(parsed, lists),
     }
 
 

@@ -173,7 +173,7 @@ def test_installed_release_is_not_installed_again(tmp_path: Path, monkeypatch: p
     info = tmp_path / "vllm-0.33.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0+empty\n")
-    monkeypatch.setattr(install, "RUNTIME_PACKAGES", ())
+    monkeypatch.setattr(install, "RUNTIME_PACKAGES", "")
     monkeypatch.setattr(install, "BUILD_PACKAGES", ())
     monkeypatch.setattr(install, "_pip", fail)
 
@@ -184,7 +184,7 @@ def test_vllm_is_built_without_cuda_and_without_its_dependencies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[tuple[str, ...], dict[str, str]]] = []
-    monkeypatch.setattr(install, "RUNTIME_PACKAGES", ("surely-not-installed",))
+    monkeypatch.setattr(install, "RUNTIME_PACKAGES", "surely-not-installed")
     monkeypatch.setattr(install, "_pip", lambda *arguments, **environment: calls.append((arguments, environment)))
 
     with pytest.raises(install.InstallError, match="pip left None"):

@@ -1,6 +1,6 @@
 """FlashInfer's and SGLang's CUDA kernels as far as a CPU shows them: what is missing, what is passed to C, the arms.
 
-The kernels themselves are asked by `tools/gpu_kernels/record.py` on a GPU.
+The kernels themselves are asked by `fairdraw check` on a GPU.
 """
 
 from __future__ import annotations

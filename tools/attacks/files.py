@@ -54,18 +54,8 @@ CRASH: dict[str, Any] = {
     "effect": "request 0 emitted 3",
 }
 JUNK: tuple[Any, ...] = (
-    None,
-    [],
-    {},
-    "",
-    "\x1b[2J\nGREEN: x",
-    -1,
-    1e308,
-    True,
-    "x" * 100_000,
-    [[[]]],
-    {"a": {}},
-    10**400,
+    *(None, [], {}, "", "\x1b[2J\nGREEN: x", -1, 1e308, True),
+    *("x" * 100_000, [[[]]], {"a": {}}, 10**400),
 )
 TARGETS = {
     "--xfails": (("-n 0", "pytest"), "x.toml"),

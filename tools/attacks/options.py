@@ -11,22 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NUMBERS = (
-    "nan",
-    "inf",
-    "-inf",
-    "-1",
-    "0",
-    "-0.0",
-    "1e308",
-    "1e-308",
-    "1e400",
-    "9" * 400,
-    "",
-    " ",
-    "1_0",
-    "\u0663",
-    "0x10",
-    "1e",
+    *("nan", "inf", "-inf", "-1", "0", "-0.0", "1e308", "1e-308", "1e400", "9" * 400),
+    *("", " ", "1_0", "\u0663", "0x10", "1e"),
 )
 OF_NUMBERS = {
     "--time-budget": ("-n 0", "pytest"),

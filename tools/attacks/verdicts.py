@@ -84,16 +84,8 @@ def attacks() -> Iterator[Attack]:
                 yield Attack("verdicts", f"{name} {moment}, {way}", words(way, "--call-timeout=3"), files, may_die=True)
     for name, text in LEFT_OUT.items():
         yield _narrowed(name, [], {"conftest.py": text})
-    for options in (
-        ["--maxfail=1"],
-        ["-x"],
-        ["--deselect=x"],
-        ["--sw"],
-        ["--lf"],
-        ["--ff"],
-        ["--setup-only"],
-    ):
-        yield _narrowed(" ".join(options), options, {})
+    for option in ("--maxfail=1", "-x", "--deselect=x", "--sw", "--lf", "--ff", "--setup-only"):
+        yield _narrowed(option, [option], {})
 
 
 def _harmless(name: str, words: list[str], files: Mapping[str, str], *, prints: bool = False) -> Attack:

@@ -6,7 +6,8 @@
 
 A launch ends where Triton's launcher in C would begin. Triton's own dispatch is whole, for a card that only has a name.
 Each whole step has new `StepInputs` with new tensors of the batch, as in an engine, and the same tensors by slot. The
-drop-in `rejection` also runs operations of torch: of a batch so small that their arithmetic takes next to nothing.
+others are the calls of `tensor_calls`. Some run operations of torch as well, of a batch so small that their arithmetic
+takes next to nothing; `rejection_sample` also seeds torch.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import os
 import pstats
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -26,6 +27,8 @@ os.environ["TRITON_INTERPRET"] = "0"
 
 import torch
 import triton.compiler
+from step_cases import make_case
+from tensor_calls import calls
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
@@ -34,15 +37,7 @@ from fairdraw.sampler_impl import rejection, rejection_counter, sampling, step
 from fairdraw.sampler_impl._counter import step as of_counter
 from fairdraw.sampler_impl._rejection import step as of_rejection
 from fairdraw.sampler_impl._sampling import parameters as of_sampling
-from fairdraw.sampler_impl.step import (
-    BadWords,
-    Capacity,
-    Parameters,
-    Penalties,
-    StepInputs,
-    StepPlan,
-    TokenEdits,
-)
+from fairdraw.sampler_impl.step import StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,8 +45,7 @@ if TYPE_CHECKING:
     Call = Callable[[], object]
 
 REQUESTS, DRAFTS, VOCAB_SIZE = 64, 3, 4096
-FEW_REQUESTS, FEW_ENTRIES = 8, 16
-"""Where operations of torch run."""
+"""Sizes of a whole step. The other calls are of a few requests: what the host does depends on their kind."""
 CALLS, WINDOWS = 400, 15
 
 
@@ -107,101 +101,19 @@ def no_card() -> Iterator[None]:
             driver.set_active(active)
 
 
-def whole_step(*, filters: bool = False, penalties: bool = False, edits: bool = False) -> Call:
-    """One step of a plan, with tensors of its own."""
-    capacity = Capacity(
-        REQUESTS, DRAFTS, VOCAB_SIZE, filters=filters, penalties=penalties, edits=64 if edits else 0, grammar=edits
-    )
-    plan = StepPlan(capacity, "cpu")
+def whole_step(**sets: bool) -> Call:
+    """Return a step of a plan, with tensors of its own for what belongs to the batch, as in an engine."""
+    case = make_case(0, [DRAFTS] * REQUESTS, VOCAB_SIZE, kinds=("half",), dtype=torch.bfloat16, **sets)
+    plan = StepPlan(case.capacity, "cpu", backend="triton")
     plan._index = 0  # of the card: a step looks whether it is the current one
-    rows, words = capacity.max_rows, -(-VOCAB_SIZE // 32)
-    logits = torch.zeros(rows, VOCAB_SIZE, dtype=capacity.dtype)
-    mask = torch.full((rows, words), -1, dtype=torch.int32)
-    ids, slots = torch.zeros(rows, dtype=torch.int32), torch.arange(REQUESTS, dtype=torch.int32)
-    cu_num_rows = torch.arange(0, rows + 1, DRAFTS + 1, dtype=torch.int32)
-    ones = torch.ones(REQUESTS)
-    seeds = positions = torch.zeros(REQUESTS, dtype=torch.int64)
-    counts = torch.zeros(REQUESTS, dtype=torch.int32)
-    parameters = Parameters(ones, *((counts, ones, ones) if filters else ()))
-    factors = Penalties(ones, ones, ones, counts.new_zeros(REQUESTS, VOCAB_SIZE), counts.new_zeros(REQUESTS, words))
-    lists = counts.new_zeros(REQUESTS, 8)
-    bad_words = BadWords(counts, lists, lists, lists, counts)
-    listed = TokenEdits(counts, lists, lists.float(), counts, lists, counts, lists, counts, bad_words)
-
-    def call() -> object:
-        return plan(
-            StepInputs(
-                logits.detach(),
-                parameters,
-                seeds,
-                positions.detach(),
-                cu_num_rows.detach(),
-                slots.detach(),
-                ids.detach(),
-                penalties=factors if penalties else None,
-                edits=listed if edits else None,
-                grammar_mask=mask.detach() if edits else None,
-            )
-        )
-
-    return call
+    inputs = case.inputs
+    names = ("logits", "positions", "cu_num_rows", "slots", "draft_token_ids", "grammar_mask")
+    of_batch = {name: tensor for name in names if (tensor := getattr(inputs, name)) is not None}
+    return lambda: plan(replace(inputs, **{name: tensor.detach() for name, tensor in of_batch.items()}))
 
 
-def with_counters(draft: str, *, bonus: bool = False, workspace: bool = True) -> Call:
-    """`rejection_counter`, with one-hot drafts, probabilities or logits."""
-    num_tokens = REQUESTS * DRAFTS
-    rows = torch.zeros(num_tokens + REQUESTS * bonus, VOCAB_SIZE, dtype=torch.bfloat16)
-    drafts = {
-        "one-hot": {},
-        "probs": {"draft_probs": torch.zeros(num_tokens, VOCAB_SIZE)},
-        "logits": {"draft_logits": rows[:num_tokens]},
-    }
-    counters = torch.arange(REQUESTS)
-    return partial(
-        rejection_counter.rejection_sample,
-        torch.zeros(num_tokens, dtype=torch.int32),
-        torch.arange(DRAFTS, num_tokens + 1, DRAFTS, dtype=torch.int32),
-        DRAFTS,
-        rows,
-        torch.ones(REQUESTS),
-        counters,
-        counters,
-        bonus_token_ids=None if bonus else torch.zeros(REQUESTS, 1, dtype=torch.int32),
-        workspace=rejection_counter.make_workspace(REQUESTS, DRAFTS, VOCAB_SIZE, "cpu") if workspace else None,
-        **drafts[draft],
-    )
-
-
-def plain(*, min_p: bool = False) -> Call:
-    """`sampling` with noise from counters."""
-    counters, ones = torch.arange(REQUESTS), torch.ones(REQUESTS)
-    parameters = sampling.SamplingParameters(ones, min_p=ones if min_p else None)
-    logits = torch.zeros(REQUESTS, VOCAB_SIZE, dtype=torch.bfloat16)
-    return partial(sampling.sample, logits, parameters, sampling.CounterNoise(counters, counters))
-
-
-def drop_in(*, dense: bool = True, all_random: bool = False) -> Call:
-    """`rejection`, which draws its noise as vLLM does."""
-    num_tokens = FEW_REQUESTS * DRAFTS
-    metadata: Any = SimpleNamespace(  # Any: as vLLM's
-        all_greedy=False, all_random=all_random, temperature=torch.ones(FEW_REQUESTS), generators={}
-    )
-    return partial(
-        rejection.rejection_sample,
-        torch.zeros(num_tokens, dtype=torch.int32),
-        [DRAFTS] * FEW_REQUESTS,
-        DRAFTS,
-        torch.arange(DRAFTS, num_tokens + 1, DRAFTS, dtype=torch.int32),
-        torch.full((num_tokens, FEW_ENTRIES), 1 / FEW_ENTRIES) if dense else None,
-        torch.zeros(num_tokens, FEW_ENTRIES),
-        torch.zeros(FEW_REQUESTS, 1, dtype=torch.int32),
-        metadata,
-    )
-
-
-def first_of_its_kind(make: Callable[[], Call]) -> Call:
-    """As if no call of these sizes had been before; what kernels are compiled for was seen."""
-    call = make()
+def first_of_its_kind(call: Call) -> Call:
+    """Return a call that finds no call of its sizes before it; what kernels are compiled for was seen."""
 
     def forget_and_call() -> object:
         for known in (of_counter.KNOWN, of_rejection.KNOWN, of_sampling.KNOWN):
@@ -211,25 +123,18 @@ def first_of_its_kind(make: Callable[[], Call]) -> Call:
     return forget_and_call
 
 
-SETS: dict[str, Callable[[], Call]] = {
-    "step: no parameters": whole_step,
-    "step: filters": partial(whole_step, filters=True),
-    "step: filters, penalties": partial(whole_step, filters=True, penalties=True),
-    "step: everything": partial(whole_step, filters=True, penalties=True, edits=True),
-    "rejection_counter: one-hot": partial(with_counters, "one-hot"),
-    "rejection_counter: one-hot, bonus rows": partial(with_counters, "one-hot", bonus=True),
-    "rejection_counter: probs": partial(with_counters, "probs"),
-    "rejection_counter: probs, no workspace": partial(with_counters, "probs", workspace=False),
-    "rejection_counter: logits": partial(with_counters, "logits"),
-    "rejection_counter: probs, new sizes": partial(first_of_its_kind, partial(with_counters, "probs")),
-    "sampling": plain,
-    "sampling: min-p": partial(plain, min_p=True),
-    "sampling: new sizes": partial(first_of_its_kind, plain),
-    "rejection: probs": drop_in,
-    "rejection: probs, all random": partial(drop_in, all_random=True),
-    "rejection: one-hot": partial(drop_in, dense=False),
-    "rejection: probs, new sizes": partial(first_of_its_kind, drop_in),
-}
+def gathered() -> dict[str, Call]:
+    """Return the calls by name: whole steps, and those of `tensor_calls`."""
+    found: dict[str, Call] = {
+        "step: no parameters": whole_step(filters=False),
+        "step: filters": whole_step(),
+        "step: everything": whole_step(edits=True),
+    }
+    for name, call in calls("triton").items():
+        if name.startswith(("rejection", "sample", "verify_drafts", "draft_with")):
+            found[name] = partial(call.function, **call.arguments)
+            found[f"{name}, new sizes"] = first_of_its_kind(found[name])
+    return found
 
 
 def microseconds(call: Call) -> float:
@@ -250,8 +155,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with no_card():
-        for name in (name for name in SETS if name.startswith(options.begin)):
-            call = SETS[name]()
+        for name, call in gathered().items():
+            if not name.startswith(options.begin):
+                continue
             call()
             print(f"{name}: {microseconds(call):.1f} us", flush=True)
             if options.profile:

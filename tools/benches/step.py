@@ -6,7 +6,7 @@
 Both arms begin with the model's bfloat16 logits and end with tokens: K=3 one-hot drafts and a bonus row per request,
 over the parameter sets of `SETS`. Logits are Zipf-like, of peaked and flat rows; six of ten drafts are the row's best
 token. Every figure is the median over rounds in one process, in microseconds; in each round every arm runs once, in a
-new random order, each after 256 MiB were read to evict the L2 cache (`bench_rejection.Clock`). Modes:
+new random order, each after 256 MiB were read to evict the L2 cache (`benches.clock`). Modes:
 
 ======== ==============================================================================================================
 graph    one CUDA graph replay between two events
@@ -28,28 +28,29 @@ With `--plain` each request has one row and no drafts, and ours is measured besi
 from __future__ import annotations
 
 import argparse
-import datetime
-import platform
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import triton
-from records import commit, gpu
+from records import commit
 from torch import Tensor
 
+from benches import clock as clocks
 from benches import flashinfer_step as flashinfer
-from benches import rejection as bench
+from benches.clock import CpuClock, GpuClock
 from benches.vllm_step import OFF, VERIFY, V2Step
 from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, Penalties, StepInputs, StepPlan
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benches.clock import Arm
+
 Json = dict[str, Any]  # Any: JSON
-Arm = Callable[[], object]
 
 CARD = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 """Of Qwen3's model card."""
@@ -73,58 +74,10 @@ SETS: dict[str, list[Json]] = {
 """Requests of a batch have these parameters in turn."""
 NUM_DRAFTS = 3
 OUTPUT_LENGTH = 4000
-IN_A_ROW = 100
+BATCH_SIZES = (1, 16, 64, 256)
+VOCAB_SIZES = (128256, 151936)
 WARM_CALLS = 32
 """Before the clock starts. Our plan captures its 17th step if all tensors stay where they are, and replays it."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    batch_sizes: tuple[int, ...] = (1, 16, 64, 256)
-    vocab_sizes: tuple[int, ...] = (128256, 151936)
-    output_length: int = OUTPUT_LENGTH
-
-
-class GpuClock(bench.Clock):
-    """Graph replays and eager calls; see the head of this module."""
-
-    def measure_host(self, arms: dict[str, Arm]) -> bench.Times:
-        return self._rounds(arms, self._until_it_returns)
-
-    def measure_alone(self, arms: dict[str, Arm]) -> bench.Times:
-        return {name: sorted(self._once(arm) for _ in range(IN_A_ROW)) for name, arm in arms.items()}
-
-    def _until_it_returns(self, arm: Arm) -> Callable[[], float]:
-        self.flush.sum()
-        microseconds = self._once(arm)
-        return lambda: microseconds
-
-    def _once(self, arm: Arm) -> float:
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        arm()
-        microseconds = (time.perf_counter() - begin) * 1e6
-        torch.cuda.synchronize()
-        return microseconds
-
-    def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
-        hosts = {"host": self.measure_host, "alone": self.measure_alone}
-        return {"graph": self.measure, "eager": self.measure_idle, **hosts}
-
-
-class CpuClock:
-    """One call of each arm: shows that everything runs in Triton's interpreter, and says nothing about time."""
-
-    def measure(self, arms: dict[str, Arm]) -> bench.Times:
-        times: bench.Times = {}
-        for name, arm in arms.items():
-            begin = time.perf_counter()
-            arm()
-            times[name] = [(time.perf_counter() - begin) * 1e6]
-        return times
-
-    def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
-        return {"eager": self.measure}
 
 
 class Workload:
@@ -152,16 +105,15 @@ class Workload:
         return torch.rand(*shape, generator=self.noise, device=self.noise.device)
 
     def ours(
-        self, batch_size: int, parameters: list[Json], backend: str | None, num_drafts: int, replays: int = 32
-    ) -> Arm:
-        """A plan with what the set needs, and its inputs."""
+        self, batch_size: int, parameters: list[Json], backend: Any, num_drafts: int, replays: int = 32
+    ) -> Arm:  # Any: a word, or None
+        """Return a step of a plan with what the set needs."""
         device, vocab_size = self.logits.device, self.logits.shape[1]
         filters = any({"top_k", "top_p", "min_p"} & one.keys() for one in parameters)
         penalties = any(name.endswith("_penalty") for one in parameters for name in one)
         form = Drafts.ONE_HOT if num_drafts else Drafts.NONE
         capacity = Capacity(batch_size, num_drafts, vocab_size, drafts=form, filters=filters, penalties=penalties)
-        chosen: Json = {"backend": backend, "replays": replays}
-        plan = StepPlan(capacity, device, **chosen)
+        plan = StepPlan(capacity, device, backend=backend, replays=replays)
         rows = batch_size * (num_drafts + 1)
 
         def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
@@ -255,9 +207,9 @@ def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folde
         if mode == "graph":
             captured = [name for name in arms if name != "ours launched"]
             timed = {name: arms[name] for name in captured if is_captured(run, arms[name], **cell, mode=mode, arm=name)}
-            timed["copy"] = bench.copy_arm(2 * rows * cell["V"])
+            timed["copy"] = clocks.copy_arm(2 * rows * cell["V"])
         with run.errors_are_rows(**cell, mode=mode):
-            times = {name: bench.summary(values) for name, values in measure(timed).items()}
+            times = {name: clocks.summary(values) for name, values in measure(timed).items()}
             medians = {name: time["median"] for name, time in times.items()}
             ratio: Json = {}
             for key, other in (("ratio", "vllm033"), ("ratio_flashinfer", "flashinfer")):
@@ -269,17 +221,9 @@ def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folde
 def is_captured(run: Run, function: Arm, **cell: object) -> bool:
     """Whether the arm can be captured in a graph; a row says if not."""
     with run.errors_are_rows(**cell):
-        bench.capture(function)
+        clocks.capture(function)
         return True
     return False
-
-
-def machine() -> Json:
-    """GPU, driver and versions; the clocks as they are now."""
-    if torch.cuda.is_available():
-        return bench.machine()
-    versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}
-    return {**gpu(), **versions, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
 
 
 def main() -> int:
@@ -288,43 +232,33 @@ def main() -> int:
     parser.add_argument("--commit", default=None, help="of the tree that runs, where git cannot be run")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="only B=16 and 256, V=151936, without none and min-p")
-    parser.add_argument("--sets", nargs="*", choices=SETS, help="only these parameter sets")
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=[*SETS], help="only these parameter sets")
     parser.add_argument("--batches", nargs="*", type=int, help="only these batch sizes")
     parser.add_argument("--vocab", nargs="*", type=int, help="only these vocabularies")
     parser.add_argument("--plain", action="store_true", help="one row per request and no drafts, beside FlashInfer")
     parser.add_argument("--interpret", action="store_true", help="tiny sizes, in Triton's interpreter, on the CPU")
     options = parser.parse_args()
-    sizes, sets = Sizes(), options.sets or [*SETS]
-    if options.quick:
-        sizes = Sizes((16, 256), (151936,))
-        sets = options.sets or [name for name in SETS if name not in ("none", "min-p 0.05")]
-    if options.interpret:
-        sizes = Sizes((2,), (300,), 20)
-    sizes = replace(
-        sizes,
-        batch_sizes=tuple(options.batches or sizes.batch_sizes),
-        vocab_sizes=tuple(options.vocab or sizes.vocab_sizes),
-    )
-    clock = CpuClock() if options.interpret else GpuClock(options.rounds)
+    is_tiny = options.interpret
+    batch_sizes = options.batches or ((2,) if is_tiny else BATCH_SIZES)
+    device, length = ("cpu", 20) if is_tiny else ("cuda", OUTPUT_LENGTH)
+    clock = CpuClock() if is_tiny else GpuClock(options.rounds)
     begin = time.monotonic()
     known: Json = {
         "commit": options.commit or commit(),
-        "before": machine(),
+        "before": clocks.machine(),
         "rounds": options.rounds,
         "upstream": VERIFY,
-        "flashinfer": None if options.interpret else flashinfer.versions(),
+        "flashinfer": None if is_tiny else flashinfer.versions(),
     }
     drafts = {"drafts": 0} if options.plain else {}
     run = Run(options.out, {**known, "rows": []})
-    for vocab_size in sizes.vocab_sizes:
-        device = "cpu" if options.interpret else "cuda"
-        workload = Workload(max(sizes.batch_sizes), vocab_size, sizes.output_length, device)
-        for name in sets:
-            for batch_size in sizes.batch_sizes:
+    for vocab_size in options.vocab or ((300,) if is_tiny else VOCAB_SIZES):
+        workload = Workload(max(batch_sizes), vocab_size, length, device)
+        for name in options.sets:
+            for batch_size in batch_sizes:
                 cell = {"B": batch_size, "V": vocab_size, "set": name, **drafts}
                 measure_cell(run, clock, workload, options.vllm, cell)
-    run.record |= {"after": machine(), "sources": bench.sources(), "seconds": round(time.monotonic() - begin)}
+    run.record |= {"after": clocks.machine(), "sources": clocks.sources(), "seconds": round(time.monotonic() - begin)}
     write_record(options.out, run.record)
     print(f"written: {options.out}, {len(run.record['rows'])} rows in {run.record['seconds']} s")
     return 0

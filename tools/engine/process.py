@@ -7,16 +7,17 @@ import os
 import signal
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.environment import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from engine.environment import Environment
     from engine.jobs import Json
@@ -97,24 +98,27 @@ def run_job(environment: Environment, job: Json, *, plugin: bool, seconds: float
 
 
 def run_alone(command: list[str], log: Path, environment: Mapping[str, str], seconds: float) -> int | None:
-    """The exit code, `None` after `seconds`. Whatever the command has started is ended with it."""
-    with (
-        log.open("w") as file,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,  # never written: `inside.end_with_the_caller` waits for its end
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            start_new_session=True,
-        ) as process,
-    ):
+    """Return the exit code, `None` after `seconds`."""
+    with started(command, log, environment) as process:
         try:
             return process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return None
-        finally:
-            end_group(process.pid)
+
+
+@contextmanager
+def started(command: list[str], log: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command whose output goes to a file. Whatever it has started is ended with the block, however that ends.
+
+    Its input is never written: `inside.end_with_the_caller` waits for its end.
+    """
+    with log.open("w") as file:
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": file, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(command, env=dict(environment), start_new_session=True, **streams) as process:
+            try:
+                yield process
+            finally:
+                end_group(process.pid)
 
 
 def end_group(group: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from exam.examined import Examined, Fault, Lazy, constants
+from exam.rows import softmax
 from fairdraw.protocols import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
 
 if TYPE_CHECKING:
@@ -156,11 +157,6 @@ class Engine(Examined):
             cut = order[np.cumsum(probs[order]) - probs[order] >= request.top_p]
             probs[cut] = 0
         return np.asarray(probs / probs.sum())
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:  # [VOCAB] float64, both
-    weights = np.exp(logits - logits.max())
-    return np.asarray(weights / weights.sum())
 
 
 def play(server: Engine, rng: random.Random) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from records import ROOT
+from records import ROOT, table
 
 Json = dict[str, Any]  # Any: JSON
 RECORD = ROOT / "statistical" / "records" / "foreign_kernels_h200.json"
@@ -71,6 +71,4 @@ def _number(value: object) -> str:
 
 
 def _table(head: str, rows: list[list[Any]]) -> str:  # Any: printed
-    columns = head.count("|") + 1
-    lines = [f"| {head} |", "|" + " --- |" * columns, *("| " + " | ".join(map(str, row)) + " |" for row in rows)]
-    return "\n".join(lines)
+    return "\n".join(table(head.split(" | "), rows, " --- "))

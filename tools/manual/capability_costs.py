@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from records import table
+
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
@@ -29,19 +31,6 @@ WHY = {
 }
 """Why the distribution checks that are skipped without a capability need it."""
 
-HEAD = """# What a missing capability costs
-
-Made from the checks: what is skipped if a sampler does not support one capability
-and supports all others. A check needs only what it tests. Anything else that a sampler does not support is left out of
-the batches instead: filters of other requests, draft probabilities, greedy requests, different numbers of drafts, a
-large vocabulary (1024 tokens replace 32768). So distributions are tested whichever single capability is missing;
-only a function of log-probabilities that is given its tokens (no `drawn-tokens`), and filters without `xtc`, have none.
-
-A sampler that supports neither `seeded-noise` nor `explicit-noise` is given seeds, which it may ignore. Its
-distributions are tested, but a failure cannot be repeated exactly. Capabilities that are not listed under a contract
-cost no check there.
-"""
-
 
 def words(contract: str | None = None) -> str:
     """Return a row for every capability, as `fairdraw explain` describes it; for those that cost `contract` checks."""
@@ -54,16 +43,16 @@ def ways(contract: str) -> str:
     """Return a row for every way of the contract's policy; the first way of each choice is vLLM's."""
     kind = POLICIES[contract]
     rows = [
-        f"| `{kind.__name__}({name}={way})` | {line} |"
+        [f"`{kind.__name__}({name}={way})`", line]
         for name, choice in kind.choices().items()
         for way, line in choice.ways.items()
     ]
-    return "\n".join(["| declaration | what it says |", "|---|---|", *rows])
+    return "\n".join(table(("declaration", "what it says"), rows))
 
 
 def page() -> str:
-    """The whole page."""
-    return "\n".join([HEAD, *(section(contract) for contract in CONTRACTS)])
+    """Return the sections of the page."""
+    return "\n".join(section(contract) for contract in CONTRACTS).rstrip()
 
 
 def section(contract: str) -> str:
@@ -77,22 +66,19 @@ def section(contract: str) -> str:
             "",
             f"{num_checks} checks; {counted}.",
             "",
-            "| without | skipped | of distributions | distributions tested | why these need it |",
-            "|---|---|---|---|---|",
-            *rows,
+            *table(("without", "skipped", "of distributions", "distributions tested", "why these need it"), rows),
             "",
         ]
     )
 
 
-def row(capability: Capability, contract: str) -> str:
+def row(capability: Capability, contract: str) -> list[object]:
     """One capability: what it costs, and whether distributions are still tested."""
     skipped, distributions = glossary()[capability].skipped[contract], distribution_checks(contract)
     lost = [code for code in skipped if code in distributions]
     left = len(distributions) - len(lost)
     tested = f"yes, by {left}" if left else "no" if distributions else "-"
-    cells = (f"`{capability}`", len(skipped), ", ".join(lost) or "none", tested, WHY[capability] if lost else "")
-    return f"| {' | '.join(map(str, cells))} |"
+    return [f"`{capability}`", len(skipped), ", ".join(lost) or "none", tested, WHY[capability] if lost else ""]
 
 
 def distribution_checks(contract: str) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from records import ROOT
+from records import ROOT, python_path
 
 FINDINGS = ROOT / "docs" / "findings"
 README = ROOT / "README.md"
@@ -130,8 +129,7 @@ def broken_run() -> str:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "my_broken_sampler.py").write_text(source.replace(RIGHT, WRONG), encoding="utf-8")
         command = [sys.executable, "-m", "fairdraw", *WORDS]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, env=python_path(), capture_output=True, text=True, check=False)
         return done.stdout
 
 

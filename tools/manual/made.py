@@ -15,8 +15,8 @@ import matrix
 from engine.page import page as page_of_engines
 from exam import main as exam
 from gpu_kernels.page import page as tables_of_kernels
-from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers, upstream_tests
-from servers.page import page as page_of_servers
+from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers, table, upstream_tests
+from servers.page import page as table_of_servers
 
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw.protocols._policies import POLICIES
@@ -39,38 +39,24 @@ def attacked() -> list[tuple[str, str, list[str]]]:
     return [(line["what"], line["happened"], line["tests"]) for group in groups for line in group["line"]]
 
 
-def page_of_attacks() -> str:
-    """The record as a page."""
-    lines = [
-        "# What was attacked",
-        "",
-        "The product was attacked with bad samplers, servers, files, tensors, signals and options, and its gates with "
-        "defects. This is what did not hold on commit 8b410ee, and the test that holds it now. `python tools/attacks` "
-        "runs some thousand attacks by rules (exit code 0 means that all checks ran and passed; there is one verdict "
-        "and no traceback; secrets stay secret; every process ends), and `python tools/gates.py` shows that every gate "
-        "of CI fails if there is a defect; CI runs a sample of both.",
-        "",
-        "| attack | what happened | held by |",
-        "|---|---|---|",
-    ]
-    for what, happened, tests in attacked():
-        lines.append(f"| {what} | {happened} | {'<br>'.join(f'`{test}`' for test in tests) or 'open'} |")
-    return "\n".join(lines) + "\n"
+def table_of_attacks() -> str:
+    """Return the record as a table."""
+    rows = ([what, said, "<br>".join(f"`{test}`" for test in tests) or "open"] for what, said, tests in attacked())
+    return "\n".join(table(("attack", "what happened", "held by"), rows))
 
 
 MADE: dict[str, Callable[[], str]] = {
-    "attacks.md": page_of_attacks,
-    "capability-costs.md": capability_costs.page,
     "engine.md": lambda: page_of_engines(_json(OF_PAGES / "engine.json")),
     "exam.md": lambda: exam.page(exam.read(OF_STATISTICS / "exam.jsonl")),
-    "matrix.md": lambda: matrix.as_markdown(list(matrix.read(OF_PAGES / "matrix.json").values())),
     "mutants.md": lambda: mutants.page(read_rows(OF_STATISTICS / "mutants_by_profile.json")),
     "power.md": lambda: power.table(_json(OF_STATISTICS / "power.json")),
-    "samplers.md": lambda: samplers.as_markdown(_json(OF_PAGES / "samplers.json")),
     "scanners.md": performance.scanners_page,
-    "servers.md": lambda: page_of_servers(_json(OF_PAGES / "servers.json")),
 }
 """Page to its text, made from a record."""
+
+
+def _cells() -> list[matrix.Cell]:
+    return list(matrix.read(OF_PAGES / "matrix.json").values())
 
 
 def token_kernel() -> str:
@@ -92,6 +78,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "step": performance.step_tables,
     "step beside FlashInfer": performance.flashinfer_tables,
     "kernels of others": tables_of_kernels,
+    "attacks": table_of_attacks,
+    "capability costs": capability_costs.page,
+    "matrix": lambda: matrix.as_markdown(_cells()),
+    "releases of vLLM": lambda: matrix.notes(_cells()),
+    "samplers of others": lambda: samplers.as_markdown(_json(OF_PAGES / "samplers.json")),
+    "servers": lambda: table_of_servers(_json(OF_PAGES / "servers.json")),
     "validated releases": plugin.validated_releases,
     "validated releases of V2": plugin.validated_for_v2,
     "random steps of V2": plugin.random_steps,

@@ -19,7 +19,6 @@ import importlib.util
 import os
 import platform
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -29,10 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from records import ROOT, cpu_seconds
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE, MANUAL = ROOT / "docs" / "first-verdict.md", ROOT / "docs" / "languages.md"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 TOOK = re.compile(r"  # (\d+) s, (\d+) s of CPU$", flags=re.MULTILINE)
@@ -234,12 +234,6 @@ def shortened(text: str) -> str:
     if len(lines) > MOST:
         lines = [*lines[:HEAD], "...", *lines[-TAIL:]]
     return "".join(f"{line}\n" for line in lines)
-
-
-def cpu_seconds() -> float:
-    """Of all commands so far."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def first_verdict(page: str) -> tuple[int, int]:

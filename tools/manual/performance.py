@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import records
+
 from fairdraw.perf_regression._pictures import figure_with_axes, save
 
 if TYPE_CHECKING:
@@ -46,9 +48,8 @@ def digest(name: str) -> str:
 
 
 def table(head: str, rows: Iterable[Iterable[object]]) -> str:
-    """Markdown, from a head such as `sampler | us`."""
-    lines = [head, " | ".join("---" for _ in head.split(" | ")), *(" | ".join(map(str, row)) for row in rows)]
-    return "\n".join(f"| {line} |" for line in lines)
+    """Return Markdown, from a head such as `sampler | us`."""
+    return "\n".join(records.table(head.split(" | "), rows, " --- "))
 
 
 def performance_tables() -> str:

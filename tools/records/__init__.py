@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
+import resource
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
@@ -18,11 +20,35 @@ from fairdraw.perf_regression._records import commit as commit
 from fairdraw_engines._vllm_validation.validate import machine as machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 T, R = TypeVar("T"), TypeVar("R")
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def python_path(*folders: object, tree: Path = ROOT) -> dict[str, str]:
+    """Return this environment, in which Python looks into these folders first, and then into a checkout of fairdraw."""
+    given = filter(None, [os.environ.get("PYTHONPATH")])
+    search = [*folders, tree / "src", tree / "engines" / "src", *given]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, search))}
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of all processes that have ended below this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def table(titles: Iterable[object], rows: Iterable[Iterable[object]], rules: str | Sequence[str] = "---") -> list[str]:
+    """Return the lines of a table in Markdown; `rules` is what stands below the titles, of all columns or of each."""
+    heads = [*titles]
+    each = [rules] * len(heads) if isinstance(rules, str) else rules
+    return [_line(heads), f"|{'|'.join(each)}|", *map(_line, rows)]
+
+
+def _line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def gpu() -> dict[str, object]:

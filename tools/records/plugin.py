@@ -23,7 +23,7 @@ from install import InstallError, install
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
 from fairdraw_engines._vllm_validation.validate import STEPS, NotValidatedError, numbers, validate, write_entry
-from records import ROOT
+from records import ROOT, table
 
 FIRST, LAST = "0.22.0", "0.28.0"
 """Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
@@ -79,7 +79,7 @@ def validate_and_write(release: str, options: argparse.Namespace) -> int:
 def validated_for_v2() -> str:
     """Releases with the piece for model runner V2, as Markdown, from `validated.json`."""
     names = "vLLM", "steps", "rows", "random tokens", "properties", "commit", "date"
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    rows = []
     for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
         if "step" not in entry["pieces"]:
             continue
@@ -88,8 +88,8 @@ def validated_for_v2() -> str:
         counts = (random["counts"]["steps"], random["counts"]["rows"], random["tokens"]["ours"]["tokens"])
         passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"
         made = evidence.get("commit", "")[:12], evidence["date"]
-        lines.append(f"| {' | '.join([release, *(f'{n:,}' for n in counts), passed, *made])} |")
-    return "\n".join(lines) + "\n"
+        rows.append([release, *(f"{n:,}" for n in counts), passed, *made])
+    return "\n".join(table(names, rows)) + "\n"
 
 
 def random_steps() -> str:
@@ -112,7 +112,7 @@ def random_steps() -> str:
 def validated_releases() -> str:
     """Releases and pieces for model runner V1, as Markdown, from `validated.json`."""
     names = [piece.name for piece in PIECES if piece.runner == "V1"]
-    lines = [f"| vLLM | {' | '.join(names)} | steps | properties | date |", "|---" * (len(names) + 4) + "|"]
+    rows = []
     for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
         evidence = entry["evidence"]
         if "steps" not in evidence:
@@ -120,5 +120,5 @@ def validated_releases() -> str:
         suite = evidence["properties of the rejection piece"]
         kept = ["yes" if name in entry["pieces"] else "no" for name in names]
         passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"
-        lines.append(f"| {' | '.join([release, *kept, str(evidence['steps']), passed, evidence['date']])} |")
-    return "\n".join(lines) + "\n"
+        rows.append([release, *kept, evidence["steps"], passed, evidence["date"]])
+    return "\n".join(table(("vLLM", *names, "steps", "properties", "date"), rows)) + "\n"

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,22 +22,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from records import ROOT, commit, machine, rows_as_json
+from records import ROOT, commit, cpu_seconds, machine, python_path, rows_as_json, table
 
 RECORD = ROOT / "statistical" / "records" / "run_times.json"
 README = ROOT / "README.md"
 RECIPES = [ROOT / "docs" / f"{name}.md" for name in ("rejection", "languages")]
 SAMPLERS = (
-    "rejection/torch",
-    "sampling/torch",
-    "penalties/torch",
-    "thinking_budget/torch",
-    "logits_plan/torch",
-    "rejection/step",
-    "sampling/step",
-    "logits_plan/step",
-    "rejection/step-draft-logits",
-    "rejection/step-raw",
+    *(f"{contract}/torch" for contract in ("rejection", "sampling", "penalties", "thinking_budget", "logits_plan")),
+    *("rejection/step", "sampling/step", "logits_plan/step", "rejection/step-draft-logits", "rejection/step-raw"),
 )
 KINDS = {
     "examples.my_sampler:make": "plain PyTorch, a loop over requests (the README's)",
@@ -106,13 +97,9 @@ def announced(output: str) -> float:
 def timed(sampler: str, profile: str, workers: str, folder: str) -> Row:
     """One run in a process of its own, in `folder`."""
     command = [sys.executable, "-m", "fairdraw", "check", sampler, "--profile", profile, "-n", workers]
-    given = os.environ.get("PYTHONPATH", "")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "engines" / "src"), str(ROOT), folder, given]),
-    }
+    environment = python_path(ROOT, folder)
     load = round(os.getloadavg()[0], 1)
-    started, used = time.perf_counter(), _cpu_seconds()
+    started, used = time.perf_counter(), cpu_seconds()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return {
         "sampler": sampler,
@@ -121,43 +108,36 @@ def timed(sampler: str, profile: str, workers: str, folder: str) -> Row:
         "wall_s": round(time.perf_counter() - started, 1),
         "announced_s": announced(done.stdout),
         "load": load,
-        "cpu_s": round(_cpu_seconds() - used, 1),
+        "cpu_s": round(cpu_seconds() - used, 1),
         "exit_code": done.returncode,
         "verdict": (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1],
         "commit": commit()[:10],
     }
 
 
-def _cpu_seconds() -> float:
-    """Of all processes that have ended below this one."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def first_minutes() -> str:
     """Return a table of samplers of every kind at `smoke`."""
     by_kind = {row["sampler"]: row for row in _recorded() if row["sampler"] in KINDS}
-    lines = ["| sampler | announced, s | taken, s | CPU, s | load before | verdict |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {kind} | {row['announced_s']:.0f} | {row['wall_s']:.0f} | {row['cpu_s']:.0f} | {row['load']} | "
-        f"{_shortened(row['verdict'])} |"
+    rows = [
+        [kind, f"{row['announced_s']:.0f}", f"{row['wall_s']:.0f}", f"{row['cpu_s']:.0f}", row["load"], _shortened(row)]
         for sampler, kind in KINDS.items()
         if (row := by_kind.get(sampler))
     ]
-    return "\n".join(lines)
+    titles = ("sampler", "announced, s", "taken, s", "CPU, s", "load before", "verdict")
+    return "\n".join(table(titles, rows))
 
 
 def times() -> str:
     """Return a table of our own samplers."""
-    lines = ["| sampler | profile | wall, s | CPU, s | aim, s |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{r['sampler']}` | `{r['profile']}` | {r['wall_s']:.0f} | {r['cpu_s']:.0f} | {LIMITS[r['profile']]} |"
-        for r in sorted(
-            (row for row in _recorded() if row["sampler"] in SAMPLERS),
-            key=lambda row: (list(LIMITS).index(row["profile"]), SAMPLERS.index(row["sampler"])),
-        )
-    ]
-    return "\n".join(lines)
+    own = sorted(
+        (row for row in _recorded() if row["sampler"] in SAMPLERS),
+        key=lambda row: (list(LIMITS).index(row["profile"]), SAMPLERS.index(row["sampler"])),
+    )
+    rows = (
+        [f"`{r['sampler']}`", f"`{r['profile']}`", f"{r['wall_s']:.0f}", f"{r['cpu_s']:.0f}", LIMITS[r["profile"]]]
+        for r in own
+    )
+    return "\n".join(table(("sampler", "profile", "wall, s", "CPU, s", "aim, s"), rows))
 
 
 def _recorded() -> list[Row]:
@@ -165,9 +145,9 @@ def _recorded() -> list[Row]:
     return rows
 
 
-def _shortened(verdict: str) -> str:
-    """A verdict without the codes of what was left out."""
-    return re.sub(r"(left out for want of time): .*", r"\1", verdict)
+def _shortened(row: Row) -> str:
+    """Return a verdict without the codes of what was left out."""
+    return re.sub(r"(left out for want of time): .*", r"\1", row["verdict"])
 
 
 def with_sentence(page: str, rows: list[Row]) -> str:

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import matrix
 
-from records import ROOT, rows_as_json
+from records import ROOT, python_path, rows_as_json, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,22 +117,9 @@ IN_CI = frozenset(
 )
 """Asked by `tests/engines` in every run of CI, on a CPU; with `make others ALL=1` more are."""
 
-NOT_TESTED = """## Not in the table
-
-* FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
-  ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
-* mlx-dspark 0.20.3 (350 kB): its verification is a closure of a decoding loop for Apple's GPU, and its
-  `sampling.truncate_probs` is a filter; no function of it has the shape of a contract here. Not tried.
-* TensorRT-LLM 1.2.1: PyPI has a source package whose build failed on a machine without CUDA. Not tried.
-* vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
-  the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
-* vLLM's penalties, thinking budget and logits processing: they are not samplers. `fairdraw check` knows them as
-  `penalties/vllm`, `thinking_budget/vllm` and `logits_plan/vllm`, the references of those contracts, and those of model
-  runner V2 as `penalties/vllm-v2`, `thinking_budget/vllm-v2` and `logits_plan/vllm-v2`.
-  [The matrix](matrix.md) has all of them, release by release.
-"""
-
 Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
+NAMED = ("code", "title", "status", "reason")
+"""What is kept of a check that did not pass."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -166,58 +151,38 @@ def read(record: Path) -> dict[str, Row]:
 def row_of(name: str, profile: str, made: Path | None = None) -> Row:
     """One row: how many checks passed, were skipped and so on, and every one that did not pass."""
     started = time.perf_counter()
-    problem, report = "", {}
+    problem, report = "", matrix.Report({}, [], {})
     try:
-        report = read_report(made) if made else check(name, profile)
+        report = matrix.read_report(made) if made else check(name, profile)
     except (matrix.NoVerdictError, subprocess.TimeoutExpired) as error:
         problem = str(error)
-    records = report.get("records", [])
-    counts: dict[str, int] = {}
-    for record in records:
-        counts[record["status"]] = counts.get(record["status"], 0) + 1
-    failures = [r for r in records if r["status"] not in ("passed", "skipped")]
+    records = report.records
     return {
         "name": name,
-        "sampler": report.get("header", {}).get("sampler", "").partition(" (")[2].removesuffix(")"),
+        "sampler": report.header.get("sampler", "").partition(" (")[2].removesuffix(")"),
         "contract": records[0]["contract"] if records else "",
         "selected": list(SAMPLERS[name].selected),
-        "counts": counts,
-        "failures": [{key: r[key] for key in ("code", "title", "status", "reason")} | _effect(r) for r in failures],
+        "counts": matrix.counts_of(records),
+        "failures": [{key: r[key] for key in NAMED} | _effect(r) for r in matrix.unclear(records)],
         "unsupported": sorted({r["reason"] for r in records if r["status"] == "skipped"}),
         "problem": problem,
-        "seconds": round(report["summary"]["seconds"] if made else time.perf_counter() - started),
-        "origin": matrix.describe_run(profile) | (_origin(report["header"]) if made else {}),  # in the matrix's words
+        "seconds": round(report.summary["seconds"] if made else time.perf_counter() - started),
+        "origin": matrix.describe_run(profile) | (_origin(report.header) if made else {}),  # in the matrix's words
     }
 
 
-def _origin(header: Row) -> Row:
+def _origin(header: matrix.Record) -> Row:
     return {"date": header["started"], "commit": header["commit"], "profile": header["profile"], **header["versions"]}
 
 
-def _effect(record: Row) -> Row:
+def _effect(record: matrix.Record) -> Row:
     return {"effect": " ".join(((record.get("failure_report") or {}).get("effect") or "").split())}
 
 
-def check(name: str, profile: str) -> Row:
-    """What `fairdraw check` writes about the sampler, with one processor thread."""
-    path = os.pathsep.join(
-        filter(None, (str(ROOT / "src"), str(ROOT / "engines" / "src"), os.environ.get("PYTHONPATH")))
-    )
-    with tempfile.TemporaryDirectory() as scratch:  # nobody needs the crash files of known defects
-        report = Path(scratch) / "report.json"
-        command = ["-m", "fairdraw", "check", name, "--profile", profile, "--json", str(report)]
-        command += [word for text in SAMPLERS[name].selected for word in ("-k", text)]
-        environment = {**os.environ, "PYTHONPATH": path}
-        finished = matrix._run(command, SECONDS, cwd=scratch, env=environment)
-        if finished.returncode not in (0, 1) or not report.exists():
-            raise matrix.NoVerdictError(matrix._last_line(finished))
-        return read_report(report)
-
-
-def read_report(report: Path) -> Row:
-    """Header, records of checks, and summary."""
-    lines = [json.loads(line) for line in report.read_text().splitlines()]
-    return {"header": lines[0], "records": [one for one in lines if one["kind"] == "check"], "summary": lines[-1]}
+def check(name: str, profile: str) -> matrix.Report:
+    """Return what `fairdraw check` writes about the sampler."""
+    words = ["--profile", profile, *matrix.selecting(SAMPLERS[name].selected)]
+    return matrix.run_check(name, words, SECONDS, python_path())
 
 
 def write(rows: Mapping[str, Row], record: Path) -> None:
@@ -231,22 +196,13 @@ def as_markdown(rows: Sequence[Row]) -> str:
     shown = [s for s in statuses if s in ("passed", "xfailed", "skipped") or any(s in row["counts"] for row in rows)]
     header = ["fairdraw check", "sampler", "contract", "in CI", "run", *shown]
     lines = [
-        "# Third-party samplers",
-        "",
-        "Written by `tools/record.py samplers` from the results of `fairdraw check NAME`, after `pip install "
-        "fairdraw-engines`. `xfailed`: a known defect, named below. `skipped`: the sampler does not support what the "
-        "check needs; the reasons are below.",
-        "",
         _summary(rows),
         "",
-        "| " + " | ".join(header) + " |",
-        "| --- | --- | --- | --- |" + " ---: |" * (len(header) - 4),
-        *(_line(row, shown) for row in rows),
+        *table(header, (_cells(row, shown) for row in rows), [" --- "] * 4 + [" ---: "] * (len(header) - 4)),
         "",
         *(line for row in rows for line in _section(row)),
-        NOT_TESTED,
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines).rstrip()
 
 
 def _summary(rows: Sequence[Row]) -> str:
@@ -258,14 +214,14 @@ def _summary(rows: Sequence[Row]) -> str:
     )
 
 
-def _line(row: Row, shown: Sequence[str]) -> str:
+def _cells(row: Row, shown: Sequence[str]) -> list[str]:
     name, page = row["name"], SAMPLERS[row["name"]].page
     if row["problem"]:
-        return f"| `{name}` | no result | | | | " + " | ".join("" for _ in shown) + " |"
+        return [f"`{name}`", "no result", "", "", "", *("" for _ in shown)]
     run = sum(count for status, count in row["counts"].items() if status != "skipped")
     in_ci = "yes" if name in IN_CI else ""
-    cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], in_ci, str(run)]
-    return "| " + " | ".join([*cells, *(str(row["counts"].get(status, 0)) for status in shown)]) + " |"
+    counts = (str(row["counts"].get(status, 0)) for status in shown)
+    return [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], in_ci, str(run), *counts]
 
 
 def _section(row: Row) -> list[str]:

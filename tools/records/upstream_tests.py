@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from install import InstallError, install
 
-from records import ROOT, commit, machine, rows_as_json
+from records import ROOT, commit, machine, python_path, rows_as_json, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,13 +52,8 @@ EXPLAINED = {
 }
 """Tests that look behind the functions that the plugin replaces, and what they see."""
 OPTIONS = [
-    "-v",
-    "--tb=line",
-    "--durations=5",
-    "--noconftest",
-    "--continue-on-collection-errors",
-    "-p",
-    "upstream_arm",
+    *("-v", "--tb=line", "--durations=5", "--noconftest", "--continue-on-collection-errors"),
+    *("-p", "upstream_arm"),
 ]
 UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 """Plugins of pytest."""
@@ -82,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         except (InstallError, subprocess.TimeoutExpired) as error:
             print(error, file=sys.stderr)
             return 2
-        print("\n".join(table(results[-1])), flush=True)
+        print("\n".join(shown(results[-1])), flush=True)
         if not options.words:
             write(results[-1], "" if options.slow else ", ".join(SLOW))
     return int(any(not one["why"] for result in results for one in result["differences"]))
@@ -149,17 +144,8 @@ def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
     command += [option for name in UNWANTED for option in ("-p", f"no:{name}")]
     command += ["-k", words] if words else []
     command += [f"tests/{file}" for file in FILES if (tests / "tests" / file).exists()]
-    path = (
-        tests,
-        folder,
-        ROOT / "src",
-        ROOT / "engines" / "src",
-        ROOT / "tools" / "records",
-        *filter(None, [os.environ.get("PYTHONPATH")]),
-    )
     env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        **python_path(tests, folder, ROOT / "tools" / "records"),
         "UPSTREAM_ARM": name,
         "UPSTREAM_RESULT": str(result),
         "TRITON_INTERPRET": "1",
@@ -199,7 +185,7 @@ def differences(plain: Outcomes, ours: Outcomes) -> list[Json]:
     return [{"test": name, "ends": end, "why": EXPLAINED.get(name.rpartition("::")[2], "")} for name, end in ends]
 
 
-def table(compared: Json) -> list[str]:
+def shown(compared: Json) -> list[str]:
     """What is printed for one release."""
     lines = [f"vLLM {compared['vllm']}", f"{'':50}" + "".join(f"{one:>14}" for one in KINDS)]
     for one in compared["files"]:
@@ -225,11 +211,10 @@ def write(result: Json, left_out: str) -> None:
 
 def markdown(releases: list[Json]) -> str:
     """A row per test file, and the calls that ours served."""
-    lines = [f"| vLLM | test file | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 2) + "|"]
-    for one in releases:
-        for file in one["files"]:
-            counts = " | ".join(str(file[kind]) for kind in KINDS)
-            lines.append(f"| {one['vllm']} | `{file['file']}` | {counts} |")
+    rows = (
+        [one["vllm"], f"`{file['file']}`", *(file[kind] for kind in KINDS)] for one in releases for file in one["files"]
+    )
+    lines = table(("vLLM", "test file", *KINDS), rows)
     why = [f"`{one['test'].rpartition('::')[2]}`: {one['why']}" for r in releases for one in r["differences"]]
     lines += ["", *(f"Explained: {text}." for text in dict.fromkeys(why))]
     served = (f"{one['vllm']}: {', '.join(_served(one['calls']))}" for one in releases)

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,7 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records import ROOT
+import matrix
+from records import ROOT, cpu_seconds, python_path
 
 from servers.defects import write_xfails
 from servers.process import SERVERS, ServerError, running
@@ -83,7 +82,7 @@ def selected(names: Sequence[str]) -> list[Server]:
     return [one for one in SERVERS.values() if {"all", one.name, one.engine} & set(names)]
 
 
-def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, list[Row]]:
+def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, matrix.Report]:
     """The exit code of `fairdraw check URL`, and what it wrote.
 
     Raises:
@@ -99,30 +98,13 @@ def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, 
         xfails = write_xfails(server, Path(scratch) / "xfails.toml")
         command = [sys.executable, "-m", "fairdraw", "check", up.address, *words(up, other), "--profile", profile]
         command += ["--json", str(report), "--xfails", str(xfails), *rest]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH")))),
-        }
-        finished = subprocess.run(
-            command,
-            check=False,
-            timeout=SECONDS,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        piped: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        finished = subprocess.run(command, check=False, timeout=SECONDS, env=python_path(), **piped)
         took = f"exit code {finished.returncode} after {time.perf_counter() - began:.0f} s"
         print(f"[{server.name}] {about}\n{finished.stdout}[{server.name}] {took}", flush=True)  # as one block
         if not report.exists():
             raise ServerError(f"{server.name}: fairdraw check returned {finished.returncode} and no report. See above.")
-        return finished.returncode, [json.loads(line) for line in report.read_text().splitlines()]
-
-
-def cpu_seconds() -> float:
-    """Of all processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        return finished.returncode, matrix.read_report(report)
 
 
 def words(up: Running, other: Running | None) -> list[str]:

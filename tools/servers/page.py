@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import matrix
-from records import rows_as_json
+from records import rows_as_json, table
+from records.samplers import NAMED
 
 from servers.process import SERVERS
 
@@ -19,34 +20,10 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # Any: JSON
 
-HEAD = """# Servers that were tested
 
-Written by `tools/servers` from the results of `fairdraw check URL`. Each server was started on loopback with a tiny
-random model (a Llama of two layers, 98 tokens of one character), checked by its address, and stopped:
-
-```bash
-make server SERVER=llama.cpp PROFILE=smoke     # or transformers, mlx; PROFILE=ci
-```
-
-Where a server speculates with a draft model, the same server without one stands beside it as the reference. `xfailed`:
-a known defect, named below; an entry that no longer fails makes the run red. `skipped`: the server returns nothing that
-the check could judge, or refuses the request; the reasons are below. `sees TV`: the total variation that the strongest
-and the weakest of the distribution checks see with power 0.999, at the error rate of the run.
-"""
-
-
-def row_of(server: Server, profile: str, report: Sequence[Row]) -> Row:
+def row_of(server: Server, profile: str, report: matrix.Report) -> Row:
     """One row: how many checks passed, were skipped and so on, every one that did not pass, and what the run sees."""
-    header, summary = report[0], report[-1]
-    records = [one for one in report if one["kind"] == "check"]
-    counts: dict[str, int] = {}
-    for record in records:
-        counts[record["status"]] = counts.get(record["status"], 0) + 1
-    failures = [one for one in records if one["status"] not in ("passed", "skipped")]
-    skipped: dict[str, list[str]] = {}
-    for record in records:
-        if record["status"] == "skipped":
-            skipped.setdefault(_plain(record["reason"]), []).append(record["code"])
+    header, records, summary = report
     return {
         "name": server.name,
         "engine": f"{server.packages[0]} {server.version}",
@@ -54,9 +31,9 @@ def row_of(server: Server, profile: str, report: Sequence[Row]) -> Row:
         "dialect": _plain(header.get("about", [""])[0]).removeprefix("dialect: "),
         "sees": header["fairness"],
         "verdict": summary["verdict"],
-        "counts": counts,
-        "failures": [{key: one[key] for key in ("code", "title", "status", "reason")} for one in failures],
-        "skipped": skipped,
+        "counts": matrix.counts_of(records),
+        "failures": [{key: one[key] for key in NAMED} for one in matrix.unclear(records)],
+        "skipped": matrix.skipped_by_reason(records, _plain),
         "seconds": round(summary["seconds"]),
         "origin": matrix.describe_run(profile) | {"date": header["started"], "commit": header["commit"]},
     }
@@ -78,12 +55,11 @@ def write(path: Path, row: Row) -> None:
 
 def page(rows: Sequence[Row]) -> str:
     titles = ("server", "what it is", "run", "passed", "xfailed", "failed", "skipped", "sees TV")
-    lines = [HEAD, "| " + " | ".join(titles) + " |", "| --- | --- |" + " ---: |" * 6]
-    lines += [_line(row) for row in rows]
-    return "\n".join([*lines, "", *(line for row in rows for line in _section(row))]).rstrip() + "\n"
+    lines = table(titles, map(_cells, rows), [" --- "] * 2 + [" ---: "] * 6)
+    return "\n".join([*lines, "", *(line for row in rows for line in _section(row))]).rstrip()
 
 
-def _line(row: Row) -> str:
+def _cells(row: Row) -> list[str]:
     counts = row["counts"]
     run = sum(count for status, count in counts.items() if status != "skipped")
     other = sum(count for status, count in counts.items() if status not in ("passed", "xfailed", "skipped"))
@@ -92,7 +68,7 @@ def _line(row: Row) -> str:
     seen = sees[0] if sees and is_judged else "none"
     cells = [f"`{row['name']}`", f"{row['engine']}: {row['about']}", str(run)]
     cells += [str(counts.get("passed", 0)), str(counts.get("xfailed", 0)), str(other), str(counts.get("skipped", 0))]
-    return "| " + " | ".join([*cells, seen]) + " |"
+    return [*cells, seen]
 
 
 def _section(row: Row) -> Iterable[str]:

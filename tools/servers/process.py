@@ -6,7 +6,6 @@ import contextlib
 import importlib.metadata
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.process import end_group, reason
+from engine.process import reason, started
 
 from servers.model import write_folder, write_gguf
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
 INSIDE = Path(__file__).with_name("inside.py")
@@ -143,23 +143,10 @@ def running(server: Server, seconds: float = START_SECONDS) -> Iterator[Running]
         (folder / "huggingface" / "hub").mkdir(parents=True)
         environment = os.environ | SETTINGS | {"HF_HOME": str(folder / "huggingface")}
         command = [sys.executable, str(INSIDE), server.name, str(folder), str(port)]
-        with (
-            log.open("w") as file,
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,  # never written: inside.py waits for its end
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            ) as process,
-        ):
-            try:
-                took = wait(process, f"http://127.0.0.1:{port}/health", server, log, seconds)
-                model = str(folder / ("model.gguf" if server.gguf else "model"))
-                yield Running(server, f"http://127.0.0.1:{port}/v1", model, took)
-            finally:
-                end_group(process.pid)
+        with started(command, log, environment) as process:
+            took = wait(process, f"http://127.0.0.1:{port}/health", server, log, seconds)
+            model = str(folder / ("model.gguf" if server.gguf else "model"))
+            yield Running(server, f"http://127.0.0.1:{port}/v1", model, took)
 
 
 def wait(process: subprocess.Popen[bytes], health: str, server: Server, log: Path, seconds: float) -> float:
