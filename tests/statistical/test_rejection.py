@@ -12,7 +12,6 @@ from scipy.stats import kstest
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
-from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import rejection_sampler
@@ -33,6 +32,7 @@ from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._outcomes import RowCodes, Rows
 from fairdraw.statistical._token_draws import Uniforms, draw_one, draw_tokens
 from fairdraw.statistical.rejection import CHECKS
+from odd.rejection_draws import ODD_DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from torch import Tensor

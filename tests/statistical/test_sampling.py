@@ -13,7 +13,7 @@ import pytest
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, ODD_DISTRIBUTIONS, right_distribution
+from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, right_distribution
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.runner import one_torch_thread
@@ -22,6 +22,7 @@ from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, f
 from fairdraw.statistical import sampling as suite
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds
+from odd.sampling_draws import ODD_DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,12 +16,12 @@ from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconcl
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats
 from fairdraw._mutants.distributions import STRATIFIED_MUTANTS
-from fairdraw._mutants.odd_rejection import ODD_REJECTION
 from fairdraw._mutants.rejection import MUTANTS
 from fairdraw.protocols import ExplicitNoise, FunctionSampler, rejection_sampler
 from fairdraw.statistical._stratified import stratified_exponentials, stratified_uniforms
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, InjectedCheck, StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
+from odd.rejection import ODD_REJECTION
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""Drafters with verifiers: wrong in what the two share, each caught by the checks of pairs; and odd but right ones.
+"""Drafters with verifiers: wrong in what the two share, each caught by the checks of pairs.
 
 `Pair` draws by counters: a number is a hash of the request's seed, the position of its token, a stream, and the token
 of the vocabulary. The mutants change which stream, seed or position is taken. That is how such faults come about.
@@ -22,8 +22,8 @@ from fairdraw._mutants._distribution_sampler import (
     by_inverse_cdf,
 )
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
-from fairdraw._mutants._odd_distributions import BlockVerification
-from fairdraw.protocols import Capability, Drafted, FunctionSampler, SeededNoise, rejection_sampler
+from fairdraw._mutants.distributions import BlockVerification
+from fairdraw.protocols import Drafted, FunctionSampler, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -341,68 +341,3 @@ class ReportsTheSoftmaxAtTheThirdPosition(Pair):
 
 
 PAIR_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
-
-
-# Odd, and right.
-
-
-class DraftsGreedilyOneHot(Pair):
-    """Takes the most probable token, and reports no distribution."""
-
-    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
-        return np.asarray(probs.argmax(axis=1))
-
-    def reported(self, probs: Floats, step: DraftStep) -> Any:
-        return None
-
-
-class DraftsFlatterAndSaysSo(Pair):
-    """Draws at twice the temperature, and reports that."""
-
-    def draft_probs(self, step: DraftStep) -> Floats:
-        return np.asarray((step.draft_logits / (2 * step.temperature[:, None])).softmax(dim=-1).numpy())
-
-
-class DraftsTheTopThree(Pair):
-    """Filters before it draws, and reports what is left."""
-
-    def draft_probs(self, step: DraftStep) -> Floats:
-        probs = super().draft_probs(step)
-        kept = np.where(probs >= np.sort(probs, axis=1)[:, -3:-2], probs, 0)
-        return np.asarray(kept / kept.sum(axis=1, keepdims=True))
-
-
-class DrawsWithOneGeneratorAfterTheOther(DistributionSampler):
-    """Drafter and verifier draw from one stream in turn: a request without a seed from torch's default generator."""
-
-    unsupported: ClassVar[dict[str, str]] = {
-        Capability.EXPLICIT_NOISE: "draws its own numbers",
-        Capability.REQUEST_SEEDS: "one generator serves the whole batch",
-    }
-
-    def propose(self, step: DraftStep, noise: SeededNoise) -> Drafted:
-        """A race over the softmax."""
-        probs = (step.draft_logits / step.temperature[:, None]).softmax(dim=-1)
-        return Drafted((probs / torch.empty_like(probs).exponential_()).argmax(dim=-1), probs)
-
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
-        uniforms, exponentials = torch.rand(batch.num_tokens), torch.empty(batch.batch_size, batch.vocab_size)
-        return Drawn(uniforms.numpy(), exponentials.exponential_().numpy(), seed)
-
-
-class VerifiesABlockOfItsDrafts(Pair, BlockVerification):
-    """Sun et al. (2025) with a drafter."""
-
-    unsupported: ClassVar[dict[str, str]] = BlockVerification.unsupported
-
-
-ODD_PAIRS = (
-    Pair,
-    DraftsByInverseCdf,
-    DraftsGreedilyOneHot,
-    DraftsFlatterAndSaysSo,
-    DraftsTheTopThree,
-    DrawsWithOneGeneratorAfterTheOther,
-    VerifiesABlockOfItsDrafts,
-)
-"""Classes of right drafters with verifiers; `as_pair` makes samplers of them."""

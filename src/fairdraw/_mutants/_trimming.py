@@ -1,4 +1,4 @@
-"""Verifiers that trim drafts first: by what they must not look at, each caught by DIST821; and odd but right ones."""
+"""Verifiers that trim drafts first: by what they must not look at, each caught by DIST821."""
 
 from __future__ import annotations
 
@@ -122,39 +122,3 @@ def best_half(survival: Floats) -> NDArray[np.int64]:  # [batch_size] int64
     """How many of each request's drafts are among the better half of all; survival never grows along a request."""
     order = np.argsort(-survival.ravel(), kind="stable")[: survival.size // 2]
     return np.bincount(order // survival.shape[1], minlength=len(survival)).astype(np.int64)
-
-
-# Odd, and right.
-
-
-class KeepsNoDraft(Trims):
-    """Every token is the target's own."""
-
-    def num_kept(self, confidence: Floats) -> NDArray[np.int64]:
-        return np.zeros(len(confidence), dtype=np.int64)
-
-
-class SharesABudget(Trims):
-    """Half of all drafts are verified, those of the largest survival; requests compete."""
-
-    def num_kept(self, confidence: Floats) -> NDArray[np.int64]:
-        return best_half(np.cumprod(confidence, axis=1))
-
-
-class StopsBehindOneToken(Trims):
-    """Nothing is verified behind a token that ends the text; the token itself is."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        return np.append(np.ones_like(own(probs, tokens)[:, :1]), tokens[:, :-1] != 0, axis=1)
-
-
-class TrimsByTheTokensBefore(Trims):
-    """A draft is kept if the token before it was probable."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        found = own(probs, tokens)
-        return np.append(np.ones_like(found[:, :1]), found[:, :-1], axis=1)
-
-
-ODD_TRIMS = (Trims, KeepsNoDraft, SharesABudget, StopsBehindOneToken, TrimsByTheTokensBefore)
-"""Classes of verifiers that trim rightly; `as_trimming` makes samplers of them."""

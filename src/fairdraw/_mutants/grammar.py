@@ -12,15 +12,12 @@ import torch
 from torch import Tensor
 
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, with_step
-from fairdraw._mutants._odd_grammar import ODD_BUT_RIGHT
 from fairdraw._oracles.grammar import ALL, GrammarOracle
 from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
 from fairdraw.protocols import num_words as words_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
 
 def right() -> FunctionGrammarMasker:

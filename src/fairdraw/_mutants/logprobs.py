@@ -19,7 +19,6 @@ from fairdraw.protocols import (
     FunctionLogprobsSampler,
     LogprobsBatch,
     LogprobsResult,
-    RankTies,
     logprobs_sampler,
 )
 
@@ -51,92 +50,6 @@ def as_sampler(oracle: Any, drawing: Drawing, name: str) -> FunctionLogprobsSamp
 def right() -> FunctionLogprobsSampler:
     """The specification: what every mutant would be without its fault."""
     return as_sampler(LogprobsOracle(), Drawing(), "oracle")
-
-
-class _FirstRank(LogprobsOracle):
-    """Ranks ties by the first of their ranks, and declares it."""
-
-    rank_ties = RankTies.FIRST
-
-
-class _HighestIdFirst(LogprobsOracle):
-    """Of equal tokens lists the highest id first, and declares it."""
-
-    def best(self, logits: Any, number: int) -> Any:
-        return len(logits) - 1 - super().best(logits[::-1], number)
-
-
-class _FirstRankHighestId(_HighestIdFirst):
-    """Both."""
-
-    rank_ties = RankTies.FIRST
-
-
-class _AddsFromTheEnd(LogprobsOracle):
-    """Sums in float32, from the last token to the first."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            shifted = np.ascontiguousarray(logits) - logits.max(axis=1, keepdims=True, initial=-np.inf)
-            sums = np.exp(shifted[:, ::-1]).sum(axis=1, keepdims=True, dtype=np.float32)
-            return (shifted - np.log(sums)).astype(np.float64)
-
-
-class _SubtractsLogSumExp(LogprobsOracle):
-    """The maximum is added to the logarithm of the sum, in float64, and both are subtracted at once."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            wide = logits.astype(np.float64)
-            largest = wide.max(axis=1, keepdims=True, initial=-np.inf)
-            return wide - (largest + np.log(np.exp(wide - largest).sum(axis=1, keepdims=True)))
-
-
-class _RowByRow(LogprobsOracle):
-    """Rows are computed one after another."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        rows = [super(_RowByRow, self).log_softmax(logits[row : row + 1]) for row in range(len(logits))]
-        return np.concatenate(rows) if rows else super().log_softmax(logits)
-
-
-class _ColumnByColumn(LogprobsOracle):
-    """Returns tensors with other strides."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        turned = (one.t().contiguous().t() for one in (found.token_ids, found.logprobs))
-        return dataclasses.replace(found, **dict(zip(("token_ids", "logprobs"), turned, strict=True)))
-
-
-class _IdsOf32Bits(LogprobsOracle):
-    """Ids and ranks are int32; values are a part of a wider buffer."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        assert found.ranks is not None
-        values = torch.cat([found.logprobs, found.logprobs], dim=1)[:, : found.logprobs.shape[1]]
-        return LogprobsResult(found.token_ids.int(), values, found.ranks.int())
-
-
-ODD_BUT_RIGHT: tuple[FunctionLogprobsSampler, ...] = (
-    as_sampler(_FirstRank(), Drawing(), "ranks ties first"),
-    logprobs_sampler(
-        _HighestIdFirst().logprobs, name="highest id first", unsupported={"lowest-id-ties": "takes the highest"}
-    ),
-    logprobs_sampler(
-        _FirstRankHighestId().logprobs,
-        name="first rank, highest id",
-        rank_ties=RankTies.FIRST,
-        unsupported={"lowest-id-ties": "takes the highest"},
-    ),
-    as_sampler(_AddsFromTheEnd(), Drawing(), "adds from the end"),
-    as_sampler(_SubtractsLogSumExp(), Drawing(), "subtracts the log-sum-exp"),
-    as_sampler(_RowByRow(), Drawing(), "row by row"),
-    as_sampler(_ColumnByColumn(), Drawing(), "column by column"),
-    as_sampler(_IdsOf32Bits(), Drawing(), "ids of 32 bits"),
-)
-"""Correct functions of other making."""
 
 
 def _fresh(faulty: type[Any]) -> FunctionLogprobsSampler:  # Any: a LogprobsOracle or a Drawing

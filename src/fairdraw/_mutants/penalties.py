@@ -1,4 +1,4 @@
-"""Wrong scanners of the penalties contract, one fault each; and odd ones that are correct."""
+"""Wrong scanners of the penalties contract, one fault each."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from fairdraw._mutants._lifecycle_scanners import (
     mutant_follower,
 )
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_scanners import ODD_PENALTIES as ODD_BUT_RIGHT
-from fairdraw._mutants._odd_scanners import ONE_TOKEN, CountsTheLastToken
 from fairdraw._oracles.intervals import Intervals
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
-from fairdraw.protocols import PenaltyPolicy
+from fairdraw.protocols import Capabilities, PenaltyPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
     from fairdraw._oracles.penalties import Counts, Logits
     from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest
-
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
 
 def right() -> Scanner:
@@ -111,6 +107,18 @@ class RaisesToOnePowerMore(PenaltiesFollower):
 
     def scale(self, repetition: Any, repeats: Counts) -> Any:  # Any: numbers of NumPy
         return super().scale(repetition, repeats + 1)
+
+
+class CountsTheLastToken(PenaltiesFollower):
+    """Reads an output when its request enters, and from then on one token at each step, whatever has happened."""
+
+    def advance(self, copy: Copy) -> None:
+        live = copy.entered.output_token_ids
+        copy.ids += live[-1:] if copy.edges else live
+        copy.edges.append(len(copy.ids))
+
+
+ONE_TOKEN = Capabilities.of({"several-tokens": "it is called once per token"})
 
 
 @mutant_follower("PEN101", capabilities=ONE_TOKEN)

@@ -257,12 +257,6 @@ class TempersLast(DistributionTokenSampler):
         return _kept(self.softmax(batch), as_given > 0)
 
 
-ODD_DISTRIBUTIONS = (
-    right_distribution(FiltersTopPFirst, FilterPolicy(order=("top_p", "min_p", "top_k"))),
-    right_distribution(TempersLast, FilterPolicy(temperature="last")),
-)
-"""Correct, because they declare how they filter."""
-
 _top_p_first_unsaid = _as_mutant("DIST701", min_draws=50_000)(FiltersTopPFirst)
 _tempers_last_unsaid = _as_mutant("DIST701", "DIST721", min_draws=50_000)(TempersLast)
 

@@ -1,4 +1,4 @@
-"""Wrong scanners of the thinking-budget contract, one fault each; and odd ones that are correct."""
+"""Wrong scanners of the thinking-budget contract, one fault each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, against_its_policy, mutant_follower
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_scanners import ODD_THINKING as ODD_BUT_RIGHT
 from fairdraw.protocols import ThinkingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
-
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
 
 _VLLM, _FINISHED, _UNCOUNTED = ThinkingPolicy(), ThinkingPolicy("finished"), ThinkingPolicy("uncounted")
