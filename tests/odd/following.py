@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fairdraw._mutants._lifecycle_scanners import Copy, Follower, Scanner, combined
 from fairdraw.protocols import Capabilities
@@ -60,7 +60,7 @@ _WAYS = (
 )
 
 
-def scanners_of(follower: type[Follower], contract: str) -> Iterator[Scanner]:
+def scanners_of(follower: type[Follower], contract: Literal["penalties", "thinking_budget"]) -> Iterator[Scanner]:
     """Yield a scanner of each way, with the arithmetic of `follower`."""
     for name, way, can in _WAYS:
         yield Scanner(name, combined(way, follower), contract, capabilities=can)
