@@ -1,6 +1,6 @@
 """Verifiers that trim drafts first: by what they must not look at, each caught by DIST821.
 
-Each function stands for one step of the right rule, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct rule, with that step's arguments; `right` has the correct steps.
 """
 
 from __future__ import annotations

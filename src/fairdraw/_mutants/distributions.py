@@ -1,6 +1,6 @@
 """Rejection samplers with a wrong distribution, one fault each, and trivial ones: all must be caught.
 
-Each function stands for one step of the right sampler, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct sampler, with that step's arguments; `right` has the correct steps.
 """
 
 from __future__ import annotations

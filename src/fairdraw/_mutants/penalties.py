@@ -1,6 +1,6 @@
 """Wrong scanners of the penalties contract, one fault each.
 
-Each function stands for one step of the right scanner, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct scanner, with that step's arguments; `right` has the correct steps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Token samplers with a wrong distribution, one fault each; vectorised, for the budget of a fast sampler.
 
-Each function stands for one step of the right sampler, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct sampler, with that step's arguments; `right` has the correct steps.
 """
 
 from __future__ import annotations
