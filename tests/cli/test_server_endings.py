@@ -3,6 +3,7 @@
 import contextlib
 import html
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,11 +17,11 @@ from click.testing import CliRunner
 from fairdraw._cli.main import main
 from fairdraw._core import foreign
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._server.app import make_app, serving
-from fairdraw._mutants._server.dialects import Settings
-from fairdraw._mutants._server.engine import Engine
-from fairdraw._mutants._server.faults import FAULTS
-from fairdraw._mutants._server.troubles import KEY, TROUBLES
+from stub_server.app import make_app, serving
+from stub_server.dialects import Settings
+from stub_server.engine import Engine
+from stub_server.faults import FAULTS
+from stub_server.troubles import KEY, TROUBLES
 
 pytestmark = pytest.mark.usefixtures("no_controls")
 
@@ -89,8 +90,9 @@ def test_half_a_stream_is_no_answer() -> None:
 
 
 def test_a_server_that_dies_leaves_what_was_judged() -> None:
-    command = [sys.executable, "-m", "fairdraw._mutants._server", "--trouble", "dies", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT / "src") as server:
+    command = [sys.executable, "-m", "stub_server", "--trouble", "dies", "--port", "0"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("src", "tests"))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         code, output = checked(f"{server.stdout.readline().strip()}/v1")
         assert server.wait() == 1
     assert code == 11

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from fairdraw._cli.main import main
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._server.app import make_app, serving
-from fairdraw._mutants._server.dialects import Settings
-from fairdraw._mutants._server.engine import Engine
-from fairdraw._mutants._server.faults import FAULTS
+from stub_server.app import make_app, serving
+from stub_server.dialects import Settings
+from stub_server.engine import Engine
+from stub_server.faults import FAULTS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text()
 COMMANDS = re.findall(r"^\$ (fairdraw .*)$", PAGE, flags=re.MULTILINE)

@@ -10,27 +10,7 @@ import torch
 
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import contract_name
-from fairdraw._mutants import (
-    _odd_filters,
-    filters,
-    grammar,
-    logits_plan,
-    logprobs,
-    penalties,
-    rejection,
-    sampling,
-    thinking_budget,
-)
-from fairdraw._mutants.odd_abuses import ABUSES
-from fairdraw._mutants.odd_rejection import (
-    ODD_REJECTION,
-    ComputesInFloat64,
-    DividesInTheRace,
-    MatchesExactly,
-    VectorRejection,
-    as_odd,
-)
-from fairdraw._mutants.odd_sampling import ODD_SAMPLING
+from fairdraw._mutants import logits_plan, rejection, sampling
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
@@ -49,6 +29,10 @@ from fairdraw.protocols import (
     rejection_sampler,
 )
 from fairdraw.strategies.lifecycle import PlannedTraces
+from odd.abuses import ABUSES
+from odd.rejection import ComputesInFloat64, DividesInTheRace, MatchesExactly, VectorRejection, as_odd
+from odd.samplers import ODD
+from odd.sampling import ODD_SAMPLING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,16 +40,6 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck, Profile
     from fairdraw._mutants._mutant import Mutant
 
-ODD: dict[str, tuple[Any, ...]] = {  # Any: of its contract
-    "rejection": (rejection.right(), *ODD_REJECTION),
-    "sampling": (sampling.right(), *ODD_SAMPLING),
-    "penalties": penalties.ODD_BUT_RIGHT,
-    "thinking_budget": thinking_budget.ODD_BUT_RIGHT,
-    "logits_plan": (logits_plan.right(), *logits_plan.ODD_BUT_RIGHT),
-    "logprobs": logprobs.ODD_BUT_RIGHT,
-    "filters": (filters.right(), *_odd_filters.ODD_BUT_RIGHT),
-    "grammar": (grammar.right(), *grammar.ODD_BUT_RIGHT),
-}
 ENOUGH = 75
 REFERENCE = {"logits_plan": dataclasses.replace(logits_plan.right(), name="reference")}
 CI_SEED = 0

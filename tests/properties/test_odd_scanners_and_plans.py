@@ -13,9 +13,7 @@ import torch
 from fairdraw import Rounding
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
-from fairdraw._mutants import logits_plan as plans
-from fairdraw._mutants import penalties as penalties_scanners
-from fairdraw._mutants import thinking_budget as thinking_scanners
+from fairdraw._mutants.penalties import right as right_penalties
 from fairdraw._oracles import penalties as specified
 from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.logits_bounds import RowBounds
@@ -26,8 +24,10 @@ from fairdraw.properties._logits_asserts import Counted
 from fairdraw.protocols import AnySampler, Capabilities, PenaltyPolicy, rounding_of
 from fairdraw.protocols._logits_plan import logits_planner
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
+from odd.logits_plan import ODD_PLANS
+from odd.penalties import ODD_PENALTIES
 
-ODD = (*penalties_scanners.ODD_BUT_RIGHT, *thinking_scanners.ODD_BUT_RIGHT, *plans.ODD_BUT_RIGHT)
+ODD = (*ODD_PENALTIES, *ODD_PLANS)
 BY_CODE = {check.code: check for check in (*penalties.CHECKS, *logits_plan.CHECKS)}
 
 
@@ -54,19 +54,19 @@ def test_declared_bits_are_compared(contract: str, name: str, code: str) -> None
 
 
 def test_rows_after_a_rejected_draft_are_compared_unless_declared() -> None:
-    odd = next(plan for plan in plans.ODD_BUT_RIGHT if plan.name == "forces in every row")
+    odd = next(plan for plan in ODD_PLANS if plan.name == "forces in every row")
     assert BY_CODE["PLAN121"].run(odd, profile=PROFILES["ci"])
     with pytest.raises(CheckFailure):
         BY_CODE["PLAN121"].run(dataclasses.replace(odd, capabilities=Capabilities()), profile=PROFILES["ci"])
 
 
 def test_declared_quotients_are_compared() -> None:
-    odd = next(subject for subject in penalties_scanners.ODD_BUT_RIGHT if subject.name == "divides by the repetition")
+    odd = next(subject for subject in ODD_PENALTIES if subject.name == "divides by the repetition")
     BY_CODE["PEN101"].run(dataclasses.replace(odd, rounding=Rounding.VLLM_CUDA), profile=PROFILES["smoke"])
 
 
 def test_both_signs_of_zero_are_correct_even_with_declared_bits() -> None:
-    odd = next(subject for subject in penalties_scanners.ODD_BUT_RIGHT if subject.name == "touches seen tokens only")
+    odd = next(subject for subject in ODD_PENALTIES if subject.name == "touches seen tokens only")
     trace = PenaltiesTrace(events=(Add(frequency=-0.5, output=(1,)), Decode(tokens=(3,))), vocab_size=300)
     trace.play(dataclasses.replace(odd, rounding=Rounding.VLLM_TORCH))
 
@@ -83,11 +83,11 @@ def test_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="PenaltyPolicy: window=0, but it must be a number of tokens above 0 or None"):
         PenaltyPolicy(window=0)
     with pytest.raises(CannotStart, match="sampler oracle: policy: 'last', but it must be a PenaltyPolicy"):
-        as_sampler(dataclasses.replace(penalties_scanners.right(), policy="last"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        as_sampler(dataclasses.replace(right_penalties(), policy="last"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def test_scanner_of_another_policy_is_not_compared_with_the_reference() -> None:
-    right, window = penalties_scanners.right(), PenaltyPolicy(window=64)
+    right, window = right_penalties(), PenaltyPolicy(window=64)
     odd = dataclasses.replace(right, name="odd", policy=window)
     assert BY_CODE["PEN401"].why_not(right, odd) == "odd has another policy: window of 64 tokens"
     assert BY_CODE["PEN401"].why_not(dataclasses.replace(right, policy=window), odd) is None

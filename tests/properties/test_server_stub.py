@@ -8,18 +8,18 @@ import pytest
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw._mutants._server.app import make_app
-from fairdraw._mutants._server.dialects import Settings
-from fairdraw._mutants._server.engine import Engine
-from fairdraw._mutants._server.faults import FAULTS
-from fairdraw._mutants._server.in_process import in_process
-from fairdraw._mutants._server.model import TEXTS, VOCAB_SIZE, text_of, tokens_of
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 from fairdraw._server._http import HttpServer
 from fairdraw.protocols import NoAnswer, ServerSettings
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import pool_of
+from stub_server.app import make_app
+from stub_server.dialects import Settings
+from stub_server.engine import Engine
+from stub_server.faults import FAULTS
+from stub_server.in_process import in_process
+from stub_server.model import TEXTS, VOCAB_SIZE, text_of, tokens_of
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from fairdraw.properties import sampling as sampling_properties
 from fairdraw.statistical import rejection, sampling
 from fairdraw.statistical._dependence import gray_bits
 from fairdraw.statistical._related_seeds import related_seeds, seed_words
+from odd.sampling_draws import ODD_NOISE
 
 CHECKS = {check.code: check for check in (*rejection.DISTRIBUTION_CHECKS, *sampling.CHECKS)}
 ALL = CHECKS | {check.code: check for check in (*rejection_properties.CHECKS, *sampling_properties.CHECKS)}
@@ -40,7 +41,7 @@ def test_slow_sampler_that_is_fast_enough_draws_wide_rows() -> None:
 
 @pytest.mark.parametrize(
     ("member", "contract"),
-    [(member, ("rejection", "sampling")[place % 2]) for place, member in enumerate(mutants.ODD)],
+    [(member, ("rejection", "sampling")[place % 2]) for place, member in enumerate(ODD_NOISE)],
     ids=lambda one: getattr(one, "name", one),
 )
 def test_odd_but_right_noise_passes(member: mutants.Member, contract: str) -> None:
@@ -54,7 +55,7 @@ def test_odd_but_right_noise_passes(member: mutants.Member, contract: str) -> No
 @pytest.mark.parametrize("codes", [("REJ702", "DIST691"), ("SAM202", "DIST791")], ids=" ".join)
 def test_member_without_its_fault_passes_the_judges_of_traces(codes: tuple[str, ...]) -> None:
     """Otherwise they would catch every member for what no member is about."""
-    sampler = mutants.ODD[0].rejection() if "REJ702" in codes else mutants.ODD[0].sampling()
+    sampler = ODD_NOISE[0].rejection() if "REJ702" in codes else ODD_NOISE[0].sampling()
     for code in codes:
         assert ALL[code].run(sampler, profile=PROFILES["smoke"], seed=DEFAULT_SEED) > 0, code
 

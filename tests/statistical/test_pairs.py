@@ -13,13 +13,14 @@ from fairdraw._core.checks import PROFILES, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._pairs import ODD_PAIRS, PAIR_MUTANTS, Pair, as_pair
+from fairdraw._mutants._pairs import PAIR_MUTANTS, Pair, as_pair
 from fairdraw._report.causes import find_causes
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import Drafted, DraftStep, FunctionSampler, SeededNoise, rejection_sampler
 from fairdraw.statistical._pair_statistics import Numbers
 from fairdraw.statistical._pair_steps import NUM_STEPS, PairLoop
 from fairdraw.statistical.rejection import CHECKS
+from odd.rejection_draws import ODD_PAIRS
 
 SMOKE = PROFILES["smoke"]
 OWN = {check.code: check for check in CHECKS if check.code.startswith("DIST80")}

@@ -9,7 +9,6 @@ from torch import Tensor
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
-from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import _rejection_statistics as rejection
@@ -28,6 +27,7 @@ from fairdraw.statistical._outcomes import RowCodes, Rows
 from fairdraw.statistical._rejection_statistics import Statistic
 from fairdraw.statistical._token_draws import Uniforms, draw_one, draw_tokens
 from fairdraw.statistical.rejection import CHECKS
+from odd.rejection_draws import ODD_DISTRIBUTIONS
 
 RIGHT = right_distribution(DistributionSampler)
 EXPERIMENTS = {configuration.name: Experiment(configuration, 2048) for configuration in CONFIGURATIONS}

@@ -12,7 +12,7 @@ import pytest
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, ODD_DISTRIBUTIONS, right_distribution
+from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, right_distribution
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw.adapters import load
@@ -29,6 +29,7 @@ from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds
+from odd.sampling_draws import ODD_DISTRIBUTIONS
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 BY_CODE = {check.code: check for check in suite.CHECKS}

@@ -15,7 +15,6 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.distributions import STRATIFIED_MUTANTS
-from fairdraw._mutants.odd_rejection import ODD_REJECTION
 from fairdraw._mutants.rejection import MUTANTS
 from fairdraw.protocols import (
     ExplicitNoise,
@@ -28,6 +27,7 @@ from fairdraw.protocols import (
 from fairdraw.statistical._stratified import stratified_exponentials, stratified_uniforms
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, InjectedCheck, StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
+from odd.rejection import ODD_REJECTION
 
 CI = PROFILES["ci"]
 BY_CODE = {check.code: check for check in STRATIFIED_CHECKS}

@@ -9,9 +9,10 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._trimming import ODD_TRIMS, TRIM_MUTANTS, Trims, as_trimming
+from fairdraw._mutants._trimming import TRIM_MUTANTS, Trims, as_trimming
 from fairdraw.protocols import ProposedDrafts, rejection_sampler
 from fairdraw.statistical._trimming import TRIM_CHECKS
+from odd.rejection_draws import ODD_TRIMS
 
 SMOKE = PROFILES["smoke"]
 CHECK = TRIM_CHECKS[0]

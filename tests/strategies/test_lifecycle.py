@@ -9,7 +9,7 @@ import pytest
 
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CapabilityUnsupported, CaseRaised, CheckFailure
-from fairdraw._mutants.penalties import MUTANTS, ODD_BUT_RIGHT, right
+from fairdraw._mutants.penalties import MUTANTS, right
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.properties.penalties import CHECKS as PENALTIES
@@ -31,6 +31,7 @@ from fairdraw.strategies.lifecycle import (
     Swap,
     ThinkingTrace,
 )
+from odd.penalties import ODD_PENALTIES
 
 prepare_triton("cpu")
 
@@ -195,7 +196,7 @@ def test_scanner_without_several_tokens_is_shown_one_known_token_a_step() -> Non
 
 
 def test_scanner_that_counts_a_token_a_step_fails_if_it_does_not_say_so() -> None:
-    odd = next(subject for subject in ODD_BUT_RIGHT if subject.name == "counts the last token")
+    odd = next(subject for subject in ODD_PENALTIES if subject.name == "counts the last token")
     with pytest.raises(CheckFailure):
         PENALTIES[0].run(dataclasses.replace(odd, capabilities=Capabilities()), profile=SMALL)
 

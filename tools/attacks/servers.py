@@ -191,9 +191,9 @@ def serve(damage: Damage, after: int, at_models: bool) -> str:
     reading, writing = os.pipe()
     if os.fork():
         return os.read(reading, 100).decode()
-    from fairdraw._mutants._server.app import make_app, serving
-    from fairdraw._mutants._server.dialects import Settings
-    from fairdraw._mutants._server.engine import Engine
+    from stub_server.app import make_app, serving
+    from stub_server.dialects import Settings
+    from stub_server.engine import Engine
 
     with serving(make_app(Engine(1), Settings())) as upstream:
         fields = {"damage": staticmethod(damage), "upstream": upstream.removeprefix("http://"), "after": after}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T, R = TypeVar("T"), TypeVar("R")
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))  # for the odd samplers
 
 
 def python_path(*folders: object, tree: Path = ROOT) -> dict[str, str]:

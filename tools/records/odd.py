@@ -8,28 +8,15 @@ from __future__ import annotations
 import argparse
 
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants import _odd_filters, _odd_grammar, logits_plan, logprobs, penalties, thinking_budget
-from fairdraw._mutants.odd_rejection import ODD_REJECTION
-from fairdraw._mutants.odd_sampling import ODD_SAMPLING
 from fairdraw._run.runner import check_sampler
+from odd.samplers import ODD
 from records import results
-
-SAMPLERS = {
-    "filters": _odd_filters.ODD_BUT_RIGHT,
-    "grammar": _odd_grammar.ODD_BUT_RIGHT,
-    "logits_plan": logits_plan.ODD_BUT_RIGHT,
-    "logprobs": logprobs.ODD_BUT_RIGHT,
-    "penalties": penalties.ODD_BUT_RIGHT,
-    "rejection": ODD_REJECTION,
-    "sampling": ODD_SAMPLING,
-    "thinking_budget": thinking_budget.ODD_BUT_RIGHT,
-}
 
 
 def accused(task: tuple[str, int, str, int]) -> tuple[str, list[str]]:
     """Run all checks on a sampler (its contract, its number, the profile, the seed): a title, and what did not pass."""
     contract, number, profile, seed = task
-    sampler = SAMPLERS[contract][number]
+    sampler = ODD[contract][number]
     records = check_sampler(sampler, profile=profile, seed=seed)
     wrong = [f"{record.id}: {record.status}" for record in records if record.status not in ("passed", "skipped")]
     return f"{contract}  {sampler.name}  seed {seed}", wrong
@@ -37,7 +24,7 @@ def accused(task: tuple[str, int, str, int]) -> tuple[str, list[str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--contract", choices=sorted(SAMPLERS), action="append")
+    parser.add_argument("--contract", choices=sorted(ODD), action="append")
     parser.add_argument("--profile", choices=("smoke", "ci"), default="ci")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--seeds", type=int, default=1, help="so many, from --seed on")
@@ -47,8 +34,8 @@ def main() -> int:
     tasks = [
         (contract, number, options.profile, seed)
         for seed in range(options.seed, options.seed + options.seeds)
-        for contract in options.contract or sorted(SAMPLERS)
-        for number in range(len(SAMPLERS[contract]))
+        for contract in options.contract or sorted(ODD)
+        for number in range(len(ODD[contract]))
     ]
     red = 0
     for title, wrong in results(accused, tasks, options.jobs, options.seconds):

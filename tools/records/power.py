@@ -20,13 +20,13 @@ import torch
 from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS, STRATIFIED_MUTANTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import FunctionSampler
 from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, DistributionCheck, false_fail_rate
 from fairdraw.statistical._stratified_check import StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
+from odd.rejection_draws import ODD_DISTRIBUTIONS
 from records import ROOT, commit, machine, rows_as_json
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
+from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw.protocols import Capabilities, LogitsPolicy, Rounding
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw._oracles.logits_plan import LogitsPlanOracle
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsSession, PlanSetup
 
 
@@ -61,3 +61,6 @@ def mutant_planner(
         return mutant_as(lambda _: planner, *caught_by)(faulty)
 
     return make_mutant
+
+
+patched_planner = patching(mutant_planner, LogitsPlanOracle)

@@ -1,4 +1,7 @@
-"""Faults of single processors, of their order, and of what their rows see."""
+"""Faults of single processors, of their order, and of what their rows see.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw._mutants._logits_mutant import mutant_planner
+from fairdraw._mutants._logits_mutant import mutant_planner, patched_planner
 from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row, exclude, keep_top_k, keep_top_p
 from fairdraw.protocols import LogitsPolicy, PenaltyPolicy
 
@@ -24,28 +27,24 @@ def moved(name: str, before: str) -> tuple[str, ...]:
     return (*others[:place], name, *others[place:])
 
 
-@mutant_planner("PLAN110", "PLAN112")
-class AllowsWhatIsExcluded(LogitsPlanOracle):
+@patched_planner("allowed_ids", "PLAN110", "PLAN112")
+def allows_what_is_excluded(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """The mask of allowed ids is read the other way round: True once meant allowed, then excluded."""
-
-    def allowed_ids(self, row: Row) -> Edit | None:
-        allowed = row.params.allowed_token_ids
-        return None if allowed is None else exclude(allowed)
+    allowed = row.params.allowed_token_ids
+    return None if allowed is None else exclude(allowed)
 
 
-@mutant_planner("PLAN110", "PLAN160")
-class AddsTheBiasTwice(LogitsPlanOracle):
+@patched_planner("logit_bias", "PLAN110", "PLAN160")
+def adds_the_bias_twice(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """Once by a processor, once by code that is older than the processors."""
+    add = right.logit_bias(row)
 
-    def logit_bias(self, row: Row) -> Edit | None:
-        add = super().logit_bias(row)
+    def twice(logits: Logits) -> None:
+        if add is not None:
+            add(logits)
+            add(logits)
 
-        def twice(logits: Logits) -> None:
-            if add is not None:
-                add(logits)
-                add(logits)
-
-        return None if add is None else twice
+    return None if add is None else twice
 
 
 @mutant_planner("PLAN111")
@@ -83,113 +82,94 @@ class ForcesTheEndOfThinkingFirst(LogitsPlanOracle):
     order = moved("thinking_budget", before="allowed_ids")
 
 
-@mutant_planner("PLAN111")
-class CutsByTopPBeforeTopK(LogitsPlanOracle):
+@patched_planner("top_k_top_p", "PLAN111")
+def cuts_by_top_p_before_top_k(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """Top-p alone keeps more than top-p of what top-k left."""
+    cut = right.top_k_top_p(row)
+    if cut is None or not (row.batch_uses_top_k and row.batch_uses_top_p) or row.is_greedy:
+        return cut
+    top_k = row.params.top_k or row.vocab_size
 
-    def top_k_top_p(self, row: Row) -> Edit | None:
-        cut = super().top_k_top_p(row)
-        if cut is None or not (row.batch_uses_top_k and row.batch_uses_top_p) or row.is_greedy:
-            return cut
-        top_k = row.params.top_k or row.vocab_size
+    def other_order(logits: Logits) -> None:
+        keep_top_p(logits, row.params.top_p)
+        keep_top_k(logits, min(top_k, row.vocab_size))
 
-        def other_order(logits: Logits) -> None:
-            keep_top_p(logits, row.params.top_p)
-            keep_top_k(logits, min(top_k, row.vocab_size))
-
-        return other_order
+    return other_order
 
 
-@mutant_planner("PLAN113")
-class FiltersGreedyRows(LogitsPlanOracle):
+@patched_planner("min_p", "PLAN113")
+def filters_greedy_rows(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """A greedy request that names a min-p is filtered like any other."""
-
-    def min_p(self, row: Row) -> Edit | None:
-        if not row.is_greedy:
-            return super().min_p(row)
-        as_random = dataclasses.replace(row.params, temperature=1.0)
-        return super().min_p(dataclasses.replace(row, source=dataclasses.replace(row.source, params=as_random)))
+    if not row.is_greedy:
+        return right.min_p(row)
+    as_random = dataclasses.replace(row.params, temperature=1.0)
+    return right.min_p(dataclasses.replace(row, source=dataclasses.replace(row.source, params=as_random)))
 
 
-@mutant_planner("PLAN150", "PLAN113")
-class DividesGreedyRowsByZero(LogitsPlanOracle):
+@patched_planner("temperature", "PLAN150", "PLAN113")
+def divides_greedy_rows_by_zero(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """All positive logits become inf, and tie."""
 
-    def temperature(self, row: Row) -> Edit | None:
-        def divide(logits: Logits) -> None:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                logits /= np.float32(0)
+    def divide(logits: Logits) -> None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logits /= np.float32(0)
 
-        return divide if row.is_greedy else super().temperature(row)
+    return divide if row.is_greedy else right.temperature(row)
 
 
-@mutant_planner("PLAN114")
-class ExcludesByAddition(LogitsPlanOracle):
+@patched_planner("allowed_ids", "PLAN114")
+def excludes_by_addition(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """Adds a mask of 0 and -inf: NaN stays NaN where it should be excluded."""
+    allowed = row.params.allowed_token_ids
+    if allowed is None:
+        return None
+    mask = np.full(row.vocab_size, EXCLUDED, np.float32)
+    mask[allowed] = 0
 
-    def allowed_ids(self, row: Row) -> Edit | None:
-        allowed = row.params.allowed_token_ids
-        if allowed is None:
-            return None
-        mask = np.full(row.vocab_size, EXCLUDED, np.float32)
-        mask[allowed] = 0
+    def add(logits: Logits) -> None:
+        logits += mask
 
-        def add(logits: Logits) -> None:
-            logits += mask
-
-        return add
+    return add
 
 
-@mutant_planner("PLAN120", "PLAN122", "PLAN162")
-class BadWordsIgnoreTheDrafts(LogitsPlanOracle):
+@patched_planner("text_for_bad_words", "PLAN120", "PLAN122", "PLAN162")
+def bad_words_ignore_the_drafts(right: LogitsPlanOracle, row: Row) -> list[int]:
     """A bad word that begins among the drafts can be completed."""
-
-    def text_for_bad_words(self, row: Row) -> list[int]:
-        return row.source.output_token_ids
+    return row.source.output_token_ids
 
 
-@mutant_planner("PLAN120", "PLAN121", "PLAN122")
-class PenaltiesIgnoreTheDrafts(LogitsPlanOracle):
+@patched_planner("text_for_penalties", "PLAN120", "PLAN121", "PLAN122")
+def penalties_ignore_the_drafts(right: LogitsPlanOracle, row: Row) -> list[int]:
     """Every row is penalised for the output alone."""
-
-    def text_for_penalties(self, row: Row) -> list[int]:
-        return row.source.output_token_ids
+    return row.source.output_token_ids
 
 
-@mutant_planner("PLAN121", "PLAN122")
-class TheBonusRowMissesTheLastDraft(LogitsPlanOracle):
+@patched_planner("seen", "PLAN121", "PLAN122")
+def the_bonus_row_misses_the_last_draft(right: LogitsPlanOracle, source: LogitsRequest, position: int) -> list[int]:
     """It sees what the last draft row sees."""
-
-    def seen(self, source: LogitsRequest, position: int) -> list[int]:
-        is_bonus = position == len(source.draft_token_ids)
-        return super().seen(source, max(0, position - 1) if is_bonus else position)
+    is_bonus = position == len(source.draft_token_ids)
+    return right.seen(source, max(0, position - 1) if is_bonus else position)
 
 
-@mutant_planner("PLAN121")
-class MinTokensCountTheOutputAlone(LogitsPlanOracle):
+@patched_planner("length_for_min_tokens", "PLAN121")
+def min_tokens_count_the_output_alone(right: LogitsPlanOracle, row: Row) -> int:
     """As vLLM 0.22.0 to 0.33.0 in the bonus row: the text may not stop though it is long enough."""
-
-    def length_for_min_tokens(self, row: Row) -> int:
-        is_bonus = row.position == len(row.source.draft_token_ids)
-        return len(row.source.output_token_ids) if is_bonus else super().length_for_min_tokens(row)
+    is_bonus = row.position == len(row.source.draft_token_ids)
+    return len(row.source.output_token_ids) if is_bonus else right.length_for_min_tokens(row)
 
 
-@mutant_planner("PLAN120")
-class MinTokensCountAllDraftsInEveryRow(LogitsPlanOracle):
+@patched_planner("length_for_min_tokens", "PLAN120")
+def min_tokens_count_all_drafts_in_every_row(right: LogitsPlanOracle, row: Row) -> int:
     """The first draft row may stop, although the drafts after it were counted."""
-
-    def length_for_min_tokens(self, row: Row) -> int:
-        return len(row.source.output_token_ids) + len(row.source.draft_token_ids)
+    return len(row.source.output_token_ids) + len(row.source.draft_token_ids)
 
 
-@mutant_planner("PLAN141")
-class CallsCustomProcessorsPerRow(LogitsPlanOracle):
+@patched_planner("customs", "PLAN141")
+def calls_custom_processors_per_row(
+    right: LogitsPlanOracle, name: str, rows: Sequence[Row], setup: PlanSetup
+) -> list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]:
     """A launch per row, so a processor that compares its rows sees only one of them."""
-
-    def customs(
-        self, name: str, rows: Sequence[Row], setup: PlanSetup
-    ) -> list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]:
-        return [(processor, [one]) for processor, seen in super().customs(name, rows, setup) for one in seen]
+    return [(processor, [one]) for processor, seen in right.customs(name, rows, setup) for one in seen]
 
 
 _PROMPT = LogitsPolicy("text")
@@ -205,12 +185,10 @@ class BadWordsOfThePrompt(LogitsPlanOracle):
     """No policy is declared, and a bad word that the prompt begins cannot be completed."""
 
 
-@mutant_planner("PLAN115", policy=_PROMPT)
-class BadWordsMissTheEndOfThePrompt(LogitsPlanOracle):
+@patched_planner("text_for_bad_words", "PLAN115", policy=_PROMPT)
+def bad_words_miss_the_end_of_the_prompt(right: LogitsPlanOracle, row: Row) -> list[int]:
     """The last token of the prompt is the input of the first step, and neither prompt nor output."""
-
-    def text_for_bad_words(self, row: Row) -> list[int]:
-        return [*row.source.prompt_token_ids[:-1], *row.seen]
+    return [*row.source.prompt_token_ids[:-1], *row.seen]
 
 
 @mutant_planner("PLAN110", policy=LogitsPolicy(penalties=PenaltyPolicy(counts_see="text")), done=LogitsPolicy())

@@ -1,4 +1,7 @@
-"""Faults close to rounding and ties: each goes a little further than either explains."""
+"""Faults close to rounding and ties: each goes a little further than either explains.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw._mutants._logits_mutant import mutant_planner
+from fairdraw._mutants._logits_mutant import mutant_planner, patched_planner
 from fairdraw._oracles.logits_bounds import logits_bounds
 from fairdraw._oracles.logits_plan import EXCLUDED, FORCED, Edit, Logits, LogitsPlanOracle, Row
 
@@ -30,75 +33,65 @@ class IsFourUlpsBeyondRounding(LogitsPlanOracle):
         return processed
 
 
-@mutant_planner("PLAN110", "PLAN112")
-class KeepsOneOfTheTiedTooFew(LogitsPlanOracle):
+@patched_planner("top_k_top_p", "PLAN110", "PLAN112")
+def keeps_one_of_the_tied_too_few(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """Top-k drops everything that ties with the last token kept, and that token as well."""
+    cut = right.top_k_top_p(row)
+    top_k = row.params.top_k
+    if cut is None or row.is_greedy or not 1 < top_k < row.vocab_size:
+        return cut
 
-    def top_k_top_p(self, row: Row) -> Edit | None:
-        cut = super().top_k_top_p(row)
-        top_k = row.params.top_k
-        if cut is None or row.is_greedy or not 1 < top_k < row.vocab_size:
-            return cut
+    def strictly(logits: Logits) -> None:
+        edge = np.sort(logits)[len(logits) - top_k]
+        if np.isfinite(edge) and np.isfinite(logits[logits > edge]).any():
+            logits[logits <= edge] = EXCLUDED
+        cut(logits)
 
-        def strictly(logits: Logits) -> None:
-            edge = np.sort(logits)[len(logits) - top_k]
-            if np.isfinite(edge) and np.isfinite(logits[logits > edge]).any():
-                logits[logits <= edge] = EXCLUDED
-            cut(logits)
-
-        return strictly
+    return strictly
 
 
-@mutant_planner("PLAN110", "PLAN112")
-class TopPStopsATokenEarly(LogitsPlanOracle):
+@patched_planner("top_k_top_p", "PLAN110", "PLAN112")
+def top_p_stops_a_token_early(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """The token that crosses top-p is dropped: the tokens kept have less probability than required."""
-
-    def top_k_top_p(self, row: Row) -> Edit | None:
-        cut = super().top_k_top_p(row)
-        return cut if cut is None or row.is_greedy or row.params.top_p == 1 else _dropping_one_more(cut, ties=True)
+    cut = right.top_k_top_p(row)
+    return cut if cut is None or row.is_greedy or row.params.top_p == 1 else _dropping_one_more(cut, ties=True)
 
 
-@mutant_planner("PLAN110")
-class ForcesWithTooSmallALogit(LogitsPlanOracle):
+@patched_planner("thinking_budget", "PLAN110")
+def forces_with_too_small_a_logit(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """The forced token is the most probable one, but not the only possible one."""
+    force = right.thinking_budget(row)
+    if force is None:
+        return None
 
-    def thinking_budget(self, row: Row) -> Edit | None:
-        force = super().thinking_budget(row)
-        if force is None:
-            return None
+    def weakly(logits: Logits) -> None:
+        others = logits.copy()
+        force(logits)
+        logits[logits == FORCED] = np.float32(np.max(others, initial=0, where=np.isfinite(others)) + 10)
 
-        def weakly(logits: Logits) -> None:
-            others = logits.copy()
-            force(logits)
-            logits[logits == FORCED] = np.float32(np.max(others, initial=0, where=np.isfinite(others)) + 10)
-
-        return weakly
+    return weakly
 
 
-@mutant_planner("PLAN110", "PLAN112")
-class ForcesAnotherToken(LogitsPlanOracle):
+@patched_planner("thinking_budget", "PLAN110", "PLAN112")
+def forces_another_token(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """The token is forced in the correct row, but the next id instead of the expected one."""
+    force = right.thinking_budget(row)
+    if force is None:
+        return None
 
-    def thinking_budget(self, row: Row) -> Edit | None:
-        force = super().thinking_budget(row)
-        if force is None:
-            return None
+    def beside(logits: Logits) -> None:
+        marks = np.zeros(len(logits), np.float32)
+        force(marks)
+        logits[(int(marks.argmax()) + 1) % len(logits)] = FORCED
 
-        def beside(logits: Logits) -> None:
-            marks = np.zeros(len(logits), np.float32)
-            force(marks)
-            logits[(int(marks.argmax()) + 1) % len(logits)] = FORCED
-
-        return beside
+    return beside
 
 
-@mutant_planner("PLAN110")
-class MinPDropsTheLastTokenKept(LogitsPlanOracle):
+@patched_planner("min_p", "PLAN110")
+def min_p_drops_the_last_token_kept(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """The least probable token above the floor is excluded, too."""
-
-    def min_p(self, row: Row) -> Edit | None:
-        cut = super().min_p(row)
-        return None if cut is None else _dropping_one_more(cut, ties=False)
+    cut = right.min_p(row)
+    return None if cut is None else _dropping_one_more(cut, ties=False)
 
 
 def _dropping_one_more(cut: Edit, *, ties: bool) -> Edit:

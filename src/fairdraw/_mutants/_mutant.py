@@ -110,15 +110,33 @@ def patched(
     needs: tuple[Capability, ...] = (),
 ) -> Callable[[Callable[..., Any]], Mutant]:
     """Make a mutant of `oracle` with one step replaced by a function, which also gets the correct steps, as `right`."""
-    make_mutant = as_mutant(*caught_by, unsupported=unsupported, needs=needs)
-    return lambda body: make_mutant(with_step(oracle, step, body))
+    return patching(as_mutant, oracle)(step, *caught_by, unsupported=unsupported, needs=needs)
+
+
+def patching(
+    make: Callable[..., Callable[[type[Any]], Mutant]], oracle: type[Any]
+) -> Callable[..., Callable[[Callable[..., Any]], Mutant]]:
+    """Return a decorator: it makes a mutant of `oracle` by a function that replaces one step.
+
+    The function also gets the correct steps, as `right`, and its name and docstring are the mutant's. The decorator
+    takes the name of the step, and what `make` takes.
+
+    Args:
+        make: From codes and fields of a mutant to what makes one of a class. Any: an oracle of any contract.
+    """
+
+    def patched(step: str, *caught_by: str, **fields: Any) -> Callable[[Callable[..., Any]], Mutant]:  # Any: as above
+        make_mutant = make(*caught_by, **fields)
+        return lambda body: make_mutant(with_step(oracle, step, body))
+
+    return patched
 
 
 def with_step(oracle: type[Any], step: str, body: Callable[..., Any]) -> type[Any]:  # Any: an oracle of any contract
     """Derive a class of `oracle` with one step replaced by `body`, under the name of that function."""
 
-    def replaced(self: object, *arguments: Any) -> Any:  # Any: those of the step
-        return body(super(faulty, self), *arguments)
+    def replaced(self: object, *arguments: Any, **named: Any) -> Any:  # Any: those of the step
+        return body(super(faulty, self), *arguments, **named)
 
     faulty: Any = type(body.__name__, (oracle,), {step: replaced, "__doc__": body.__doc__})  # Any: as above
     return faulty  # type: ignore[no-any-return]

@@ -1,7 +1,8 @@
-"""Drafters with verifiers: wrong in what the two share, each caught by the checks of pairs; and odd but right ones.
+"""Drafters with verifiers: wrong in what the two share, each caught by the checks of pairs.
 
 `Pair` draws by counters: a number is a hash of the request's seed, the position of its token, a stream, and the token
 of the vocabulary. The mutants change which stream, seed or position is taken. That is how such faults come about.
+A mutant that is a function stands for one step of `Pair`; `right` has the correct steps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._mutants._distribution_sampler import (
     Call,
@@ -21,17 +23,19 @@ from fairdraw._mutants._distribution_sampler import (
     Tokens,
     by_inverse_cdf,
 )
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
-from fairdraw._mutants._odd_distributions import BlockVerification
-from fairdraw.protocols import Capability, Drafted, FunctionSampler, SeededNoise, rejection_sampler
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
+from fairdraw._mutants.distributions import BlockVerification
+from fairdraw.protocols import Drafted, FunctionSampler, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from fairdraw.protocols import DraftStep, Noise, SpecDecodeBatch
+
+Key = tuple[NDArray[np.uint64], Tokens, int]
+"""Seed and position of each row, and a stream."""
 
 _DRAFTS, _ACCEPTANCE, _LAST = 1, 2, 3
 """Streams: of the drafter, of the acceptance test, and of the token that ends a row."""
@@ -63,11 +67,11 @@ class Pair(DistributionSampler):
         """What drafts are drawn from, `[batch_size, vocab_size]`."""
         return np.asarray((step.draft_logits / step.temperature[:, None]).softmax(dim=-1).numpy())
 
-    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
+    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
         """Seed, position and stream of each request's draft."""
         return seeds, step.positions.numpy(), self.draft_stream
 
-    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
+    def choose(self, probs: Floats, key: Key, step: DraftStep) -> Tokens:
         """One token per row."""
         return race(probs, key)
 
@@ -125,7 +129,7 @@ def hashed(key: Any, value: Any) -> NDArray[np.uint64]:  # Any: uint64, arrays o
         return np.asarray(word ^ (word >> np.uint64(31)), dtype=np.uint64)
 
 
-def uniforms(key: tuple[NDArray[np.uint64], Tokens, int], count: int) -> Floats:  # [num_rows, count]
+def uniforms(key: Key, count: int) -> Floats:  # [num_rows, count]
     """Numbers in (0, 1) of each row's key."""
     seeds, positions, stream = key
     rows = hashed(hashed(hashed(seeds, np.uint64(7)), positions.astype(np.uint64)), np.uint64(stream))
@@ -133,7 +137,7 @@ def uniforms(key: tuple[NDArray[np.uint64], Tokens, int], count: int) -> Floats:
     return np.asarray(((words >> np.uint64(40)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-24))
 
 
-def race(weights: Floats, key: tuple[NDArray[np.uint64], Tokens, int]) -> Tokens:
+def race(weights: Floats, key: Key) -> Tokens:
     """One token per row: the argmax of log-weight plus Gumbel noise."""
     with np.errstate(divide="ignore"):
         noisy = np.log(weights) - np.log(-np.log(uniforms(key, weights.shape[1]).astype(np.float64)))
@@ -148,6 +152,7 @@ def as_pair(kind: type[Any]) -> FunctionSampler:
 
 
 mutant_pair = partial(mutant_as, as_pair)
+_patched = patching(mutant_pair, Pair)
 
 
 # The verifier draws with the drafter's noise.
@@ -160,16 +165,16 @@ class RecoversWithTheGumbelNoiseOfTheDraft(Pair):
     recovery_stream = _DRAFTS
 
 
-@mutant_pair("DIST803", min_draws=50_000)
-class RecoversWithTheNoiseOfTheDraftAtOnePosition(Pair):
+@_patched("recover", "DIST803", min_draws=50_000)
+def recovers_with_the_noise_of_the_draft_at_one_position(
+    right: Pair, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+) -> Tokens:
     """The salt is forgotten at the fourth draft position."""
-
-    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        assert isinstance(drawn, Keyed)
-        shared = race(weights, (drawn.seeds[requests], drawn.positions[rows], _DRAFTS))
-        first = np.flatnonzero(np.append(True, np.diff(drawn.positions) != 1))
-        place = rows - first[np.searchsorted(first, rows, side="right") - 1]
-        return np.where(place == 3, shared, super().recover(weights, drawn, requests, rows))
+    assert isinstance(drawn, Keyed)
+    shared = race(weights, (drawn.seeds[requests], drawn.positions[rows], _DRAFTS))
+    first = np.flatnonzero(np.append(True, np.diff(drawn.positions) != 1))
+    place = rows - first[np.searchsorted(first, rows, side="right") - 1]
+    return np.where(place == 3, shared, right.recover(weights, drawn, requests, rows))
 
 
 class _SharesForSome(Pair):
@@ -206,7 +211,7 @@ class RecoversOtherRequestsWithTheNoiseOfTheDraft(_SharesForSome):
 class DraftsByInverseCdf(Pair):
     """One uniform per draft."""
 
-    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
+    def choose(self, probs: Floats, key: Key, step: DraftStep) -> Tokens:
         return by_inverse_cdf(probs, uniforms(key, 1)[:, 0])
 
 
@@ -227,29 +232,23 @@ class DrawsTheBonusWithTheNoiseOfTheLastDraft(Pair):
         return super().bonus_positions(batch) - 1
 
 
-@mutant_pair("DIST805", "DIST806")
-class DraftsWithTheNoiseOfTheTokenBefore(Pair):
+@_patched("draft_key", "DIST805", "DIST806")
+def drafts_with_the_noise_of_the_token_before(right: Pair, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
     """Drafter and verifier share a stream, and the drafter counts from the input token: its first draft has the noise
     of the bonus or recovered token that ended the step before."""
-
-    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
-        return seeds, step.positions.numpy() - 1, _LAST
+    return seeds, step.positions.numpy() - 1, _LAST
 
 
-@mutant_pair("DIST805")
-class BeginsTheDraftersStreamAnewInEveryStep(Pair):
+@_patched("draft_key", "DIST805")
+def begins_the_drafters_stream_anew_in_every_step(right: Pair, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
     """Drafts are keyed by their number within the step."""
-
-    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
-        return seeds, np.full(step.batch_size, step.step), _DRAFTS
+    return seeds, np.full(step.batch_size, step.step), _DRAFTS
 
 
-@mutant_pair("DIST801", "DIST802")
-class DraftsOfAStepShareTheirNoise(Pair):
+@_patched("draft_key", "DIST801", "DIST802")
+def drafts_of_a_step_share_their_noise(right: Pair, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
     """Drafts are keyed by the position of the first of them."""
-
-    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
-        return seeds, step.positions.numpy() - step.step, _DRAFTS
+    return seeds, step.positions.numpy() - step.step, _DRAFTS
 
 
 @mutant_pair("DIST806", min_draws=50_000)
@@ -289,120 +288,43 @@ class KeepsPositionsInSixteenBits(_OtherPositions):
         return positions % 2**16
 
 
-@mutant_pair("REJ659")
-class KeysTheBonusByTheNumberOfDrafts(Pair):
+@_patched("bonus_positions", "REJ659")
+def keys_the_bonus_by_the_number_of_drafts(right: Pair, batch: SpecDecodeBatch) -> Tokens:
     """The key of the bonus token has its place in the step instead of its place in the text."""
-
-    def bonus_positions(self, batch: SpecDecodeBatch) -> Tokens:
-        return np.array(batch.num_draft_tokens)
+    return np.array(batch.num_draft_tokens)
 
 
-@mutant_pair("REJ659")
-class DraftsBySeedPlusPosition(Pair):
+@_patched("draft_key", "REJ659")
+def drafts_by_seed_plus_position(right: Pair, seeds: NDArray[np.uint64], step: DraftStep) -> Key:
     """The drafter's key is a sum: a request says what its neighbour says a step later."""
-
-    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
-        return seeds + step.positions.numpy().astype(np.uint64), np.zeros(step.batch_size, np.int64), _DRAFTS
+    return seeds + step.positions.numpy().astype(np.uint64), np.zeros(step.batch_size, np.int64), _DRAFTS
 
 
 # The drafter reports what it did not draw from.
 
 
-@mutant_pair("DIST801", "DIST806")
-class DraftsAtAnotherTemperature(Pair):
+@_patched("choose", "DIST801", "DIST806")
+def drafts_at_another_temperature(right: Pair, probs: Floats, key: Key, step: DraftStep) -> Tokens:
     """Draws at 1.2 times the temperature and reports the softmax at the request's own."""
-
-    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
-        return race(probs ** np.float32(1 / 1.2), key)
+    return race(probs ** np.float32(1 / 1.2), key)
 
 
-@mutant_pair("DIST801", "DIST806")
-class DraftsGreedilyAndReportsTheSoftmax(Pair):
+@_patched("choose", "DIST801", "DIST806")
+def drafts_greedily_and_reports_the_softmax(right: Pair, probs: Floats, key: Key, step: DraftStep) -> Tokens:
     """Takes the most probable token and says that it was drawn."""
-
-    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
-        return np.asarray(probs.argmax(axis=1))
+    return np.asarray(probs.argmax(axis=1))
 
 
-@mutant_pair("DIST801", "DIST806")
-class ReportsTheRowOfTheNextRequest(Pair):
+@_patched("reported", "DIST801", "DIST806")
+def reports_the_row_of_the_next_request(right: Pair, probs: Floats, step: DraftStep) -> Any:
     """Probabilities and tokens are gathered by other indices."""
-
-    def reported(self, probs: Floats, step: DraftStep) -> Any:
-        return super().reported(np.roll(probs, -1, axis=0), step)
+    return right.reported(np.roll(probs, -1, axis=0), step)
 
 
-@mutant_pair("DIST801")
-class ReportsTheSoftmaxAtTheThirdPosition(Pair):
+@_patched("choose", "DIST801")
+def reports_the_softmax_at_the_third_position(right: Pair, probs: Floats, key: Key, step: DraftStep) -> Tokens:
     """Draws at the request's temperature but at the third draft position, where it draws at 1.4 times that."""
-
-    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
-        return race(probs ** np.float32(1 / 1.4) if step.step == 2 else probs, key)
+    return race(probs ** np.float32(1 / 1.4) if step.step == 2 else probs, key)
 
 
 PAIR_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
-
-
-# Odd, and right.
-
-
-class DraftsGreedilyOneHot(Pair):
-    """Takes the most probable token, and reports no distribution."""
-
-    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
-        return np.asarray(probs.argmax(axis=1))
-
-    def reported(self, probs: Floats, step: DraftStep) -> Any:
-        return None
-
-
-class DraftsFlatterAndSaysSo(Pair):
-    """Draws at twice the temperature, and reports that."""
-
-    def draft_probs(self, step: DraftStep) -> Floats:
-        return np.asarray((step.draft_logits / (2 * step.temperature[:, None])).softmax(dim=-1).numpy())
-
-
-class DraftsTheTopThree(Pair):
-    """Filters before it draws, and reports what is left."""
-
-    def draft_probs(self, step: DraftStep) -> Floats:
-        probs = super().draft_probs(step)
-        kept = np.where(probs >= np.sort(probs, axis=1)[:, -3:-2], probs, 0)
-        return np.asarray(kept / kept.sum(axis=1, keepdims=True))
-
-
-class DrawsWithOneGeneratorAfterTheOther(DistributionSampler):
-    """Drafter and verifier draw from one stream in turn: a request without a seed from torch's default generator."""
-
-    unsupported: ClassVar[dict[str, str]] = {
-        Capability.EXPLICIT_NOISE: "draws its own numbers",
-        Capability.REQUEST_SEEDS: "one generator serves the whole batch",
-    }
-
-    def propose(self, step: DraftStep, noise: SeededNoise) -> Drafted:
-        """A race over the softmax."""
-        probs = (step.draft_logits / step.temperature[:, None]).softmax(dim=-1)
-        return Drafted((probs / torch.empty_like(probs).exponential_()).argmax(dim=-1), probs)
-
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
-        uniforms, exponentials = torch.rand(batch.num_tokens), torch.empty(batch.batch_size, batch.vocab_size)
-        return Drawn(uniforms.numpy(), exponentials.exponential_().numpy(), seed)
-
-
-class VerifiesABlockOfItsDrafts(Pair, BlockVerification):
-    """Sun et al. (2025) with a drafter."""
-
-    unsupported: ClassVar[dict[str, str]] = BlockVerification.unsupported
-
-
-ODD_PAIRS = (
-    Pair,
-    DraftsByInverseCdf,
-    DraftsGreedilyOneHot,
-    DraftsFlatterAndSaysSo,
-    DraftsTheTopThree,
-    DrawsWithOneGeneratorAfterTheOther,
-    VerifiesABlockOfItsDrafts,
-)
-"""Classes of right drafters with verifiers; `as_pair` makes samplers of them."""

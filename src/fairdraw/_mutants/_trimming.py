@@ -1,4 +1,7 @@
-"""Verifiers that trim drafts first: by what they must not look at, each caught by DIST821; and odd but right ones."""
+"""Verifiers that trim drafts first: by what they must not look at, each caught by DIST821.
+
+Each function stands for one step of the correct rule, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, Tokens
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw.protocols import FunctionSampler, rejection_sampler
 
 if TYPE_CHECKING:
@@ -51,43 +54,36 @@ def as_trimming(kind: type[Any]) -> FunctionSampler:
     return rejection_sampler(made.verify, trim=made.trim, name=name_of(kind), unsupported=kind.unsupported)
 
 
-mutant_trim = partial(mutant_as, as_trimming)
+_mutant = partial(mutant_as, as_trimming)
+_patched = patching(_mutant, Trims)
 
 
-@mutant_trim("DIST821")
-class TrimsByTheProbabilityOfTheDrawnToken(Trims):
+@_patched("confidence", "DIST821")
+def trims_by_the_probability_of_the_drawn_token(right: Trims, probs: Floats, tokens: Tokens) -> Floats:
     """The confidence is that of the token, which is at hand, instead of that of its row."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        return own(probs, tokens)
+    return own(probs, tokens)
 
 
-@mutant_trim("DIST821")
-class DropsDraftsThatAreNotTheirRowsFirst(Trims):
+@_patched("confidence", "DIST821")
+def drops_drafts_that_are_not_their_rows_first(right: Trims, probs: Floats, tokens: Tokens) -> Floats:
     """Verifies a draft only if it is the drafter's favourite."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        return np.asarray(own(probs, tokens) >= probs.max(axis=2), dtype=np.float32)
+    return np.asarray(own(probs, tokens) >= probs.max(axis=2), dtype=np.float32)
 
 
-@mutant_trim("DIST821")
-class TrimsByTheRowBehind(Trims):
+@_patched("confidence", "DIST821")
+def trims_by_the_row_behind(right: Trims, probs: Floats, tokens: Tokens) -> Floats:
     """Off by one: a draft is kept if the row that was computed from it is sharp."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        found = super().confidence(probs, tokens)
-        return np.append(found[:, 1:], np.ones_like(found[:, :1]), axis=1)
+    found = right.confidence(probs, tokens)
+    return np.append(found[:, 1:], np.ones_like(found[:, :1]), axis=1)
 
 
-@mutant_trim("DIST821")
-class KeepsAllOrNothing(Trims):
+@_patched("num_kept", "DIST821")
+def keeps_all_or_nothing(right: Trims, confidence: Floats) -> NDArray[np.int64]:
     """A block of drafts is verified if its rows are sharp on average, those made from its own tokens too."""
-
-    def num_kept(self, confidence: Floats) -> NDArray[np.int64]:
-        return np.where(confidence.mean(axis=1) > np.float32(0.4), confidence.shape[1], 0)
+    return np.where(confidence.mean(axis=1) > np.float32(0.4), confidence.shape[1], 0)
 
 
-@mutant_trim("DIST821")
+@_mutant("DIST821")
 class SharesABudgetByTheProbabilityOfTheDrawnToken(Trims):
     """Half of all drafts are verified: those whose tokens are the most probable."""
 
@@ -98,21 +94,17 @@ class SharesABudgetByTheProbabilityOfTheDrawnToken(Trims):
         return best_half(np.cumprod(confidence, axis=1))
 
 
-@mutant_trim("DIST821")
-class DropsDraftsOfOneToken(Trims):
+@_patched("confidence", "DIST821")
+def drops_drafts_of_one_token(right: Trims, probs: Floats, tokens: Tokens) -> Floats:
     """A token that ends the text is left to the target model, and so is what comes after it."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        return np.asarray(tokens != 0, dtype=np.float32)
+    return np.asarray(tokens != 0, dtype=np.float32)
 
 
-@mutant_trim("DIST821", min_draws=4_000)
-class LooksAtTheTokenOfTheLastPositionAlone(Trims):
+@_patched("confidence", "DIST821", min_draws=4_000)
+def looks_at_the_token_of_the_last_position_alone(right: Trims, probs: Floats, tokens: Tokens) -> Floats:
     """The last draft has no row behind it, so its own probability fills the gap."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        last = (own(probs, tokens)[:, -1:] > np.float32(0.12)).astype(np.float32)
-        return np.append(np.ones_like(own(probs, tokens)[:, 1:]), last, axis=1)
+    last = (own(probs, tokens)[:, -1:] > np.float32(0.12)).astype(np.float32)
+    return np.append(np.ones_like(own(probs, tokens)[:, 1:]), last, axis=1)
 
 
 TRIM_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
@@ -122,39 +114,3 @@ def best_half(survival: Floats) -> NDArray[np.int64]:  # [batch_size] int64
     """How many of each request's drafts are among the better half of all; survival never grows along a request."""
     order = np.argsort(-survival.ravel(), kind="stable")[: survival.size // 2]
     return np.bincount(order // survival.shape[1], minlength=len(survival)).astype(np.int64)
-
-
-# Odd, and right.
-
-
-class KeepsNoDraft(Trims):
-    """Every token is the target's own."""
-
-    def num_kept(self, confidence: Floats) -> NDArray[np.int64]:
-        return np.zeros(len(confidence), dtype=np.int64)
-
-
-class SharesABudget(Trims):
-    """Half of all drafts are verified, those of the largest survival; requests compete."""
-
-    def num_kept(self, confidence: Floats) -> NDArray[np.int64]:
-        return best_half(np.cumprod(confidence, axis=1))
-
-
-class StopsBehindOneToken(Trims):
-    """Nothing is verified behind a token that ends the text; the token itself is."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        return np.append(np.ones_like(own(probs, tokens)[:, :1]), tokens[:, :-1] != 0, axis=1)
-
-
-class TrimsByTheTokensBefore(Trims):
-    """A draft is kept if the token before it was probable."""
-
-    def confidence(self, probs: Floats, tokens: Tokens) -> Floats:
-        found = own(probs, tokens)
-        return np.append(np.ones_like(found[:, :1]), found[:, :-1], axis=1)
-
-
-ODD_TRIMS = (Trims, KeepsNoDraft, SharesABudget, StopsBehindOneToken, TrimsByTheTokensBefore)
-"""Classes of verifiers that trim rightly; `as_trimming` makes samplers of them."""

@@ -1,4 +1,7 @@
-"""Rejection samplers with a wrong distribution, one fault each, and trivial ones: all must be caught."""
+"""Rejection samplers with a wrong distribution, one fault each, and trivial ones: all must be caught.
+
+Each function stands for one step of the correct sampler, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from fairdraw._mutants._distribution_sampler import (
     mutant_distribution,
 )
 from fairdraw._mutants._lanes import lane_mutants, rejecting
-from fairdraw._mutants._mutant import Mutant, with_step
-from fairdraw._mutants._odd_distributions import BlockVerification, DrawsByPositionAndMultinomial, DrawsWithTorch
+from fairdraw._mutants._mutant import Mutant, patching
+from fairdraw.protocols import Capability
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -30,10 +33,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Noise, SpecDecodeBatch
 
 
-def _patched(step: str, *caught_by: str, min_draws: int = 0) -> Callable[[Callable[..., Floats]], Mutant]:
-    """Make a mutant with one step replaced by a function, which also gets the correct steps, as `right`."""
-    make_mutant = mutant_distribution(*caught_by, min_draws=min_draws)
-    return lambda body: make_mutant(with_step(DistributionSampler, step, body))
+_patched = patching(mutant_distribution, DistributionSampler)
 
 
 def _first_rows(batch: SpecDecodeBatch) -> Tokens:  # [num_tokens] int64
@@ -45,30 +45,28 @@ def _first_rows(batch: SpecDecodeBatch) -> Tokens:  # [num_tokens] int64
 # Noise that serves twice.
 
 
-@mutant_distribution("DIST203", "DIST101")
-class RecoversWithTheDraftersNoise(DistributionSampler):
+@_patched("recover", "DIST203", "DIST101")
+def recovers_with_the_drafters_noise(
+    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+) -> Tokens:
     """Recovery draws with the same uniforms as the drafter (vLLM #54282)."""
-
-    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        stream = np.random.default_rng(derive_seed("draft", drawn.seed)).random(drawn.uniforms.size)
-        return by_inverse_cdf(weights, stream[rows].astype(np.float32))
+    stream = np.random.default_rng(derive_seed("draft", drawn.seed)).random(drawn.uniforms.size)
+    return by_inverse_cdf(weights, stream[rows].astype(np.float32))
 
 
-@mutant_distribution("DIST201", "DIST203", "DIST213", min_draws=4_000)
-class RecoversWithTheUniformThatRejected(DistributionSampler):
+@_patched("recover", "DIST201", "DIST203", "DIST213", min_draws=4_000)
+def recovers_with_the_uniform_that_rejected(
+    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+) -> Tokens:
     """Saves a uniform; but given a rejection it is large."""
-
-    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        return by_inverse_cdf(weights, drawn.uniforms[rows])
+    return by_inverse_cdf(weights, drawn.uniforms[rows])
 
 
-@mutant_distribution("DIST103", "DIST101", "DIST113", min_draws=500_000)
-class OneUniformPerRequest(DistributionSampler):
+@_patched("draw", "DIST103", "DIST101", "DIST113", min_draws=500_000)
+def one_uniform_per_request(right: DistributionSampler, batch: SpecDecodeBatch, seed: int) -> Drawn:
     """Positions of a request share their uniform, so the second draft is accepted too often after the first."""
-
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
-        drawn = super().draw(batch, seed)
-        return Drawn(drawn.uniforms[_first_rows(batch)], drawn.exponentials, seed)
+    drawn = right.draw(batch, seed)
+    return Drawn(drawn.uniforms[_first_rows(batch)], drawn.exponentials, seed)
 
 
 @mutant_distribution("DIST691", min_draws=4_000)
@@ -80,13 +78,11 @@ class OneNoiseRowForTheBatch(DistributionSampler):
         return Drawn(drawn.uniforms[positions], np.repeat(drawn.exponentials[:1], batch.batch_size, axis=0), seed)
 
 
-@mutant_distribution("DIST691", min_draws=50_000)
-class NeighboursShareTheirExponentials(DistributionSampler):
+@_patched("draw", "DIST691", min_draws=50_000)
+def neighbours_share_their_exponentials(right: DistributionSampler, batch: SpecDecodeBatch, seed: int) -> Drawn:
     """Exponentials are indexed by `request // 2`."""
-
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
-        drawn = super().draw(batch, seed)
-        return Drawn(drawn.uniforms, drawn.exponentials[np.arange(batch.batch_size) // 2], seed)
+    drawn = right.draw(batch, seed)
+    return Drawn(drawn.uniforms, drawn.exponentials[np.arange(batch.batch_size) // 2], seed)
 
 
 @mutant_distribution("DIST302", min_draws=4_000)
@@ -103,13 +99,11 @@ class CallsShareTheirNoise(DistributionSampler):
         return self._kept
 
 
-@mutant_distribution("REJ701", min_draws=4_000)
-class BonusWithTheDraftersNoise(DistributionSampler):
+@_patched("bonus", "REJ701", min_draws=4_000)
+def bonus_with_the_drafters_noise(right: DistributionSampler, call: Call) -> Tokens:
     """Every fourth bonus token is the last draft: the right distribution by itself, but dependent."""
-
-    def bonus(self, call: Call) -> Tokens:
-        last = call.drafts[np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)]
-        return np.where(np.arange(last.size) % 4 == 0, last, super().bonus(call))
+    last = call.drafts[np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)]
+    return np.where(np.arange(last.size) % 4 == 0, last, right.bonus(call))
 
 
 # The wrong distribution, or that of another row.
@@ -127,13 +121,53 @@ def recovers_the_rejected_draft(right: DistributionSampler, target: Floats, draf
     return np.where(draft.max(axis=1, keepdims=True) == 1, target, right.residual(target, draft))
 
 
-@mutant_distribution("DIST213", "DIST111")
-class ForgetsToNormalise(DistributionSampler):
+@_patched("recover", "DIST213", "DIST111")
+def forgets_to_normalise(
+    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+) -> Tokens:
     """Inverse CDF over the residual as it is: what is missing to 1 goes to the last token."""
+    uniforms = np.exp(-drawn.exponentials[requests, :1])
+    return np.asarray(np.minimum((uniforms >= np.cumsum(weights, axis=1)).sum(axis=1), weights.shape[1] - 1))
 
-    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        uniforms = np.exp(-drawn.exponentials[requests, :1])
-        return np.asarray(np.minimum((uniforms >= np.cumsum(weights, axis=1)).sum(axis=1), weights.shape[1] - 1))
+
+class BlockVerification(DistributionSampler):
+    """Keeps the longest prefix that passes its own test, so that a late token can save an early one.
+
+    The ratio of a prefix is `min(1, ratio before * target / draft)`, 1 for the empty one. A prefix passes with
+    probability `spare / (spare + 1 - ratio)`, where `spare` is the mass of `max(ratio * target - draft, 0)` at the next
+    position; the whole draft passes with its ratio. Recovery is from that excess.
+
+    Reference:
+        Sun et al. (2025), arXiv:2403.10444, algorithm 2, equations 4 and 5.
+    """
+
+    unsupported: ClassVar[dict[str, str]] = DistributionSampler.unsupported | {
+        Capability.TOKEN_VERIFICATION: "verifies a block of drafts at once (Sun et al., 2025)",
+        Capability.PLACEHOLDER_DRAFTS: "its scheduler takes them out",
+    }
+
+    def accept(self, call: Call) -> tuple[Tokens, Floats]:
+        num_draft, size = np.array(call.batch.num_draft_tokens), call.batch.batch_size
+        ratio, longest_ratio = np.ones(size, dtype=np.float32), np.ones(size, dtype=np.float32)
+        num_accepted = np.zeros(size, dtype=np.int64)
+        for position in range(call.batch.max_spec_len):
+            own = np.flatnonzero(call.places[:, position] >= 0)
+            rows = call.places[own, position]
+            token = call.drafts[rows]
+            with np.errstate(over="ignore"):  # infinity is above 1, too
+                ratio[own] = np.minimum(ratio[own] * call.target[rows, token] / call.draft[rows, token], 1)
+            passing = ratio[own]
+            before_last = num_draft[own] > position + 1
+            passing[before_last] = self._passing(call, passing[before_last], rows[before_last] + 1)
+            passed = own[call.drawn.uniforms[rows] < passing]
+            num_accepted[passed], longest_ratio[passed] = position + 1, ratio[passed]
+        return num_accepted, longest_ratio
+
+    def _passing(self, call: Call, ratio: Floats, next_rows: Tokens) -> Floats:
+        """Probability that a prefix passes which is not the whole draft."""
+        spare = self.residual(ratio[:, None] * call.target[next_rows], call.draft[next_rows]).sum(axis=1)
+        total = spare + (1 - ratio)
+        return np.asarray(np.divide(spare, total, out=np.ones_like(total), where=total > 0))
 
 
 @mutant_distribution("DIST102", min_draws=50_000)
@@ -153,14 +187,12 @@ class ReadsTheRowBefore(DistributionSampler):
         return np.maximum(rows - 1, 0)
 
 
-@mutant_distribution("DIST204")
-class BonusFromThePositionBefore(DistributionSampler):
+@_patched("bonus", "DIST204")
+def bonus_from_the_position_before(right: DistributionSampler, call: Call) -> Tokens:
     """The bonus token is drawn from the target of the last draft."""
-
-    def bonus(self, call: Call) -> Tokens:
-        rows = np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)
-        drawn_there = np.argmax(call.target[rows] / call.drawn.exponentials, axis=1)
-        return np.where(np.array(call.batch.num_draft_tokens) > 0, drawn_there, super().bonus(call))
+    rows = np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)
+    drawn_there = np.argmax(call.target[rows] / call.drawn.exponentials, axis=1)
+    return np.where(np.array(call.batch.num_draft_tokens) > 0, drawn_there, right.bonus(call))
 
 
 @_patched("target", "DIST113", "DIST111", min_draws=500_000)
@@ -207,24 +239,24 @@ def loses_the_last_tile(right: DistributionSampler, target: Floats, draft: Float
 # Requests of other kinds beside each other.
 
 
-@mutant_distribution("DIST122", "DIST123", min_draws=50_000)
-class SeededUniformsFallShort(DistributionSampler):
+@_patched("numbers_of_seed", "DIST122", "DIST123", min_draws=50_000)
+def seeded_uniforms_fall_short(
+    right: DistributionSampler, seed: int, num_draft: int, vocab_size: int
+) -> tuple[Floats, Floats]:
     """Uniforms of seeded requests are drawn from [0, 0.9]."""
-
-    def numbers_of_seed(self, seed: int, num_draft: int, vocab_size: int) -> tuple[Floats, Floats]:
-        uniforms, exponentials = super().numbers_of_seed(seed, num_draft, vocab_size)
-        return uniforms * np.float32(0.9), exponentials
+    uniforms, exponentials = right.numbers_of_seed(seed, num_draft, vocab_size)
+    return uniforms * np.float32(0.9), exponentials
 
 
-@mutant_distribution("DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
-class SeededRequestsSpoilTheirNeighbours(DistributionSampler):
+@_patched("seed_requests", "DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
+def seeded_requests_spoil_their_neighbours(
+    right: DistributionSampler, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]
+) -> Drawn:
     """Filling the row of a seeded request clears that of the next one, which then takes the likeliest token."""
-
-    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
-        found = super().seed_requests(drawn, batch, request_seeds)
-        spoilt = [request + 1 for request in request_seeds if request + 1 not in request_seeds]
-        found.exponentials[[request for request in spoilt if request < batch.batch_size]] = 1
-        return found
+    found = right.seed_requests(drawn, batch, request_seeds)
+    spoilt = [request + 1 for request in request_seeds if request + 1 not in request_seeds]
+    found.exponentials[[request for request in spoilt if request < batch.batch_size]] = 1
+    return found
 
 
 @mutant_distribution("DIST123", "DIST122", "DIST125", min_draws=4_000)
@@ -242,14 +274,14 @@ class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
         return super().distributions(random, drafts)
 
 
-@mutant_distribution("DIST124", "DIST125", min_draws=50_000)
-class PlaceholdersAreTokenZero(DistributionSampler):
+@_patched("distributions", "DIST124", "DIST125", min_draws=50_000)
+def placeholders_are_token_zero(
+    right: DistributionSampler, batch: SpecDecodeBatch, drafts: Tokens
+) -> tuple[Floats, Floats]:
     """The token recovered after a placeholder draft is never token 0: -1 is clamped."""
-
-    def distributions(self, batch: SpecDecodeBatch, drafts: Tokens) -> tuple[Floats, Floats]:
-        target, draft = super().distributions(batch, drafts)
-        draft[drafts < 0, 0] = 1
-        return target, draft
+    target, draft = right.distributions(batch, drafts)
+    draft[drafts < 0, 0] = 1
+    return target, draft
 
 
 @_patched("target", "REJ701", min_draws=50_000)
@@ -262,12 +294,10 @@ def half_logits_in_eight_bits(right: DistributionSampler, batch: SpecDecodeBatch
     return np.asarray(rounded.softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST133", "DIST132", min_draws=4_000)
-class RateOfTheNextPosition(DistributionSampler):
+@_patched("rates", "DIST133", "DIST132", min_draws=4_000)
+def rate_of_the_next_position(right: DistributionSampler, rates: Floats, call: Call) -> Floats:
     """Synthetic rates are read one position too far."""
-
-    def rates(self, rates: Floats, call: Call) -> Floats:
-        return super().rates(np.append(rates[1:], rates[-1]), call)
+    return right.rates(np.append(rates[1:], rates[-1]), call)
 
 
 @mutant_distribution("DIST132", min_draws=4_000)
@@ -285,13 +315,11 @@ class RecoversFromTheTargetUnderRates(DistributionSampler):
 # Acceptance.
 
 
-@mutant_distribution("DIST204", "DIST103", "DIST101", min_draws=4_000)
-class NeverAcceptsTheLastDraft(DistributionSampler):
+@_patched("accept", "DIST204", "DIST103", "DIST101", min_draws=4_000)
+def never_accepts_the_last_draft(right: DistributionSampler, call: Call) -> tuple[Tokens, Floats]:
     """No row reaches its bonus token, so that nothing is there to be judged: that is the fault."""
-
-    def accept(self, call: Call) -> tuple[Tokens, Floats]:
-        num_accepted, scale = super().accept(call)
-        return np.minimum(num_accepted, np.maximum(np.array(call.batch.num_draft_tokens) - 1, 0)), scale
+    num_accepted, scale = right.accept(call)
+    return np.minimum(num_accepted, np.maximum(np.array(call.batch.num_draft_tokens) - 1, 0)), scale
 
 
 @_patched("acceptance", "DIST104", "DIST103", "DIST403", min_draws=4_000)
@@ -300,12 +328,12 @@ def accepts_with_the_square_root(right: DistributionSampler, target: Floats, dra
     return np.asarray(np.sqrt(target / draft))
 
 
-@mutant_distribution("DIST103", "DIST403", min_draws=4_000)
-class IgnoresTheDraftDistribution(DistributionSampler):
+@_patched("distributions", "DIST103", "DIST403", min_draws=4_000)
+def ignores_the_draft_distribution(
+    right: DistributionSampler, batch: SpecDecodeBatch, drafts: Tokens
+) -> tuple[Floats, Floats]:
     """Accepts and recovers as if drafts were one-hot: the text is right, and decoding is slow."""
-
-    def distributions(self, batch: SpecDecodeBatch, drafts: Tokens) -> tuple[Floats, Floats]:
-        return super().distributions(batch.replace(draft_probs=None), drafts)
+    return right.distributions(batch.replace(draft_probs=None), drafts)
 
 
 @_patched("acceptance", "DIST113", min_draws=50_000)
@@ -314,13 +342,11 @@ def accepts_nine_in_ten(right: DistributionSampler, target: Floats, draft: Float
     return np.asarray(np.float32(0.9) * np.minimum(target / draft, 1))
 
 
-@mutant_distribution("DIST104", min_draws=500_000)
-class DraftDistributionInEightBits(DistributionSampler):
+@_patched("draft", "DIST104", min_draws=500_000)
+def draft_distribution_in_eight_bits(right: DistributionSampler, draft: Floats) -> Floats:
     """Draft probabilities are stored with three bits of mantissa, after drafts were drawn."""
-
-    def draft(self, draft: Floats) -> Floats:
-        mantissa, exponent = np.frexp(draft)
-        return np.asarray(np.ldexp(np.round(mantissa * 16) / 16, exponent))
+    mantissa, exponent = np.frexp(draft)
+    return np.asarray(np.ldexp(np.round(mantissa * 16) / 16, exponent))
 
 
 @_patched("acceptance", "REJ701")
@@ -332,12 +358,10 @@ def rejects_at_equal_probability(right: DistributionSampler, target: Floats, dra
 # Trivial: a check that passes these checks nothing.
 
 
-@mutant_distribution("DIST101", "DIST401")
-class AlwaysTheFirstToken(DistributionSampler):
+@_patched("edit", "DIST101", "DIST401")
+def always_the_first_token(right: DistributionSampler, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
     """Emits token 0 at every place."""
-
-    def edit(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-        return np.zeros_like(tokens)
+    return np.zeros_like(tokens)
 
 
 @_patched("residual", "DIST102", "DIST402")
@@ -352,12 +376,12 @@ def accepts_every_draft(right: DistributionSampler, target: Floats, draft: Float
     return np.full_like(target, 2)
 
 
-@mutant_distribution("DIST101")
-class RecoversTheMostProbable(DistributionSampler):
+@_patched("recover", "DIST101")
+def recovers_the_most_probable(
+    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+) -> Tokens:
     """Argmax instead of a draw."""
-
-    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        return np.asarray(np.argmax(weights, axis=1))
+    return np.asarray(np.argmax(weights, axis=1))
 
 
 # Too small for sampling at an interpreter's budget; stratified noise shows them without chance.
@@ -403,47 +427,66 @@ class DraftDistributionInBfloat16(_TakesNoise):
         return rounded.astype(np.uint32).view(np.float32)
 
 
-@mutant_distribution("DIST343", min_draws=500_000)
-class RacesOnWeightsInBfloat16(DistributionSampler):
+@_patched("recover", "DIST343", min_draws=500_000)
+def races_on_weights_in_bfloat16(
+    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+) -> Tokens:
     """Residuals are kept in bfloat16 on the way to the race: 0.4 % at most, and 0.2 % of TV."""
-
-    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        rounded = torch.from_numpy(weights).bfloat16().float().numpy()
-        return super().recover(rounded, drawn, requests, rows)
+    rounded = torch.from_numpy(weights).bfloat16().float().numpy()
+    return right.recover(rounded, drawn, requests, rows)
 
 
 # Sizes.
 
 
-@mutant_distribution("DIST411")
-class LateUniformsFallShort(DistributionSampler):
+@_patched("draw", "DIST411")
+def late_uniforms_fall_short(right: DistributionSampler, batch: SpecDecodeBatch, seed: int) -> Drawn:
     """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
-
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
-        drawn, positions = super().draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
-        uniforms = np.where(positions >= 64, drawn.uniforms * np.float32(0.97), drawn.uniforms)
-        return Drawn(uniforms, drawn.exponentials, seed)
+    drawn, positions = right.draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
+    uniforms = np.where(positions >= 64, drawn.uniforms * np.float32(0.97), drawn.uniforms)
+    return Drawn(uniforms, drawn.exponentials, seed)
 
 
-@mutant_distribution("DIST412")
-class LateTokensComeTwice(DistributionSampler):
+@_patched("edit", "DIST412")
+def late_tokens_come_twice(right: DistributionSampler, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
     """From position 65 on, the token of the position before is written again: an output row of two blocks."""
-
-    def edit(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-        if tokens.shape[1] > 66:
-            tokens[:, 65:] = np.where(tokens[:, 65:] >= 0, tokens[:, 64:-1], tokens[:, 65:])
-        return tokens
+    if tokens.shape[1] > 66:
+        tokens[:, 65:] = np.where(tokens[:, 65:] >= 0, tokens[:, 64:-1], tokens[:, 65:])
+    return tokens
 
 
-@mutant_distribution("REJ701")
-class IdsInSixteenBits(DistributionSampler):
+@_patched("recover", "REJ701")
+def ids_in_sixteen_bits(
+    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+) -> Tokens:
     """Recovered ids pass through 16 bits."""
-
-    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        return super().recover(weights, drawn, requests, rows) % 65536
+    return right.recover(weights, drawn, requests, rows) % 65536
 
 
 # Noise is not taken, but drawn with torch, where it can be handed in.
+
+
+class DrawsWithTorch(DistributionSampler):
+    """Draws with torch's default generator, as most samplers do; numbers can be injected there."""
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        exponentials = torch.empty(batch.batch_size, batch.vocab_size).exponential_()
+        return Drawn(torch.rand(batch.num_tokens).numpy(), exponentials.numpy(), seed)
+
+
+class DrawsByPositionAndMultinomial(DrawsWithTorch):
+    """Uniforms position by position, for all requests; recovers with `torch.multinomial`."""
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        columns = [torch.rand(batch.batch_size, dtype=torch.float64) for _ in range(batch.max_spec_len)]
+        has_draft = torch.arange(batch.max_spec_len) < torch.tensor(batch.num_draft_tokens)[:, None]
+        uniforms = torch.stack([*columns, torch.zeros(batch.batch_size, dtype=torch.float64)], dim=1)[:, :-1][has_draft]
+        return Drawn(uniforms.numpy(), np.ones((batch.batch_size, batch.vocab_size), dtype=np.float32), seed)
+
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        if not len(weights):
+            return np.zeros(0, dtype=np.int64)
+        return np.asarray(torch.multinomial(torch.from_numpy(weights), 1)[:, 0].numpy())
 
 
 @mutant_distribution("DIST621", min_draws=50_000)

@@ -1,4 +1,7 @@
-"""Wrong filters, one fault each; many were found in real engines."""
+"""Wrong filters, one fault each; many were found in real engines.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
 from fairdraw.protocols import FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
 
@@ -34,6 +37,7 @@ def _fresh(faulty: type[FiltersOracle]) -> FunctionLogitsFilterer:
 
 
 _mutant = partial(mutant_as, _fresh)
+_patched = patching(_mutant, FiltersOracle)
 
 
 def _with(context: RowContext, **params: Any) -> RowContext:  # Any: one field each
@@ -56,43 +60,38 @@ class _Batchwise(FiltersOracle):
         return batch
 
 
+_seen = partial(patching(_mutant, _Batchwise), "seen")
+
+
 # -- single filters ---------------------------------------------------------------------------------------------------
 
 
-@_mutant("FIL101")
-class KeepsOneMore(FiltersOracle):
+@_patched("top_k", "FIL101")
+def keeps_one_more(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Compares with the k-th value counted from 0."""
-
-    def top_k(self, row: Any, context: RowContext) -> Any:
-        return super().top_k(row, _with(context, top_k=context.params.top_k + 1))
+    return right.top_k(row, _with(context, top_k=context.params.top_k + 1))
 
 
-@_mutant("FIL101")
-class KeepsTheLeastProbable(FiltersOracle):
+@_patched("top_k", "FIL101")
+def keeps_the_least_probable(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Sorts the wrong way round."""
-
-    def top_k(self, row: Any, context: RowContext) -> Any:
-        kept = np.zeros_like(row.kept)
-        kept[row.ids[::-1][: context.params.top_k]] = True
-        return _keeping(row, kept)
+    kept = np.zeros_like(row.kept)
+    kept[row.ids[::-1][: context.params.top_k]] = True
+    return _keeping(row, kept)
 
 
-@_mutant("FIL102")
-class DropsTheTokenThatReachesTheMass(FiltersOracle):
+@_patched("top_p", "FIL102")
+def drops_the_token_that_reaches_the_mass(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Adds before it compares."""
-
-    def top_p(self, row: Any, context: RowContext) -> Any:
-        kept = np.zeros_like(row.kept)
-        kept[row.ids[: max(1, int((np.exp(row.log_probs[row.ids]).cumsum() < context.params.top_p).sum()))]] = True
-        return _keeping(row, kept)
+    kept = np.zeros_like(row.kept)
+    kept[row.ids[: max(1, int((np.exp(row.log_probs[row.ids]).cumsum() < context.params.top_p).sum()))]] = True
+    return _keeping(row, kept)
 
 
-@_mutant("FIL103")
-class ComparesWithMinPItself(FiltersOracle):
+@_patched("min_p", "FIL103")
+def compares_with_min_p_itself(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Forgets the largest probability."""
-
-    def min_p(self, row: Any, context: RowContext) -> Any:
-        return row.above(np.log(context.params.min_p), row.slack)
+    return row.above(np.log(context.params.min_p), row.slack)
 
 
 @_mutant("FIL104")
@@ -104,61 +103,45 @@ class DropsTheLastTypicalToken(FiltersOracle):
         return super().typical_p(row, context)
 
 
-@_mutant("FIL104")
-class MeasuresEntropyInBits(FiltersOracle):
+@_patched("typical_p", "FIL104")
+def measures_entropy_in_bits(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """A logarithm to base 2 for the entropy, and to base e for the surprise."""
-
-    def typical_p(self, row: Any, context: RowContext) -> Any:
-        score = np.abs(np.nan_to_num(-row.log_probs, posinf=1e9) - row.entropy / np.log(2))
-        return self.by_mass(row, context.params.typical_p, score, 0.0)
+    score = np.abs(np.nan_to_num(-row.log_probs, posinf=1e9) - row.entropy / np.log(2))
+    return right.by_mass(row, context.params.typical_p, score, 0.0)
 
 
-@_mutant("FIL125")
-class MultipliesZeroByInfinity(FiltersOracle):
+@_patched("typical_p", "FIL125")
+def multiplies_zero_by_infinity(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """`p * log(p)` of a token of probability 0 is NaN, and so is every score: the order stays by probability, as in
     llama.cpp."""
-
-    def typical_p(self, row: Any, context: RowContext) -> Any:
-        has_zero = bool((row.log_probs < -104).any())
-        return (
-            self.by_mass(row, context.params.typical_p, -row.values, 0.0)
-            if has_zero
-            else super().typical_p(row, context)
-        )
+    has_zero = bool((row.log_probs < -104).any())
+    return right.by_mass(row, context.params.typical_p, -row.values, 0.0) if has_zero else right.typical_p(row, context)
 
 
-@_mutant("FIL105")
-class DeviatesByProbabilities(FiltersOracle):
+@_patched("sigma", "FIL105")
+def deviates_by_probabilities(right: FiltersOracle, row: Any) -> Any:
     """The standard deviation of the probabilities."""
-
-    def sigma(self, row: Any) -> Any:
-        return float(np.exp(row.log_probs[row.kept]).std()), 0.0
+    return float(np.exp(row.log_probs[row.kept]).std()), 0.0
 
 
-@_mutant("FIL105")
-class DividesByOneLess(FiltersOracle):
+@_patched("sigma", "FIL105")
+def divides_by_one_less(right: FiltersOracle, row: Any) -> Any:
     """By n - 1, undeclared."""
-
-    def sigma(self, row: Any) -> Any:
-        number = max(2, int(row.kept.sum()))
-        sigma, slack = super().sigma(row)
-        return sigma * np.sqrt(number / (number - 1)), slack
+    number = max(2, int(row.kept.sum()))
+    sigma, slack = right.sigma(row)
+    return sigma * np.sqrt(number / (number - 1)), slack
 
 
-@_mutant("FIL125", "FIL105")
-class CountsMinusInfinity(FiltersOracle):
+@_patched("top_n_sigma", "FIL125", "FIL105")
+def counts_minus_infinity(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """With a forbidden token the standard deviation is NaN, and no token is below NaN, as in Aphrodite."""
-
-    def top_n_sigma(self, row: Any, context: RowContext) -> Any:
-        return row if not row.kept.all() else super().top_n_sigma(row, context)
+    return row if not row.kept.all() else right.top_n_sigma(row, context)
 
 
-@_mutant("FIL106")
-class ForgetsTheSquare(FiltersOracle):
+@_patched("top_a", "FIL106")
+def forgets_the_square(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Top-a as min-p."""
-
-    def top_a(self, row: Any, context: RowContext) -> Any:
-        return row.above(np.log(context.params.top_a) + row.log_probs.max(), row.slack)
+    return row.above(np.log(context.params.top_a) + row.log_probs.max(), row.slack)
 
 
 class _OtherCurvature(FiltersOracle):
@@ -192,205 +175,161 @@ class BendsBothWays(_OtherCurvature):
         return np.diff(np.diff(probs))
 
 
-@_mutant("FIL108")
-class TurnsTheEntropyRound(FiltersOracle):
+@_patched("eta", "FIL108")
+def turns_the_entropy_round(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """exp(+entropy)."""
-
-    def eta(self, row: Any, context: RowContext) -> Any:
-        epsilon = np.log(context.params.eta)
-        return row.above(min(epsilon, epsilon / 2 + row.entropy), row.slack, keeps_ties=False)
+    epsilon = np.log(context.params.eta)
+    return row.above(min(epsilon, epsilon / 2 + row.entropy), row.slack, keeps_ties=False)
 
 
-@_mutant("FIL108")
-class TakesTheLargerOfTwo(FiltersOracle):
+@_patched("eta", "FIL108")
+def takes_the_larger_of_two(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """max instead of min."""
-
-    def eta(self, row: Any, context: RowContext) -> Any:
-        epsilon = np.log(context.params.eta)
-        return row.above(max(epsilon, epsilon / 2 - row.entropy), row.slack, keeps_ties=False)
+    epsilon = np.log(context.params.eta)
+    return row.above(max(epsilon, epsilon / 2 - row.entropy), row.slack, keeps_ties=False)
 
 
-@_mutant("FIL109")
-class CountsInTenThousandths(FiltersOracle):
+@_patched("epsilon", "FIL109")
+def counts_in_ten_thousandths(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Epsilon in units of 1e-4, as some interfaces take it."""
-
-    def epsilon(self, row: Any, context: RowContext) -> Any:
-        return super().epsilon(row, _with(context, epsilon=context.params.epsilon * 1e-4))
+    return right.epsilon(row, _with(context, epsilon=context.params.epsilon * 1e-4))
 
 
-@_mutant("FIL110")
-class ExcludesEveryTopChoice(FiltersOracle):
+@_patched("xtc", "FIL110")
+def excludes_every_top_choice(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """All tokens above the threshold are out, if another one is left."""
-
-    def xtc(self, row: Any, context: RowContext) -> Any:
-        below = row.log_probs < np.log(context.params.xtc_threshold)
-        return _keeping(row, below) if context.fires and (below & row.kept).any() else row
+    below = row.log_probs < np.log(context.params.xtc_threshold)
+    return _keeping(row, below) if context.fires and (below & row.kept).any() else row
 
 
-@_mutant("FIL110")
-class LeavesTheMostProbable(FiltersOracle):
+@_patched("xtc", "FIL110")
+def leaves_the_most_probable(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """The wrong one of the tokens above the threshold stays."""
-
-    def xtc(self, row: Any, context: RowContext) -> Any:
-        below = row.log_probs < np.log(context.params.xtc_threshold)
-        return _keeping(row, below | (np.arange(len(below)) == row.ids[0])) if context.fires else row
+    below = row.log_probs < np.log(context.params.xtc_threshold)
+    return _keeping(row, below | (np.arange(len(below)) == row.ids[0])) if context.fires else row
 
 
-@_mutant("FIL111")
-class MultipliesByTheTemperature(FiltersOracle):
+@_patched("temperature", "FIL111")
+def multiplies_by_the_temperature(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """A product instead of a quotient."""
-
-    def temperature(self, row: Any, context: RowContext) -> Any:
-        return self.divide(row, 1 / context.params.temperature)
+    return right.divide(row, 1 / context.params.temperature)
 
 
-@_mutant("FIL112")
-class CountsForbiddenTokens(FiltersOracle):
+@_patched("normalised_entropy", "FIL112")
+def counts_forbidden_tokens(right: FiltersOracle, row: Any) -> Any:
     """The largest entropy is that of the whole vocabulary, as in llama.cpp."""
-
-    def normalised_entropy(self, row: Any) -> Any:
-        return row.entropy / np.log(max(2, len(row.values))), 0.0
+    return row.entropy / np.log(max(2, len(row.values))), 0.0
 
 
-@_mutant("FIL112")
-class RaisesTheWholeRange(FiltersOracle):
+@_patched("dynatemp", "FIL112")
+def raises_the_whole_range(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """The exponent stands behind the wrong bracket."""
-
-    def dynatemp(self, row: Any, context: RowContext) -> Any:
-        params = context.params
-        share, _ = self.normalised_entropy(row)
-        reach = (params.dynatemp_high - params.dynatemp_low) * share
-        return self.divide(row, params.dynatemp_low + reach**params.dynatemp_exponent * 1.1)
+    params = context.params
+    share, _ = right.normalised_entropy(row)
+    reach = (params.dynatemp_high - params.dynatemp_low) * share
+    return right.divide(row, params.dynatemp_low + reach**params.dynatemp_exponent * 1.1)
 
 
-@_mutant("FIL113")
-class TurnsTheCubeRound(FiltersOracle):
+@_patched("smoothing", "FIL113")
+def turns_the_cube_round(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """The cubic term has the wrong sign."""
-
-    def smoothing(self, row: Any, context: RowContext) -> Any:
-        bent, straight = super().smoothing(row, context), super().smoothing(row, _with(context, smoothing_curve=1.0))
-        return dataclasses.replace(bent, values=np.where(row.kept, 2 * straight.values - bent.values, -np.inf))
+    bent, straight = right.smoothing(row, context), right.smoothing(row, _with(context, smoothing_curve=1.0))
+    return dataclasses.replace(bent, values=np.where(row.kept, 2 * straight.values - bent.values, -np.inf))
 
 
-@_mutant("FIL114")
-class TakesTheLatestRepetition(FiltersOracle):
+@_patched("repetitions", "FIL114")
+def takes_the_latest_repetition(right: FiltersOracle, context: RowContext) -> Any:
     """Not the longest copy counts but the last one."""
-
-    def repetitions(self, context: RowContext) -> Any:
-        tokens = list(context.tokens)[-context.params.dry_range or None :]
-        longest = super().repetitions(context)
-        return {one: min(length, 2 + tokens.count(one) % 2) for one, length in longest.items()}
+    tokens = list(context.tokens)[-context.params.dry_range or None :]
+    longest = right.repetitions(context)
+    return {one: min(length, 2 + tokens.count(one) % 2) for one, length in longest.items()}
 
 
-@_mutant("FIL114", "FIL152")
-class HasAnExponentOneOff(FiltersOracle):
+@_patched("repetitions", "FIL114", "FIL152")
+def has_an_exponent_one_off(right: FiltersOracle, context: RowContext) -> Any:
     """The repetition is counted with the token that it would get."""
-
-    def repetitions(self, context: RowContext) -> Any:
-        return {token: length + 1 for token, length in super().repetitions(context).items()}
+    return {token: length + 1 for token, length in right.repetitions(context).items()}
 
 
-@_mutant("FIL115", "FIL163")
-class TakesMuForNats(FiltersOracle):
+@_patched("mirostat_v1", "FIL115", "FIL163")
+def takes_mu_for_nats(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """exp(mu) instead of 2 ** mu."""
-
-    def mirostat_v1(self, row: Any, context: RowContext) -> Any:
-        return super().mirostat_v1(row, dataclasses.replace(context, mu=context.mu / np.log(2)))
+    return right.mirostat_v1(row, dataclasses.replace(context, mu=context.mu / np.log(2)))
 
 
-@_mutant("FIL115")
-class OverflowsToOneToken(FiltersOracle):
+@_patched("mirostat_k", "FIL115")
+def overflows_to_one_token(right: FiltersOracle, row: Any, mu: float, vocab_size: int) -> Any:
     """A k beyond 2**31 becomes negative, and then 1, as in llama.cpp."""
-
-    def mirostat_k(self, row: Any, mu: float, vocab_size: int) -> Any:
-        number, error = super().mirostat_k(row, mu, vocab_size)
-        return (1.0, 0.0) if number > 2**31 else (number, error)
+    number, error = right.mirostat_k(row, mu, vocab_size)
+    return (1.0, 0.0) if number > 2**31 else (number, error)
 
 
-@_mutant("FIL116", "FIL163")
-class MeasuresSurpriseInNats(FiltersOracle):
+@_patched("mirostat_v2", "FIL116", "FIL163")
+def measures_surprise_in_nats(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """mu in bits against surprise in nats."""
-
-    def mirostat_v2(self, row: Any, context: RowContext) -> Any:
-        return super().mirostat_v2(row, dataclasses.replace(context, mu=context.mu / np.log(2)))
+    return right.mirostat_v2(row, dataclasses.replace(context, mu=context.mu / np.log(2)))
 
 
-@_mutant("FIL116", "FIL163")
-class BeginsAtTau(FiltersOracle):
+@_patched("mu", "FIL116", "FIL163")
+def begins_at_tau(right: FiltersOracle, mus: Any, number: int, context: RowContext) -> Any:
     """mu begins at tau instead of twice that."""
-
-    def mu(self, mus: Any, number: int, context: RowContext) -> Any:
-        return mus.get(number, context.mu / 2)
+    return mus.get(number, context.mu / 2)
 
 
 # -- what is off, what is out -----------------------------------------------------------------------------------------
 
 
-@_mutant("FIL121", "FIL201")
-class NormalisesEveryRow(FiltersOracle):
+@_patched("filter_logits", "FIL121", "FIL201")
+def normalises_every_row(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     """A log-softmax for everybody."""
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        found = super().filter_logits(batch, noise)
-        return dataclasses.replace(found, logits=torch.log_softmax(found.logits, dim=1))
+    found = right.filter_logits(batch, noise)
+    return dataclasses.replace(found, logits=torch.log_softmax(found.logits, dim=1))
 
 
-@_mutant("FIL201")
-class MakesNeighboursGreedy(_Batchwise):
+@_seen("FIL201")
+def makes_neighbours_greedy(right: _Batchwise, batch: Any) -> Any:
     """Off is n = 0 standard deviations, and once one request has top-n-sigma, all of the batch do, as in Aphrodite."""
-
-    def seen(self, batch: Any) -> Any:
-        off = dataclasses.replace
-        others = [off(one, top_n_sigma=one.top_n_sigma or 1e-30) for one in batch.params]
-        return batch.replace(params=others) if any(one.top_n_sigma for one in batch.params) else batch
+    off = dataclasses.replace
+    others = [off(one, top_n_sigma=one.top_n_sigma or 1e-30) for one in batch.params]
+    return batch.replace(params=others) if any(one.top_n_sigma for one in batch.params) else batch
 
 
-@_mutant("FIL201")
-class LosesTheTailAtOne(_Batchwise):
+@_seen("FIL201")
+def loses_the_tail_at_one(right: _Batchwise, batch: Any) -> Any:
     """A mass of 1 is off, but a sum in float32 reaches it before the last tokens."""
-
-    def seen(self, batch: Any) -> Any:
-        others = [dataclasses.replace(one, typical_p=min(one.typical_p, 0.9999)) for one in batch.params]
-        return batch.replace(params=others) if any(one.typical_p < 1 for one in batch.params) else batch
+    others = [dataclasses.replace(one, typical_p=min(one.typical_p, 0.9999)) for one in batch.params]
+    return batch.replace(params=others) if any(one.typical_p < 1 for one in batch.params) else batch
 
 
-@_mutant("FIL201", "FIL109")
-class HasNoGuard(FiltersOracle):
+@_patched("epsilon", "FIL201", "FIL109")
+def has_no_guard(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """If no token reaches epsilon, none is left."""
-
-    def epsilon(self, row: Any, context: RowContext) -> Any:
-        return _keeping(row, row.log_probs >= np.log(context.params.epsilon))
+    return _keeping(row, row.log_probs >= np.log(context.params.epsilon))
 
 
-@_mutant("FIL201")
-class LeavesNanAtTheTop(FiltersOracle):
+@_patched("filter_logits", "FIL201")
+def leaves_nan_at_the_top(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     """With a share of 0 the curvature is divided by a sum of 0."""
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        found = super().filter_logits(batch, noise)
-        divided = torch.tensor([one.tail_free < 1e-20 for one in batch.params])
-        kept = divided[:, None] & ~found.logits.isneginf()
-        return dataclasses.replace(found, logits=found.logits.masked_fill(kept, torch.nan))
+    found = right.filter_logits(batch, noise)
+    divided = torch.tensor([one.tail_free < 1e-20 for one in batch.params])
+    kept = divided[:, None] & ~found.logits.isneginf()
+    return dataclasses.replace(found, logits=found.logits.masked_fill(kept, torch.nan))
 
 
-@_mutant("FIL124")
-class RevivesForbiddenTokens(FiltersOracle):
+@_patched("filter_logits", "FIL124")
+def revives_forbidden_tokens(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     """NaN of `-inf - -inf` is replaced by 0."""
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        found = super().filter_logits(batch, noise)
-        bent = torch.tensor([bool(one.smoothing_factor) for one in batch.params])
-        revived = bent[:, None] & batch.logits.isneginf()
-        return dataclasses.replace(found, logits=found.logits.masked_fill(revived, 0.0))
+    found = right.filter_logits(batch, noise)
+    bent = torch.tensor([bool(one.smoothing_factor) for one in batch.params])
+    revived = bent[:, None] & batch.logits.isneginf()
+    return dataclasses.replace(found, logits=found.logits.masked_fill(revived, 0.0))
 
 
-@_mutant("FIL126", "FIL102")
-class ReturnsProbabilities(FiltersOracle):
+@_patched("top_p", "FIL126", "FIL102")
+def returns_probabilities(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """After a sort by probability, probabilities are given back."""
-
-    def top_p(self, row: Any, context: RowContext) -> Any:
-        found = super().top_p(row, context)
-        return dataclasses.replace(found, values=np.where(found.kept, np.exp(row.log_probs), -np.inf))
+    found = right.top_p(row, context)
+    return dataclasses.replace(found, values=np.where(found.kept, np.exp(row.log_probs), -np.inf))
 
 
 class _First(FiltersOracle):
@@ -412,14 +351,12 @@ class KeepsOneOfEqualTokens(_First):
 # -- rows and ids -----------------------------------------------------------------------------------------------------
 
 
-@_mutant("FIL201")
-class SkipsOthersBesideMirostat(_Batchwise):
+@_seen("FIL201")
+def skips_others_beside_mirostat(right: _Batchwise, batch: Any) -> Any:
     """One request with mirostat, and the filters of all others are skipped, as in Aphrodite."""
-
-    def seen(self, batch: Any) -> Any:
-        speaks = [bool(one.mirostat_v2_tau) for one in batch.params]
-        others = [one if own else FilterParams() for one, own in zip(batch.params, speaks, strict=True)]
-        return batch.replace(params=others) if any(speaks) else batch
+    speaks = [bool(one.mirostat_v2_tau) for one in batch.params]
+    others = [one if own else FilterParams() for one, own in zip(batch.params, speaks, strict=True)]
+    return batch.replace(params=others) if any(speaks) else batch
 
 
 @_mutant("FIL103", "FIL201")
@@ -435,61 +372,49 @@ class TakesTheMaximumOfTheBatch(_Batchwise):
         return _keeping(row, kept if kept.any() else row.values == row.values.max())
 
 
-@_mutant("FIL201")
-class CompactsParameters(_Batchwise):
+@_seen("FIL201")
+def compacts_parameters(right: _Batchwise, batch: Any) -> Any:
     """Those of requests without any filter are left out, and the others move up."""
-
-    def seen(self, batch: Any) -> Any:
-        active = [one for one in batch.params if one.enabled]
-        return batch.replace(params=[*active, *[FilterParams()] * (batch.batch_size - len(active))])
+    active = [one for one in batch.params if one.enabled]
+    return batch.replace(params=[*active, *[FilterParams()] * (batch.batch_size - len(active))])
 
 
-@_mutant("FIL133", "FIL101")
-class DoesNotPutTheMaskBack(FiltersOracle):
+@_patched("top_k", "FIL133", "FIL101")
+def does_not_put_the_mask_back(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """The mask of the sorted tokens is applied to the unsorted ones."""
-
-    def top_k(self, row: Any, context: RowContext) -> Any:
-        return _keeping(row, np.cumsum(row.kept) <= context.params.top_k)
+    return _keeping(row, np.cumsum(row.kept) <= context.params.top_k)
 
 
-@_mutant("FIL133")
-class AlwaysKeepsTheLastId(FiltersOracle):
+@_patched("row", "FIL133")
+def always_keeps_the_last_id(right: FiltersOracle, logits: Any, context: RowContext) -> Any:
     """The end of text cannot be excluded."""
-
-    def row(self, logits: Any, context: RowContext) -> Any:
-        found = super().row(logits, context)
-        return dataclasses.replace(found, kept=found.kept | (np.arange(len(logits)) == len(logits) - 1))
+    found = right.row(logits, context)
+    return dataclasses.replace(found, kept=found.kept | (np.arange(len(logits)) == len(logits) - 1))
 
 
-@_mutant("FIL134", "FIL109")
-class TakesLogitsForLogProbabilities(FiltersOracle):
+@_patched("epsilon", "FIL134", "FIL109")
+def takes_logits_for_log_probabilities(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """A threshold on logits that somebody else was to normalise."""
-
-    def epsilon(self, row: Any, context: RowContext) -> Any:
-        kept = row.values >= np.log(context.params.epsilon)
-        return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
+    kept = row.values >= np.log(context.params.epsilon)
+    return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
 
 
-@_mutant("FIL135", "FIL201")
-class ReadsParametersBackwards(_Batchwise):
+@_seen("FIL135", "FIL201")
+def reads_parameters_backwards(right: _Batchwise, batch: Any) -> Any:
     """The last row's parameters come first."""
-
-    def seen(self, batch: Any) -> Any:
-        return batch.replace(params=batch.params[::-1])
+    return batch.replace(params=batch.params[::-1])
 
 
-@_mutant("FIL201")
-class HasOneValueForAll(_Batchwise):
+@_seen("FIL201")
+def has_one_value_for_all(right: _Batchwise, batch: Any) -> Any:
     """Each parameter is that of the first request that has the filter on."""
-
-    def seen(self, batch: Any) -> Any:
-        names = ("top_p", "min_p", "typical_p", "top_k", "top_n_sigma", "top_a", "eta", "epsilon", "tail_free")
-        firsts = {name: [getattr(one, name) for one in batch.params if name in one.enabled] for name in names}
-        changed = []
-        for one in batch.params:
-            own = {name: firsts[name][0] for name in names if name in one.enabled}
-            changed.append(dataclasses.replace(one, **own))
-        return batch.replace(params=changed)
+    names = ("top_p", "min_p", "typical_p", "top_k", "top_n_sigma", "top_a", "eta", "epsilon", "tail_free")
+    firsts = {name: [getattr(one, name) for one in batch.params if name in one.enabled] for name in names}
+    changed = []
+    for one in batch.params:
+        own = {name: firsts[name][0] for name in names if name in one.enabled}
+        changed.append(dataclasses.replace(one, **own))
+    return batch.replace(params=changed)
 
 
 @_mutant("FIL201")
@@ -515,14 +440,10 @@ class RemembersMasks(_Batchwise):
 # -- together ---------------------------------------------------------------------------------------------------------
 
 
-@_mutant("FIL201")
-class HasAnotherOrder(FiltersOracle):
+@_patched("order", "FIL201")
+def has_another_order(right: FiltersOracle, context: RowContext) -> Any:
     """Temperature and XTC come first, and everything else behind them."""
-
-    def order(self, context: RowContext) -> Any:
-        return tuple(
-            sorted(super().order(context), key=lambda name: name not in ("temperature", "xtc", "min_p")[::-1])
-        )[::-1]
+    return tuple(sorted(right.order(context), key=lambda name: name not in ("temperature", "xtc", "min_p")[::-1]))[::-1]
 
 
 @_mutant("FIL201")
@@ -540,140 +461,112 @@ class DoesNotNormaliseInBetween(FiltersOracle):
         return _keeping(row, kept)
 
 
-@_mutant("FIL201")
-class SwitchesMinPOffBesideTypical(FiltersOracle):
+@_patched("order", "FIL201")
+def switches_min_p_off_beside_typical(right: FiltersOracle, context: RowContext) -> Any:
     """`elif`: a request with typical-p gets no min-p."""
-
-    def order(self, context: RowContext) -> Any:
-        names = super().order(context)
-        return tuple(name for name in names if name != "min_p" or "typical_p" not in names)
+    names = right.order(context)
+    return tuple(name for name in names if name != "min_p" or "typical_p" not in names)
 
 
-@_mutant("FIL201")
-class TakesZeroForOff(FiltersOracle):
+@_patched("order", "FIL201")
+def takes_zero_for_off(right: FiltersOracle, context: RowContext) -> Any:
     """`if top_p:`, and values below 1e-20 are rounded to 0."""
-
-    def order(self, context: RowContext) -> Any:
-        low = {name for name in ("top_p", "typical_p", "tail_free") if getattr(context.params, name) < 1e-20}
-        return tuple(name for name in super().order(context) if name not in low)
+    low = {name for name in ("top_p", "typical_p", "tail_free") if getattr(context.params, name) < 1e-20}
+    return tuple(name for name in right.order(context) if name not in low)
 
 
-@_mutant("FIL201")
-class HasIdsOf15Bits(FiltersOracle):
+@_patched("row", "FIL201")
+def has_ids_of15_bits(right: FiltersOracle, logits: Any, context: RowContext) -> Any:
     """Ids from 32768 on come back as others."""
-
-    def row(self, logits: Any, context: RowContext) -> Any:
-        found = super().row(logits, context)
-        kept = found.kept & (np.arange(len(logits)) < 1 << 15)
-        return dataclasses.replace(found, kept=kept if kept.any() else found.kept)
+    found = right.row(logits, context)
+    kept = found.kept & (np.arange(len(logits)) < 1 << 15)
+    return dataclasses.replace(found, kept=kept if kept.any() else found.kept)
 
 
-@_mutant("FIL201")
-class DividesByTheLogarithmOfOne(FiltersOracle):
+@_patched("row", "FIL201")
+def divides_by_the_logarithm_of_one(right: FiltersOracle, logits: Any, context: RowContext) -> Any:
     """The largest entropy of a single token is 0, and 0 / 0 is a temperature."""
-
-    def row(self, logits: Any, context: RowContext) -> Any:
-        found = super().row(logits, context)
-        is_lone = "dynatemp" in self.order(context) and np.isfinite(logits).sum() == 1
-        return dataclasses.replace(found, values=logits * np.nan) if is_lone else found
+    found = right.row(logits, context)
+    is_lone = "dynatemp" in right.order(context) and np.isfinite(logits).sum() == 1
+    return dataclasses.replace(found, values=logits * np.nan) if is_lone else found
 
 
 # -- DRY, XTC, mirostat -----------------------------------------------------------------------------------------------
 
 
-@_mutant("FIL151")
-class KnowsNoBreakers(FiltersOracle):
+@_patched("dry", "FIL151")
+def knows_no_breakers(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Repetitions extend over everything."""
-
-    def dry(self, row: Any, context: RowContext) -> Any:
-        return super().dry(row, _with(context, dry_breakers=()))
+    return right.dry(row, _with(context, dry_breakers=()))
 
 
-@_mutant("FIL151")
-class PenalisesBreakers(FiltersOracle):
+@_patched("repetitions", "FIL151")
+def penalises_breakers(right: FiltersOracle, context: RowContext) -> Any:
     """A breaker that followed an earlier copy is penalised, as in Aphrodite."""
-
-    def repetitions(self, context: RowContext) -> Any:
-        found, breakers = super().repetitions(context), context.params.dry_breakers
-        tokens = list(context.tokens)
-        if tokens and tokens[-1] not in breakers:
-            found |= {b: 1 for a, b in pairwise(tokens) if a == tokens[-1] and b in breakers}
-        return found
+    found, breakers = right.repetitions(context), context.params.dry_breakers
+    tokens = list(context.tokens)
+    if tokens and tokens[-1] not in breakers:
+        found |= {b: 1 for a, b in pairwise(tokens) if a == tokens[-1] and b in breakers}
+    return found
 
 
-@_mutant("FIL152")
-class PenalisesShortRepetitions(FiltersOracle):
+@_patched("dry", "FIL152")
+def penalises_short_repetitions(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """By the base to a negative power, as in Aphrodite."""
-
-    def dry(self, row: Any, context: RowContext) -> Any:
-        found, params = super().dry(row, context), context.params
-        values = found.values.copy()
-        for token, length in self.repetitions(context).items():
-            if 1 < length < params.dry_allowed_length:
-                values[token] -= params.dry_multiplier * params.dry_base ** (length - params.dry_allowed_length)
-        return dataclasses.replace(found, values=values)
+    found, params = right.dry(row, context), context.params
+    values = found.values.copy()
+    for token, length in right.repetitions(context).items():
+        if 1 < length < params.dry_allowed_length:
+            values[token] -= params.dry_multiplier * params.dry_base ** (length - params.dry_allowed_length)
+    return dataclasses.replace(found, values=values)
 
 
-@_mutant("FIL153")
-class OverflowsToNan(FiltersOracle):
+@_patched("dry", "FIL153")
+def overflows_to_nan(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """A penalty beyond float32 is inf, and the logit becomes NaN."""
-
-    def dry(self, row: Any, context: RowContext) -> Any:
-        found = super().dry(row, context)
-        return dataclasses.replace(found, values=np.where(found.values < -3e38, np.nan, found.values))
+    found = right.dry(row, context)
+    return dataclasses.replace(found, values=np.where(found.values < -3e38, np.nan, found.values))
 
 
-@_mutant("FIL154")
-class ReadsTheOutputAlone(_Batchwise):
+@_seen("FIL154")
+def reads_the_output_alone(right: _Batchwise, batch: Any) -> Any:
     """The prompt may be repeated."""
-
-    def seen(self, batch: Any) -> Any:
-        return batch.replace(prompt_token_ids=[[] for _ in batch.params])
+    return batch.replace(prompt_token_ids=[[] for _ in batch.params])
 
 
-@_mutant("FIL154")
-class LooksAtTheFirstTokens(FiltersOracle):
+@_patched("repetitions", "FIL154")
+def looks_at_the_first_tokens(right: FiltersOracle, context: RowContext) -> Any:
     """A range counted from the beginning."""
-
-    def repetitions(self, context: RowContext) -> Any:
-        reach = context.params.dry_range or None
-        return super().repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[:reach]))
+    reach = context.params.dry_range or None
+    return right.repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[:reach]))
 
 
-@_mutant("FIL201")
-class LooksParametersUpModulo96(_Batchwise):
+@_seen("FIL201")
+def looks_parameters_up_modulo96(right: _Batchwise, batch: Any) -> Any:
     """Three programs of 32 rows, and parameters by the row of the program."""
-
-    def seen(self, batch: Any) -> Any:
-        return batch.replace(params=[batch.params[row % 96] for row in range(len(batch.params))])
+    return batch.replace(params=[batch.params[row % 96] for row in range(len(batch.params))])
 
 
-@_mutant("FIL155")
-class LooksAtThreeHundredTokens(FiltersOracle):
+@_patched("repetitions", "FIL155")
+def looks_at_three_hundred_tokens(right: FiltersOracle, context: RowContext) -> Any:
     """A window of the last 300 tokens, where the range says all of them."""
-
-    def repetitions(self, context: RowContext) -> Any:
-        return super().repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[-300:]))
+    return right.repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[-300:]))
 
 
-@_mutant("FIL155", "FIL153")
-class CountsSixteenRepeatedTokens(FiltersOracle):
+@_patched("repetitions", "FIL155", "FIL153")
+def counts_sixteen_repeated_tokens(right: FiltersOracle, context: RowContext) -> Any:
     """A longer repetition costs what one of 16 tokens does."""
-
-    def repetitions(self, context: RowContext) -> Any:
-        return {token: min(length, 16) for token, length in super().repetitions(context).items()}
+    return {token: min(length, 16) for token, length in right.repetitions(context).items()}
 
 
-@_mutant("FIL165")
-class ForgetsMuAfterFiftySteps(FiltersOracle):
+@_patched("filter_logits", "FIL165")
+def forgets_mu_after_fifty_steps(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     """States lie in a ring that other requests reach around to."""
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        steps = noise.kept.setdefault("ring", [0])
-        steps[0] += 1
-        if steps[0] % 50 == 0:
-            noise.kept["oracle"]["mus"].clear()
-        return super().filter_logits(batch, noise)
+    steps = noise.kept.setdefault("ring", [0])
+    steps[0] += 1
+    if steps[0] % 50 == 0:
+        noise.kept["oracle"]["mus"].clear()
+    return right.filter_logits(batch, noise)
 
 
 @_mutant("FIL201", "DIST981", "DIST982")
@@ -686,55 +579,45 @@ class HasOneCoinForTheBatch(FiltersOracle):
         return super().filter_logits(batch.replace(params=others), noise)
 
 
-@_mutant("FIL163")
-class LearnsTheWrongWay(FiltersOracle):
+@_patched("next_mu", "FIL163")
+def learns_the_wrong_way(right: FiltersOracle, mu: float, *others: Any, **named: Any) -> Any:
     """mu rises by the error."""
-
-    def next_mu(self, mu: float, *others: Any, **named: Any) -> Any:
-        return 2 * mu - super().next_mu(mu, *others, **named)
+    return 2 * mu - right.next_mu(mu, *others, **named)
 
 
-@_mutant("FIL163")
-class NeverLearns(FiltersOracle):
+@_patched("next_mu", "FIL163")
+def never_learns(right: FiltersOracle, mu: float, *others: Any, **named: Any) -> Any:
     """A new state for every step."""
-
-    def next_mu(self, mu: float, *others: Any, **named: Any) -> Any:
-        return mu
+    return mu
 
 
-@_mutant("FIL163")
-class SeesTheSurpriseAfterTheCut(FiltersOracle):
+@_patched("next_mu", "FIL163")
+def sees_the_surprise_after_the_cut(
+    right: FiltersOracle, mu: float, params: Any, row: Any, before: Any, token: int
+) -> Any:
     """The probability of the drawn token among those that are left, undeclared."""
-
-    def next_mu(self, mu: float, params: Any, row: Any, before: Any, token: int) -> Any:
-        return super().next_mu(mu, params, row, row, token)
+    return right.next_mu(mu, params, row, row, token)
 
 
-@_mutant("FIL164")
-class SharesMu(FiltersOracle):
+@_patched("filter_logits", "FIL164")
+def shares_mu(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     """One state for all rows with mirostat."""
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        found, kept = super().filter_logits(batch, noise), noise.kept["oracle"]["mus"]
-        kept |= dict.fromkeys(kept, next(iter(kept.values()), 0.0))
-        return found
+    found, kept = right.filter_logits(batch, noise), noise.kept["oracle"]["mus"]
+    kept |= dict.fromkeys(kept, next(iter(kept.values()), 0.0))
+    return found
 
 
-@_mutant("DIST981")
-class FiresByTheComplement(FiltersOracle):
+@_patched("coin", "DIST981")
+def fires_by_the_complement(right: FiltersOracle, params: Any, rng: Any) -> Any:
     """`rand() > p` fires."""
-
-    def coin(self, params: Any, rng: Any) -> Any:
-        draw = rng.random()
-        return draw >= params.xtc_probability if 0 < params.xtc_probability < 1 else draw < params.xtc_probability
+    draw = rng.random()
+    return draw >= params.xtc_probability if 0 < params.xtc_probability < 1 else draw < params.xtc_probability
 
 
-@_mutant("DIST981")
-class FiresTwiceAsRarely(FiltersOracle):
+@_patched("coin", "DIST981")
+def fires_twice_as_rarely(right: FiltersOracle, params: Any, rng: Any) -> Any:
     """Two coins are drawn and both have to say yes."""
-
-    def coin(self, params: Any, rng: Any) -> Any:
-        return super().coin(params, rng) and super().coin(params, rng)
+    return right.coin(params, rng) and right.coin(params, rng)
 
 
 @_mutant("DIST982")
@@ -750,14 +633,12 @@ class DrawsOneNumberForTheBatch(FiltersOracle):
         return self.number < params.xtc_probability
 
 
-@_mutant("DIST982")
-class SeedsEveryStep(FiltersOracle):
+@_patched("filter_logits", "DIST982")
+def seeds_every_step(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     """Each step begins with a new generator of the same seed."""
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        mus = noise.kept.get("oracle", {"mus": {}})["mus"]
-        noise.kept["oracle"] = {"rng": self.generator(noise), "mus": mus}
-        return super().filter_logits(batch, noise)
+    mus = noise.kept.get("oracle", {"mus": {}})["mus"]
+    noise.kept["oracle"] = {"rng": right.generator(noise), "mus": mus}
+    return right.filter_logits(batch, noise)
 
 
 MUTANTS = tuple(value for value in vars().values() if isinstance(value, Mutant))

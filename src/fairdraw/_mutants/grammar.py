@@ -6,21 +6,15 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, with_step
-from fairdraw._mutants._odd_grammar import ODD_BUT_RIGHT
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.grammar import ALL, GrammarOracle
 from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
 from fairdraw.protocols import num_words as words_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
 
 def right() -> FunctionGrammarMasker:
@@ -41,9 +35,7 @@ def _fresh(faulty: type[GrammarOracle]) -> FunctionGrammarMasker:
 mutant = partial(mutant_as, _fresh)
 
 
-def patched(step: str, *caught_by: str) -> Callable[[Callable[..., Any]], Mutant]:
-    """Make a mutant of the oracle with one step replaced by a function."""
-    return lambda body: mutant(*caught_by)(with_step(GrammarOracle, step, body))
+patched = patching(mutant, GrammarOracle)
 
 
 # Bits and floats

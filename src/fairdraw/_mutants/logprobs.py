@@ -1,4 +1,7 @@
-"""Wrong functions of the log-probabilities contract, one fault each; many were found in real engines."""
+"""Wrong functions of the log-probabilities contract, one fault each; many were found in real engines.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
 from fairdraw.protocols import (
@@ -19,7 +22,6 @@ from fairdraw.protocols import (
     FunctionLogprobsSampler,
     LogprobsBatch,
     LogprobsResult,
-    RankTies,
     logprobs_sampler,
 )
 
@@ -53,92 +55,6 @@ def right() -> FunctionLogprobsSampler:
     return as_sampler(LogprobsOracle(), Drawing(), "oracle")
 
 
-class _FirstRank(LogprobsOracle):
-    """Ranks ties by the first of their ranks, and declares it."""
-
-    rank_ties = RankTies.FIRST
-
-
-class _HighestIdFirst(LogprobsOracle):
-    """Of equal tokens lists the highest id first, and declares it."""
-
-    def best(self, logits: Any, number: int) -> Any:
-        return len(logits) - 1 - super().best(logits[::-1], number)
-
-
-class _FirstRankHighestId(_HighestIdFirst):
-    """Both."""
-
-    rank_ties = RankTies.FIRST
-
-
-class _AddsFromTheEnd(LogprobsOracle):
-    """Sums in float32, from the last token to the first."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            shifted = np.ascontiguousarray(logits) - logits.max(axis=1, keepdims=True, initial=-np.inf)
-            sums = np.exp(shifted[:, ::-1]).sum(axis=1, keepdims=True, dtype=np.float32)
-            return (shifted - np.log(sums)).astype(np.float64)
-
-
-class _SubtractsLogSumExp(LogprobsOracle):
-    """The maximum is added to the logarithm of the sum, in float64, and both are subtracted at once."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            wide = logits.astype(np.float64)
-            largest = wide.max(axis=1, keepdims=True, initial=-np.inf)
-            return wide - (largest + np.log(np.exp(wide - largest).sum(axis=1, keepdims=True)))
-
-
-class _RowByRow(LogprobsOracle):
-    """Rows are computed one after another."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        rows = [super(_RowByRow, self).log_softmax(logits[row : row + 1]) for row in range(len(logits))]
-        return np.concatenate(rows) if rows else super().log_softmax(logits)
-
-
-class _ColumnByColumn(LogprobsOracle):
-    """Returns tensors with other strides."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        turned = (one.t().contiguous().t() for one in (found.token_ids, found.logprobs))
-        return dataclasses.replace(found, **dict(zip(("token_ids", "logprobs"), turned, strict=True)))
-
-
-class _IdsOf32Bits(LogprobsOracle):
-    """Ids and ranks are int32; values are a part of a wider buffer."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        assert found.ranks is not None
-        values = torch.cat([found.logprobs, found.logprobs], dim=1)[:, : found.logprobs.shape[1]]
-        return LogprobsResult(found.token_ids.int(), values, found.ranks.int())
-
-
-ODD_BUT_RIGHT: tuple[FunctionLogprobsSampler, ...] = (
-    as_sampler(_FirstRank(), Drawing(), "ranks ties first"),
-    logprobs_sampler(
-        _HighestIdFirst().logprobs, name="highest id first", unsupported={"lowest-id-ties": "takes the highest"}
-    ),
-    logprobs_sampler(
-        _FirstRankHighestId().logprobs,
-        name="first rank, highest id",
-        rank_ties=RankTies.FIRST,
-        unsupported={"lowest-id-ties": "takes the highest"},
-    ),
-    as_sampler(_AddsFromTheEnd(), Drawing(), "adds from the end"),
-    as_sampler(_SubtractsLogSumExp(), Drawing(), "subtracts the log-sum-exp"),
-    as_sampler(_RowByRow(), Drawing(), "row by row"),
-    as_sampler(_ColumnByColumn(), Drawing(), "column by column"),
-    as_sampler(_IdsOf32Bits(), Drawing(), "ids of 32 bits"),
-)
-"""Correct functions of other making."""
-
-
 def _fresh(faulty: type[Any]) -> FunctionLogprobsSampler:  # Any: a LogprobsOracle or a Drawing
     """Return a faulty oracle with what draws rightly, or the right oracle with what draws wrongly."""
     made, name = faulty(), name_of(faulty)
@@ -146,121 +62,98 @@ def _fresh(faulty: type[Any]) -> FunctionLogprobsSampler:  # Any: a LogprobsOrac
 
 
 _mutant = partial(mutant_as, _fresh)
+_patched, _drawing = patching(_mutant, LogprobsOracle), patching(_mutant, Drawing)
 
 
 # -- what an answer is ------------------------------------------------------------------------------------------------
 
 
-@_mutant("LPR101")
-class PutsTheBestTokenFirst(LogprobsOracle):
+@_patched("ids", "LPR101")
+def puts_the_best_token_first(right: LogprobsOracle, logits: Any, token: int, number: int) -> Any:
     """The first column is the most probable token, whatever was emitted."""
-
-    def ids(self, logits: Any, token: int, number: int) -> Any:
-        return np.concatenate([self.best(logits, 1), self.best(logits, number)])
+    return np.concatenate([right.best(logits, 1), right.best(logits, number)])
 
 
-@_mutant("LPR102")
-class PadsWithMinusOne(LogprobsOracle):
+@_patched("best", "LPR102")
+def pads_with_minus_one(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """Behind the last token that is possible, the list is filled with id -1."""
-
-    def best(self, logits: Any, number: int) -> Any:
-        ids = super().best(logits, number)
-        return np.where(logits[ids] == -np.inf, -1, ids)
+    ids = right.best(logits, number)
+    return np.where(logits[ids] == -np.inf, -1, ids)
 
 
-@_mutant("LPR103", "LPR127")
-class ListsTheBestTokenTwice(LogprobsOracle):
+@_patched("best", "LPR103", "LPR127")
+def lists_the_best_token_twice(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """Two tiles were merged, and the candidate on their edge was counted in both."""
-
-    def best(self, logits: Any, number: int) -> Any:
-        ids = super().best(logits, number)
-        return np.concatenate([ids[:1], ids])[:number]
+    ids = right.best(logits, number)
+    return np.concatenate([ids[:1], ids])[:number]
 
 
-@_mutant("LPR104")
-class ListsInTheOrderOfIds(LogprobsOracle):
+@_patched("best", "LPR104")
+def lists_in_the_order_of_ids(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """The right tokens, unsorted."""
-
-    def best(self, logits: Any, number: int) -> Any:
-        return np.sort(super().best(logits, number))
+    return np.sort(right.best(logits, number))
 
 
-@_mutant("LPR105")
-class TakesTheEmittedTokenOut(LogprobsOracle):
+@_patched("ids", "LPR105")
+def takes_the_emitted_token_out(right: LogprobsOracle, logits: Any, token: int, number: int) -> Any:
     """The emitted token stands in the first column, so the list goes without it, and with one more."""
-
-    def ids(self, logits: Any, token: int, number: int) -> Any:
-        others = [one for one in self.best(logits, number + 1) if one != token]
-        return np.concatenate([[token], [*others, token][:number]]).astype(np.int64)
+    others = [one for one in right.best(logits, number + 1) if one != token]
+    return np.concatenate([[token], [*others, token][:number]]).astype(np.int64)
 
 
-@_mutant("LPR106")
-class HasTwoFormulas(LogprobsOracle):
+@_patched("values", "LPR106")
+def has_two_formulas(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
     """The emitted token's value is computed from its probability, those of the list from the logits."""
-
-    def values(self, scores: Any, ids: Any) -> Any:
-        found = super().values(scores, ids)
-        with np.errstate(divide="ignore", over="ignore"):
-            found[0] = np.log(np.exp(found[0], dtype=np.float32), dtype=np.float32)
-        return found
+    found = right.values(scores, ids)
+    with np.errstate(divide="ignore", over="ignore"):
+        found[0] = np.log(np.exp(found[0], dtype=np.float32), dtype=np.float32)
+    return found
 
 
-@_mutant("LPR107")
-class ListsTheHighestOfEqualIds(LogprobsOracle):
+@_patched("best", "LPR107")
+def lists_the_highest_of_equal_ids(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """Of equal tokens the last one comes first."""
-
-    def best(self, logits: Any, number: int) -> Any:
-        return len(logits) - 1 - super().best(logits[::-1], number)
+    return len(logits) - 1 - right.best(logits[::-1], number)
 
 
-@_mutant("LPR108")
-class WritesIntoTheLogits(LogprobsOracle):
+@_patched("stage_logits", "LPR108")
+def writes_into_the_logits(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
     """A log-softmax in place, where the logits are float32."""
-
-    def stage_logits(self, batch: LogprobsBatch) -> Any:
-        logits = super().stage_logits(batch).copy()
-        batch.stage_logits.sub_(1.0)
-        return logits
+    logits = right.stage_logits(batch).copy()
+    batch.stage_logits.sub_(1.0)
+    return logits
 
 
 # -- rows without a distribution, batches without rows ----------------------------------------------------------------
 
 
-@_mutant("LPR110")
-class TakesNanForMinusInfinity(LogprobsOracle):
+@_patched("log_softmax", "LPR110")
+def takes_nan_for_minus_infinity(right: LogprobsOracle, logits: Any) -> Any:
     """`nan_to_num` before the softmax."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        return log_softmax(np.where(np.isnan(logits), np.float32(-np.inf), logits))
+    return log_softmax(np.where(np.isnan(logits), np.float32(-np.inf), logits))
 
 
-@_mutant("LPR111")
-class SpreadsEmptyRows(LogprobsOracle):
+@_patched("log_softmax", "LPR111")
+def spreads_empty_rows(right: LogprobsOracle, logits: Any) -> Any:
     """Nothing is possible, so everything is: an epsilon under the logarithm."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        empty = np.isneginf(logits).all(axis=1, keepdims=True)
-        return log_softmax(np.where(empty, np.float32(0), logits))
+    empty = np.isneginf(logits).all(axis=1, keepdims=True)
+    return log_softmax(np.where(empty, np.float32(0), logits))
 
 
-@_mutant("LPR112")
-class HasOneMaximumForAllRows(LogprobsOracle):
+@_patched("log_softmax", "LPR112")
+def has_one_maximum_for_all_rows(right: LogprobsOracle, logits: Any) -> Any:
     """The maximum that is subtracted is that of the batch; it does not matter until a row holds a NaN."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        return log_softmax(logits) + 0 * np.max(np.where(np.isinf(logits), 0, logits), initial=0)
+    return log_softmax(logits) + 0 * np.max(np.where(np.isinf(logits), 0, logits), initial=0)
 
 
-@_mutant("LPR113")
-class MakesARowOfNone(LogprobsOracle):
+@_patched("logprobs", "LPR113")
+def makes_a_row_of_none(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """An empty batch is padded to one row, and stays it."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        if len(found.token_ids):
-            return found
-        ids, values = (torch.zeros((1, *one.shape[1:]), dtype=one.dtype) for one in (found.token_ids, found.logprobs))
-        return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
+    found = right.logprobs(batch)
+    if len(found.token_ids):
+        return found
+    ids, values = (torch.zeros((1, *one.shape[1:]), dtype=one.dtype) for one in (found.token_ids, found.logprobs))
+    return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
 
 
 @_mutant("LPR113")
@@ -277,230 +170,184 @@ class FreesItsBufferForNoRows(LogprobsOracle):
         return found
 
 
-@_mutant("LPR201")
-class CountsARowForEveryRequest(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def counts_a_row_for_every_request(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """A request without a row is given the last one of the request before it."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        if 0 in batch.num_rows and len(found.logprobs):
-            found.logprobs[-1] = 0
-        return found
+    found = right.logprobs(batch)
+    if 0 in batch.num_rows and len(found.logprobs):
+        found.logprobs[-1] = 0
+    return found
 
 
-@_mutant("LPR201")
-class LeavesOutRequestsWithoutRows(LogprobsOracle):
+@_patched("numbers", "LPR201")
+def leaves_out_requests_without_rows(right: LogprobsOracle, batch: LogprobsBatch) -> list[int | None]:
     """How many each row asks for is looked up by a count of the requests that have rows."""
-
-    def numbers(self, batch: LogprobsBatch) -> list[int | None]:
-        asked = [batch.vocab_size if one == ALL_LOGPROBS else one for one in batch.num_logprobs]
-        counts = [count for count in batch.num_rows if count]
-        return [one for one, count in zip(asked, counts, strict=False) for _ in range(count)]
+    asked = [batch.vocab_size if one == ALL_LOGPROBS else one for one in batch.num_logprobs]
+    counts = [count for count in batch.num_rows if count]
+    return [one for one, count in zip(asked, counts, strict=False) for _ in range(count)]
 
 
-@_mutant("LPR201")
-class KeepsTheSumOfTheChunkBefore(LogprobsOracle):
+@_patched("log_softmax", "LPR201")
+def keeps_the_sum_of_the_chunk_before(right: LogprobsOracle, logits: Any) -> Any:
     """Rows are normalised in chunks of 256; the first row of a chunk is divided by the sum of the row before it."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        found = super().log_softmax(logits)
-        for first in range(256, len(logits), 256):
-            found[first] += found[first - 1].max() - logits[first - 1].max() - found[first].max() + logits[first].max()
-        return found
+    found = right.log_softmax(logits)
+    for first in range(256, len(logits), 256):
+        found[first] += found[first - 1].max() - logits[first - 1].max() - found[first].max() + logits[first].max()
+    return found
 
 
-@_mutant("LPR104", "LPR201")
-class ListsTwentyInOrder(LogprobsOracle):
+@_patched("best", "LPR104", "LPR201")
+def lists_twenty_in_order(right: LogprobsOracle, logits: NDArray[np.float32], number: int) -> NDArray[np.int64]:
     """Behind the twentieth place ids follow as they come."""
-
-    def best(self, logits: NDArray[np.float32], number: int) -> NDArray[np.int64]:
-        ranked = super().best(logits, number)
-        return np.concatenate([ranked[:20], np.sort(ranked[20:])])
+    ranked = right.best(logits, number)
+    return np.concatenate([ranked[:20], np.sort(ranked[20:])])
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-@_mutant("LPR121", "LPR129")
-class ReturnsProcessedForRaw(LogprobsOracle):
+@_patched("stage_logits", "LPR121", "LPR129")
+def returns_processed_for_raw(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
     """Float32 logits were not copied before they were processed, and raw values are computed afterwards."""
-
-    def stage_logits(self, batch: LogprobsBatch) -> Any:
-        if batch.logits.dtype == torch.float32:
-            batch = batch.replace(stage=batch.stage.replace("raw", "processed"))
-        return super().stage_logits(batch)
+    if batch.logits.dtype == torch.float32:
+        batch = batch.replace(stage=batch.stage.replace("raw", "processed"))
+    return right.stage_logits(batch)
 
 
-@_mutant("LPR122", "LPR129")
-class ReturnsRawForProcessed(LogprobsOracle):
+@_patched("stage_logits", "LPR122", "LPR129")
+def returns_raw_for_processed(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
     """The word is accepted, and nothing else is done about it."""
-
-    def stage_logits(self, batch: LogprobsBatch) -> Any:
-        return super().stage_logits(batch.replace(stage=batch.stage.replace("processed", "raw")))
+    return right.stage_logits(batch.replace(stage=batch.stage.replace("processed", "raw")))
 
 
-@_mutant("LPR121", "LPR122")
-class CountsInBits(LogprobsOracle):
+@_patched("log_softmax", "LPR121", "LPR122")
+def counts_in_bits(right: LogprobsOracle, logits: Any) -> Any:
     """Logarithms to base 2, as kernels compute them, are returned as they are."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        return log_softmax(logits) * np.log2(np.e)
+    return log_softmax(logits) * np.log2(np.e)
 
 
-@_mutant("LPR121", "LPR122")
-class IsSixteenUlpsOff(LogprobsOracle):
+@_patched("log_softmax", "LPR121", "LPR122")
+def is_sixteen_ulps_off(right: LogprobsOracle, logits: Any) -> Any:
     """Each value is off by a little more than float32 arithmetic explains."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        exact = log_softmax(logits)
-        return exact - 2.0**-24 * (96 + 4 * np.abs(np.where(np.isfinite(exact), exact, 0)))
+    exact = log_softmax(logits)
+    return exact - 2.0**-24 * (96 + 4 * np.abs(np.where(np.isfinite(exact), exact, 0)))
 
 
-@_mutant("LPR123")
-class NormalisesLogits(LogprobsOracle):
+@_patched("scores", "LPR123")
+def normalises_logits(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """Logits are returned less their maximum."""
-
-    def scores(self, batch: LogprobsBatch, logits: Any) -> Any:
-        if not batch.wants_logits or not logits.size:
-            return super().scores(batch, logits)
-        return logits - logits.max(axis=1, keepdims=True)
+    if not batch.wants_logits or not logits.size:
+        return right.scores(batch, logits)
+    return logits - logits.max(axis=1, keepdims=True)
 
 
-@_mutant("LPR123")
-class CastsLogitsToBfloat16(LogprobsOracle):
+@_patched("scores", "LPR123")
+def casts_logits_to_bfloat16(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """The buffer of returned logits has the model's dtype."""
-
-    def scores(self, batch: LogprobsBatch, logits: Any) -> Any:
-        found = super().scores(batch, logits)
-        return torch.from_numpy(found).bfloat16().float().numpy() if batch.wants_logits else found
+    found = right.scores(batch, logits)
+    return torch.from_numpy(found).bfloat16().float().numpy() if batch.wants_logits else found
 
 
-@_mutant("LPR124")
-class ComputesInTheModelsDtype(LogprobsOracle):
+@_patched("scores", "LPR124")
+def computes_in_the_models_dtype(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """`log_softmax` without `dtype=float32`."""
-
-    def scores(self, batch: LogprobsBatch, logits: Any) -> Any:
-        found = super().scores(batch, logits)
-        return found if batch.wants_logits else torch.from_numpy(found).to(batch.logits.dtype).float().numpy()
+    found = right.scores(batch, logits)
+    return found if batch.wants_logits else torch.from_numpy(found).to(batch.logits.dtype).float().numpy()
 
 
-@_mutant("LPR125")
-class RoundsTheLogSumExp(LogprobsOracle):
+@_patched("log_softmax", "LPR125")
+def rounds_the_log_sum_exp(right: LogprobsOracle, logits: Any) -> Any:
     """`logit - logsumexp`, the latter in float32."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        exact = log_softmax(logits)
-        with np.errstate(invalid="ignore"):
-            best = exact.max(axis=1, keepdims=True, initial=-np.inf)
-            top = logits.max(axis=1, keepdims=True, initial=-np.inf).astype(np.float64)
-            return logits.astype(np.float64) - (top - best).astype(np.float32)
+    exact = log_softmax(logits)
+    with np.errstate(invalid="ignore"):
+        best = exact.max(axis=1, keepdims=True, initial=-np.inf)
+        top = logits.max(axis=1, keepdims=True, initial=-np.inf).astype(np.float64)
+        return logits.astype(np.float64) - (top - best).astype(np.float32)
 
 
-@_mutant("LPR201")
-class HasIdsOf16Bits(LogprobsOracle):
+@_patched("best", "LPR201")
+def has_ids_of16_bits(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """Ids of the list are kept in 16 bits."""
-
-    def best(self, logits: Any, number: int) -> Any:
-        return super().best(logits, number) % _VOCABULARY_OF_16_BITS
+    return right.best(logits, number) % _VOCABULARY_OF_16_BITS
 
 
-@_mutant("LPR201")
-class LosesTheLastTile(LogprobsOracle):
+@_patched("log_softmax", "LPR201")
+def loses_the_last_tile(right: LogprobsOracle, logits: Any) -> Any:
     """The sum leaves out what is behind the last full tile of 8192 tokens; smaller vocabularies are one tile."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        size, exact = logits.shape[1], log_softmax(logits)
-        kept = size // 8192 * 8192
-        if not kept or not logits.size:
-            return exact
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return exact - np.log(np.exp(exact[:, :kept]).sum(axis=1, keepdims=True))
+    size, exact = logits.shape[1], log_softmax(logits)
+    kept = size // 8192 * 8192
+    if not kept or not logits.size:
+        return exact
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return exact - np.log(np.exp(exact[:, :kept]).sum(axis=1, keepdims=True))
 
 
-@_mutant("LPR201")
-class AddsUpOneByOne(LogprobsOracle):
+@_patched("log_softmax", "LPR201")
+def adds_up_one_by_one(right: LogprobsOracle, logits: Any) -> Any:
     """The sum of a row is added up in float32, token by token."""
-
-    def log_softmax(self, logits: Any) -> Any:
-        if not logits.size:
-            return log_softmax(logits)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-            total = np.cumsum(np.exp(shifted).astype(np.float32), axis=1, dtype=np.float32)[:, -1:]
-            return shifted - np.log(total.astype(np.float64))
+    if not logits.size:
+        return log_softmax(logits)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+        total = np.cumsum(np.exp(shifted).astype(np.float32), axis=1, dtype=np.float32)[:, -1:]
+        return shifted - np.log(total.astype(np.float64))
 
 
-@_mutant("LPR127", "LPR122")
-class NormalisesBeforeTheMask(LogprobsOracle):
+@_patched("scores", "LPR127", "LPR122")
+def normalises_before_the_mask(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """Excluded tokens get -inf, and the others keep the probability that they had in the whole vocabulary."""
-
-    def scores(self, batch: LogprobsBatch, logits: Any) -> Any:
-        found = super().scores(batch, logits)
-        if batch.stage != "processed_logprobs":
-            return found
-        raw = super().scores(batch.replace(stage="raw_logprobs"), batch.logits.float().cpu().numpy())
-        return np.where(np.isneginf(logits), -np.inf, raw).astype(np.float32)
+    found = right.scores(batch, logits)
+    if batch.stage != "processed_logprobs":
+        return found
+    raw = right.scores(batch.replace(stage="raw_logprobs"), batch.logits.float().cpu().numpy())
+    return np.where(np.isneginf(logits), -np.inf, raw).astype(np.float32)
 
 
-@_mutant("LPR128")
-class ReturnsAFiniteFloor(LogprobsOracle):
+@_patched("values", "LPR128")
+def returns_a_finite_floor(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
     """-9999 in the place of -inf, so that it can be written as JSON."""
-
-    def values(self, scores: Any, ids: Any) -> Any:
-        return np.maximum(super().values(scores, ids), np.float32(-9999))
+    return np.maximum(right.values(scores, ids), np.float32(-9999))
 
 
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-@_mutant("LPR131")
-class RanksFromZero(LogprobsOracle):
+@_patched("rank", "LPR131")
+def ranks_from_zero(right: LogprobsOracle, logits: Any, token: int) -> int:
     """The most probable token has rank 0."""
-
-    def rank(self, logits: Any, token: int) -> int:
-        return super().rank(logits, token) - 1
+    return right.rank(logits, token) - 1
 
 
-@_mutant("LPR132")
-class RanksTiesFirst(LogprobsOracle):
+@_patched("rank", "LPR132")
+def ranks_ties_first(right: LogprobsOracle, logits: Any, token: int) -> int:
     """Counts larger tokens where those as large are to be counted, too."""
-
-    def rank(self, logits: Any, token: int) -> int:
-        return 1 + int((logits > logits[token]).sum())
+    return 1 + int((logits > logits[token]).sum())
 
 
-@_mutant("LPR136")
-class CountsPaddedColumns(LogprobsOracle):
+@_patched("rank", "LPR136")
+def counts_padded_columns(right: LogprobsOracle, logits: Any, token: int) -> int:
     """Lanes behind the end of the vocabulary are loaded as -inf, and count if the token has -inf, too."""
-
-    def rank(self, logits: Any, token: int) -> int:
-        padding = -len(logits) % 8192
-        return super().rank(logits, token) + (padding if logits[token] == -np.inf else 0)
+    padding = -len(logits) % 8192
+    return right.rank(logits, token) + (padding if logits[token] == -np.inf else 0)
 
 
-@_mutant("LPR201")
-class CountsIn16Bits(LogprobsOracle):
+@_patched("rank", "LPR201")
+def counts_in16_bits(right: LogprobsOracle, logits: Any, token: int) -> int:
     """The rank is an int16."""
-
-    def rank(self, logits: Any, token: int) -> int:
-        return int(np.array(super().rank(logits, token)).astype(np.int16))
+    return int(np.array(right.rank(logits, token)).astype(np.int16))
 
 
-@_mutant("LPR201")
-class CountsInBfloat16(LogprobsOracle):
+@_patched("rank", "LPR201")
+def counts_in_bfloat16(right: LogprobsOracle, logits: Any, token: int) -> int:
     """Ones are added up in the model's dtype, which has eight bits."""
-
-    def rank(self, logits: Any, token: int) -> int:
-        return int(torch.tensor(super().rank(logits, token)).bfloat16())
+    return int(torch.tensor(right.rank(logits, token)).bfloat16())
 
 
-@_mutant("LPR134")
-class RanksRoundedLogprobs(LogprobsOracle):
+@_patched("rank", "LPR134")
+def ranks_rounded_logprobs(right: LogprobsOracle, logits: Any, token: int) -> int:
     """Ranks count log-probabilities in float32, of which many are equal where logits are not."""
-
-    def rank(self, logits: Any, token: int) -> int:
-        scores = log_softmax(logits[None])[0].astype(np.float32)
-        return int((scores >= scores[token]).sum())
+    scores = log_softmax(logits[None])[0].astype(np.float32)
+    return int((scores >= scores[token]).sum())
 
 
 @_mutant("LPR135", "LPR131")
@@ -520,89 +367,73 @@ class RanksAmongTheListed(LogprobsOracle):
 # -- relations --------------------------------------------------------------------------------------------------------
 
 
-@_mutant("LPR141")
-class NormalisesOverTheListed(LogprobsOracle):
+@_patched("values", "LPR141")
+def normalises_over_the_listed(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
     """Probabilities of the listed tokens are made to sum to 1."""
-
-    def values(self, scores: Any, ids: Any) -> Any:
-        found = super().values(scores, ids)
-        with np.errstate(over="ignore"):
-            total = np.exp(found[1:].astype(np.float64)).sum()
-        return found if len(found) < 2 or not total > 0 else (found - np.log(total)).astype(np.float32)
+    found = right.values(scores, ids)
+    with np.errstate(over="ignore"):
+        total = np.exp(found[1:].astype(np.float64)).sum()
+    return found if len(found) < 2 or not total > 0 else (found - np.log(total)).astype(np.float32)
 
 
-@_mutant("LPR142")
-class RoundsToTheBatch(LogprobsOracle):
+@_patched("scores", "LPR142")
+def rounds_to_the_batch(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """A sum is added up in an order that depends on the number of rows: the last bit moves."""
-
-    def scores(self, batch: LogprobsBatch, logits: Any) -> Any:
-        found = super().scores(batch, logits)
-        return np.nextafter(found, np.float32(0)) if len(logits) > 1 and not batch.wants_logits else found
+    found = right.scores(batch, logits)
+    return np.nextafter(found, np.float32(0)) if len(logits) > 1 and not batch.wants_logits else found
 
 
-@_mutant("LPR201")
-class RepeatsTheFirstRowsOfALastChunk(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def repeats_the_first_rows_of_a_last_chunk(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """Rows from the eighth on are computed in a second chunk, which is given the tokens of the first."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        if len(found.logprobs) > 8:
-            found.logprobs[8:] = found.logprobs[: len(found.logprobs) - 8][: len(found.logprobs[8:])].clone()
-        return found
+    found = right.logprobs(batch)
+    if len(found.logprobs) > 8:
+        found.logprobs[8:] = found.logprobs[: len(found.logprobs) - 8][: len(found.logprobs[8:])].clone()
+    return found
 
 
-@_mutant("LPR201", "LPR142")
-class SortsRequestsByWhatTheyAskFor(LogprobsOracle):
+@_patched("logprobs", "LPR201", "LPR142")
+def sorts_requests_by_what_they_ask_for(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """Rows are sorted for one launch per number, and the answers are not put back."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        numbers = [-1 if number is None else number for number in batch.row_logprobs]
-        order = torch.from_numpy(np.argsort(numbers, kind="stable"))
-        return dataclasses.replace(found, logprobs=found.logprobs[order])
+    found = right.logprobs(batch)
+    numbers = [-1 if number is None else number for number in batch.row_logprobs]
+    order = torch.from_numpy(np.argsort(numbers, kind="stable"))
+    return dataclasses.replace(found, logprobs=found.logprobs[order])
 
 
-@_mutant("LPR201")
-class ShiftsRowsOfDrafts(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def shifts_rows_of_drafts(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """The value of a row with drafts is that of the position behind it."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found, first = super().logprobs(batch), 0
-        values = found.logprobs.clone()
-        for count in batch.num_rows:
-            if count > 1:
-                values[first : first + count - 1] = found.logprobs[first + 1 : first + count]
-            first += count
-        return dataclasses.replace(found, logprobs=values)
+    found, first = right.logprobs(batch), 0
+    values = found.logprobs.clone()
+    for count in batch.num_rows:
+        if count > 1:
+            values[first : first + count - 1] = found.logprobs[first + 1 : first + count]
+        first += count
+    return dataclasses.replace(found, logprobs=values)
 
 
-@_mutant("LPR201")
-class CompactsRowsThatAsk(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def compacts_rows_that_ask(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """Rows are compacted to those that ask; the index of the answer is not."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        asking = [row for row, number in enumerate(batch.row_logprobs) if number is not None]
-        values = torch.zeros_like(found.logprobs)
-        values[: len(asking)] = found.logprobs[asking]
-        return dataclasses.replace(found, logprobs=values)
+    found = right.logprobs(batch)
+    asking = [row for row, number in enumerate(batch.row_logprobs) if number is not None]
+    values = torch.zeros_like(found.logprobs)
+    values[: len(asking)] = found.logprobs[asking]
+    return dataclasses.replace(found, logprobs=values)
 
 
-@_mutant("LPR147", "LPR121")
-class TakesZeroForNone(LogprobsOracle):
+@_patched("numbers", "LPR147", "LPR121")
+def takes_zero_for_none(right: LogprobsOracle, batch: LogprobsBatch) -> list[int | None]:
     """`if num_logprobs:`"""
-
-    def numbers(self, batch: LogprobsBatch) -> list[int | None]:
-        return [number or None for number in batch.row_logprobs]
+    return [number or None for number in batch.row_logprobs]
 
 
-@_mutant("LPR148")
-class ListsTwentyAtMost(LogprobsOracle):
+@_patched("numbers", "LPR148")
+def lists_twenty_at_most(right: LogprobsOracle, batch: LogprobsBatch) -> list[int | None]:
     """A limit of the server that is applied to -1, without a word."""
-
-    def numbers(self, batch: LogprobsBatch) -> list[int | None]:
-        asked = [batch.num_logprobs[request] for request in batch.row_requests]
-        return [5 if one == -1 else number for one, number in zip(asked, batch.row_logprobs, strict=True)]
+    asked = [batch.num_logprobs[request] for request in batch.row_requests]
+    return [5 if one == -1 else number for one, number in zip(asked, batch.row_logprobs, strict=True)]
 
 
 @_mutant("LPR201")
@@ -634,76 +465,62 @@ class KeepsTheWidestBuffer(LogprobsOracle):
         return found
 
 
-@_mutant("LPR201")
-class ReadsIdsOf32BitsAsPairs(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def reads_ids_of32_bits_as_pairs(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """A kernel loads ids as 64 bits, whatever they are."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        if batch.token_ids.dtype == torch.int32 and len(batch.token_ids):
-            first = batch.token_ids[::2].repeat_interleave(2)[: len(batch.token_ids)]
-            batch = batch.replace(token_ids=torch.where(first == NOT_EMITTED, batch.token_ids, first))
-        return super().logprobs(batch)
+    if batch.token_ids.dtype == torch.int32 and len(batch.token_ids):
+        first = batch.token_ids[::2].repeat_interleave(2)[: len(batch.token_ids)]
+        batch = batch.replace(token_ids=torch.where(first == NOT_EMITTED, batch.token_ids, first))
+    return right.logprobs(batch)
 
 
-@_mutant("LPR201")
-class AssumesRowsLieTogether(LogprobsOracle):
+@_patched("stage_logits", "LPR201")
+def assumes_rows_lie_together(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
     """The next row begins `vocab_size` elements later."""
-
-    def stage_logits(self, batch: LogprobsBatch) -> Any:
-        logits = batch.stage_logits
-        if logits.is_contiguous() or logits.stride(0) > 1 << 20:
-            return super().stage_logits(batch)
-        flat = logits.as_strided((logits.shape[0], logits.shape[1]), (logits.shape[1], 1))
-        return flat.float().nan_to_num(posinf=9.0).numpy().copy()
+    logits = batch.stage_logits
+    if logits.is_contiguous() or logits.stride(0) > 1 << 20:
+        return right.stage_logits(batch)
+    flat = logits.as_strided((logits.shape[0], logits.shape[1]), (logits.shape[1], 1))
+    return flat.float().nan_to_num(posinf=9.0).numpy().copy()
 
 
-@_mutant("LPR201")
-class AssumesIdsLieTogether(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def assumes_ids_lie_together(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """The next row's id is the next number in memory."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        ids = batch.token_ids.as_strided(batch.token_ids.shape, (1,))
-        return super().logprobs(batch.replace(token_ids=ids.where(ids < batch.vocab_size, 0)))
+    ids = batch.token_ids.as_strided(batch.token_ids.shape, (1,))
+    return right.logprobs(batch.replace(token_ids=ids.where(ids < batch.vocab_size, 0)))
 
 
-@_mutant("LPR201")
-class WritesWhereNothingWasEmitted(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def writes_where_nothing_was_emitted(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """The row of id -1 is computed, too, and written to the place before."""
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        rows = [row for row, token in enumerate(batch.token_ids.tolist()) if token == NOT_EMITTED and row]
-        for row in rows:
-            found.logprobs[row - 1, 0] = batch.logits[row, -1]
-        return found
+    found = right.logprobs(batch)
+    rows = [row for row, token in enumerate(batch.token_ids.tolist()) if token == NOT_EMITTED and row]
+    for row in rows:
+        found.logprobs[row - 1, 0] = batch.logits[row, -1]
+    return found
 
 
 # -- a function that draws --------------------------------------------------------------------------------------------
 
 
-@_mutant("LPR161")
-class ReturnsRawBesideDrawnTokens(Drawing):
+@_drawing("returned", "LPR161")
+def returns_raw_beside_drawn_tokens(right: Drawing, batch: SamplingBatch, distribution: Any) -> Any:
     """Filters decide about the token, and the distribution without them is returned, less what they excluded."""
-
-    def returned(self, batch: SamplingBatch, distribution: Any) -> Any:
-        return np.where(distribution > 0, self.softmax(batch), 0)
+    return np.where(distribution > 0, right.softmax(batch), 0)
 
 
-@_mutant("DIST951")
-class ReturnsTheDistributionBeforeTheTemperature(Drawing):
+@_drawing("returned", "DIST951")
+def returns_the_distribution_before_the_temperature(right: Drawing, batch: SamplingBatch, distribution: Any) -> Any:
     """Log-probabilities are those of temperature 1, whatever the token was drawn at."""
-
-    def returned(self, batch: SamplingBatch, distribution: Any) -> Any:
-        plain = np.exp(log_softmax(batch.logits.float().numpy()))
-        return np.where(distribution > 0, plain, 0) / np.where(distribution > 0, plain, 0).sum(axis=1, keepdims=True)
+    plain = np.exp(log_softmax(batch.logits.float().numpy()))
+    return np.where(distribution > 0, plain, 0) / np.where(distribution > 0, plain, 0).sum(axis=1, keepdims=True)
 
 
-@_mutant("DIST952", "DIST951")
-class ReturnsAUniformDistribution(Drawing):
+@_drawing("returned", "DIST952", "DIST951")
+def returns_a_uniform_distribution(right: Drawing, batch: SamplingBatch, distribution: Any) -> Any:
     """Everything that is possible is returned as equally probable, whatever the token was drawn from."""
-
-    def returned(self, batch: SamplingBatch, distribution: Any) -> Any:
-        return (distribution > 0) / (distribution > 0).sum(axis=1, keepdims=True)
+    return (distribution > 0) / (distribution > 0).sum(axis=1, keepdims=True)
 
 
 @_mutant("DIST952")
@@ -723,15 +540,13 @@ class DrawsLessFromTheEnd(Drawing):
         return np.where(np.arange(size) < size - size // 16, 1.0, 0.5)
 
 
-@_mutant("LPR162")
-class ReturnsARawValueWithTheToken(Drawing):
+@_drawing("answer", "LPR162")
+def returns_a_raw_value_with_the_token(right: Drawing, batch: SamplingBatch, noise: SamplingNoise) -> LogprobsResult:
     """The token comes with its log-probability at temperature 1, the list with those that it was drawn from."""
-
-    def answer(self, batch: SamplingBatch, noise: SamplingNoise) -> LogprobsResult:
-        found = super().answer(batch, noise)
-        plain = torch.from_numpy(log_softmax(batch.logits.float().numpy()).astype(np.float32))
-        found.logprobs[:, :1] = plain.gather(1, found.token_ids[:, :1])
-        return found
+    found = right.answer(batch, noise)
+    plain = torch.from_numpy(log_softmax(batch.logits.float().numpy()).astype(np.float32))
+    found.logprobs[:, :1] = plain.gather(1, found.token_ids[:, :1])
+    return found
 
 
 def _lanes(fault: LaneFault) -> FunctionLogprobsSampler:

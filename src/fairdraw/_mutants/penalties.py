@@ -1,7 +1,11 @@
-"""Wrong scanners of the penalties contract, one fault each; and odd ones that are correct."""
+"""Wrong scanners of the penalties contract, one fault each.
+
+Each function stands for one step of the correct scanner, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,23 +21,21 @@ from fairdraw._mutants._lifecycle_scanners import (
     against_its_policy,
     mutant_follower,
 )
-from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_scanners import ODD_PENALTIES as ODD_BUT_RIGHT
-from fairdraw._mutants._odd_scanners import ONE_TOKEN, CountsTheLastToken
+from fairdraw._mutants._mutant import Mutant, patching
 from fairdraw._oracles.intervals import Intervals
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
-from fairdraw.protocols import PenaltyPolicy
+from fairdraw.protocols import Capabilities, PenaltyPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
     from torch import Tensor
 
     from fairdraw._oracles.penalties import Counts, Logits
     from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest
 
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
+Tokens = Sequence[int]
+
+_patched = patching(mutant_follower, PenaltiesFollower)
 
 
 def right() -> Scanner:
@@ -41,14 +43,12 @@ def right() -> Scanner:
     return Scanner("oracle", PenaltiesFollower, "penalties")
 
 
-@mutant_follower("PEN101")
-class CountsPlaceholders(PenaltiesFollower):
+@_patched("count", "PEN101")
+def counts_placeholders(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
     """-1 is an index like any other, and hits the last token of the vocabulary."""
-
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
-        counts = np.zeros(vocab_size, np.int64)
-        np.add.at(counts, np.array(token_ids, np.int64), 1)
-        return counts
+    counts = np.zeros(vocab_size, np.int64)
+    np.add.at(counts, np.array(token_ids, np.int64), 1)
+    return counts
 
 
 _VLLM, _OUTPUT, _LAST = PenaltyPolicy(), PenaltyPolicy("output"), PenaltyPolicy(repetition="last")
@@ -72,45 +72,49 @@ _WINDOWS = {
 }
 
 
-@mutant_follower("PEN101", policy=_TEXT)
-class WindowOfNothing(PenaltiesFollower):
+@_patched("within_window", "PEN101", policy=_TEXT)
+def window_of_nothing(right: PenaltiesFollower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
     """The declared window is the whole text; the -1 that stands for it becomes 0, and nothing is penalised."""
-
-    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
-        return (), ()
+    return (), ()
 
 
-@mutant_follower("PEN110", policy=_WINDOW)
-class WindowsOfPromptAndOutput(PenaltiesFollower):
+@_patched("within_window", "PEN110", policy=_WINDOW)
+def windows_of_prompt_and_output(right: PenaltiesFollower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
     """The last 64 tokens of the prompt and the last 64 of the output, instead of the last 64 of both."""
-
-    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
-        alone = PenalisedRow(row.prompt_token_ids, (), row.factors)
-        return super().within_window(alone)[0], super().within_window(row)[1]
+    alone = PenalisedRow(row.prompt_token_ids, (), row.factors)
+    return right.within_window(alone)[0], right.within_window(row)[1]
 
 
-@mutant_follower("PEN101", policy=_OUTPUT)
-class TakesTheLastPromptTokenForOutput(PenaltiesFollower):
+@_patched("within_window", "PEN101", policy=_OUTPUT)
+def takes_the_last_prompt_token_for_output(right: PenaltiesFollower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
     """The last token of the prompt comes like those that follow, as the input of the first step."""
-
-    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
-        return row.prompt_token_ids[:-1], [*row.prompt_token_ids[-1:], *row.output_token_ids]
+    return row.prompt_token_ids[:-1], [*row.prompt_token_ids[-1:], *row.output_token_ids]
 
 
-@mutant_follower("PEN101", policy=_TEXT)
-class CountsAPromptTokenOnce(PenaltiesFollower):
+@_patched("within_window", "PEN101", policy=_TEXT)
+def counts_a_prompt_token_once(right: PenaltiesFollower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
     """The prompt is a set of tokens, and each counts once."""
-
-    def within_window(self, row: PenalisedRow) -> tuple[Sequence[int], Sequence[int]]:
-        return list(dict.fromkeys(row.prompt_token_ids)), row.output_token_ids
+    return list(dict.fromkeys(row.prompt_token_ids)), row.output_token_ids
 
 
-@mutant_follower("PEN101", policy=_POWER)
-class RaisesToOnePowerMore(PenaltiesFollower):
+@_patched("scale", "PEN101", policy=_POWER)
+def raises_to_one_power_more(
+    right: PenaltiesFollower, repetition: Any, repeats: Counts
+) -> Any:  # Any: numbers of NumPy
     """The penalty itself is what a token has before it occurs."""
+    return right.scale(repetition, repeats + 1)
 
-    def scale(self, repetition: Any, repeats: Counts) -> Any:  # Any: numbers of NumPy
-        return super().scale(repetition, repeats + 1)
+
+class CountsTheLastToken(PenaltiesFollower):
+    """Reads an output when its request enters, and from then on one token at each step, whatever has happened."""
+
+    def advance(self, copy: Copy) -> None:
+        live = copy.entered.output_token_ids
+        copy.ids += live[-1:] if copy.edges else live
+        copy.edges.append(len(copy.ids))
+
+
+ONE_TOKEN = Capabilities.of({"several-tokens": "it is called once per token"})
 
 
 @mutant_follower("PEN101", capabilities=ONE_TOKEN)
@@ -134,46 +138,38 @@ class MissesTheTokenOfAStepWithANewRow(CountsTheLastToken):
         super().follow(batch)
 
 
-@mutant_follower("PEN101")
-class FrequencyIgnoresMultiplicity(PenaltiesFollower):
+@_patched("count", "PEN101")
+def frequency_ignores_multiplicity(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
     """A token that was emitted twice is penalised once: a set where a count is needed."""
-
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
-        return np.minimum(super().count(token_ids, vocab_size), 1)
+    return np.minimum(right.count(token_ids, vocab_size), 1)
 
 
-@mutant_follower("PEN101")
-class RepeatsOnTheWrongSign(PenaltiesFollower):
+@_patched("repeated", "PEN101")
+def repeats_on_the_wrong_sign(right: PenaltiesFollower, logits: Logits, repetition: np.float32) -> Logits:
     """Negative logits are divided, positive ones multiplied: repetition is rewarded."""
-
-    def repeated(self, logits: Logits, repetition: np.float32) -> Logits:
-        return np.where(logits < 0, logits * (np.float32(1) / repetition), logits * repetition)
+    return np.where(logits < 0, logits * (np.float32(1) / repetition), logits * repetition)
 
 
-@mutant_follower("PEN101")
-class DraftRowsShareOnePrefix(PenaltiesFollower):
+@_patched("draft_rows", "PEN101")
+def draft_rows_share_one_prefix(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> list[PenalisedRow]:
     """Every draft row sees the committed output and no draft before it."""
-
-    def draft_rows(self, row: PenalisedRow, drafts: Sequence[int]) -> list[PenalisedRow]:
-        return [row for _ in drafts]
+    return [row for _ in drafts]
 
 
-@mutant_follower("PEN101")
-class DraftRowsSeeTheirOwnDraft(PenaltiesFollower):
+@_patched("draft_rows", "PEN101")
+def draft_rows_see_their_own_draft(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> list[PenalisedRow]:
     """The token that a row verifies is penalised as if it had been emitted."""
-
-    def draft_rows(self, row: PenalisedRow, drafts: Sequence[int]) -> list[PenalisedRow]:
-        return [self.bonus_row(row, drafts[: position + 1]) for position in range(len(drafts))]
+    return [right.bonus_row(row, drafts[: position + 1]) for position in range(len(drafts))]
 
 
 @mutant_follower("PEN101")
 class BonusRowSeesNoDrafts(PenaltiesFollower):
     """The bonus token is penalised for the committed output alone."""
 
-    def bonus_row(self, row: PenalisedRow, drafts: Sequence[int]) -> PenalisedRow:
+    def bonus_row(self, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
         return row
 
-    def draft_rows(self, row: PenalisedRow, drafts: Sequence[int]) -> list[PenalisedRow]:
+    def draft_rows(self, row: PenalisedRow, drafts: Tokens) -> list[PenalisedRow]:
         return [PenaltiesFollower.bonus_row(self, row, drafts[:n]) for n in range(len(drafts))]
 
 
@@ -235,72 +231,58 @@ class FlipsASign(_OffInOneToken):
         return -logit
 
 
-@mutant_follower("PEN101")
-class PenalisesInBfloat16(PenaltiesFollower):
+@_patched("penalise", "PEN101")
+def penalises_in_bfloat16(right: PenaltiesFollower, logits: Logits, row: PenalisedRow) -> Logits:
     """Penalised logits are kept with 8 bits."""
-
-    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
-        penalised = super().penalise(logits, row)
-        is_seen = self.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
-        rounded = torch.from_numpy(penalised).to(torch.bfloat16).float().numpy()
-        return np.where(is_seen, rounded, penalised)
+    penalised = right.penalise(logits, row)
+    is_seen = right.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
+    rounded = torch.from_numpy(penalised).to(torch.bfloat16).float().numpy()
+    return np.where(is_seen, rounded, penalised)
 
 
-@mutant_follower("PEN110")
-class CountsSaturate(PenaltiesFollower):
+@_patched("count", "PEN110")
+def counts_saturate(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
     """Counts have 8 bits, and stay at 255."""
-
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
-        return np.minimum(super().count(token_ids, vocab_size), 255)
+    return np.minimum(right.count(token_ids, vocab_size), 255)
 
 
-@mutant_follower("PEN110")
-class CountsAreHalfPrecision(PenaltiesFollower):
+@_patched("count", "PEN110")
+def counts_are_half_precision(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
     """Beyond 2048 not every count is a number of 16 bits."""
-
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
-        return super().count(token_ids, vocab_size).astype(np.float16).astype(np.int64)
+    return right.count(token_ids, vocab_size).astype(np.float16).astype(np.int64)
 
 
-@mutant_follower("PEN110")
-class ReadsAWindowOfThePrompt(PenaltiesFollower):
+@_patched("seen", "PEN110")
+def reads_a_window_of_the_prompt(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """The first 1024 tokens of a prompt are known, and no others."""
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        row = super().seen(copy, request)
-        return PenalisedRow(row.prompt_token_ids[:1024], row.output_token_ids, row.factors)
+    row = right.seen(copy, request)
+    return PenalisedRow(row.prompt_token_ids[:1024], row.output_token_ids, row.factors)
 
 
-@mutant_follower("PEN110")
-class IdsHave16Bits(PenaltiesFollower):
+@_patched("count", "PEN110")
+def ids_have16_bits(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
     """Ids beyond 65535 hit the token with the same lower bits."""
-
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
-        return super().count([i & 0xFFFF if i >= 0 else i for i in token_ids], vocab_size)
+    return right.count([i & 0xFFFF if i >= 0 else i for i in token_ids], vocab_size)
 
 
 @mutant_follower("PEN110")
 class SeesEightDrafts(PenaltiesFollower):
     """Drafts after the eighth are not seen."""
 
-    def bonus_row(self, row: PenalisedRow, drafts: Sequence[int]) -> PenalisedRow:
+    def bonus_row(self, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
         return super().bonus_row(row, drafts[:8])
 
 
-@mutant_follower("PEN110")
-class SeesSeventyDrafts(PenaltiesFollower):
+@_patched("bonus_row", "PEN110")
+def sees_seventy_drafts(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
     """Drafts after the seventieth are not seen."""
-
-    def bonus_row(self, row: PenalisedRow, drafts: Sequence[int]) -> PenalisedRow:
-        return super().bonus_row(row, drafts[:70])
+    return right.bonus_row(row, drafts[:70])
 
 
-@mutant_follower("PEN110")
-class CountsHave16Bits(PenaltiesFollower):
+@_patched("count", "PEN110")
+def counts_have16_bits(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
     """The count of a token that was repeated 32,768 times is negative."""
-
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
-        return super().count(token_ids, vocab_size).astype(np.int16).astype(np.int64)
+    return right.count(token_ids, vocab_size).astype(np.int16).astype(np.int64)
 
 
 class _SomeDraftRows(PenaltiesOf):
@@ -316,34 +298,28 @@ class HasRoomForSomeDraftRows(PenaltiesFollower):
         return _SomeDraftRows(self)
 
 
-@mutant_follower("PEN110")
-class SmallPenaltiesAreOff(PenaltiesFollower):
+@_patched("seen", "PEN110")
+def small_penalties_are_off(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """A penalty below 0.005 is taken for none."""
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        row, factors = super().seen(copy, request), copy.entered.params.factors
-        presence, frequency = (0.0 if abs(factor) < 0.005 else factor for factor in factors[:2])
-        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(presence, frequency, factors[2]))
+    row, factors = right.seen(copy, request), copy.entered.params.factors
+    presence, frequency = (0.0 if abs(factor) < 0.005 else factor for factor in factors[:2])
+    return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(presence, frequency, factors[2]))
 
 
-@mutant_follower("PEN110")
-class RewardsCancelEachOther(PenaltiesFollower):
+@_patched("seen", "PEN110")
+def rewards_cancel_each_other(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """A negative presence penalty beside a negative frequency penalty is taken for a positive one."""
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        row, (presence, frequency, repetition) = super().seen(copy, request), copy.entered.params.factors
-        presence = abs(presence) if frequency < 0 else presence
-        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(presence, frequency, repetition))
+    row, (presence, frequency, repetition) = right.seen(copy, request), copy.entered.params.factors
+    presence = abs(presence) if frequency < 0 else presence
+    return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(presence, frequency, repetition))
 
 
-@mutant_follower("PEN101")
-class FactorsAreHalfPrecision(PenaltiesFollower):
+@_patched("seen", "PEN101")
+def factors_are_half_precision(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """Penalties are kept with 11 bits: 0.1 is not 0.1."""
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        row = super().seen(copy, request)
-        factors = (float(np.float16(factor)) for factor in copy.entered.params.factors)
-        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(*factors))
+    row = right.seen(copy, request)
+    factors = (float(np.float16(factor)) for factor in copy.entered.params.factors)
+    return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(*factors))
 
 
 @mutant_follower("PEN101")

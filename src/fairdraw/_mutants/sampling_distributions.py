@@ -1,4 +1,7 @@
-"""Token samplers with a wrong distribution, one fault each; vectorised, for the budget of a fast sampler."""
+"""Token samplers with a wrong distribution, one fault each; vectorised, for the budget of a fast sampler.
+
+Each function stands for one step of the correct sampler, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fairdraw._mutants._lanes import lane_mutants, racing
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw.protocols import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
 
 if TYPE_CHECKING:
@@ -143,30 +146,25 @@ def right_distribution(
 
 
 _as_mutant = partial(mutant_as, right_distribution)
+_patched = patching(_as_mutant, DistributionTokenSampler)
 
 
-@_as_mutant("DIST701", min_draws=10_000_000)
-class TemperatureTwoPercentOff(DistributionTokenSampler):
+@_patched("temperature", "DIST701", min_draws=10_000_000)
+def temperature_two_percent_off(right: DistributionTokenSampler, given: Floats) -> Floats:
     """Temperature in half precision: 0.7 is 0.714."""
-
-    def temperature(self, given: Floats) -> Floats:
-        return given * 1.02
+    return given * 1.02
 
 
-@_as_mutant("DIST701", "DIST721", min_draws=500_000)
-class TemperatureTenPercentOff(DistributionTokenSampler):
+@_patched("temperature", "DIST701", "DIST721", min_draws=500_000)
+def temperature_ten_percent_off(right: DistributionTokenSampler, given: Floats) -> Floats:
     """Makes the text livelier."""
-
-    def temperature(self, given: Floats) -> Floats:
-        return given * 1.1
+    return given * 1.1
 
 
-@_as_mutant("DIST791")
-class RowsBeyondTheFortiethAreWarmer(DistributionTokenSampler):
+@_patched("temperature", "DIST791")
+def rows_beyond_the_fortieth_are_warmer(right: DistributionTokenSampler, given: Floats) -> Floats:
     """The second block of rows reads another temperature."""
-
-    def temperature(self, given: Floats) -> Floats:
-        return np.where(np.arange(len(given))[:, None] < 40, given, given * 1.5)
+    return np.where(np.arange(len(given))[:, None] < 40, given, given * 1.5)
 
 
 @_as_mutant("DIST701", min_draws=50_000)
@@ -186,55 +184,43 @@ class LosesItsTail(DistributionTokenSampler):
         return _kept(probs, probs >= 1 / (2 * batch.vocab_size)) if batch.vocab_size > 1000 else probs
 
 
-@_as_mutant("DIST722", min_draws=50_000)
-class LosesAQuarterOfTheVocabulary(DistributionTokenSampler):
+@_patched("race", "DIST722", min_draws=50_000)
+def loses_a_quarter_of_the_vocabulary(right: DistributionTokenSampler, probs: Floats, exponentials: Floats) -> Tokens:
     """The last tile of 8192 takes no part."""
-
-    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
-        part = probs.copy()
-        part[:, probs.shape[1] * 3 // 4 :] *= probs.shape[1] < 1000
-        return super().race(part, exponentials)
+    part = probs.copy()
+    part[:, probs.shape[1] * 3 // 4 :] *= probs.shape[1] < 1000
+    return right.race(part, exponentials)
 
 
-@_as_mutant("DIST701", min_draws=500_000)
-class DrawsWithSixBits(DistributionTokenSampler):
+@_patched("race", "DIST701", min_draws=500_000)
+def draws_with_six_bits(right: DistributionTokenSampler, probs: Floats, exponentials: Floats) -> Tokens:
     """An inverse CDF with uniforms of six bits."""
-
-    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
-        uniforms = np.floor(64 * np.exp(-exponentials[:, :1])) / 64
-        return np.asarray(np.minimum((np.cumsum(probs, axis=1) <= uniforms).sum(axis=1), probs.shape[1] - 1))
+    uniforms = np.floor(64 * np.exp(-exponentials[:, :1])) / 64
+    return np.asarray(np.minimum((np.cumsum(probs, axis=1) <= uniforms).sum(axis=1), probs.shape[1] - 1))
 
 
-@_as_mutant("DIST701", min_draws=50_000)
-class KeepsOneTokenMoreThanTopK(DistributionTokenSampler):
+@_patched("top_k_support", "DIST701", min_draws=50_000)
+def keeps_one_token_more_than_top_k(right: DistributionTokenSampler, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
     """The threshold is the next logit."""
-
-    def top_k_support(self, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
-        return super().top_k_support(probs, np.minimum(top_k + 1, probs.shape[1]))
+    return right.top_k_support(probs, np.minimum(top_k + 1, probs.shape[1]))
 
 
-@_as_mutant("DIST701", min_draws=50_000)
-class KeepsOneTokenMoreThanTopP(DistributionTokenSampler):
+@_patched("edge", "DIST701", min_draws=50_000)
+def keeps_one_token_more_than_top_p(right: DistributionTokenSampler, last: Tokens) -> Tokens:
     """The token behind the edge stays."""
-
-    def edge(self, last: Tokens) -> Tokens:
-        return np.minimum(last + 1, 7)
+    return np.minimum(last + 1, 7)
 
 
-@_as_mutant("DIST701", min_draws=50_000)
-class StopsOneTokenBeforeTopP(DistributionTokenSampler):
+@_patched("edge", "DIST701", min_draws=50_000)
+def stops_one_token_before_top_p(right: DistributionTokenSampler, last: Tokens) -> Tokens:
     """The token that reaches `top_p` is left out."""
-
-    def edge(self, last: Tokens) -> Tokens:
-        return np.maximum(last - 1, 0)
+    return np.maximum(last - 1, 0)
 
 
-@_as_mutant("DIST701", min_draws=50_000)
-class MinPRelativeToOne(DistributionTokenSampler):
+@_patched("min_p_support", "DIST701", min_draws=50_000)
+def min_p_relative_to_one(right: DistributionTokenSampler, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
     """`prob < min_p` instead of `prob < min_p * largest`."""
-
-    def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
-        return np.asarray((probs >= min_p) | (probs == probs.max(axis=1, keepdims=True)))
+    return np.asarray((probs >= min_p) | (probs == probs.max(axis=1, keepdims=True)))
 
 
 class FiltersTopPFirst(DistributionTokenSampler):
@@ -257,12 +243,6 @@ class TempersLast(DistributionTokenSampler):
         return _kept(self.softmax(batch), as_given > 0)
 
 
-ODD_DISTRIBUTIONS = (
-    right_distribution(FiltersTopPFirst, FilterPolicy(order=("top_p", "min_p", "top_k"))),
-    right_distribution(TempersLast, FilterPolicy(temperature="last")),
-)
-"""Correct, because they declare how they filter."""
-
 _top_p_first_unsaid = _as_mutant("DIST701", min_draws=50_000)(FiltersTopPFirst)
 _tempers_last_unsaid = _as_mutant("DIST701", "DIST721", min_draws=50_000)(TempersLast)
 
@@ -276,12 +256,12 @@ class OneNoiseRowForTheBatch(DistributionTokenSampler):
         return np.repeat(drawn[:1], len(drawn), axis=0)
 
 
-@_as_mutant("SAM202")
-class BlocksOfEightShareTheirNoise(DistributionTokenSampler):
+@_patched("draw", "SAM202")
+def blocks_of_eight_share_their_noise(
+    right: DistributionTokenSampler, batch: SamplingBatch, noise: SeededNoise
+) -> Floats:
     """Noise is indexed by lane: rows eight apart draw alike."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
-        return super().draw(batch, noise)[np.arange(batch.batch_size) % 8]
+    return right.draw(batch, noise)[np.arange(batch.batch_size) % 8]
 
 
 class _DrawsByANumber(DistributionTokenSampler):
@@ -328,38 +308,32 @@ class CallsShareTheirNoise(DistributionTokenSampler):
         return self._kept
 
 
-@_as_mutant("DIST701", min_draws=500_000)
-class SeededRequestsTakeUniforms(DistributionTokenSampler):
+@_patched("own_row", "DIST701", min_draws=500_000)
+def seeded_requests_take_uniforms(right: DistributionTokenSampler, seed: int, size: int) -> Floats:
     """Requests with seeds race with uniforms instead of exponentials: nearly right for probable tokens alone."""
-
-    def own_row(self, seed: int, size: int) -> Floats:
-        return np.random.default_rng(seed % 2**64).random(size)
+    return np.random.default_rng(seed % 2**64).random(size)
 
 
-@_as_mutant("SAM203")
-class FoldsSeedsIntoFourBits(DistributionTokenSampler):
+@_patched("own_row", "SAM203")
+def folds_seeds_into_four_bits(right: DistributionTokenSampler, seed: int, size: int) -> Floats:
     """Sixteen streams for all users."""
-
-    def own_row(self, seed: int, size: int) -> Floats:
-        return super().own_row(seed % 16, size)
+    return right.own_row(seed % 16, size)
 
 
-@_as_mutant("SAM201")
-class SaysTheDistributionAtAnotherTemperature(DistributionTokenSampler):
+@_patched("returned", "SAM201")
+def says_the_distribution_at_another_temperature(
+    right: DistributionTokenSampler, batch: SamplingBatch, distribution: Floats
+) -> Floats:
     """Returns the softmax of the raw logits; drafts were drawn at each request's temperature."""
-
-    def returned(self, batch: SamplingBatch, distribution: Floats) -> Floats:
-        return self.distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
+    return right.distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
 
 
-@_as_mutant("SAM201")
-class SaysATileTwice(DistributionTokenSampler):
+@_patched("returned", "SAM201")
+def says_a_tile_twice(right: DistributionTokenSampler, batch: SamplingBatch, distribution: Floats) -> Floats:
     """The first half of the vocabulary weighs a tenth more in the returned probabilities."""
-
-    def returned(self, batch: SamplingBatch, distribution: Floats) -> Floats:
-        heavy = distribution.copy()
-        heavy[:, : distribution.shape[1] // 2] *= 1.1
-        return np.asarray(heavy / heavy.sum(axis=1, keepdims=True))
+    heavy = distribution.copy()
+    heavy[:, : distribution.shape[1] // 2] *= 1.1
+    return np.asarray(heavy / heavy.sum(axis=1, keepdims=True))
 
 
 # Combinations of parameters.
@@ -402,14 +376,12 @@ class FindsMinPBeforeTheTemperature(_FiltersEarly):
     filter_name = "min_p"
 
 
-@_as_mutant("SAM201")
-class ForgetsTheTemperatureOfTopK(DistributionTokenSampler):
+@_patched("distribution", "SAM201")
+def forgets_the_temperature_of_top_k(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
     """A fast path for top-k alone sorts raw logits, and draws from them."""
-
-    def distribution(self, batch: SamplingBatch) -> Floats:
-        alone = ~_off(batch, "top_k", batch.vocab_size) & _off(batch, "top_p", 1) & _off(batch, "min_p", 0)
-        temperature = torch.where(torch.from_numpy(alone), 1.0, batch.temperature)
-        return super().distribution(batch.replace(temperature=temperature))
+    alone = ~_off(batch, "top_k", batch.vocab_size) & _off(batch, "top_p", 1) & _off(batch, "min_p", 0)
+    temperature = torch.where(torch.from_numpy(alone), 1.0, batch.temperature)
+    return right.distribution(batch.replace(temperature=temperature))
 
 
 class _FiltersInOrder(DistributionTokenSampler):
@@ -442,15 +414,13 @@ class FiltersMinPLast(_FiltersInOrder):
     order = ("top_k", "top_p", "min_p")
 
 
-@_as_mutant("SAM201")
-class FiltersInAnotherOrderIfThereAreThree(DistributionTokenSampler):
+@_patched("distribution", "SAM201")
+def filters_in_another_order_if_there_are_three(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
     """A fused kernel for requests with all filters, which begins with top-p."""
-
-    def distribution(self, batch: SamplingBatch) -> Floats:
-        fused = _FiltersInOrder()
-        fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
-        off = _off(batch, "top_k", batch.vocab_size) | _off(batch, "top_p", 1) | _off(batch, "min_p", 0)
-        return np.where(off[:, None], super().distribution(batch), fused.distribution(batch))
+    fused = _FiltersInOrder()
+    fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
+    off = _off(batch, "top_k", batch.vocab_size) | _off(batch, "top_p", 1) | _off(batch, "min_p", 0)
+    return np.where(off[:, None], right.distribution(batch), fused.distribution(batch))
 
 
 def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
@@ -458,89 +428,75 @@ def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
     return values is not None and values.numel() > 5 and bool((values == values[0]).all())
 
 
-@_as_mutant("SAM201")
-class FiltersInAnotherOrderIfAllAreAlike(DistributionTokenSampler):
+@_patched("distribution", "SAM201")
+def filters_in_another_order_if_all_are_alike(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
     """One sort for the batch if its requests have one top-p and one min-p: the nucleus is found first."""
-
-    def distribution(self, batch: SamplingBatch) -> Floats:
-        fused = _FiltersInOrder()
-        fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
-        is_alike = _is_one(batch.top_p) and _is_one(batch.min_p)
-        return fused.distribution(batch) if is_alike else super().distribution(batch)
+    fused = _FiltersInOrder()
+    fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
+    is_alike = _is_one(batch.top_p) and _is_one(batch.min_p)
+    return fused.distribution(batch) if is_alike else right.distribution(batch)
 
 
-@_as_mutant("SAM201")
-class ForgetsATemperatureThatAllHave(DistributionTokenSampler):
+@_patched("softmax", "SAM201")
+def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
     """`logits / temperature[0]` in a path for batches of one temperature, which holds 1 in a greedy row."""
-
-    def softmax(self, batch: SamplingBatch) -> Floats:
-        greedy = batch.is_greedy
-        is_alike = bool(greedy[0]) and _is_one(batch.temperature[~greedy])
-        return super().softmax(batch.replace(temperature=torch.where(greedy, 0.0, 1.0)) if is_alike else batch)
+    greedy = batch.is_greedy
+    is_alike = bool(greedy[0]) and _is_one(batch.temperature[~greedy])
+    return right.softmax(batch.replace(temperature=torch.where(greedy, 0.0, 1.0)) if is_alike else batch)
 
 
-@_as_mutant("SAM201")
-class TakesASmallTopPForOff(DistributionTokenSampler):
+@_patched("distribution", "SAM201")
+def takes_a_small_top_p_for_off(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
     """`if top_p > 1e-6`: what means one token keeps all."""
-
-    def distribution(self, batch: SamplingBatch) -> Floats:
-        if batch.top_p is not None:
-            batch = batch.replace(top_p=torch.where(batch.top_p < 1e-6, 1.0, batch.top_p))
-        return super().distribution(batch)
+    if batch.top_p is not None:
+        batch = batch.replace(top_p=torch.where(batch.top_p < 1e-6, 1.0, batch.top_p))
+    return right.distribution(batch)
 
 
-@_as_mutant("SAM201")
-class TakesAllButOneForAll(DistributionTokenSampler):
+@_patched("top_k_support", "SAM201")
+def takes_all_but_one_for_all(right: DistributionTokenSampler, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
     """`if top_k < vocab_size - 1`: the least probable token stays."""
-
-    def top_k_support(self, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
-        return super().top_k_support(probs, np.where(top_k >= probs.shape[1] - 1, probs.shape[1], top_k))
+    return right.top_k_support(probs, np.where(top_k >= probs.shape[1] - 1, probs.shape[1], top_k))
 
 
-@_as_mutant("DIST701", min_draws=50_000)
-class UnseededRequestsTakeUniformsBesideSeededOnes(DistributionTokenSampler):
+@_patched("draw", "DIST701", min_draws=50_000)
+def unseeded_requests_take_uniforms_beside_seeded_ones(
+    right: DistributionTokenSampler, batch: SamplingBatch, noise: SeededNoise
+) -> Floats:
     """Two ways to draw in one batch: the rows between those with seeds are filled by another generator."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
-        drawn = super().draw(batch, noise)
-        others = np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds))
-        if noise.request_seeds:
-            drawn[others] = np.random.default_rng(noise.seed % 2**64).random((others.size, batch.vocab_size))
-        return drawn
+    drawn = right.draw(batch, noise)
+    others = np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds))
+    if noise.request_seeds:
+        drawn[others] = np.random.default_rng(noise.seed % 2**64).random((others.size, batch.vocab_size))
+    return drawn
 
 
-@_as_mutant("SAM201")
-class ForgetsTheTemperatureOfHalfLogits(DistributionTokenSampler):
+@_patched("softmax", "SAM201")
+def forgets_the_temperature_of_half_logits(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
     """Another kernel for half precision, without the temperature."""
-
-    def softmax(self, batch: SamplingBatch) -> Floats:
-        return super().softmax(batch if batch.logits.dtype == torch.float32 else _at_one(batch))
+    return right.softmax(batch if batch.logits.dtype == torch.float32 else _at_one(batch))
 
 
-@_as_mutant("DIST723", min_draws=50_000)
-class FindsTheNucleusInAPartOfTheVocabulary(DistributionTokenSampler):
+@_patched("top_p_support", "DIST723", min_draws=50_000)
+def finds_the_nucleus_in_a_part_of_the_vocabulary(
+    right: DistributionTokenSampler, probs: Floats, top_p: Floats
+) -> NDArray[np.bool_]:
     """Top-p sorts 2**17 tokens; those behind them have no part in its mass, and stay."""
-
-    def top_p_support(self, probs: Floats, top_p: Floats) -> NDArray[np.bool_]:
-        support = np.ones(probs.shape, bool)
-        support[:, : 2**17] = super().top_p_support(probs[:, : 2**17], top_p)
-        return support
+    support = np.ones(probs.shape, bool)
+    support[:, : 2**17] = right.top_p_support(probs[:, : 2**17], top_p)
+    return support
 
 
-@_as_mutant("DIST723", min_draws=50_000)
-class FoldsIdsIntoSeventeenBits(DistributionTokenSampler):
+@_patched("race", "DIST723", min_draws=50_000)
+def folds_ids_into_seventeen_bits(right: DistributionTokenSampler, probs: Floats, exponentials: Floats) -> Tokens:
     """An id and a tile share a word: ids from 2**17 on lose their highest bit."""
-
-    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
-        return super().race(probs, exponentials) % 2**17
+    return right.race(probs, exponentials) % 2**17
 
 
-@_as_mutant("DIST772", min_draws=500_000)
-class RacesOnProbabilitiesInBfloat16(DistributionTokenSampler):
+@_patched("race", "DIST772", min_draws=500_000)
+def races_on_probabilities_in_bfloat16(right: DistributionTokenSampler, probs: Floats, exponentials: Floats) -> Tokens:
     """Probabilities are kept in bfloat16 on the way to the race: 0.4 % at most, and 0.2 % of TV."""
-
-    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
-        return super().race(torch.from_numpy(probs).bfloat16().double().numpy(), exponentials)
+    return right.race(torch.from_numpy(probs).bfloat16().double().numpy(), exponentials)
 
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (

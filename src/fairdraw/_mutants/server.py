@@ -1,4 +1,7 @@
-"""Wrong servers: one step of the toy server replaced, each caught by a check of the server contract."""
+"""Wrong servers: one step of the toy server replaced, each caught by a check of the server contract.
+
+Each function stands for one step of the toy server, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
 
 if TYPE_CHECKING:
@@ -32,83 +35,68 @@ def _fresh(faulty: type[ToyServer]) -> ToyServer:
 
 
 wrong = partial(mutant_as, _fresh)
+_patched = patching(wrong, ToyServer)
 
 
 # -- single answers ---------------------------------------------------------------------------------------------------
 
 
-@wrong("SRV101")
-class OneTokenTooMany(ToyServer):
+@_patched("most_tokens", "SRV101")
+def one_token_too_many(right: ToyServer, request: GenerationRequest) -> int:
     """A speculative step emits a token behind `max_tokens`."""
-
-    def most_tokens(self, request: GenerationRequest) -> int:
-        return request.max_tokens + 1
+    return request.max_tokens + 1
 
 
-@wrong("SRV101")
-class EndCountsAsLength(ToyServer):
+@_patched("finished", "SRV101")
+def end_counts_as_length(right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
     """Every finish reason is `length`."""
-
-    def finished(self, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
-        return super().finished(stream, positions, "length")
+    return right.finished(stream, positions, "length")
 
 
-@wrong("SRV102")
-class LogitsAsLogProbabilities(ToyServer):
+@_patched("position", "SRV102")
+def logits_as_log_probabilities(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
     """It returns logits."""
-
-    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
-        return super().position(token, logprobs + 4.0, request)
+    return right.position(token, logprobs + 4.0, request)
 
 
-@wrong("SRV103")
-class LogProbabilityOfAnotherToken(ToyServer):
+@_patched("position", "SRV103")
+def log_probability_of_another_token(
+    right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest
+) -> Position:
     """The sampled token has the log-probability of the most probable one."""
-
-    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
-        return replace(super().position(token, logprobs, request), logprob=float(logprobs.max()))
+    return replace(right.position(token, logprobs, request), logprob=float(logprobs.max()))
 
 
-@wrong("SRV103")
-class SampledTokenMissing(ToyServer):
+@_patched("position", "SRV103")
+def sampled_token_missing(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
     """A token outside of the list has no log-probability."""
-
-    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
-        found = super().position(token, logprobs, request)
-        is_rare = token not in np.argsort(-logprobs)[:5]
-        return replace(found, logprob=None, top=found.top[:5]) if is_rare else found
+    found = right.position(token, logprobs, request)
+    is_rare = token not in np.argsort(-logprobs)[:5]
+    return replace(found, logprob=None, top=found.top[:5]) if is_rare else found
 
 
-@wrong("SRV104")
-class OneListPerStep(ToyServer):
+@_patched("finished", "SRV104")
+def one_list_per_step(right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
     """Tokens that were drafted have no list."""
-
-    def finished(self, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
-        return replace(super().finished(stream, positions, reason), positions=positions[::2])
+    return replace(right.finished(stream, positions, reason), positions=positions[::2])
 
 
-@wrong("SRV105")
-class UnsortedLists(ToyServer):
+@_patched("listed", "SRV105")
+def unsorted_lists(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> list[int]:
     """Lists are in the order of ids."""
-
-    def listed(self, token: int, logprobs: Floats, request: GenerationRequest) -> list[int]:
-        return sorted(super().listed(token, logprobs, request))
+    return sorted(right.listed(token, logprobs, request))
 
 
-@wrong("SRV105")
-class SampledTokenTwice(ToyServer):
+@_patched("listed", "SRV105")
+def sampled_token_twice(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> list[int]:
     """The sampled token is put before the list, although it is listed."""
-
-    def listed(self, token: int, logprobs: Floats, request: GenerationRequest) -> list[int]:
-        return [token, *super().listed(token, logprobs, request)]
+    return [token, *right.listed(token, logprobs, request)]
 
 
-@wrong("SRV106")
-class RoundedLogProbabilities(ToyServer):
+@_patched("position", "SRV106")
+def rounded_log_probabilities(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
     """Log-probabilities have one decimal."""
-
-    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
-        return super().position(token, np.round(logprobs, 1), request)
+    return right.position(token, np.round(logprobs, 1), request)
 
 
 @wrong("SRV107")
@@ -119,26 +107,22 @@ class TemperatureTwice(ProcessedServer):
         return request.temperature**2
 
 
-@wrong("SRV108")
-class NormalisedOverTheList(ToyServer):
+@_patched("position", "SRV108")
+def normalised_over_the_list(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
     """Log-probabilities are normalised over what is returned."""
-
-    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
-        order = np.argsort(-logprobs)[: request.logprobs]
-        return super().position(token, logprobs - np.log(np.exp(logprobs[order]).sum()), request)
+    order = np.argsort(-logprobs)[: request.logprobs]
+    return right.position(token, logprobs - np.log(np.exp(logprobs[order]).sum()), request)
 
 
 # -- tokens -----------------------------------------------------------------------------------------------------------
 
 
-@wrong("SRV121", "SRV122")
-class GreedyIsOnlyCold(ToyServer):
+@_patched("drawn", "SRV121", "SRV122")
+def greedy_is_only_cold(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     """Greedy requests draw at a temperature of 0.2."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        if request.is_greedy:
-            return super().drawn(logits / 0.2, request.replace(temperature=1.0), stream)
-        return super().drawn(logits, request, stream)
+    if request.is_greedy:
+        return right.drawn(logits / 0.2, request.replace(temperature=1.0), stream)
+    return right.drawn(logits, request, stream)
 
 
 @wrong("SRV122")
@@ -154,20 +138,16 @@ class LogitsOfAnEarlierRequest(ToyServer):
         return np.roll(row, 1) if self.is_stale and len(output) == 2 else row
 
 
-@wrong("SRV123", "DIST911")
-class SilentGreedy(ToyServer):
+@_patched("drawn", "SRV123", "DIST911")
+def silent_greedy(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     """Every request is greedy."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        return int(logits.argmax())
+    return int(logits.argmax())
 
 
-@wrong("SRV131", "DIST925")
-class TopKPlusOne(ToyServer):
+@_patched("filtered", "SRV131", "DIST925")
+def top_k_plus_one(right: ToyServer, logits: Floats, request: GenerationRequest) -> Floats:
     """`top_k` leaves one token too many."""
-
-    def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
-        return super().filtered(logits, request.replace(top_k=request.top_k + 1 if request.top_k else None))
+    return right.filtered(logits, request.replace(top_k=request.top_k + 1 if request.top_k else None))
 
 
 @wrong("SRV131")
@@ -179,83 +159,67 @@ class TopKIgnoredInSteps(ProcessedServer):
         return super().step(request.replace(top_k=None) if is_drafted else request, stream)
 
 
-@wrong("SRV132", "DIST925")
-class TopPIgnored(ToyServer):
+@_patched("nucleus", "SRV132", "DIST925")
+def top_p_ignored(right: ToyServer, row: Floats, top_p: float) -> Floats:
     """`top_p` is not applied."""
-
-    def nucleus(self, row: Floats, top_p: float) -> Floats:
-        return row
+    return row
 
 
-@wrong("DIST925")
-class TopPWithoutItsEdge(ToyServer):
+@_patched("nucleus", "DIST925")
+def top_p_without_its_edge(right: ToyServer, row: Floats, top_p: float) -> Floats:
     """The token that reaches `top_p` is dropped."""
-
-    def nucleus(self, row: Floats, top_p: float) -> Floats:
-        kept = super().nucleus(row, top_p)
-        kept[np.where(np.isfinite(kept), kept, np.inf).argmin()] = -np.inf
-        return kept if np.isfinite(kept).any() else row
+    kept = right.nucleus(row, top_p)
+    kept[np.where(np.isfinite(kept), kept, np.inf).argmin()] = -np.inf
+    return kept if np.isfinite(kept).any() else row
 
 
-@wrong("SRV133", "DIST925")
-class MinPIsAbsolute(ToyServer):
+@_patched("filtered", "SRV133", "DIST925")
+def min_p_is_absolute(right: ToyServer, logits: Floats, request: GenerationRequest) -> Floats:
     """`min_p` is compared with the probabilities themselves."""
-
-    def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
-        if not request.min_p:
-            return super().filtered(logits, request)
-        row = np.where(log_softmax(logits) >= np.log(request.min_p / 20), logits, -np.inf)
-        return row if np.isfinite(row).any() else logits
+    if not request.min_p:
+        return right.filtered(logits, request)
+    row = np.where(log_softmax(logits) >= np.log(request.min_p / 20), logits, -np.inf)
+    return row if np.isfinite(row).any() else logits
 
 
-@wrong("SRV141")
-class SeedIgnored(ToyServer):
+@_patched("seed_of", "SRV141")
+def seed_ignored(right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
     """Seeds are not read."""
-
-    def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
-        return super().seed_of(request.replace(seed=None), beside)
+    return right.seed_of(request.replace(seed=None), beside)
 
 
-@wrong("SRV142")
-class SeedOfEightBits(ToyServer):
+@_patched("seed_of", "SRV142")
+def seed_of_eight_bits(right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
     """Seeds are cut to their lowest 8 bits."""
-
-    def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
-        return super().seed_of(request, beside) % 256
+    return right.seed_of(request, beside) % 256
 
 
-@wrong("SRV143", "DIST921")
-class SeedZeroForAll(ToyServer):
+@_patched("seed_of", "SRV143", "DIST921")
+def seed_zero_for_all(right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
     """A request without a seed has seed 0."""
-
-    def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
-        return request.seed or 0
+    return request.seed or 0
 
 
-@wrong("SRV143")
-class EqualRequestsShareAnAnswer(ToyServer):
+@_patched("generate", "SRV143")
+def equal_requests_share_an_answer(right: ToyServer, requests: Sequence[GenerationRequest]) -> list[Answer]:
     """Requests that look alike and are on their way together are answered once."""
-
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
-        known: dict[GenerationRequest, Answer] = {}
-        return [known.setdefault(one, self.answer(one, requests)) for one in requests]
+    known: dict[GenerationRequest, Answer] = {}
+    return [known.setdefault(one, right.answer(one, requests)) for one in requests]
 
 
-@wrong("SRV144", "DIST921")
-class EqualChoices(ToyServer):
+@_patched("stream", "SRV144", "DIST921")
+def equal_choices(right: ToyServer, request: GenerationRequest, seed: int, number: int) -> Stream:
     """The state of the generator is copied for every choice."""
-
-    def stream(self, request: GenerationRequest, seed: int, number: int) -> Stream:
-        return super().stream(request, seed, 0)
+    return right.stream(request, seed, 0)
 
 
-@wrong("SRV145")
-class SeedIgnoredBesideUnseeded(ToyServer):
+@_patched("seed_of", "SRV145")
+def seed_ignored_beside_unseeded(
+    right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]
+) -> int:
     """One request without a seed, and the whole batch is drawn with the generator of the batch."""
-
-    def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
-        is_mixed = any(one.seed is None for one in beside)
-        return super().seed_of(request.replace(seed=None) if is_mixed else request, beside)
+    is_mixed = any(one.seed is None for one in beside)
+    return right.seed_of(request.replace(seed=None) if is_mixed else request, beside)
 
 
 @wrong("DIST925", "SRV145")
@@ -282,32 +246,30 @@ class StopStringOfTheNeighbour(ToyServer):
         return any(one in self.text(stream.output) for one in self.stops)
 
 
-@wrong("SRV146")
-class AnotherPathWithLists(ToyServer):
+@_patched("stream", "SRV146")
+def another_path_with_lists(right: ToyServer, request: GenerationRequest, seed: int, number: int) -> Stream:
     """Requests with log-probabilities have a generator of their own."""
-
-    def stream(self, request: GenerationRequest, seed: int, number: int) -> Stream:
-        return super().stream(request, seed + (request.logprobs is None), number)
+    return right.stream(request, seed + (request.logprobs is None), number)
 
 
 # -- edits and ends ---------------------------------------------------------------------------------------------------
 
 
-@wrong("SRV151")
-class BiasAtTheFirstToken(ToyServer):
+@_patched("edited", "SRV151")
+def bias_at_the_first_token(
+    right: ToyServer, logits: Floats, request: GenerationRequest, output: Sequence[int]
+) -> Floats:
     """Logit bias is applied to the first token alone."""
-
-    def edited(self, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
-        return super().edited(logits, request.replace(logit_bias=()) if output else request, output)
+    return right.edited(logits, request.replace(logit_bias=()) if output else request, output)
 
 
-@wrong("SRV152")
-class BiasUnappliedToDrafts(ToyServer):
+@_patched("edited", "SRV152")
+def bias_unapplied_to_drafts(
+    right: ToyServer, logits: Floats, request: GenerationRequest, output: Sequence[int]
+) -> Floats:
     """Tokens of a speculative step do not see a negative bias."""
-
-    def edited(self, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
-        drafted = tuple(pair for pair in request.logit_bias if pair[1] > 0)
-        return super().edited(logits, request.replace(logit_bias=drafted) if len(output) % 2 else request, output)
+    drafted = tuple(pair for pair in request.logit_bias if pair[1] > 0)
+    return right.edited(logits, request.replace(logit_bias=drafted) if len(output) % 2 else request, output)
 
 
 @wrong("SRV153")
@@ -335,115 +297,95 @@ class RepetitionDividesEverything(ProcessedServer):
         return row / factor
 
 
-@wrong("SRV155")
-class RepetitionRewards(ToyServer):
+@_patched("repeated", "SRV155")
+def repetition_rewards(right: ToyServer, row: Floats, factor: float) -> Floats:
     """A repetition penalty is applied as its inverse; log-probabilities are raw."""
-
-    def repeated(self, row: Floats, factor: float) -> Floats:
-        return super().repeated(row, 1 / factor)
+    return right.repeated(row, 1 / factor)
 
 
-@wrong("SRV164")
-class StopStringBeforeMinTokens(ToyServer):
+@_patched("is_stopped", "SRV164")
+def stop_string_before_min_tokens(right: ToyServer, stream: Stream) -> bool:
     """A stop string ends the text before `min_tokens`."""
-
-    def is_stopped(self, stream: Stream) -> bool:
-        stream = replace(stream, request=stream.request.replace(min_tokens=0))
-        return super().is_stopped(stream)
+    stream = replace(stream, request=stream.request.replace(min_tokens=0))
+    return right.is_stopped(stream)
 
 
-@wrong("SRV161")
-class StopStringKept(ToyServer):
+@_patched("cut", "SRV161")
+def stop_string_kept(right: ToyServer, text: str, stop: Sequence[str]) -> str:
     """The stop string stays at the end of the text."""
-
-    def cut(self, text: str, stop: Sequence[str]) -> str:
-        return text
+    return text
 
 
-@wrong("SRV161")
-class StopStringWithinATokenOnly(ToyServer):
+@_patched("is_stopped", "SRV161")
+def stop_string_within_a_token_only(right: ToyServer, stream: Stream) -> bool:
     """A stop string is looked for in each token alone."""
-
-    def is_stopped(self, stream: Stream) -> bool:
-        return any(one in self.text(stream.output[-1:]) for one in stream.request.stop)
+    return any(one in right.text(stream.output[-1:]) for one in stream.request.stop)
 
 
-@wrong("SRV165")
-class FirstStopStringAlone(ToyServer):
+@_patched("is_stopped", "SRV165")
+def first_stop_string_alone(right: ToyServer, stream: Stream) -> bool:
     """Of several stop strings only the first ends a text."""
-
-    def is_stopped(self, stream: Stream) -> bool:
-        stream = replace(stream, request=stream.request.replace(stop=stream.request.stop[:1]))
-        return super().is_stopped(stream)
+    stream = replace(stream, request=stream.request.replace(stop=stream.request.stop[:1]))
+    return right.is_stopped(stream)
 
 
-@wrong("SRV162")
-class MinTokensIgnored(ToyServer):
+@_patched("edited", "SRV162")
+def min_tokens_ignored(right: ToyServer, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
     """A text may end before `min_tokens`."""
-
-    def edited(self, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
-        return super().edited(logits, request.replace(min_tokens=0), output)
+    return right.edited(logits, request.replace(min_tokens=0), output)
 
 
-@wrong("SRV163")
-class BadWordsAtTheFirstToken(ToyServer):
+@_patched("edited", "SRV163")
+def bad_words_at_the_first_token(
+    right: ToyServer, logits: Floats, request: GenerationRequest, output: Sequence[int]
+) -> Floats:
     """Bad words are masked at the first token alone."""
-
-    def edited(self, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
-        return super().edited(logits, request.replace(bad_words=()) if output else request, output)
+    return right.edited(logits, request.replace(bad_words=()) if output else request, output)
 
 
 # -- streams and pairs ------------------------------------------------------------------------------------------------
 
 
-@wrong("SRV171")
-class StreamDropsAToken(ToyServer):
+@_patched("streamed", "SRV171")
+def stream_drops_a_token(right: ToyServer, made: Choice) -> Choice:
     """The last part of a stream is not sent."""
-
-    def streamed(self, made: Choice) -> Choice:
-        return replace(made, positions=made.positions[:-1], text=self.text(_ids(made)[:-1]))
+    return replace(made, positions=made.positions[:-1], text=right.text(_ids(made)[:-1]))
 
 
-@wrong("SRV173")
-class StreamLosesWhatItHeldBack(ToyServer):
+@_patched("finished", "SRV173")
+def stream_loses_what_it_held_back(
+    right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str
+) -> Choice:
     """The last letter is not streamed if a stop string begins with it."""
-
-    def finished(self, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
-        made, stop = super().finished(stream, positions, reason), stream.request.stop
-        is_held = stream.request.stream and reason == "length" and made.text.endswith(tuple(one[0] for one in stop))
-        return replace(made, text=made.text[:-1]) if is_held else made
+    made, stop = right.finished(stream, positions, reason), stream.request.stop
+    is_held = stream.request.stream and reason == "length" and made.text.endswith(tuple(one[0] for one in stop))
+    return replace(made, text=made.text[:-1]) if is_held else made
 
 
-@wrong("SRV172")
-class StreamedListsLag(ToyServer):
+@_patched("streamed", "SRV172")
+def streamed_lists_lag(right: ToyServer, made: Choice) -> Choice:
     """In a stream each token has the list of the one before."""
-
-    def streamed(self, made: Choice) -> Choice:
-        before = [made.positions[0], *made.positions[:-1]]
-        positions = [replace(one, top=two.top) for one, two in zip(made.positions, before, strict=True)]
-        return replace(made, positions=tuple(positions))
+    before = [made.positions[0], *made.positions[:-1]]
+    positions = [replace(one, top=two.top) for one, two in zip(made.positions, before, strict=True)]
+    return replace(made, positions=tuple(positions))
 
 
 def _ids(made: Choice) -> list[int]:
     return [int(position.token) for position in made.positions]
 
 
-@wrong("SRV181", "SRV121")
-class AnyDraftIsGreedy(ToyServer):
+@_patched("drawn", "SRV181", "SRV121")
+def any_draft_is_greedy(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     """A greedy request accepts a draft that is among the two most probable tokens."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        if request.is_greedy and len(stream.output) % 3 == 1:
-            return int(np.argsort(-logits)[1])
-        return super().drawn(logits, request, stream)
+    if request.is_greedy and len(stream.output) % 3 == 1:
+        return int(np.argsort(-logits)[1])
+    return right.drawn(logits, request, stream)
 
 
-@wrong("SRV182")
-class ListsOfTheDrafter(ToyServer):
+@_patched("position", "SRV182")
+def lists_of_the_drafter(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
     """Every third token has the log-probabilities of the draft model, which prefers the same token."""
-
-    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
-        return super().position(token, log_softmax(1.3 * logprobs) if token % 3 == 0 else logprobs, request)
+    return right.position(token, log_softmax(1.3 * logprobs) if token % 3 == 0 else logprobs, request)
 
 
 # -- distributions ----------------------------------------------------------------------------------------------------
@@ -462,86 +404,68 @@ class ListsOfThePositionBefore(ToyServer):
         return replace(one, top=two.top, logprob=dict(two.top).get(one.token))
 
 
-@wrong("DIST911")
-class ColdAtTemperatureOne(ToyServer):
+@_patched("temperature", "DIST911")
+def cold_at_temperature_one(right: ToyServer, request: GenerationRequest) -> float:
     """Tokens are drawn at 0.8 times the temperature."""
-
-    def temperature(self, request: GenerationRequest) -> float:
-        return 0.8 * request.temperature
+    return 0.8 * request.temperature
 
 
-@wrong("DIST911")
-class TailIsLost(ToyServer):
+@_patched("drawn", "DIST911")
+def tail_is_lost(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     """Tokens of less than 2 % are never drawn: a race in half precision."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        rare = log_softmax(logits) < np.log(0.02)
-        return super().drawn(np.where(rare, -np.inf, logits), request, stream)
+    rare = log_softmax(logits) < np.log(0.02)
+    return right.drawn(np.where(rare, -np.inf, logits), request, stream)
 
 
-@wrong("DIST925")
-class TemperatureIgnored(ToyServer):
+@_patched("temperature", "DIST925")
+def temperature_ignored(right: ToyServer, request: GenerationRequest) -> float:
     """Every request that is not greedy has temperature 1."""
-
-    def temperature(self, request: GenerationRequest) -> float:
-        return 1.0
+    return 1.0
 
 
-@wrong("DIST925")
-class TemperatureTwiceInTokens(ToyServer):
+@_patched("temperature", "DIST925")
+def temperature_twice_in_tokens(right: ToyServer, request: GenerationRequest) -> float:
     """Logits are divided by the temperature twice; log-probabilities are raw."""
-
-    def temperature(self, request: GenerationRequest) -> float:
-        return request.temperature**2
+    return request.temperature**2
 
 
-@wrong("DIST925")
-class RemovedTokensBecomeTheBest(ToyServer):
+@_patched("drawn", "DIST925")
+def removed_tokens_become_the_best(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     """A token that top-k removed is replaced by the most probable one, without normalising again."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        if not request.top_k:
-            return super().drawn(logits, request, stream)
-        token = super().drawn(self.logits(request, stream.output), request, stream)
-        return token if np.isfinite(logits[token]) else int(logits.argmax())
+    if not request.top_k:
+        return right.drawn(logits, request, stream)
+    token = right.drawn(right.logits(request, stream.output), request, stream)
+    return token if np.isfinite(logits[token]) else int(logits.argmax())
 
 
-@wrong("DIST925")
-class MinPDrawsEvenly(ToyServer):
+@_patched("drawn", "DIST925")
+def min_p_draws_evenly(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     """With `min_p`, what is left is drawn evenly."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        even = np.where(np.isfinite(logits), 0.0, -np.inf)
-        return super().drawn(even if request.min_p else logits, request, stream)
+    even = np.where(np.isfinite(logits), 0.0, -np.inf)
+    return right.drawn(even if request.min_p else logits, request, stream)
 
 
-@wrong("DIST925")
-class TemperatureInvertedWithFilters(ToyServer):
+@_patched("temperature", "DIST925")
+def temperature_inverted_with_filters(right: ToyServer, request: GenerationRequest) -> float:
     """The kernel that filters multiplies by the temperature."""
-
-    def temperature(self, request: GenerationRequest) -> float:
-        return 1 / request.temperature if request.top_k or request.top_p else request.temperature
+    return 1 / request.temperature if request.top_k or request.top_p else request.temperature
 
 
-@wrong("DIST925")
-class TopPBeforeTemperature(ToyServer):
+@_patched("filtered", "DIST925")
+def top_p_before_temperature(right: ToyServer, logits: Floats, request: GenerationRequest) -> Floats:
     """`top_p` sees the distribution before the temperature, against what is documented."""
-
-    def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
-        if request.top_p is None or request.is_greedy:
-            return super().filtered(logits, request)
-        kept = self.nucleus(logits * request.temperature, request.top_p)
-        return np.where(np.isfinite(kept), logits, -np.inf)
+    if request.top_p is None or request.is_greedy:
+        return right.filtered(logits, request)
+    kept = right.nucleus(logits * request.temperature, request.top_p)
+    return np.where(np.isfinite(kept), logits, -np.inf)
 
 
-@wrong("DIST921")
-class PoorFirstNumbers(ToyServer):
+@_patched("drawn", "DIST921")
+def poor_first_numbers(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     """The numbers of a request with a seed never reach 0.8."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        if request.seed is not None and not stream.output and request.temperature == 1:
-            stream.rng = _Halved(stream.rng)  # type: ignore[assignment]
-        return super().drawn(logits, request, stream)
+    if request.seed is not None and not stream.output and request.temperature == 1:
+        stream.rng = _Halved(stream.rng)  # type: ignore[assignment]
+    return right.drawn(logits, request, stream)
 
 
 class _Halved:
@@ -554,24 +478,22 @@ class _Halved:
         return 0.8 * self._inner.random()
 
 
-@wrong("DIST925")
-class PenaltiesIgnored(ToyServer):
+@_patched("penalised", "DIST925")
+def penalties_ignored(right: ToyServer, row: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
     """Penalties are not applied."""
-
-    def penalised(self, row: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
-        return row
+    return row
 
 
-@wrong("DIST921")
-class GeneratorAdvancesEverySecondToken(ToyServer):
+@_patched("drawn", "DIST921")
+def generator_advances_every_second_token(
+    right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream
+) -> int:
     """Two tokens of a speculative step are drawn with one number."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        if len(stream.output) % 2 == 0:
-            stream.kept = stream.rng.random()
-        sums = np.cumsum(np.exp(log_softmax(np.sort(logits)[::-1])))
-        rank = int(min(np.searchsorted(sums, stream.kept * sums[-1]), VOCAB - 1))
-        return int(logits.argmax() if request.is_greedy else np.argsort(-logits, kind="stable")[rank])
+    if len(stream.output) % 2 == 0:
+        stream.kept = stream.rng.random()
+    sums = np.cumsum(np.exp(log_softmax(np.sort(logits)[::-1])))
+    rank = int(min(np.searchsorted(sums, stream.kept * sums[-1]), VOCAB - 1))
+    return int(logits.argmax() if request.is_greedy else np.argsort(-logits, kind="stable")[rank])
 
 
 @wrong("DIST921")
@@ -618,23 +540,23 @@ class _Mirrored:
         return 1.0 - self._inner.random()
 
 
-@wrong("DIST921")
-class SeedWithoutItsLowestBit(ToyServer):
+@_patched("seed_of", "DIST921")
+def seed_without_its_lowest_bit(
+    right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]
+) -> int:
     """Seeds 2s and 2s + 1 are the same."""
-
-    def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
-        return super().seed_of(request, beside) // 2 * 2
+    return right.seed_of(request, beside) // 2 * 2
 
 
 # -- texts ------------------------------------------------------------------------------------------------------------
 
 
-@wrong("SRV147")
-class SamplingIsASwitchOfItsOwn(ToyServer):
+@_patched("drawn", "SRV147")
+def sampling_is_a_switch_of_its_own(
+    right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream
+) -> int:
     """Every answer is greedy, and no log-probabilities tell."""
-
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
-        return int(logits.argmax())
+    return int(logits.argmax())
 
 
 @wrong("SRV148")
@@ -651,12 +573,12 @@ class ASeedIsSetForTheProcess(ToyServer):
         return derive_seed("after", last, count) if last else super().seed_of(request, beside)
 
 
-@wrong("SRV149")
-class TokensAreTheFirstOfTheirLists(ToyServer):
+@_patched("position", "SRV149")
+def tokens_are_the_first_of_their_lists(
+    right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest
+) -> Position:
     """Log-probabilities are those of the most probable token, its text, too."""
-
-    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
-        return super().position(int(logprobs.argmax()), logprobs, request)
+    return right.position(int(logprobs.argmax()), logprobs, request)
 
 
 @wrong("SRV145", "DIST925")
@@ -672,12 +594,10 @@ class FilterOfTheNeighbour(ToyServer):
         return super().filtered(logits, request.replace(top_p=self.top_p) if is_bare else request)
 
 
-@wrong("DIST931", "SRV182")
-class SpeculationSharpens(ToyServer):
+@_patched("logits", "DIST931", "SRV182")
+def speculation_sharpens(right: ToyServer, request: GenerationRequest, output: Sequence[int]) -> Floats:
     """Verification prefers probable drafts, and log-probabilities are those of what it does."""
-
-    def logits(self, request: GenerationRequest, output: Sequence[int]) -> Floats:
-        return 2.0 * super().logits(request, output)
+    return 2.0 * right.logits(request, output)
 
 
 @wrong("SRV124")

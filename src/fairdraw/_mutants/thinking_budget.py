@@ -1,22 +1,22 @@
-"""Wrong scanners of the thinking-budget contract, one fault each; and odd ones that are correct."""
+"""Wrong scanners of the thinking-budget contract, one fault each.
+
+Each function stands for one step of the correct scanner, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, against_its_policy, mutant_follower
-from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_scanners import ODD_THINKING as ODD_BUT_RIGHT
+from fairdraw._mutants._mutant import Mutant, patching
 from fairdraw.protocols import ThinkingPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
 
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
-
+Tokens = Sequence[int]
 
 _VLLM, _FINISHED, _UNCOUNTED = ThinkingPolicy(), ThinkingPolicy("finished"), ThinkingPolicy("uncounted")
 _FREE, _SHARED = ThinkingPolicy(later_sections="free"), ThinkingPolicy(later_sections="shared")
@@ -36,6 +36,9 @@ _SECTIONS = {
 }
 
 
+_patched = patching(mutant_follower, ThinkingFollower)
+
+
 def right() -> Scanner:
     """The specification behind a copy of every history: every mutant without its fault."""
     return Scanner("oracle", ThinkingFollower, "thinking_budget")
@@ -49,33 +52,29 @@ class MissesAMarkerAcrossTheWindowEdge(ThinkingFollower):
         self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in (0, *copy.edges)}
         return super().decide(copy, request)
 
-    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+    def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
         marker = super().marker_at_end(text)
         inner = range(len(text) - len(marker or ()) + 1, len(text))
         return None if getattr(self, "edges", set()).intersection(inner) else marker
 
 
-@mutant_follower("THK101")
-class BudgetIsOneTokenTooLarge(ThinkingFollower):
+@_patched("next_token", "THK101")
+def budget_is_one_token_too_large(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> int | None:
     """The end is forced after the first token beyond the budget."""
-
-    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
-        return super().next_token(prompt, output, budget + 1)
+    return right.next_token(prompt, output, budget + 1)
 
 
-@mutant_follower("THK101")
-class BudgetZeroIsNoBudget(ThinkingFollower):
+@_patched("next_token", "THK101")
+def budget_zero_is_no_budget(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> int | None:
     """`if budget:` where `if budget is not None:` is meant."""
-
-    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
-        return super().next_token(prompt, output, budget) if budget else None
+    return right.next_token(prompt, output, budget) if budget else None
 
 
 @mutant_follower("THK111", "THK101", "THK102")
 class IgnoresASecondSection(ThinkingFollower):
     """After one section has closed no other one is watched."""
 
-    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+    def think_count(self, prompt: Tokens, output: Tokens) -> int | None:
         text = (*prompt, *output)
         opened = False
         for length in range(1, len(text) + 1):
@@ -90,7 +89,7 @@ class IgnoresASecondSection(ThinkingFollower):
 class CutsALongEndMarker(ThinkingFollower):
     """Of an end marker of several tokens only the first is forced."""
 
-    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+    def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> int | None:
         token_id = super().next_token(prompt, output, budget)
         return token_id if token_id == self.end[0] else None
 
@@ -99,24 +98,20 @@ class CutsALongEndMarker(ThinkingFollower):
 class BeginsTheEndMarkerAnew(ThinkingFollower):
     """How much of the end marker was emitted is not remembered: its first token is forced for ever."""
 
-    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+    def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> int | None:
         return None if super().next_token(prompt, output, budget) is None else self.end[0]
 
 
-@mutant_follower("THK101", "THK102")
-class IgnoresAStartInThePrompt(ThinkingFollower):
+@_patched("think_count", "THK101", "THK102")
+def ignores_a_start_in_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> int | None:
     """Chat templates open the section in the prompt; a scanner of outputs alone never sees it."""
-
-    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
-        return super().think_count((), output)
+    return right.think_count((), output)
 
 
-@mutant_follower("THK101")
-class PlaceholdersTakeNoRoom(ThinkingFollower):
+@_patched("placeholders", "THK101")
+def placeholders_take_no_room(right: ThinkingFollower, copy: Copy) -> list[int]:
     """A token that is still on the device does not count against the budget."""
-
-    def placeholders(self, copy: Copy) -> list[int]:
-        return []
+    return []
 
 
 @mutant_follower("THK101")
@@ -133,12 +128,10 @@ class ForcesTheRowOfTheNeighbour(ThinkingFollower):
         return super().decide(self.rows[self.order[row]], request) if row in self.order else []
 
 
-@mutant_follower("THK110", "THK101")
-class ForcesOnlyTheFirstPosition(ThinkingFollower):
+@_patched("decide", "THK110", "THK101")
+def forces_only_the_first_position(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
     """Drafts are not counted: a budget that is spent within them is overspent."""
-
-    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
-        return [pair for pair in super().decide(copy, request) if pair[0] == 0]
+    return [pair for pair in right.decide(copy, request) if pair[0] == 0]
 
 
 @mutant_follower("THK101")
@@ -152,21 +145,17 @@ class ForcesAfterARejectedDraft(ThinkingFollower):
         return forced
 
 
-@mutant_follower("THK101", "THK102")
-class AnyStartRenewsTheBudget(ThinkingFollower):
+@_patched("think_count", "THK101", "THK102")
+def any_start_renews_the_budget(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> int | None:
     """A model that emits the start marker again inside a section gets its budget anew."""
-
-    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
-        return super().think_count((*prompt, *output), ())
+    return right.think_count((*prompt, *output), ())
 
 
-@mutant_follower("THK102")
-class ShowsOneThoughtTooMany(ThinkingFollower):
+@_patched("shown", "THK102")
+def shows_one_thought_too_many(right: ThinkingFollower, copy: Copy) -> int | None:
     """What is shown counts the marker; what is forced is right."""
-
-    def shown(self, copy: Copy) -> int | None:
-        count = super().shown(copy)
-        return None if count is None else count + 1
+    count = right.shown(copy)
+    return None if count is None else count + 1
 
 
 @mutant_follower("THK111")
@@ -177,54 +166,46 @@ class LosesAMarkerOfThreeSteps(ThinkingFollower):
         self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in copy.edges}
         return super().decide(copy, request)
 
-    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+    def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
         marker = super().marker_at_end(text)
         inner = range(len(text) - len(marker or ()) + 1, len(text))
         return None if len(getattr(self, "edges", set()).intersection(inner)) > 1 else marker
 
 
-@mutant_follower("THK110")
-class CountsThoughtsIn8Bits(ThinkingFollower):
+@_patched("next_token", "THK110")
+def counts_thoughts_in8_bits(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> int | None:
     """The number of thinking tokens stays at 255; larger budgets are never spent."""
-
-    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
-        return super().next_token(prompt, output, budget) if budget < 256 else None
+    return right.next_token(prompt, output, budget) if budget < 256 else None
 
 
-@mutant_follower("THK110")
-class CountsThoughtsIn12Bits(ThinkingFollower):
+@_patched("next_token", "THK110")
+def counts_thoughts_in12_bits(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> int | None:
     """The same with 4095."""
-
-    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
-        return super().next_token(prompt, output, budget) if budget < 4096 else None
+    return right.next_token(prompt, output, budget) if budget < 4096 else None
 
 
-@mutant_follower("THK110")
-class ReadsTheEndOfThePrompt(ThinkingFollower):
+@_patched("think_count", "THK110")
+def reads_the_end_of_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> int | None:
     """Of a prompt the last 1024 tokens are searched; a section that opened before them is not seen."""
-
-    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
-        return super().think_count(prompt[-1024:], output)
+    return right.think_count(prompt[-1024:], output)
 
 
-@mutant_follower("THK110")
-class ReadsTheBeginningOfThePrompt(ThinkingFollower):
+@_patched("think_count", "THK110")
+def reads_the_beginning_of_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> int | None:
     """The same with the first 1024."""
-
-    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
-        return super().think_count(prompt[:1024], output)
+    return right.think_count(prompt[:1024], output)
 
 
 @mutant_follower("THK110")
 class MarkersHave16Bits(ThinkingFollower):
     """Ids are compared in their lower 16 bits."""
 
-    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+    def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
         lower = tuple(i & 0xFFFF if i >= 0 else i for i in text[-8:])
         same = [m for m in (self.start, self.end) if lower[-len(m) :] == tuple(i & 0xFFFF for i in m)]
         return max(same, key=len, default=None)
 
-    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+    def think_count(self, prompt: Tokens, output: Tokens) -> int | None:
         text, count = (*prompt, *output), None
         for length in range(1, len(text) + 1):
             marker = self.marker_at_end(text[max(0, length - 8) : length])
@@ -241,19 +222,17 @@ class SeesEightDrafts(ThinkingFollower):
         return [pair for pair in super().decide(copy, request) if pair[0] <= 8]
 
 
-@mutant_follower("THK110")
-class SeesFiftyDrafts(ThinkingFollower):
+@_patched("decide", "THK110")
+def sees_fifty_drafts(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
     """Nothing is forced after the fiftieth draft."""
-
-    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
-        return [pair for pair in super().decide(copy, request) if pair[0] <= 50]
+    return [pair for pair in right.decide(copy, request) if pair[0] <= 50]
 
 
 @mutant_follower("THK110")
 class ForcesSixteenTokensOfAnEnd(ThinkingFollower):
     """Of an end marker that has begun sixteen tokens are known; one that is longer begins again and again."""
 
-    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+    def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> int | None:
         token_id, whole = super().next_token(prompt, output, budget), self.end
         self.end, first = whole[:17], token_id
         first = super().next_token(prompt, output, budget) if token_id is not None and len(whole) > 17 else first
@@ -265,7 +244,7 @@ class ForcesSixteenTokensOfAnEnd(ThinkingFollower):
 class WatchesSomeSections(ThinkingFollower):
     """After 255 sections no other one is watched."""
 
-    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+    def think_count(self, prompt: Tokens, output: Tokens) -> int | None:
         count = super().think_count(prompt, output)
         ends = sum(1 for i in (*prompt, *output) if i == self.end[-1]) if count is not None else 0
         return None if ends > 255 else count
@@ -275,7 +254,7 @@ class WatchesSomeSections(ThinkingFollower):
 class MatchesMarkersWithoutOverlap(ThinkingFollower):
     """After a marker that was only begun the search starts anew behind it: 3 3 3 4 is not seen to end with 3 3 4."""
 
-    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+    def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
         found, place = None, 0
         while place < len(text):
             same = [n for m in (self.start, self.end) for n in [self.length_of_match(text, place, m)] if n]
@@ -285,7 +264,7 @@ class MatchesMarkersWithoutOverlap(ThinkingFollower):
         return found if found is not None and place == len(text) else None
 
     @staticmethod
-    def length_of_match(text: Sequence[int], place: int, marker: tuple[int, ...]) -> int:
+    def length_of_match(text: Tokens, place: int, marker: tuple[int, ...]) -> int:
         """How many tokens of the marker stand there."""
         pairs = zip(text[place:], marker, strict=False)
         return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(marker), len(text) - place))

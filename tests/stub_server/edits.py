@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw._mutants._server.fault import PROCESSED, SGLANG, fault, with_fields, with_request
-from fairdraw._mutants._server.model import VOCAB_SIZE, text_of
+from stub_server.fault import PROCESSED, SGLANG, fault, with_fields, with_request
+from stub_server.model import VOCAB_SIZE, text_of
 
 if TYPE_CHECKING:
-    from fairdraw._mutants._server.engine import Choice, Engine, Request, Row
+    from stub_server.engine import Choice, Engine, Request, Row
 
 # Speculation.
 

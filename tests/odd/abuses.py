@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._mutants._mutant import Mutant, mutant_as
-from fairdraw._mutants.odd_rejection import OWN_ROUNDING as OWN_ROUNDING_OF_REJECTION
-from fairdraw._mutants.odd_rejection import OWN_SCHEME, Step, VectorRejection
-from fairdraw._mutants.odd_rejection import OWN_STREAM as OWN_STREAM_OF_REJECTION
-from fairdraw._mutants.odd_rejection import as_odd as as_rejection
-from fairdraw._mutants.odd_sampling import OWN_ROUNDING, OWN_STREAM, VectorSampling
-from fairdraw._mutants.odd_sampling import as_odd as as_sampling
 from fairdraw.protocols import Capability
+from odd.rejection import OWN_ROUNDING as OWN_ROUNDING_OF_REJECTION
+from odd.rejection import OWN_SCHEME, Step, VectorRejection
+from odd.rejection import OWN_STREAM as OWN_STREAM_OF_REJECTION
+from odd.rejection import as_odd as as_rejection
+from odd.sampling import OWN_ROUNDING, OWN_STREAM, VectorSampling
+from odd.sampling import as_odd as as_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._mutants._server.dialects import Settings
-from fairdraw._mutants._server.engine import Choice, Engine, Request
+from stub_server.dialects import Settings
+from stub_server.engine import Choice, Engine, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

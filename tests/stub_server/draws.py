@@ -8,9 +8,9 @@ import random
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._server.engine import Choice, Emitted, Engine, Request, Row, log_of, only, softmax
-from fairdraw._mutants._server.fault import fault, with_fields, with_request
-from fairdraw._mutants._server.model import VOCAB_SIZE, logits_after
+from stub_server.engine import Choice, Emitted, Engine, Request, Row, log_of, only, softmax
+from stub_server.fault import fault, with_fields, with_request
+from stub_server.model import VOCAB_SIZE, logits_after
 
 # The draw.
 

@@ -1,7 +1,4 @@
-"""Planners that are correct and unlike the specification: other arithmetic, ties, or ways to force a token.
-
-The checks must pass every one of them. Each is what a real engine does, or could do, without being wrong.
-"""
+"""Correct planners that compute, break ties or force a token in another way than the specification."""
 
 from __future__ import annotations
 
@@ -11,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._mutants import _odd_scanners as odd_scanners
 from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants._mutant import name_of
-from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row
-from fairdraw.protocols import LogitsPolicy, PenaltyPolicy, ThinkingPolicy
+from fairdraw._oracles.logits_plan import EXCLUDED, FORCED, Edit, Logits, LogitsPlanOracle, Row
+from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw.protocols import Capabilities, LogitsPolicy, PenaltyPolicy, ThinkingPolicy
+from odd import penalties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,17 +24,52 @@ if TYPE_CHECKING:
     from fairdraw.protocols import CustomLogitsProcessor, LogitsBatch, PlanSetup, RowOfRequest
 
 
-class _AllocatesThenCopies(LogitsPlanOracle):
+class AlwaysCopies(LogitsPlanOracle):
+    """Computes every value correctly, and declares that it copies."""
+
+    def untouched(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
+        return self.copied(logits)
+
+
+class WorksInPlace(LogitsPlanOracle):
+    """Writes into float32 logits, and declares it."""
+
+    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
+        return logits.to(torch.float32).contiguous()
+
+
+class GoesThroughRowsBackwards(LogitsPlanOracle):
+    """The last row first: no row depends on another."""
+
+    def edits(self, name: str, rows: Sequence[Row]) -> list[tuple[int, Edit]]:
+        return super().edits(name, rows[::-1])
+
+
+class ForcesInEveryRow(LogitsPlanOracle):
+    """Each row alone, by its text: also in rows after a draft that is rejected since another token was forced."""
+
+    def thinking_budget(self, row: Row) -> Edit | None:
+        setup, budget = row.setup, row.params.thinking_token_budget
+        oracle = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids)
+        token_id = None if budget is None else oracle.next_token(row.source.prompt_token_ids, row.seen, budget)
+
+        def force(logits: Logits) -> None:
+            logits[token_id] = FORCED
+
+        return None if token_id is None else force
+
+
+class AllocatesThenCopies(LogitsPlanOracle):
     """A buffer of its own, filled by one `copy_`."""
 
     def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
         return torch.empty(logits.shape, dtype=torch.float32).copy_(logits)
 
 
-class _MultipliesByReciprocals(LogitsPlanOracle):
+class MultipliesByReciprocals(LogitsPlanOracle):
     """The reciprocal of the temperature, and the quotient of the repetition penalty."""
 
-    arithmetic = odd_scanners._DividesByTheRepetition(0)
+    arithmetic = penalties.DividesByTheRepetition(0)
 
     def temperature(self, row: Row) -> Edit | None:
         if super().temperature(row) is None:
@@ -49,16 +82,16 @@ class _MultipliesByReciprocals(LogitsPlanOracle):
         return multiply
 
 
-class _AddsThePenaltiesUp(LogitsPlanOracle):
+class AddsThePenaltiesUp(LogitsPlanOracle):
     """Presence and frequency are one number that is subtracted once."""
 
-    arithmetic = odd_scanners._SubtractsTheSumOfPenalties(0)
+    arithmetic = penalties.SubtractsTheSumOfPenalties(0)
 
 
-class _AddsTheBiasInDouble(LogitsPlanOracle):
+class AddsTheBiasInDouble(LogitsPlanOracle):
     """Penalties and temperature are computed in double, too."""
 
-    arithmetic = odd_scanners._ComputesInDouble(0)
+    arithmetic = penalties.ComputesInDouble(0)
 
     def logit_bias(self, row: Row) -> Edit | None:
         biases = row.params.logit_bias
@@ -79,16 +112,16 @@ class _AddsTheBiasInDouble(LogitsPlanOracle):
         return divide
 
 
-class _TouchesSeenTokensOnly(LogitsPlanOracle):
+class TouchesSeenTokensOnly(LogitsPlanOracle):
     """A negative zero of a token that was not seen stays one."""
 
-    arithmetic = odd_scanners._TouchesSeenTokensOnly(0)
+    arithmetic = penalties.TouchesSeenTokensOnly(0)
 
 
 _OTHER = LogitsPolicy("text", PenaltyPolicy(counts_see="text", window=64), ThinkingPolicy("finished", "shared"))
 
 
-class _ForcesByExclusion(LogitsPlanOracle):
+class ForcesByExclusion(LogitsPlanOracle):
     """All other tokens become impossible, and the forced one gets a logit of 0."""
 
     def thinking_budget(self, row: Row) -> Edit | None:
@@ -106,7 +139,7 @@ def _nothing(logits: Logits) -> None:
     """An edit that is none."""
 
 
-class _KeepsExactlyK(LogitsPlanOracle):
+class KeepsExactlyK(LogitsPlanOracle):
     """Of tokens that tie with the last one kept, the lowest ids stay; top-p goes down from the greatest."""
 
     def top_k_top_p(self, row: Row) -> Edit | None:
@@ -125,7 +158,7 @@ class _KeepsExactlyK(LogitsPlanOracle):
         return cut if 0 < params.top_k < row.vocab_size or params.top_p < 1 else None
 
 
-class _KeepsAllThatTie(LogitsPlanOracle):
+class KeepsAllThatTie(LogitsPlanOracle):
     """Cuts at a logit, like kernels that search for a threshold: tokens that equal it stay."""
 
     def top_k_top_p(self, row: Row) -> Edit | None:
@@ -156,7 +189,7 @@ def _softmax(
     return probs if np.isfinite(probs).all() else np.eye(len(logits))[0]
 
 
-class _ComparesLogitsForMinP(LogitsPlanOracle):
+class ComparesLogitsForMinP(LogitsPlanOracle):
     """No softmax: a logit is compared with the greatest one plus log(min_p)."""
 
     def min_p(self, row: Row) -> Edit | None:
@@ -170,7 +203,7 @@ class _ComparesLogitsForMinP(LogitsPlanOracle):
         return cut
 
 
-class _FindsBadWordsInATrie(LogitsPlanOracle):
+class FindsBadWordsInATrie(LogitsPlanOracle):
     """All prefixes of bad words in one dict, looked up for every suffix of the text."""
 
     def bad_words(self, row: Row) -> Edit | None:
@@ -186,7 +219,7 @@ class _FindsBadWordsInATrie(LogitsPlanOracle):
         return cut if found else None
 
 
-class _CallsCustomsBackwards(LogitsPlanOracle):
+class CallsCustomsBackwards(LogitsPlanOracle):
     """The last row first, and texts as tuples."""
 
     def customs(
@@ -197,7 +230,7 @@ class _CallsCustomsBackwards(LogitsPlanOracle):
         return backwards
 
 
-class _KeepsBooks(LogitsPlanOracle):
+class KeepsBooks(LogitsPlanOracle):
     """Tensors of its own in every step, as large as the logits, whether or not there is work."""
 
     def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
@@ -211,14 +244,22 @@ class _KeepsBooks(LogitsPlanOracle):
 
 
 _PLANS: tuple[type[LogitsPlanOracle], ...] = (
-    *(_AllocatesThenCopies, _MultipliesByReciprocals, _AddsThePenaltiesUp, _AddsTheBiasInDouble),
-    *(_TouchesSeenTokensOnly, _ForcesByExclusion, _KeepsExactlyK, _KeepsAllThatTie, _ComparesLogitsForMinP),
-    *(_FindsBadWordsInATrie, _CallsCustomsBackwards, _KeepsBooks),
+    *(AllocatesThenCopies, MultipliesByReciprocals, AddsThePenaltiesUp, AddsTheBiasInDouble),
+    *(TouchesSeenTokensOnly, ForcesByExclusion, KeepsExactlyK, KeepsAllThatTie, ComparesLogitsForMinP),
+    *(FindsBadWordsInATrie, CallsCustomsBackwards, KeepsBooks),
 )
 
-ODD_BUT_RIGHT: tuple[OraclePlanner, ...] = (
-    *(OraclePlanner(name_of(kind)[2:], kind) for kind in _PLANS),
-    OraclePlanner("finds bad words of the prompt", _FindsBadWordsInATrie, policy=LogitsPolicy("text")),
-    OraclePlanner("adds the bias in double, by its policy", _AddsTheBiasInDouble, policy=_OTHER),
+_COPIES = Capabilities.of({"copy-free": "copies at every step"})
+_IN_PLACE = Capabilities.of({"copy-free": "writes in place", "intact-logits": "writes in place"})
+_UNREACHED = Capabilities.of({"unreached-rows": "forces in every row"})
+
+ODD_PLANS: tuple[OraclePlanner, ...] = (
+    OraclePlanner("always copies", AlwaysCopies, capabilities=_COPIES),
+    OraclePlanner("works in place", WorksInPlace, capabilities=_IN_PLACE),
+    OraclePlanner("goes through rows backwards", GoesThroughRowsBackwards),
+    OraclePlanner("forces in every row", ForcesInEveryRow, capabilities=_UNREACHED),
+    *(OraclePlanner(name_of(kind), kind) for kind in _PLANS),
+    OraclePlanner("finds bad words of the prompt", FindsBadWordsInATrie, policy=LogitsPolicy("text")),
+    OraclePlanner("adds the bias in double, by its policy", AddsTheBiasInDouble, policy=_OTHER),
 )
-"""Correct planners of other making."""
+"""Correct planners of other making, with the capabilities that they do not support."""

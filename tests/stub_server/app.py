@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fairdraw._mutants._server.dialects import (
+from stub_server.dialects import (
     MODEL,
     Chat,
     Completions,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.types import ASGIApp
 
-    from fairdraw._mutants._server.engine import Choice, Emitted, Engine
+    from stub_server.engine import Choice, Emitted, Engine
 
 ROUTES: dict[str, dict[str, type[Dialect]]] = {
     "vllm": {"/v1/completions": Completions, "/v1/chat/completions": Chat},

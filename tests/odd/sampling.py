@@ -15,9 +15,9 @@ import torch
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GENERATORS, name_of
-from fairdraw._mutants.odd_rejection import inverse_cdf
 from fairdraw._oracles.sampling import draw_exponentials
 from fairdraw.protocols import Capability, Drafted, FilterPolicy, RaceNoise, SeededNoise, token_sampler
+from odd.rejection import inverse_cdf
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairdraw._mutants._server.engine import ORDER, Choice, Emitted, Request, Stage
-from fairdraw._mutants._server.model import BOS, EOS, SPECIAL, TEXTS, VOCAB_SIZE, tokens_of
+from stub_server.engine import ORDER, Choice, Emitted, Request, Stage
+from stub_server.model import BOS, EOS, SPECIAL, TEXTS, VOCAB_SIZE, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairdraw._mutants._server import draws, edits, returns
-from fairdraw._mutants._server.fault import Fault
+from stub_server import draws, edits, returns
+from stub_server.fault import Fault
 
 FAULTS: dict[str, Fault] = {
     one.name: one for module in (draws, returns, edits) for one in vars(module).values() if isinstance(one, Fault)

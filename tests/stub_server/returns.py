@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from fairdraw._mutants._server.engine import Choice, Emitted, Engine, Row, log_of, softmax
-from fairdraw._mutants._server.fault import SGLANG, fault, with_request
-from fairdraw._mutants._server.model import draft_logits_after, logits_after, text_of
+from stub_server.engine import Choice, Emitted, Engine, Row, log_of, softmax
+from stub_server.fault import SGLANG, fault, with_request
+from stub_server.model import draft_logits_after, logits_after, text_of
 
 # Log-probabilities.
 

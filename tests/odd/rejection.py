@@ -17,7 +17,7 @@ import torch
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import name_of
-from fairdraw._mutants._odd_distributions import BlockVerification
+from fairdraw._mutants.distributions import BlockVerification
 from fairdraw._oracles.rejection import draw_noise
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, SeededNoise, rejection_sampler
 

@@ -13,7 +13,7 @@ from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
 from fairdraw.protocols import FilterChain, FilterResult, FunctionLogitsFilterer, logits_filterer
 
 
-class _Row32(FilteredRow):
+class Row32(FilteredRow):
     """Log-probabilities in float32, with a sum from the first token to the last."""
 
     @property
@@ -24,18 +24,18 @@ class _Row32(FilteredRow):
             return (shifted - np.log(np.cumsum(np.exp(shifted), dtype=np.float32)[-1])).astype(np.float64)
 
 
-class _InFloat32(FiltersOracle):
+class InFloat32(FiltersOracle):
     """Each filter computes in float32."""
 
     def row(self, logits: Any, context: RowContext) -> FilteredRow:
-        row: FilteredRow = _Row32.of(logits)
+        row: FilteredRow = Row32.of(logits)
         for name in self.order(context):
             row = getattr(self, name)(row, context)
             row = dataclasses.replace(row, values=row.values.astype(np.float32).astype(np.float64))
         return row
 
 
-class _ReturnsLogProbabilities(FiltersOracle):
+class ReturnsLogProbabilities(FiltersOracle):
     """Rows with filters come back normalised."""
 
     def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
@@ -44,7 +44,7 @@ class _ReturnsLogProbabilities(FiltersOracle):
         return dataclasses.replace(found, logits=torch.where(bent, found.logits.log_softmax(dim=1), found.logits))
 
 
-class _KeepsAllTies(FiltersOracle):
+class KeepsAllTies(FiltersOracle):
     """Whoever ties with the last token stays, too."""
 
     def row(self, logits: Any, context: RowContext) -> FilteredRow:
@@ -54,7 +54,7 @@ class _KeepsAllTies(FiltersOracle):
         return dataclasses.replace(row, kept=row.possible & (row.kept | ties))
 
 
-class _PrefersHighIds(FiltersOracle):
+class PrefersHighIds(FiltersOracle):
     """Of equal tokens the last ones stay."""
 
     def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
@@ -72,7 +72,7 @@ class _PrefersHighIds(FiltersOracle):
         return FilterResult(found.logits.flip(1), size - found.token_ids)
 
 
-class _WritesInPlace(FiltersOracle):
+class WritesInPlace(FiltersOracle):
     """Writes into the logits that it is given; ids are int32, and logits lie column by column."""
 
     def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
@@ -82,7 +82,7 @@ class _WritesInPlace(FiltersOracle):
         return FilterResult(batch.logits.t().contiguous().t(), found.token_ids.int())
 
 
-class _ReturnsTheTokenAlone(FiltersOracle):
+class ReturnsTheTokenAlone(FiltersOracle):
     """Of a row with mirostat the drawn token comes back, and nothing else."""
 
     def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
@@ -99,12 +99,12 @@ def _odd(oracle: FiltersOracle, name: str) -> FunctionLogitsFilterer:
 
 _ORDER = FilterChain().order
 
-ODD_BUT_RIGHT: tuple[FunctionLogitsFilterer, ...] = (
+ODD_FILTERS: tuple[FunctionLogitsFilterer, ...] = (
     *(
-        _odd(kind(), name_of(kind).strip())
-        for kind in (_InFloat32, _ReturnsLogProbabilities, _KeepsAllTies, _PrefersHighIds, _WritesInPlace)
+        _odd(kind(), name_of(kind))
+        for kind in (InFloat32, ReturnsLogProbabilities, KeepsAllTies, PrefersHighIds, WritesInPlace)
     ),
-    _odd(_ReturnsTheTokenAlone(FilterChain(mirostat_one_hot=True)), "returns the token alone"),
+    _odd(ReturnsTheTokenAlone(FilterChain(mirostat_one_hot=True)), "returns the token alone"),
     _odd(FiltersOracle(FilterChain(_ORDER[::-1])), "filters backwards"),
     _odd(FiltersOracle(FilterChain(sigma_ddof=1, tail_free_extra=0)), "other formulas"),
     _odd(FiltersOracle(FilterChain(mirostat_surprise="kept", mirostat_top=50)), "other mirostat"),

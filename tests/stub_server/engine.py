@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._server.model import EOS, VOCAB_SIZE, draft_logits_after, logits_after, text_of
+from stub_server.model import EOS, VOCAB_SIZE, draft_logits_after, logits_after, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -44,12 +44,12 @@ def _from_the_last_row(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size]
     return torch.stack([masked[row] for row in reversed(range(len(masked)))]).flip(0) if len(masked) else masked
 
 
-class _ForbidsBeyond(GrammarOracle):
+class ForbidsBeyond(GrammarOracle):
     def beyond(self) -> bool:
         return False
 
 
-class _KeepsTheLastMask(GrammarOracle):
+class KeepsTheLastMask(GrammarOracle):
     """Rows that nobody reads get the mask of the last that is read, as vLLM 0.33.0 does where a draft is refused."""
 
     def masks(self, request: GrammarRequest, width: int) -> Tensor:  # [num_draft_tokens + 1, num_words] int32
@@ -59,7 +59,7 @@ class _KeepsTheLastMask(GrammarOracle):
         return masks
 
 
-class _CopiesBeforeItWalks(GrammarOracle):
+class CopiesBeforeItWalks(GrammarOracle):
     """Each row has a walk of its own: the grammar is advanced by its prefix, and rolled back at once."""
 
     def masks(self, request: GrammarRequest, width: int) -> Tensor:  # [num_draft_tokens + 1, num_words] int32
@@ -80,12 +80,12 @@ class _CopiesBeforeItWalks(GrammarOracle):
 
 
 def _drafts_in_place(batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
-    return batch.logits.copy_(_CopiesBeforeItWalks().mask_drafts(batch))
+    return batch.logits.copy_(CopiesBeforeItWalks().mask_drafts(batch))
 
 
-_forbids, _keeps = _ForbidsBeyond(), _KeepsTheLastMask()
+_forbids, _keeps = ForbidsBeyond(), KeepsTheLastMask()
 
-ODD_BUT_RIGHT: tuple[FunctionGrammarMasker, ...] = (
+ODD_MASKERS: tuple[FunctionGrammarMasker, ...] = (
     grammar_masker(_in_place, drafts=_drafts_in_place, name="in place, a walk per row"),
     grammar_masker(_column_by_column, name="column by column"),
     grammar_masker(_through_float32, name="through float32"),

@@ -1,4 +1,4 @@
-"""Start the stub, until it is stopped: `python -m fairdraw._mutants._server --fault "silent greedy"`."""
+"""Start the stub, until it is stopped: `PYTHONPATH=tests python -m stub_server --fault "silent greedy"`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 
 import click
 
-from fairdraw._mutants._server.app import ROUTES, make_app, serving
-from fairdraw._mutants._server.dialects import Settings
-from fairdraw._mutants._server.engine import Engine
-from fairdraw._mutants._server.faults import FAULTS
-from fairdraw._mutants._server.troubles import TROUBLES
+from stub_server.app import ROUTES, make_app, serving
+from stub_server.dialects import Settings
+from stub_server.engine import Engine
+from stub_server.faults import FAULTS
+from stub_server.troubles import TROUBLES
 
 
 @click.command()
