@@ -15,7 +15,7 @@ FOUND = {
     "sampling/rare effect/0": "DIST701",
     "rejection/history/0": "DIST101",
     "grammar/id/0": "GRM101",
-    "logprobs/layout/0": "LPR122",
+    "logprobs/layout/0": "LPR201",
     "filters/size/0": "FIL103",
     "penalties/index/0": "PEN101",
     "thinking_budget/index/0": "THK101",

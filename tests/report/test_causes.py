@@ -49,7 +49,7 @@ def test_stage_and_dependencies_are_fields_of_every_check() -> None:
     assert {CHECKS[code].stage for code in distributions}.isdisjoint({Stage.SHAPE, Stage.PROPERTY})
     assert set(CHECKS) >= {code for check in CHECKS.values() for code in check.depends_on}
     shape = {check.code for check in CHECKS.values() if check.stage == Stage.SHAPE and check.contract != "server"}
-    assert shape == {"LPR101", "LPR102", "LPR103", "REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "SAM101"}
+    assert shape == {"LPR101", "REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "SAM101"}
 
 
 def test_acceptance_leads_before_recovery_and_recovery_before_nets() -> None:

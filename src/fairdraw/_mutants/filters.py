@@ -282,7 +282,7 @@ class TakesTheLatestRepetition(FiltersOracle):
         return {one: min(length, 2 + tokens.count(one) % 2) for one, length in longest.items()}
 
 
-@_mutant("FIL114", "FIL152")
+@_mutant("FIL114")
 class HasAnExponentOneOff(FiltersOracle):
     """The repetition is counted with the token that it would get."""
 
@@ -326,7 +326,7 @@ class BeginsAtTau(FiltersOracle):
 # -- what is off, what is out -----------------------------------------------------------------------------------------
 
 
-@_mutant("FIL121", "FIL201")
+@_mutant("FIL201")
 class NormalisesEveryRow(FiltersOracle):
     """A log-softmax for everybody."""
 
@@ -373,7 +373,7 @@ class LeavesNanAtTheTop(FiltersOracle):
         return dataclasses.replace(found, logits=found.logits.masked_fill(kept, torch.nan))
 
 
-@_mutant("FIL124")
+@_mutant("FIL201")
 class RevivesForbiddenTokens(FiltersOracle):
     """NaN of `-inf - -inf` is replaced by 0."""
 
@@ -384,7 +384,7 @@ class RevivesForbiddenTokens(FiltersOracle):
         return dataclasses.replace(found, logits=found.logits.masked_fill(revived, 0.0))
 
 
-@_mutant("FIL126", "FIL102")
+@_mutant("FIL102")
 class ReturnsProbabilities(FiltersOracle):
     """After a sort by probability, probabilities are given back."""
 
@@ -401,7 +401,7 @@ class _First(FiltersOracle):
         return _keeping(row, np.isin(np.arange(len(row.kept)), first))
 
 
-@_mutant("FIL127", "FIL103")
+@_mutant("FIL103")
 class KeepsOneOfEqualTokens(_First):
     """Tokens are looked up by their value."""
 
@@ -461,7 +461,7 @@ class AlwaysKeepsTheLastId(FiltersOracle):
         return dataclasses.replace(found, kept=found.kept | (np.arange(len(logits)) == len(logits) - 1))
 
 
-@_mutant("FIL134", "FIL109")
+@_mutant("FIL109")
 class TakesLogitsForLogProbabilities(FiltersOracle):
     """A threshold on logits that somebody else was to normalise."""
 
@@ -470,7 +470,7 @@ class TakesLogitsForLogProbabilities(FiltersOracle):
         return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
 
 
-@_mutant("FIL135", "FIL201")
+@_mutant("FIL201")
 class ReadsParametersBackwards(_Batchwise):
     """The last row's parameters come first."""
 
@@ -601,7 +601,7 @@ class PenalisesBreakers(FiltersOracle):
         return found
 
 
-@_mutant("FIL152")
+@_mutant("FIL201")
 class PenalisesShortRepetitions(FiltersOracle):
     """By the base to a negative power, as in Aphrodite."""
 
@@ -623,7 +623,7 @@ class OverflowsToNan(FiltersOracle):
         return dataclasses.replace(found, values=np.where(found.values < -3e38, np.nan, found.values))
 
 
-@_mutant("FIL154")
+@_mutant("FIL201")
 class ReadsTheOutputAlone(_Batchwise):
     """The prompt may be repeated."""
 
@@ -631,7 +631,7 @@ class ReadsTheOutputAlone(_Batchwise):
         return batch.replace(prompt_token_ids=[[] for _ in batch.params])
 
 
-@_mutant("FIL154")
+@_mutant("FIL201")
 class LooksAtTheFirstTokens(FiltersOracle):
     """A range counted from the beginning."""
 

@@ -159,7 +159,7 @@ class PutsTheBestTokenFirst(LogprobsOracle):
         return np.concatenate([self.best(logits, 1), self.best(logits, number)])
 
 
-@_mutant("LPR102")
+@_mutant("LPR201")
 class PadsWithMinusOne(LogprobsOracle):
     """Behind the last token that is possible, the list is filled with id -1."""
 
@@ -168,7 +168,7 @@ class PadsWithMinusOne(LogprobsOracle):
         return np.where(logits[ids] == -np.inf, -1, ids)
 
 
-@_mutant("LPR103", "LPR127")
+@_mutant("LPR201")
 class ListsTheBestTokenTwice(LogprobsOracle):
     """Two tiles were merged, and the candidate on their edge was counted in both."""
 
@@ -177,7 +177,7 @@ class ListsTheBestTokenTwice(LogprobsOracle):
         return np.concatenate([ids[:1], ids])[:number]
 
 
-@_mutant("LPR104")
+@_mutant("LPR201")
 class ListsInTheOrderOfIds(LogprobsOracle):
     """The right tokens, unsorted."""
 
@@ -185,7 +185,7 @@ class ListsInTheOrderOfIds(LogprobsOracle):
         return np.sort(super().best(logits, number))
 
 
-@_mutant("LPR105")
+@_mutant("LPR201")
 class TakesTheEmittedTokenOut(LogprobsOracle):
     """The emitted token stands in the first column, so the list goes without it, and with one more."""
 
@@ -194,7 +194,7 @@ class TakesTheEmittedTokenOut(LogprobsOracle):
         return np.concatenate([[token], [*others, token][:number]]).astype(np.int64)
 
 
-@_mutant("LPR106")
+@_mutant("LPR201")
 class HasTwoFormulas(LogprobsOracle):
     """The emitted token's value is computed from its probability, those of the list from the logits."""
 
@@ -205,7 +205,7 @@ class HasTwoFormulas(LogprobsOracle):
         return found
 
 
-@_mutant("LPR107")
+@_mutant("LPR201")
 class ListsTheHighestOfEqualIds(LogprobsOracle):
     """Of equal tokens the last one comes first."""
 
@@ -213,7 +213,7 @@ class ListsTheHighestOfEqualIds(LogprobsOracle):
         return len(logits) - 1 - super().best(logits[::-1], number)
 
 
-@_mutant("LPR108")
+@_mutant("LPR201")
 class WritesIntoTheLogits(LogprobsOracle):
     """A log-softmax in place, where the logits are float32."""
 
@@ -226,7 +226,7 @@ class WritesIntoTheLogits(LogprobsOracle):
 # -- rows without a distribution, batches without rows ----------------------------------------------------------------
 
 
-@_mutant("LPR110")
+@_mutant("LPR201")
 class TakesNanForMinusInfinity(LogprobsOracle):
     """`nan_to_num` before the softmax."""
 
@@ -234,7 +234,7 @@ class TakesNanForMinusInfinity(LogprobsOracle):
         return log_softmax(np.where(np.isnan(logits), np.float32(-np.inf), logits))
 
 
-@_mutant("LPR111")
+@_mutant("LPR201")
 class SpreadsEmptyRows(LogprobsOracle):
     """Nothing is possible, so everything is: an epsilon under the logarithm."""
 
@@ -243,7 +243,7 @@ class SpreadsEmptyRows(LogprobsOracle):
         return log_softmax(np.where(empty, np.float32(0), logits))
 
 
-@_mutant("LPR112")
+@_mutant("LPR201")
 class HasOneMaximumForAllRows(LogprobsOracle):
     """The maximum that is subtracted is that of the batch; it does not matter until a row holds a NaN."""
 
@@ -251,7 +251,7 @@ class HasOneMaximumForAllRows(LogprobsOracle):
         return log_softmax(logits) + 0 * np.max(np.where(np.isinf(logits), 0, logits), initial=0)
 
 
-@_mutant("LPR113")
+@_mutant("LPR201")
 class MakesARowOfNone(LogprobsOracle):
     """An empty batch is padded to one row, and stays it."""
 
@@ -263,7 +263,7 @@ class MakesARowOfNone(LogprobsOracle):
         return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
 
 
-@_mutant("LPR113")
+@_mutant("LPR201")
 class FreesItsBufferForNoRows(LogprobsOracle):
     """After an empty batch the values of the next one are not written."""
 
@@ -309,7 +309,7 @@ class KeepsTheSumOfTheChunkBefore(LogprobsOracle):
         return found
 
 
-@_mutant("LPR104", "LPR201")
+@_mutant("LPR201")
 class ListsTwentyInOrder(LogprobsOracle):
     """Behind the twentieth place ids follow as they come."""
 
@@ -321,7 +321,7 @@ class ListsTwentyInOrder(LogprobsOracle):
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-@_mutant("LPR121", "LPR129")
+@_mutant("LPR201")
 class ReturnsProcessedForRaw(LogprobsOracle):
     """Float32 logits were not copied before they were processed, and raw values are computed afterwards."""
 
@@ -331,7 +331,7 @@ class ReturnsProcessedForRaw(LogprobsOracle):
         return super().stage_logits(batch)
 
 
-@_mutant("LPR122", "LPR129")
+@_mutant("LPR201")
 class ReturnsRawForProcessed(LogprobsOracle):
     """The word is accepted, and nothing else is done about it."""
 
@@ -339,7 +339,7 @@ class ReturnsRawForProcessed(LogprobsOracle):
         return super().stage_logits(batch.replace(stage=batch.stage.replace("processed", "raw")))
 
 
-@_mutant("LPR121", "LPR122")
+@_mutant("LPR201")
 class CountsInBits(LogprobsOracle):
     """Logarithms to base 2, as kernels compute them, are returned as they are."""
 
@@ -347,7 +347,7 @@ class CountsInBits(LogprobsOracle):
         return log_softmax(logits) * np.log2(np.e)
 
 
-@_mutant("LPR121", "LPR122")
+@_mutant("LPR201")
 class IsSixteenUlpsOff(LogprobsOracle):
     """Each value is off by a little more than float32 arithmetic explains."""
 
@@ -356,17 +356,18 @@ class IsSixteenUlpsOff(LogprobsOracle):
         return exact - 2.0**-24 * (96 + 4 * np.abs(np.where(np.isfinite(exact), exact, 0)))
 
 
-@_mutant("LPR123")
+@_mutant("LPR201")
 class NormalisesLogits(LogprobsOracle):
     """Logits are returned less their maximum."""
 
     def scores(self, batch: LogprobsBatch, logits: Any) -> Any:
         if not batch.wants_logits or not logits.size:
             return super().scores(batch, logits)
-        return logits - logits.max(axis=1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            return logits - logits.max(axis=1, keepdims=True)
 
 
-@_mutant("LPR123")
+@_mutant("LPR201")
 class CastsLogitsToBfloat16(LogprobsOracle):
     """The buffer of returned logits has the model's dtype."""
 
@@ -375,7 +376,7 @@ class CastsLogitsToBfloat16(LogprobsOracle):
         return torch.from_numpy(found).bfloat16().float().numpy() if batch.wants_logits else found
 
 
-@_mutant("LPR124")
+@_mutant("LPR201")
 class ComputesInTheModelsDtype(LogprobsOracle):
     """`log_softmax` without `dtype=float32`."""
 
@@ -384,7 +385,7 @@ class ComputesInTheModelsDtype(LogprobsOracle):
         return found if batch.wants_logits else torch.from_numpy(found).to(batch.logits.dtype).float().numpy()
 
 
-@_mutant("LPR125")
+@_mutant("LPR201")
 class RoundsTheLogSumExp(LogprobsOracle):
     """`logit - logsumexp`, the latter in float32."""
 
@@ -430,7 +431,7 @@ class AddsUpOneByOne(LogprobsOracle):
             return shifted - np.log(total.astype(np.float64))
 
 
-@_mutant("LPR127", "LPR122")
+@_mutant("LPR201")
 class NormalisesBeforeTheMask(LogprobsOracle):
     """Excluded tokens get -inf, and the others keep the probability that they had in the whole vocabulary."""
 
@@ -442,7 +443,7 @@ class NormalisesBeforeTheMask(LogprobsOracle):
         return np.where(np.isneginf(logits), -np.inf, raw).astype(np.float32)
 
 
-@_mutant("LPR128")
+@_mutant("LPR201")
 class ReturnsAFiniteFloor(LogprobsOracle):
     """-9999 in the place of -inf, so that it can be written as JSON."""
 
@@ -453,7 +454,7 @@ class ReturnsAFiniteFloor(LogprobsOracle):
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-@_mutant("LPR131")
+@_mutant("LPR201")
 class RanksFromZero(LogprobsOracle):
     """The most probable token has rank 0."""
 
@@ -461,7 +462,7 @@ class RanksFromZero(LogprobsOracle):
         return super().rank(logits, token) - 1
 
 
-@_mutant("LPR132")
+@_mutant("LPR201")
 class RanksTiesFirst(LogprobsOracle):
     """Counts larger tokens where those as large are to be counted, too."""
 
@@ -494,7 +495,7 @@ class CountsInBfloat16(LogprobsOracle):
         return int(torch.tensor(super().rank(logits, token)).bfloat16())
 
 
-@_mutant("LPR134")
+@_mutant("LPR201")
 class RanksRoundedLogprobs(LogprobsOracle):
     """Ranks count log-probabilities in float32, of which many are equal where logits are not."""
 
@@ -503,7 +504,7 @@ class RanksRoundedLogprobs(LogprobsOracle):
         return int((scores >= scores[token]).sum())
 
 
-@_mutant("LPR135", "LPR131")
+@_mutant("LPR201")
 class RanksAmongTheListed(LogprobsOracle):
     """The rank of a token that is not listed is the length of the list."""
 
@@ -588,7 +589,7 @@ class CompactsRowsThatAsk(LogprobsOracle):
         return dataclasses.replace(found, logprobs=values)
 
 
-@_mutant("LPR147", "LPR121")
+@_mutant("LPR201")
 class TakesZeroForNone(LogprobsOracle):
     """`if num_logprobs:`"""
 
@@ -596,7 +597,7 @@ class TakesZeroForNone(LogprobsOracle):
         return [number or None for number in batch.row_logprobs]
 
 
-@_mutant("LPR148")
+@_mutant("LPR201")
 class ListsTwentyAtMost(LogprobsOracle):
     """A limit of the server that is applied to -1, without a word."""
 
