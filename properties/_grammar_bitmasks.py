@@ -135,7 +135,7 @@ def every_row_of_a_trace_is_masked(masker: GrammarMasker, trace: MaskTrace) -> N
 
     Id `i` is bit `i % 32` of word `i // 32`, counted from below. NaN, infinities, -0.0 and denormals stay as they are,
     and so does half precision; a row in which nothing is allowed is -inf; only rows that indices name are masked, each
-    by its own bitmask. Words beyond the vocabulary mean nothing, and columns without a word are as declared. All of that
+    by its own bitmask. Words beyond the vocabulary mean nothing, and columns without a word are as declared. All this
     changes from call to call, in every pair.
 
     Suspect a grid that was made for fewer rows, a block that is masked by the words of the first, a partial word that

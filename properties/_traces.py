@@ -7,7 +7,6 @@ it needs some of those before it, and the report says so.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
@@ -144,17 +143,11 @@ class TraceCheck(Check):
 
 
 def trace_check(
-    code: str,
-    contract: str,
-    trace: Callable[..., Any],
-    body: Callable[..., None],
-    needs: tuple[Capability, ...] = (),
-    **fields: Any,
-) -> TraceCheck:  # Any: other fields of a check
-    """Return a check of a contract's traces; name and docstring of `body` become title and meaning."""
-    title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
-    what = (code, title, meaning, contract, "properties", needs, lambda can: st.nothing(), body)
-    return TraceCheck(*what, trace=trace, **fields)
+    code: str, contract: str, trace: Callable[..., Any], body: Callable[..., None], **fields: Any
+) -> TraceCheck:
+    """Return a check of a contract's traces. Any: traces, and other fields of a check."""
+    about = {"contract": contract, "cases": lambda can: st.nothing(), "body": body, "trace": trace, **fields}
+    return TraceCheck.named(body, code, **about)
 
 
 def trace_checks(

@@ -7,7 +7,7 @@ production, 19x time and noise of the sampler's own, 20x serving traces.
 
 from __future__ import annotations
 
-from fairdraw._core.checks import checks_in
+from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _sampling_drafts as drafts
 from fairdraw.properties import _sampling_equality as equality
 from fairdraw.properties import _sampling_noise as noise
@@ -21,4 +21,4 @@ from fairdraw.properties import _sampling_traces as serving
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, relations, equality, seeds, drafts, tiles, time, sweeps, noise, serving)
+CHECKS = checks_in(Check, structure, relations, equality, seeds, drafts, tiles, time, sweeps, noise, serving)

@@ -17,7 +17,6 @@ from its row, whoever lost against it.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -198,25 +197,18 @@ def trimmed_drafts(share: float, slow_share: float) -> Workload:
 _NEEDS = (Capability.TRIM, Capability.RAGGED, Capability.DENSE_DRAFTS)
 _TRIMMED = trimmed_drafts(0.4, 0.3)
 
-TRIM_CHECKS = (
-    DistributionCheck(
-        "DIST821",
-        "trimmed drafts leave the distribution of the text as it is",
-        inspect.cleandoc(
-            """Drafts that are kept follow the drafter's distribution, and the text that is emitted follows the target.
 
-            The rule that decides how many drafts are verified looks at a token that it decides about: its probability,
-            its rank, or a row that was computed from it. Drafts that are kept are then more often the drafter's
-            favourites than the verifier assumes. Score distributions, not the tokens drawn from them, and stop at the
-            first draft that is dropped.
-            """
-        ),
-        "rejection",
-        "statistical",
-        _NEEDS,
-        _TRIMMED,
-        ("T1", "T2"),
-        stage=Stage.PROPOSAL,
-    ),
-)
+@DistributionCheck.of("DIST821", _TRIMMED, _NEEDS, contract="rejection", stage=Stage.PROPOSAL)
+def trimmed_drafts_leave_the_distribution_of_the_text_as_it_is() -> tuple[str, ...]:
+    """Drafts that are kept follow the drafter's distribution, and the text that is emitted follows the target.
+
+    The rule that decides how many drafts are verified looks at a token that it decides about: its probability,
+    its rank, or a row that was computed from it. Drafts that are kept are then more often the drafter's
+    favourites than the verifier assumes. Score distributions, not the tokens drawn from them, and stop at the
+    first draft that is dropped.
+    """
+    return ("T1", "T2")
+
+
+TRIM_CHECKS = (trimmed_drafts_leave_the_distribution_of_the_text_as_it_is,)
 """They are skipped for a sampler without the method `trim`."""

@@ -6,7 +6,7 @@ different probabilities stand in one batch. Neighbouring rows, and consecutive s
 
 from __future__ import annotations
 
-import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,32 +87,27 @@ def coins(share: float, slow_share: float) -> Workload:
 _COINS = coins(0.05, 1.0)
 
 
-def _check(code: str, title: str, tables: tuple[str, ...], stage: Stage, meaning: str) -> DistributionCheck:
-    needs, text = (Capability.XTC,), inspect.cleandoc(meaning)
-    return DistributionCheck(
-        code, title, text, "filters", "statistical", needs, _COINS, tables, stage=stage, depends_on=("FIL110",)
-    )
-
-
-CHECKS = (
-    _check(
-        "DIST981",
-        "XTC fires with its probability",
-        ("X1",),
-        Stage.TOKENS,
-        """In a batch of rows with probabilities 0.1, 0.5 and 0.9, XTC fires as often as each row says.
-
-        The complement of the probability, one coin or one probability for the batch, a coin that is drawn twice.
-        """,
-    ),
-    _check(
-        "DIST982",
-        "XTC's coins are independent",
-        ("X2", "X3"),
-        Stage.INDEPENDENCE,
-        """Rows of a batch, and consecutive steps of a row, do not fire together more often than by chance.
-
-        One coin for the batch, or a generator that is seeded anew in every step.
-        """,
-    ),
+_check = partial(
+    DistributionCheck.of, workload=_COINS, needs=(Capability.XTC,), contract="filters", depends_on=("FIL110",)
 )
+
+
+@_check("DIST981", stage=Stage.TOKENS)
+def xtc_fires_with_its_probability() -> tuple[str, ...]:
+    """In a batch of rows with probabilities 0.1, 0.5 and 0.9, XTC fires as often as each row says.
+
+    The complement of the probability, one coin or one probability for the batch, a coin that is drawn twice.
+    """
+    return ("X1",)
+
+
+@_check("DIST982", stage=Stage.INDEPENDENCE)
+def coins_of_xtc_are_independent() -> tuple[str, ...]:
+    """Rows of a batch, and consecutive steps of a row, do not fire together more often than by chance.
+
+    One coin for the batch, or a generator that is seeded anew in every step.
+    """
+    return ("X2", "X3")
+
+
+CHECKS = tuple(value for value in list(globals().values()) if isinstance(value, DistributionCheck))
