@@ -6,14 +6,12 @@ by ties at the edge of a filter, and by the way of forcing a token; `fairdraw._o
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import check, differential
 from fairdraw.properties._logits_asserts import (
-    answered,
     as_float32,
     as_specified,
     follow,
@@ -21,7 +19,6 @@ from fairdraw.properties._logits_asserts import (
     same_logits,
 )
 from fairdraw.protocols import Capability
-from fairdraw.protocols._lifecycle import all_added
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
 from fairdraw.strategies.logits_plan import (
     INSIDE_SIZES,
@@ -37,7 +34,7 @@ from fairdraw.strategies.logits_plan import (
 
 if TYPE_CHECKING:
     from fairdraw.protocols import Capabilities
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsRequest
+    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner
     from fairdraw.strategies.logits_plan import LogitsCase
 
 _HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")
@@ -81,15 +78,6 @@ def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: Logits
     """Up to eight parameters per request, different ones for each: equal to always copying, in vLLM's order.
 
     Masks or numbers of one request on another's rows; greedy requests together with random ones.
-    """
-    _equal_to_the_oracle(planner, case)
-
-
-@check("PLAN113", lambda can: logits_cases(can, greedy=True, min_kinds=1, max_kinds=4), contract="logits_plan")
-def greedy_batches_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Temperature, min-p, top-k and top-p do not apply to greedy requests, even if their parameters are set.
-
-    Dividing by a temperature of 0, or filtering a greedy row down to another token.
     """
     _equal_to_the_oracle(planner, case)
 
@@ -150,23 +138,12 @@ def values_just_inside_their_range_equal_the_oracle(planner: LogitsPlanner, case
         _equal_to_the_oracle(planner, case.replace(vocab_size=size))
 
 
-def _drafted(can: Capabilities, kinds: tuple[str, ...] = _HISTORY) -> st.SearchStrategy[LogitsCase]:
-    return logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=kinds, idle=False)
+def _drafted(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    return logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=_HISTORY, idle=False)
 
 
 def _bonus_rows(batch: LogitsBatch) -> set[int]:
     return {first + count for first, count in zip(batch.first_rows, batch.num_draft_tokens, strict=True)}
-
-
-@check("PLAN120", _drafted, contract="logits_plan")
-def draft_rows_see_the_output_and_the_drafts_before_them(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Row `j` of a request sees `output + drafts[:j]`: bad words, minima, penalties and budgets count accordingly.
-
-    All draft rows treated as if they came first, or as if all drafts had been accepted already.
-    """
-    for answer in follow(planner, case):
-        rows = set(range(len(answer.before))) - _bonus_rows(answer.batch)
-        as_specified(planner, case, answer, "by the specification of draft rows", rows)
 
 
 @check("PLAN121", _drafted, contract="logits_plan")
@@ -178,48 +155,6 @@ def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> N
     """
     for answer in follow(planner, case):
         as_specified(planner, case, answer, "by the specification of bonus rows", _bonus_rows(answer.batch))
-
-
-@check(
-    "PLAN122",
-    lambda can: logits_cases(can, min_drafts=1, kinds=_UNTHINKING, placeholders=False),
-    weight=0.5,
-    contract="logits_plan",
-)
-def drafts_change_nothing_that_decoding_step_by_step_would_give(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Each row equals the only row of its request in a batch where the drafts before it are output already.
-
-    The implementation is compared with itself, without a specification: speculation must not change the text. (A
-    thinking budget decides all positions at once, as far as drafts can be accepted; `PLAN120` covers it.)
-    """
-    (answer,) = follow(planner, case)
-    for position in range(max(answer.batch.num_draft_tokens) + 1):
-        before = _as_output(answer.batch.replace(logits=answer.before), position)
-        plain = answered(planner, opened(planner, case.setup()), before)
-        wanted, given = as_float32(answer.processed).clone(), as_float32(plain.processed)
-        counts, firsts = answer.batch.num_draft_tokens, answer.batch.first_rows
-        reached = [i for i, count in enumerate(counts) if count >= position]
-        for i in reached:
-            wanted[firsts[i] + position] = given[i]
-        rows = {firsts[i] + position for i in reached}
-        same_logits(planner, case, answer, wanted, f"as decoding without drafts gives after {position} of them", rows)
-
-
-def _as_output(batch: LogitsBatch, position: int) -> LogitsBatch:
-    """The step without drafts in which each request has emitted `position` of them, or all it has."""
-    requests = tuple(_advanced(request, position) for request in batch.requests)
-    counts = [min(position, count) for count in batch.num_draft_tokens]
-    rows = [first + count for first, count in zip(batch.first_rows, counts, strict=True)]
-    return batch.replace(logits=batch.logits[rows], requests=requests, change=all_added(requests))
-
-
-def _advanced(request: LogitsRequest, position: int) -> LogitsRequest:
-    output = [*request.output_token_ids, *request.draft_token_ids[:position]]
-    return dataclasses.replace(request, output_token_ids=output, draft_token_ids=[])
-
-
-# The real vLLM. Thinking budgets with drafts or over several steps belong to their own contract, which names vLLM's
-# defects; a minimum with drafts is compared only where vLLM counts them (see `PLAN121`).
 
 
 @differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8), contract="logits_plan")

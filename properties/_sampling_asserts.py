@@ -36,7 +36,6 @@ MULTIPLYING = token_sampler(MultiplyingOracle().sample, name="oracle that multip
 
 RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
-TIES = (Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES)
 
 POSITIVE = ("flat", "normal", "zipf", "peaked", "tied")
 """Rows with mass on every token."""

@@ -50,11 +50,11 @@ def test_sampler_draws_what_vllm_draws(check: Check, vllm: VllmTokenSampler) -> 
     assert check.run(load("sampling/torch", "cpu"), profile=PROFILE, seed=5, reference=vllm) > 0
 
 
-@pytest.mark.parametrize("code", ["SAM102", "SAM111", "SAM141", "SAM142", "SAM143", "SAM144", "SAM145"])
+@pytest.mark.parametrize("code", ["SAM102", "SAM111", "SAM141", "SAM143", "SAM144", "SAM145"])
 def test_vllm_draws_what_the_oracle_draws(code: str, vllm: VllmTokenSampler) -> None:
     assert BY_CODE[code].run(vllm, profile=PROFILE, seed=6) > 0
 
 
-@pytest.mark.parametrize("code", ["SAM101", "SAM102", "SAM108", "SAM121", "SAM172", "SAM202"])
+@pytest.mark.parametrize("code", ["SAM101", "SAM102", "SAM121", "SAM172", "SAM202"])
 def test_kernels_pass_the_checks_of_counters(code: str) -> None:
     assert BY_CODE[code].run(load("sampling/triton", "cpu"), profile=PROFILE, seed=7) > 0

@@ -40,7 +40,7 @@ class WritesIntoTheGivenLogits(LogitsPlanOracle):
         return logits.to(torch.float32)
 
 
-@mutant_planner("PLAN106", "PLAN105")
+@mutant_planner("PLAN105")
 class ReturnsAViewOfTheGivenLogits(LogitsPlanOracle):
     """Another tensor object, the same memory."""
 
@@ -67,7 +67,7 @@ class KeepsTheDtypeOfTheModel(LogitsPlanOracle):
         return super().process(batch, setup).to(batch.logits.dtype)
 
 
-@mutant_planner("PLAN104", "PLAN112")
+@mutant_planner("PLAN112")
 class AsksTheFirstRequestOnly(LogitsPlanOracle):
     """If the first request needs no processor, no request gets one."""
 
@@ -77,7 +77,7 @@ class AsksTheFirstRequestOnly(LogitsPlanOracle):
         return super().process(batch, setup) if needs else self.untouched(batch.logits)
 
 
-@mutant_planner("PLAN112", "PLAN140")
+@mutant_planner("PLAN112")
 class MasksTheNeighboursRow(LogitsPlanOracle):
     """A request's allowed ids on the next request's rows: an index that counts from 1."""
 
@@ -106,7 +106,7 @@ class KeepsThePlanOfABatchOfTheSameSize(LogitsPlanOracle):
         return super().process(batch.replace(requests=stale), setup)
 
 
-@mutant_planner("PLAN131")
+@mutant_planner("PLAN133")
 class LeavesParametersBehind(LogitsPlanOracle):
     """Requests move, their parameters do not: rows are planned anew only for requests that were added."""
 
@@ -119,7 +119,7 @@ class LeavesParametersBehind(LogitsPlanOracle):
         return super().process(batch.replace(requests=tuple(stale)), setup)
 
 
-@mutant_planner("PLAN132")
+@mutant_planner("PLAN133")
 class DecidesOnceWhetherThereIsWork(LogitsPlanOracle):
     """A batch without work in its first step is left alone until it changes."""
 
@@ -133,7 +133,7 @@ class DecidesOnceWhetherThereIsWork(LogitsPlanOracle):
         return processed
 
 
-@mutant_planner("PLAN132")
+@mutant_planner("PLAN133")
 class ForgetsMinimaThatWereReached(LogitsPlanOracle):
     """As in vLLM: an output that was long enough and lost its end may stop."""
 

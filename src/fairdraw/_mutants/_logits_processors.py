@@ -100,7 +100,7 @@ class CutsByTopPBeforeTopK(LogitsPlanOracle):
         return other_order
 
 
-@mutant_planner("PLAN113")
+@mutant_planner("PLAN115")
 class FiltersGreedyRows(LogitsPlanOracle):
     """A greedy request that names a min-p is filtered like any other."""
 
@@ -111,7 +111,7 @@ class FiltersGreedyRows(LogitsPlanOracle):
         return super().min_p(dataclasses.replace(row, source=dataclasses.replace(row.source, params=as_random)))
 
 
-@mutant_planner("PLAN150", "PLAN113")
+@mutant_planner("PLAN115")
 class DividesGreedyRowsByZero(LogitsPlanOracle):
     """All positive logits become inf, and tie."""
 
@@ -140,7 +140,7 @@ class ExcludesByAddition(LogitsPlanOracle):
         return add
 
 
-@mutant_planner("PLAN120", "PLAN122", "PLAN162")
+@mutant_planner("PLAN111", "PLAN162")
 class BadWordsIgnoreTheDrafts(LogitsPlanOracle):
     """A bad word that begins among the drafts can be completed."""
 
@@ -148,7 +148,7 @@ class BadWordsIgnoreTheDrafts(LogitsPlanOracle):
         return row.source.output_token_ids
 
 
-@mutant_planner("PLAN120", "PLAN121", "PLAN122")
+@mutant_planner("PLAN111", "PLAN121")
 class PenaltiesIgnoreTheDrafts(LogitsPlanOracle):
     """Every row is penalised for the output alone."""
 
@@ -156,7 +156,7 @@ class PenaltiesIgnoreTheDrafts(LogitsPlanOracle):
         return row.source.output_token_ids
 
 
-@mutant_planner("PLAN121", "PLAN122")
+@mutant_planner("PLAN121")
 class TheBonusRowMissesTheLastDraft(LogitsPlanOracle):
     """It sees what the last draft row sees."""
 
@@ -174,7 +174,7 @@ class MinTokensCountTheOutputAlone(LogitsPlanOracle):
         return len(row.source.output_token_ids) if is_bonus else super().length_for_min_tokens(row)
 
 
-@mutant_planner("PLAN120")
+@mutant_planner("PLAN111")
 class MinTokensCountAllDraftsInEveryRow(LogitsPlanOracle):
     """The first draft row may stop, although the drafts after it were counted."""
 

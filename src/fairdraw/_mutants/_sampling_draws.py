@@ -40,7 +40,7 @@ def a_short_last_tile_takes_no_part(right: SamplingOracle, probs: Row, exponenti
     return right.race(probs[:kept], exponentials[:kept])
 
 
-@patched(SamplingOracle, "sample", "SAM107")
+@patched(SamplingOracle, "sample", "SAM201")
 def filters_where_the_logits_lie(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """In place: log-probabilities that are computed afterwards are those of another distribution."""
     tokens = right.sample(batch, noise)
@@ -48,7 +48,7 @@ def filters_where_the_logits_lie(right: SamplingOracle, batch: SamplingBatch, no
     return tokens
 
 
-@patched(SamplingOracle, "token", "SAM108")
+@patched(SamplingOracle, "token", "SAM201")
 def the_last_token_for_nan(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """Comparisons with NaN are false, so the search runs to the end."""
     if np.isnan(request.logits).any():
@@ -56,7 +56,7 @@ def the_last_token_for_nan(right: SamplingOracle, request: Request, exponentials
     return right.token(request, exponentials)
 
 
-@patched(SamplingOracle, "token", "SAM109")
+@patched(SamplingOracle, "token", "SAM201")
 def the_last_token_for_empty_rows(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """A cumulative sum of zeros never reaches its goal."""
     if (request.logits == -np.inf).all():
@@ -64,7 +64,7 @@ def the_last_token_for_empty_rows(right: SamplingOracle, request: Request, expon
     return right.token(request, exponentials)
 
 
-@patched(SamplingOracle, "sample", "SAM110")
+@patched(SamplingOracle, "sample", "SAM201")
 def nan_spreads(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """A maximum over the batch is subtracted before the softmax."""
     shift = batch.logits.float().amax() * 0
@@ -107,7 +107,7 @@ def reads_strided_parameters_as_contiguous(right: SamplingOracle, batch: Samplin
     return right.sample(batch.replace(temperature=temperature), noise)
 
 
-@patched(SamplingOracle, "race", "SAM142")
+@patched(SamplingOracle, "race", "SAM201")
 def ties_go_to_the_last_id(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """`>=` in the race between tiles."""
     return int(probs.size - 1 - right.race(probs[::-1], exponentials[::-1]))
