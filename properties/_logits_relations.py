@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
+from hypothesis import strategies as st
+
 from fairdraw._core.checks import check
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw.properties._logits_asserts import (
@@ -22,6 +24,7 @@ from fairdraw.protocols._lifecycle import all_added
 from fairdraw.protocols._logits_plan import LogitsParams, RowOfRequest
 from fairdraw.strategies.logits_plan import (
     CUSTOM_PROCESSORS,
+    EventRecipe,
     eventful_cases,
     logits_cases,
     long_cases,
@@ -31,7 +34,6 @@ from fairdraw.strategies.logits_plan import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hypothesis import strategies as st
     from torch import Tensor
 
     from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsPlanner
@@ -52,6 +54,40 @@ def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase
     """A row gets another request with other parameters: from that step on, its processors run and no others.
 
     A plan is kept because the batch has the same size, or because most of it is the same.
+    """
+    _every_step_equals_the_oracle(planner, case)
+
+
+_OF_TEXT = ("bad-words", "min-tokens", "penalties", "thinking")
+_GROWS_AND_IS_CUT = (EventRecipe("grow"), EventRecipe("cut"))
+
+
+def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    """Half of the cases are one request whose work begins and ends while its output grows and is cut.
+
+    In freely drawn cases, kinds and events that fit together are rare.
+    """
+    freely = logits_cases(can, max_requests=2, max_events=4, max_kinds=3, events=("grow", "cut"), kinds=_OF_TEXT)
+    one = logits_cases(
+        can,
+        max_requests=1,
+        max_drafts=1,
+        min_kinds=1,
+        max_kinds=2,
+        kinds=("min-tokens", "bad-words"),
+        idle=False,
+        events=("grow", "cut"),
+        max_events=2,
+    )
+    return st.one_of(freely, one.map(lambda case: case.replace(events=(*_GROWS_AND_IS_CUT, *case.events))))
+
+
+@check("PLAN132", _growing, contract="logits_plan")
+def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """From step to step outputs grow by accepted drafts and a token, or lose their end; drafts differ in number.
+
+    Decisions for an earlier output, such as minima that are not checked again, or bad words of the last
+    step.
     """
     _every_step_equals_the_oracle(planner, case)
 

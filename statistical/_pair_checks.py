@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
-from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability
-from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_statistics import PairTables
 from fairdraw.statistical._pair_steps import CYCLE, NUM_STEPS, PairLoop
-from fairdraw.statistical._workloads import SamplingPlan, Workload, checkpoints, cycles_per_call
+from fairdraw.statistical._workloads import SamplingPlan, Workload, cycles_per_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,30 +24,27 @@ _MOST_CYCLES, _MOST_CYCLES_CUDA = 100, 3000
 """Of a set: 1000 requests, or 30000."""
 
 
-def drafter_and_verifier(share: float, slow_share: float) -> Workload:
+@Workload.of(
+    "drafter and verifier",
+    "drafter and verifier",
+    0.4,
+    0.5,
+    Capability.RAGGED,
+    Capability.REQUEST_SEEDS,
+    Capability.ONE_HOT_DRAFTS,
+    Capability.TOKEN_VERIFICATION,
+)
+def drafter_and_verifier(setting: Setting) -> SamplingPlan:
     """Sets of requests that take some steps each; a draw is a step of one request."""
+    most = _MOST_CYCLES_CUDA if setting.device.startswith("cuda") else _MOST_CYCLES
+    num_cycles = cycles_per_call(setting.num_draws, NUM_STEPS * CYCLE, most)
+    per_set = num_cycles * NUM_STEPS * CYCLE
+    tables = PairTables(setting.supported, num_cycles)
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        most = _MOST_CYCLES_CUDA if setting.device.startswith("cuda") else _MOST_CYCLES
-        num_cycles = cycles_per_call(setting.num_draws, NUM_STEPS * CYCLE, most)
-        per_set = num_cycles * NUM_STEPS * CYCLE
-        num_checkpoints, num_sets = checkpoints(setting.num_draws, per_set)
-        tables = PairTables(setting.supported, num_cycles)
+    def count(sampler: Any, seed: int) -> Counts:  # Any: a sampler that brings its drafter
+        return tables.count(PairLoop(setting.supported, num_cycles, setting.device, seed).run(sampler), seed)
 
-        def count(sampler: Any, seed: int) -> Counts:  # Any: a sampler that brings its drafter
-            seeds = [derive_seed("set", seed, number) for number in range(num_sets)]
-            loops = (PairLoop(setting.supported, num_cycles, setting.device, one) for one in seeds)
-            return sum_counts(tables.count(loop.run(sampler), one) for loop, one in zip(loops, seeds, strict=True))
-
-        return SamplingPlan(tables.tables(num_sets), count, num_checkpoints, num_sets * per_set)
-
-    adapts_to = frozenset(
-        {Capability.RAGGED, Capability.REQUEST_SEEDS, Capability.ONE_HOT_DRAFTS, Capability.TOKEN_VERIFICATION}
-    )
-    return Workload("drafter and verifier", "drafter and verifier", share, slow_share, prepare, adapts_to)
-
-
-_PAIR = drafter_and_verifier(0.4, 0.5)
+    return SamplingPlan.of_calls(setting.num_draws, per_set, tables.tables, count, word="set")
 
 
 def _check(
@@ -57,7 +52,7 @@ def _check(
 ) -> Callable[[Callable[[], tuple[str, ...]]], DistributionCheck]:
     """Make a check of the pair; all but two take token verification for granted."""
     needs = (Capability.DRAFTER, *[Capability.TOKEN_VERIFICATION] * token)
-    return DistributionCheck.of(code, _PAIR, needs, contract="rejection", stage=stage)
+    return DistributionCheck.of(code, drafter_and_verifier, needs, contract="rejection", stage=stage)
 
 
 @_check("DIST801", stage=Stage.PROPOSAL, token=False)

@@ -14,7 +14,7 @@ __all__ = ["CHECKS"]
 _check = partial(DistributionCheck.of, contract="grammar")
 
 
-@_check("DIST971", masked_rows(0.2, 1.0), stage=Stage.TOKENS)
+@_check("DIST971", masked_rows, stage=Stage.TOKENS)
 def masked_tokens_follow_the_restricted_target() -> tuple[str, ...]:
     """Tokens drawn under a bitmask follow the target, restricted to what is allowed and renormalised.
 
@@ -24,7 +24,7 @@ def masked_tokens_follow_the_restricted_target() -> tuple[str, ...]:
     return ("G1",)
 
 
-@_check("DIST972", masked_steps(0.05, 0.3), (Capability.GRAMMAR_DRAFTS,), stage=Stage.ROWS)
+@_check("DIST972", masked_steps, (Capability.GRAMMAR_DRAFTS,), stage=Stage.ROWS)
 def text_with_drafts_follows_the_restricted_target() -> tuple[str, ...]:
     """With drafts, some of them forbidden, emitted text follows the restricted target token by token.
 

@@ -55,8 +55,6 @@ def _mixed(dense: bool) -> Callable[[Supports], Configuration]:
 _MIXED = mixed_requests("mixed requests", 0.5, 0.22, _mixed(dense=True))
 _MIXED_ONE_HOT = mixed_requests("mixed requests, one-hot", 0.5, 0.22, _mixed(dense=False))
 _SYNTHETIC = mixed_requests("synthetic rates", 0.2, 0.1, lambda _: SYNTHETIC)
-_PRODUCTION = production(0.08, 0.6)
-_LONG = long_drafts(1.0)
 
 
 def _check(
@@ -248,7 +246,7 @@ def consecutive_calls_are_independent() -> tuple[str, ...]:
     return ("S7",)
 
 
-@_check("DIST401", _PRODUCTION, stage=Stage.LARGE_ROWS)
+@_check("DIST401", production, stage=Stage.LARGE_ROWS)
 def emitted_tokens_follow_the_target_at_a_production_vocabulary_by_rank() -> tuple[str, ...]:
     """Emitted tokens, ordered by their target probability, are as often probable and improbable as they should be.
 
@@ -258,7 +256,7 @@ def emitted_tokens_follow_the_target_at_a_production_vocabulary_by_rank() -> tup
     return ("S9 emitted token by rank",)
 
 
-@_check("DIST402", _PRODUCTION, stage=Stage.LARGE_ROWS)
+@_check("DIST402", production, stage=Stage.LARGE_ROWS)
 def emitted_tokens_follow_the_target_at_a_production_vocabulary_by_id() -> tuple[str, ...]:
     """Emitted tokens are spread over the ids, and over their lanes and blocks, as they should be.
 
@@ -268,7 +266,7 @@ def emitted_tokens_follow_the_target_at_a_production_vocabulary_by_id() -> tuple
     return ("S9 emitted token by id",)
 
 
-@_check("DIST403", _PRODUCTION, (_TOKEN,), stage=Stage.LARGE_ACCEPTANCE)
+@_check("DIST403", production, (_TOKEN,), stage=Stage.LARGE_ACCEPTANCE)
 def drafts_are_accepted_with_their_probabilities_at_a_production_vocabulary() -> tuple[str, ...]:
     """Each draft is accepted with probability `min(1, target / draft)` at a vocabulary of 32768 tokens.
 
@@ -278,7 +276,7 @@ def drafts_are_accepted_with_their_probabilities_at_a_production_vocabulary() ->
     return ("S9 acceptance",)
 
 
-@_check("DIST404", _PRODUCTION, (_TOKEN,), stage=Stage.LARGE_RECOVERY)
+@_check("DIST404", production, (_TOKEN,), stage=Stage.LARGE_RECOVERY)
 def recovered_tokens_follow_the_residual_at_a_production_vocabulary() -> tuple[str, ...]:
     """Recovered tokens, in every order and lane of ids, follow `max(target - draft, 0)` at a vocabulary of 32768.
 
@@ -288,7 +286,7 @@ def recovered_tokens_follow_the_residual_at_a_production_vocabulary() -> tuple[s
     return ("S9 recovered",)
 
 
-@_check("DIST411", _LONG, (_TOKEN, _RAGGED, Capability.LONG_DRAFTS), stage=Stage.LARGE_ACCEPTANCE, fast_only=True)
+@_check("DIST411", long_drafts, (_TOKEN, _RAGGED, Capability.LONG_DRAFTS), stage=Stage.LARGE_ACCEPTANCE, fast_only=True)
 def drafts_are_accepted_with_their_probabilities_at_every_position_of_long_requests() -> tuple[str, ...]:
     """Of 128 drafts, first rejections fall on every position, and each draft has its own probability.
 
@@ -298,7 +296,7 @@ def drafts_are_accepted_with_their_probabilities_at_every_position_of_long_reque
     return ("S9 acceptance",)
 
 
-@_check("DIST412", _LONG, (_TOKEN, _RAGGED, Capability.LONG_DRAFTS), stage=Stage.LARGE_ROWS, fast_only=True)
+@_check("DIST412", long_drafts, (_TOKEN, _RAGGED, Capability.LONG_DRAFTS), stage=Stage.LARGE_ROWS, fast_only=True)
 def emitted_tokens_follow_the_target_at_every_position_of_long_requests() -> tuple[str, ...]:
     """Tokens emitted at positions 0 to 127 of a request follow the target of their own position.
 

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS"]
 
-_SMALL = small_distributions(1.0, 0.5)
-_PRODUCTION = production(0.03, 0.15)
-_LARGEST = largest(0.0006, 0.018)
-
 # A check needs what it judges. It does not need what its batches can go without (filters of other rows, a large
 # vocabulary): workloads adapt to that.
 
@@ -28,7 +24,7 @@ _LARGEST = largest(0.0006, 0.018)
 _check = partial(DistributionCheck.of, contract="sampling")
 
 
-@_check("DIST701", _SMALL, stage=Stage.TOKENS)
+@_check("DIST701", small_distributions, stage=Stage.TOKENS)
 def tokens_follow_the_distribution_of_the_parameters_of_their_request() -> tuple[str, ...]:
     """Each kind of request has its distribution: plain, at a temperature, with top-k, top-p, min-p and all of them.
 
@@ -41,7 +37,7 @@ def tokens_follow_the_distribution_of_the_parameters_of_their_request() -> tuple
     return ("T1",)
 
 
-@_check("DIST721", _PRODUCTION, stage=Stage.LARGE_ROWS)
+@_check("DIST721", production, stage=Stage.LARGE_ROWS)
 def tokens_follow_their_distribution_at_a_production_vocabulary_by_rank() -> tuple[str, ...]:
     """Tokens of 32768, ordered by probability, are as often probable and improbable as they should be.
 
@@ -51,7 +47,7 @@ def tokens_follow_their_distribution_at_a_production_vocabulary_by_rank() -> tup
     return ("T4 token by rank",)
 
 
-@_check("DIST722", _PRODUCTION, stage=Stage.LARGE_ROWS)
+@_check("DIST722", production, stage=Stage.LARGE_ROWS)
 def tokens_follow_their_distribution_at_a_production_vocabulary_by_id() -> tuple[str, ...]:
     """Tokens of 32768 are spread over the ids, and over their lanes and blocks, as they should be.
 
@@ -61,7 +57,7 @@ def tokens_follow_their_distribution_at_a_production_vocabulary_by_id() -> tuple
     return ("T4 token by id",)
 
 
-@_check("DIST723", _LARGEST, (Capability.LARGE_VOCAB,), stage=Stage.LARGE_ROWS)
+@_check("DIST723", largest, (Capability.LARGE_VOCAB,), stage=Stage.LARGE_ROWS)
 def tokens_follow_their_distribution_at_the_largest_vocabularies() -> tuple[str, ...]:
     """Tokens of 151936 and of 262144, by rank and by id, with temperature and each filter.
 

@@ -119,7 +119,7 @@ class LeavesParametersBehind(LogitsPlanOracle):
         return super().process(batch.replace(requests=tuple(stale)), setup)
 
 
-@mutant_planner("PLAN133")
+@mutant_planner("PLAN132")
 class DecidesOnceWhetherThereIsWork(LogitsPlanOracle):
     """A batch without work in its first step is left alone until it changes."""
 
@@ -133,7 +133,7 @@ class DecidesOnceWhetherThereIsWork(LogitsPlanOracle):
         return processed
 
 
-@mutant_planner("PLAN133")
+@mutant_planner("PLAN132")
 class ForgetsMinimaThatWereReached(LogitsPlanOracle):
     """As in vLLM: an output that was long enough and lost its end may stop."""
 
