@@ -14,6 +14,7 @@ from fairdraw._core.checks import check, differential
 from fairdraw.properties._logits_asserts import (
     as_float32,
     as_specified,
+    equal_to_the_oracle,
     follow,
     opened,
     same_logits,
@@ -42,11 +43,6 @@ _UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")
 _SPECULATIVE = tuple(kind for kind in _UNTHINKING if kind not in ("bias", "min-p", "custom", "custom-random"))
 
 
-def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    for step, answer in enumerate(follow(planner, case)):
-        as_specified(planner, case, answer, f"by the specification, in step {step}")
-
-
 @check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3, contract="logits_plan")
 def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """One parameter per request: equal to the specification, all of them in one batch, and each in a batch of its own.
@@ -54,11 +50,11 @@ def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: Logits
     The processor itself is wrong: inverted masks, added twice, the wrong row, another dtype. If it is right beside
     others, look at what is left out when nothing else has work, such as a copy or a cast.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
     if not planner.capabilities.slow:
         for kinds in dict.fromkeys(request.kinds for request in case.requests):
             own = tuple(request for request in case.requests if request.kinds == kinds)
-            _equal_to_the_oracle(planner, case.replace(requests=own))
+            equal_to_the_oracle(planner, case.replace(requests=own))
 
 
 @check(
@@ -70,7 +66,7 @@ def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: Log
     vLLM's order is allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking budget, temperature,
     min-p, custom for random requests, top-k, top-p.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN112", lambda can: logits_cases(can, max_kinds=8), contract="logits_plan")
@@ -79,7 +75,7 @@ def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: Logits
 
     Masks or numbers of one request on another's rows; greedy requests together with random ones.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 def _invalid(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
@@ -95,7 +91,7 @@ def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: L
 
     If NaN reaches another row, the cause is arithmetic over the whole batch, such as `0 * mask`.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN115", value_cases, weight=0.1, contract="logits_plan")
@@ -106,7 +102,7 @@ def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsC
     by the hundred. A buffer that is too small for rows, drafts, words or ids; a number that saturates; a value at the
     edge taken for off.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN116", large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04, contract="logits_plan")
@@ -115,7 +111,7 @@ def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase
 
     Ids in 16 bits, a mask or a sort that ends before the vocabulary does, a prompt that is cut.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN117", small_cases, weight=0.3, contract="logits_plan")
@@ -124,7 +120,7 @@ def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase
 
     A dimension of 1 that is squeezed away or broadcast, a second-largest logit that does not exist.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN118", inside_cases, weight=0.04, contract="logits_plan")
@@ -135,7 +131,7 @@ def values_just_inside_their_range_equal_the_oracle(planner: LogitsPlanner, case
     top-p below 0.002 or above 0.99995. Suspect a value near its end that is taken for off or for greedy.
     """
     for size in INSIDE_SIZES:
-        _equal_to_the_oracle(planner, case.replace(vocab_size=size))
+        equal_to_the_oracle(planner, case.replace(vocab_size=size))
 
 
 def _drafted(can: Capabilities) -> st.SearchStrategy[LogitsCase]:

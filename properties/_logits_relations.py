@@ -15,6 +15,7 @@ from fairdraw.properties._logits_asserts import (
     as_float32,
     as_specified,
     differing_rows,
+    equal_to_the_oracle,
     follow,
     opened,
 )
@@ -40,11 +41,6 @@ if TYPE_CHECKING:
     from fairdraw.strategies.logits_plan import LogitsCase
 
 
-def _every_step_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    for step, answer in enumerate(follow(planner, case)):
-        as_specified(planner, case, answer, f"by the specification, in step {step}")
-
-
 @check(
     "PLAN130",
     lambda can: logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",)),
@@ -55,7 +51,7 @@ def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase
 
     A plan is kept because the batch has the same size, or because most of it is the same.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 _OF_TEXT = ("bad-words", "min-tokens", "penalties", "thinking")
@@ -89,7 +85,7 @@ def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: 
     Decisions for an earlier output, such as minima that are not checked again, or bad words of the last
     step.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 def _eventful(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
@@ -108,7 +104,7 @@ def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCas
     A change that is followed only if no other happened in the same step; an output that is as long as before, and
     another; a request that comes again with other parameters.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN134", _eventful_twice, weight=0.03, contract="logits_plan")
@@ -196,7 +192,7 @@ def long_services_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> 
 
     A cache that fills up, a number that grows with the steps, something that is forgotten after a while.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN139", twin_cases, weight=0.25, contract="logits_plan")
@@ -206,7 +202,7 @@ def requests_with_equal_parameters_keep_their_own_texts(planner: LogitsPlanner, 
     Whether a row has changed is decided by its parameters, so the prompt, the counts or the last tokens of the request
     before it stay.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 class _Recorder:

@@ -86,6 +86,17 @@ def supports_of(sampler: TokenSampler, batch: SamplingBatch) -> list[Support | N
     return [None if r.is_greedy else support_of(r, policy, slack_of(sampler, r)) for r in requests_of(batch)]
 
 
+def are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> None:  # [batch_size] int64
+    """Every drawn token is one that its request's filters may keep."""
+    for request, (support, token) in enumerate(zip(supports, tokens.tolist(), strict=True)):
+        if support is not None and 0 <= token < support.probs.size and not support.allowed[token]:
+            least, kept = support.probs[support.allowed].min(), int(support.allowed.sum())
+            broken(
+                f"request {request} got token {token}, of probability {support.probs[token]:.3g}; its filters keep "
+                f"{kept} tokens, the least of probability {least:.3g}"
+            )
+
+
 def comparable_rows(sampler: TokenSampler, batch: SamplingBatch) -> list[int]:
     """Rows whose support does not hang on rounding, on a choice among ties, or on the sampler's own policy."""
     policy = filter_policy(sampler)

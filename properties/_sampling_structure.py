@@ -12,6 +12,7 @@ from fairdraw.properties._sampling_asserts import (
     FILTERS,
     RACE,
     aimed_at,
+    are_allowed,
     broken,
     call,
     check,
@@ -22,9 +23,7 @@ from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
-    from numpy.typing import NDArray
 
-    from fairdraw._oracles.supports import Support
     from fairdraw.protocols import Capabilities, TokenSampler
     from fairdraw.strategies.sampling import SamplingCase
 
@@ -49,20 +48,10 @@ def _lie_in_their_support(sampler: TokenSampler, case: SamplingCase) -> None:
     """The drawn tokens, and those that come when noise is aimed at the most probable token outside of each support."""
     batch, _, seen = call(sampler, case)
     supports = supports_of(sampler, batch)
-    _are_allowed(supports, seen.tokens)
+    are_allowed(supports, seen.tokens)
     if sampler.capabilities.why_unsupported(RACE) is None:
         outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
-        _are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
-
-
-def _are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> None:  # [batch_size] int64
-    for request, (support, token) in enumerate(zip(supports, tokens.tolist(), strict=True)):
-        if support is not None and 0 <= token < support.probs.size and not support.allowed[token]:
-            least, kept = support.probs[support.allowed].min(), int(support.allowed.sum())
-            broken(
-                f"request {request} got token {token}, of probability {support.probs[token]:.3g}; its filters keep "
-                f"{kept} tokens, the least of probability {least:.3g}"
-            )
+        are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
 
 
 def _filtered(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
