@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairdraw._core import checks
-from fairdraw._core.sampling_harness import Sampled, draft_tokens, sample_tokens
+from fairdraw._core.sampling_harness import Sampled, sample_tokens
 from fairdraw._oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
 from fairdraw._oracles.supports import Support, log_error, support_of
 from fairdraw.properties._rejection_asserts import broken as broken
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Capabilities, SamplingBatch, SamplingNoise, TokenDrafter, TokenSampler
+    from fairdraw.protocols import Capabilities, SamplingBatch, SamplingNoise, TokenSampler
     from fairdraw.strategies.sampling import SamplingCase
 
 check = partial(checks.check, contract="sampling")
@@ -54,16 +54,6 @@ def call(
     """Build the case on the sampler's device and sample once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, sample_tokens(sampler, batch, noise)
-
-
-def call_draft(
-    sampler: TokenDrafter, case: SamplingCase
-) -> tuple[SamplingBatch, Sampled, NDArray[np.float32]]:  # ..., [batch_size, vocab_size] float32
-    """Build the case and draft once: batch, answer, distributions."""
-    batch, noise = case.batch(sampler.device), case.noise(sampler.device)
-    seen = draft_tokens(sampler, batch, noise)
-    assert seen.draft_probs is not None  # draft_tokens checked the answer
-    return batch, seen, seen.draft_probs
 
 
 def requests_of(batch: SamplingBatch) -> list[Request]:

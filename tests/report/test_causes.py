@@ -100,7 +100,7 @@ def test_checks_that_need_a_missing_capability_are_reported_once_and_last() -> N
     ("failed", "passed"),
     [
         ({"SAM111": ("top-p",), "DIST723": ("large-vocab",)}, {"SAM101": (), "DIST701": ()}),
-        ({"SAM111": (), "SAM184": ("strided-inputs",)}, {"SAM101": ()}),
+        ({"SAM111": (), "SAM188": ("strided-inputs",)}, {"SAM101": ()}),
         (
             {"SRV161": ("stop-strings", "greedy"), "SRV165": ("stop-strings", "greedy")},
             {"SRV173": ("stop-strings",), "SRV122": ("greedy",)},
@@ -121,7 +121,7 @@ def test_capability_is_advised_only_if_nothing_else_explains_the_failures(
 
 def test_capability_is_not_advised_where_the_twin_had_less_power() -> None:
     twin = record("SAM101", "passed")
-    broken = dataclasses.replace(record("SAM184", needs=("strided-inputs",)), cases=20)
+    broken = dataclasses.replace(record("SAM188", needs=("strided-inputs",)), cases=20)
     advised = [find_causes([broken, dataclasses.replace(twin, cases=cases)])[0].missing for cases in (19, 20)]
     assert advised == ["", "strided-inputs"]
 

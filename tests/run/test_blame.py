@@ -99,7 +99,7 @@ CODES = {
     "filters": "FIL101",
     "server": "SRV101",
     "mask_drafts": "GRM121",
-    "draft": "SAM172",
+    "draft": "SAM201",
     "draw": "LPR161",
     "think_counts": "THK102",
 }

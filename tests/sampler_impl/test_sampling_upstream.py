@@ -55,6 +55,6 @@ def test_vllm_draws_what_the_oracle_draws(code: str, vllm: VllmTokenSampler) -> 
     assert BY_CODE[code].run(vllm, profile=PROFILE, seed=6) > 0
 
 
-@pytest.mark.parametrize("code", ["SAM101", "SAM102", "SAM121", "SAM172", "SAM202"])
+@pytest.mark.parametrize("code", ["SAM101", "SAM102", "SAM121", "SAM202"])
 def test_kernels_pass_the_checks_of_counters(code: str) -> None:
     assert BY_CODE[code].run(load("sampling/triton", "cpu"), profile=PROFILE, seed=7) > 0

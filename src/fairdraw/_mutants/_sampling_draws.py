@@ -259,7 +259,7 @@ class KeepsTheSeedOfTheLastOwner(SeedsByRow):
 # Drafters.
 
 
-@patched(SamplingOracle, "said_distribution", "SAM172")
+@patched(SamplingOracle, "said_distribution", "SAM201")
 def says_the_distribution_at_temperature_one(right: SamplingOracle, request: Request, token: int) -> Row:
     """The distribution of raw logits, for a draft at another temperature: speculative decoding is then lossy."""
     if not request.is_greedy:
@@ -276,13 +276,13 @@ def says_a_distribution_that_is_not_normalised(right: SamplingOracle, request: R
     )
 
 
-@patched(SamplingOracle, "said_distribution", "SAM201", "SAM172")
+@patched(SamplingOracle, "said_distribution", "SAM201")
 def says_the_distribution_before_the_filters(right: SamplingOracle, request: Request, token: int) -> Row:
     """The softmax before the filters, as it is."""
     return right.said_distribution(request, token) if request.is_greedy else softmax(right.scaled(request))
 
 
-@patched(SamplingOracle, "said_distribution", "SAM175")
+@patched(SamplingOracle, "said_distribution", "SAM201")
 def says_the_soft_distribution_of_greedy_drafts(right: SamplingOracle, request: Request, token: int) -> Row:
     """Greedy drafts with the distribution at temperature 1: a verifier accepts too many of them."""
     return right.distribution(request) if request.is_greedy else right.said_distribution(request, token)
@@ -368,7 +368,7 @@ class SwapsTwoBuffersOnceInAThousandCalls(SamplingOracle):
         return tokens.flip(0) if self.calls % 1000 == 0 else tokens
 
 
-@patched(SamplingOracle, "sample", "SAM184")
+@patched(SamplingOracle, "sample", "SAM201")
 def wraps_offsets_at_32_bits(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """`row * stride` in int32: a row that is far away is read elsewhere."""
     is_far = batch.logits.stride(0) >= 2**31
