@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 check = partial(checks.check, contract="filters")
 
 _ULP = 2.0**-24
-TRUNCATING = (
-    *("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "top_a", "tail_free", "eta", "epsilon", "xtc"),
-    *("mirostat_v1", "mirostat_v2"),
-)
-"""Filters that leave what stays as it is."""
 
 
 def cases(can: Capabilities, **narrow: Any) -> st.SearchStrategy[FilterCase]:  # Any: of filter_cases
@@ -189,11 +184,3 @@ def same_rows(
         if differing.any():
             token = int(np.flatnonzero(differing)[0])
             broken(f"{where}: token {token} {'stays' if np.isfinite(seen[number][token]) else 'is out'}")
-
-
-def require_bits(where: str, before: Logits, after: Logits) -> None:
-    """The same bits."""
-    wrong = np.flatnonzero(before.view(np.uint32) != after.view(np.uint32))
-    if wrong.size:
-        token = int(wrong[0])
-        broken(f"{where}: the logit of token {token} is {after[token]!s} instead of {before[token]!s}")

@@ -80,15 +80,6 @@ def repetitions_end_at_breakers(filterer: LogitsFilterer, case: FilterCase) -> N
     require_rows(filterer, case)
 
 
-@check("FIL152", lambda can: _texts(can, dry_allowed_length=3, dry_breakers=()), needs=_DRY)
-def short_repetitions_are_allowed(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """Repetitions shorter than `allowed_length` cost nothing; one of that length costs the multiplier.
-
-    A penalty of `base` to a negative power for short ones, or a comparison that is one off.
-    """
-    require_rows(filterer, case)
-
-
 @check(
     "FIL153",
     lambda can: filter_cases(
@@ -103,15 +94,6 @@ def long_repetitions_do_not_overflow(filterer: LogitsFilterer, case: FilterCase)
     inf - inf, an exponent that wraps around, or an integer power.
     """
     case = case.replace(rows=tuple(row.replace(num_tokens=max(200, row.num_tokens)) for row in case.rows))
-    require_rows(filterer, case)
-
-
-@check("FIL154", lambda can: _texts(can, dry_range=7, dry_breakers=(), dry_multiplier=0.5), needs=_DRY)
-def prompt_and_output_are_one_text(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """Repetitions are looked for in the last `dry_range` tokens of the prompt and the output together.
-
-    The output alone, a range of each, or the first tokens instead of the last.
-    """
     require_rows(filterer, case)
 
 

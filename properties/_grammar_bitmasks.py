@@ -16,7 +16,7 @@ from fairdraw.properties._traces import WrongRow, trace_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._cases import require_far_memory
 from fairdraw.strategies._grammar_cases import mask_trace
-from fairdraw.strategies.grammar import INDEX_KINDS, LOGIT_KINDS, MASK_LAYOUTS, MaskTrace, bitmask_cases
+from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, MaskTrace, bitmask_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -31,72 +31,6 @@ def forbidden_tokens_are_minus_infinity_and_others_keep_their_bits(masker: Gramm
 
     A large negative number instead of -inf lets a logit bias bring a forbidden token back. An addition of 0 or -inf is
     no copy: -0.0 becomes 0.0. A vocabulary that is no multiple of 32, or of the kernel's block, loses its end.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM102",
-    lambda can: bitmask_cases(
-        can, min_vocab_size=33, max_vocab_size=257, num_rows=(300,), masks=("walking", "all-but-one"), max_rows=1
-    ),
-    contract="grammar",
-    weight=0.15,
-)
-def every_token_has_its_own_bit(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """Row `i` allows token `i` alone, or all but that: id `i` is bit `i % 32` of word `i // 32`, counted from below.
-
-    Words are signed. Bit 31 makes one negative, and a right shift then brings in ones. A word that is compared with 0,
-    or tested with `> 0`, loses that bit.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM104",
-    lambda can: bitmask_cases(
-        can,
-        dtypes=("bfloat16", "float16"),
-        logits=("special", "normal", "nan"),
-        masks=("all-but-one", "random", "none"),
-    ),
-    needs=(Capability.HALF_LOGITS,),
-    contract="grammar",
-)
-def logits_in_half_precision_keep_their_bits(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """bfloat16 and float16 logits are masked in their own precision.
-
-    A kernel that writes float32, a pointer that counts elements of 4 bytes, a cast on the way that rounds, or the least
-    finite number of the dtype instead of -inf.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM105",
-    lambda can: bitmask_cases(can, logits=("special", "nan", "denormal", "empty"), indices=("none", "subset")),
-    contract="grammar",
-)
-def special_numbers_are_left_alone(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """NaN, infinities, -0.0 and denormals stay bit for bit where their token is allowed, and become -inf elsewhere.
-
-    A mask that is added or multiplied: 0 times infinity is NaN, NaN stays NaN where it is forbidden, and denormals may
-    be flushed.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM106",
-    lambda can: bitmask_cases(can, indices=INDEX_KINDS[1:], min_rows=2, max_rows=8, max_vocab_size=129),
-    needs=(Capability.ROW_INDICES,),
-    contract="grammar",
-)
-def indices_name_the_rows_that_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """Only rows that are named are masked, each by its own bitmask, in whatever order; no index, no change.
-
-    Requests without a grammar stand between those with one. A bitmask that is numbered by its place among the indices,
-    instead of by the row, masks a row with the mask of its neighbour.
     """
     require_masked(masker, case)
 
@@ -136,51 +70,6 @@ def strided_bitmasks_are_read_right(masker: GrammarMasker, case: BitmaskCase) ->
 
     Engines keep one buffer for the largest batch and slice it. A kernel that takes the number of words for the stride
     reads the mask of another row.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM109",
-    lambda can: bitmask_cases(can, extra_words=(1, 2, 7), max_vocab_size=300),
-    needs=(Capability.WIDE_BITMASK,),
-    contract="grammar",
-    weight=0.5,
-)
-def bitmasks_may_be_wider_than_the_logits(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """Words behind those of the vocabulary are ignored; nothing is written behind a row.
-
-    A tokenizer may know more tokens than the model has logits. The bits of a row's end then mask the next row.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM110",
-    lambda can: bitmask_cases(can, extra_words=(-1, -2, -7), min_vocab_size=33, max_vocab_size=1025),
-    needs=(Capability.NARROW_BITMASK,),
-    contract="grammar",
-    weight=0.5,
-)
-def columns_beyond_the_bitmask_are_as_declared(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """Logits may have more columns than the bitmask has bits: padded vocabularies. They are kept, or all forbidden.
-
-    `columns_beyond` of a masker says which. If they are kept, an id that no grammar knows can be sampled, unless its
-    logit is -inf. A kernel that loads words which are not there masks these columns or not by chance.
-    """
-    require_masked(masker, case)
-
-
-@check(
-    "GRM111",
-    lambda can: bitmask_cases(can, masks=("none", "all", "random"), logits=("normal", "half", "last-only")),
-    contract="grammar",
-    weight=0.5,
-)
-def a_row_without_allowed_tokens_is_minus_infinity(masker: GrammarMasker, case: BitmaskCase) -> None:
-    """Nothing is allowed, or what is allowed was -inf before: then the whole row is -inf, beside rows as they were.
-
-    A guard that leaves such a row unmasked emits a token that the grammar forbids; one that allows token 0 as well.
     """
     require_masked(masker, case)
 
@@ -244,9 +133,13 @@ def rows_may_be_far_apart(masker: GrammarMasker, case: BitmaskCase) -> None:
 def every_row_of_a_trace_is_masked(masker: GrammarMasker, trace: MaskTrace) -> None:
     """In calls of every size and vocabulary, one after the other, each row has the bits that its own mask leaves.
 
-    Kinds of masks and logits, dtypes, strides, indices, words beyond the vocabulary or too few change from call to
-    call, in every pair. Suspect a grid that was made for fewer rows, a block that is masked by the words of the first,
-    a partial word that is skipped, ids of 16 bits, and a bitmask in a buffer that is filled for some rows only.
+    Id `i` is bit `i % 32` of word `i // 32`, counted from below. NaN, infinities, -0.0 and denormals stay as they are,
+    and so does half precision; a row in which nothing is allowed is -inf; only rows that indices name are masked, each
+    by its own bitmask. Words beyond the vocabulary mean nothing, and columns without a word are as declared. All this
+    changes from call to call, in every pair.
+
+    Suspect a grid that was made for fewer rows, a block that is masked by the words of the first, a partial word that
+    is skipped, ids of 16 bits, and a bitmask in a buffer that is filled for some rows only.
     """
     for number, case in trace.cases():
         try:

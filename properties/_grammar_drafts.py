@@ -5,16 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from fairdraw._core.checks import check
 from fairdraw.properties._grammar_asserts import follow, require_left_as_they_were
-from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capability
-from fairdraw.strategies.grammar import DONE, automaton_cases, wide_automaton_cases
+from fairdraw.strategies.grammar import automaton_cases, wide_automaton_cases
 
 if TYPE_CHECKING:
-    from fairdraw.properties._grammar_asserts import Step
     from fairdraw.strategies.grammar import AutomatonCase
 
 _check = partial(check, needs=(Capability.GRAMMAR_DRAFTS,), contract="grammar", weight=0.5)
@@ -51,17 +47,6 @@ def the_bonus_row_is_masked_after_all_drafts(masker: Any, case: AutomatonCase) -
                 step.require(request, slice(-1, None))
 
 
-@_check("GRM123", lambda can: automaton_cases(can, min_drafts=1, drafts=("legal", "illegal"), without_grammar=False))
-def rows_up_to_a_forbidden_draft_are_masked(masker: Any, case: AutomatonCase) -> None:
-    """A draft that the grammar forbids ends the prefix. The row that it is verified with, which rejects it, is masked.
-
-    Drafters know no grammar. A masker that stops one row early leaves the row that must reject the draft unmasked; one
-    that raises ends the server.
-    """
-    for step in follow(masker, case):
-        step.require_read_rows()
-
-
 @check(
     "GRM124",
     lambda can: automaton_cases(can, min_drafts=1, drafts=("legal", "illegal", "last"), ends=True),
@@ -77,17 +62,6 @@ def rows_that_nobody_reads_are_left_alone(masker: Any, case: AutomatonCase) -> N
     for step in follow(masker, case):
         for request in range(step.batch.batch_size):
             step.require(request)
-
-
-@_check("GRM125", lambda can: automaton_cases(can, without_grammar=True, max_requests=5))
-def requests_without_a_grammar_are_left_alone(masker: Any, case: AutomatonCase) -> None:
-    """Requests with and without a grammar, and with different numbers of drafts: each has its own rows.
-
-    Rows that are counted by requests, or by requests with a grammar, give a neighbour the mask. Engines keep masks in
-    an order of their own and must sort them.
-    """
-    for step in follow(masker, case):
-        step.require_read_rows()
 
 
 @_check("GRM126", lambda can: automaton_cases(can, min_drafts=1, drafts=("legal", "illegal", "last"), ends=True))
@@ -116,65 +90,11 @@ def masks_follow_texts_over_many_steps(masker: Any, case: AutomatonCase) -> None
         step.require_read_rows()
 
 
-@_check("GRM128", lambda can: automaton_cases(can, num_steps=(2, 4), min_drafts=1, drafts=("legal", "last"), ends=True))
-def texts_may_end_within_the_drafts(masker: Any, case: AutomatonCase) -> None:
-    """A draft that ends the text is verified like others; the grammar is not advanced beyond it, nor asked again.
-
-    Engines raise here, or take the drafts behind the end for rejected ones and roll back too far.
-    """
-    for step in follow(masker, case):
-        step.require_read_rows()
-
-
 @_check("GRM129", lambda can: automaton_cases(can, drafts=("legal", "illegal"), dead_ends=True))
 def dead_ends_forbid_everything(masker: Any, case: AutomatonCase) -> None:
     """In a state in which no token may follow, the row is -inf throughout.
 
     A guard that takes an empty mask for no mask.
-    """
-    for step in follow(masker, case):
-        step.require_read_rows()
-
-
-@_check(
-    "GRM130",
-    lambda can: automaton_cases(
-        can, num_steps=(1, 3), min_drafts=1, drafts=("legal", "illegal", "last"), ends=True, without_grammar=False
-    ),
-)
-def every_token_that_can_be_emitted_is_legal(masker: Any, case: AutomatonCase) -> None:
-    """Draft by draft, as long as drafts can be accepted, what has a logit above -inf continues a text of the grammar.
-
-    It fails if any row on the way has the mask of another place. The checks before it say which.
-    """
-    for step in follow(masker, case):
-        for request in range(step.batch.batch_size):
-            _require_legal(step, request)
-
-
-def _require_legal(step: Step, request: int) -> None:
-    text, drafts = step.texts[request], step.batch.requests[request].draft_token_ids
-    state = text.state
-    for place, row in enumerate(step.rows(request)):
-        if text.automaton is None or state == DONE:
-            return
-        possible = (step.after[row] > -torch.inf).nonzero()[:, 0].tolist()
-        illegal = sorted(set(possible) - set(text.automaton.allowed(state)))
-        if illegal:
-            broken(
-                f"step {step.number}: request {request} can emit token {illegal[0]} at place {place}, a forbidden one"
-            )
-        after = text.automaton.step(state, drafts[place]) if place < len(drafts) else None
-        if after is None or drafts[place] not in possible:
-            return
-        state = after
-
-
-@_check("GRM131", lambda can: automaton_cases(can, dtypes=("bfloat16", "float16"), drafts=("legal", "illegal")))
-def steps_in_half_precision_are_masked(masker: Any, case: AutomatonCase) -> None:
-    """Logits of a step in bfloat16 and float16.
-
-    Engines convert logits on the way to the mask, and back.
     """
     for step in follow(masker, case):
         step.require_read_rows()

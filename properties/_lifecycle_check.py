@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -135,33 +134,7 @@ def apply_unreported(playing: Playing, event: Event) -> None:
 
 
 def lifecycle_check(
-    code: str,
-    machine: type[LifecycleMachine],
-    *,
-    contract: str,
-    needs: tuple[Capability, ...] = (),
-    weight: float = 1.0,
-    differential: bool = False,
-    any_policy: bool = False,
-    depends_on: tuple[str, ...] = (),
-) -> Callable[[Callable[[Playing, Event], None]], LifecycleCheck]:
-    """Make a check of a function `(playing, event)`: its name becomes the title, its docstring the meaning."""
-
-    def make(body: Callable[[Playing, Event], None]) -> LifecycleCheck:
-        return LifecycleCheck(
-            code=code,
-            title=body.__name__.replace("_", " "),
-            meaning=inspect.cleandoc(body.__doc__ or ""),
-            contract=contract,
-            suite="properties",
-            needs=needs,
-            cases=_by_machine,
-            body=body,
-            weight=weight,
-            differential=differential,
-            any_policy=any_policy,
-            machine=machine,
-            depends_on=depends_on,
-        )
-
-    return make
+    code: str, machine: type[LifecycleMachine], **fields: Any
+) -> Callable[[Callable[[Playing, Event], None]], LifecycleCheck]:  # Any: other fields of a check
+    """Make a check of a function `(playing, event)`."""
+    return lambda body: LifecycleCheck.named(body, code, cases=_by_machine, body=body, machine=machine, **fields)

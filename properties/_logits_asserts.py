@@ -206,18 +206,6 @@ def unread_rows(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> set
     return unread
 
 
-def wrong_rows(
-    planner: LogitsPlanner,
-    case: LogitsCase,
-    answer: Answer,
-    seen: Tensor,  # [num_rows, vocab_size] float32
-) -> list[int]:
-    """Rows of `seen` that are not as specified."""
-    wanted = specified(planner, case, answer)
-    wrong = wrong_logits(planner, case, answer, wanted, seen, is_specified=True)
-    return [int(row) for row in np.flatnonzero(wrong.any(axis=1))]
-
-
 def as_specified(
     planner: LogitsPlanner, case: LogitsCase, answer: Answer, why: str, rows: set[int] | None = None
 ) -> None:
@@ -225,6 +213,12 @@ def as_specified(
     wanted = specified(planner, case, answer)
     wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=True)
     _fail_at_first(answer, wanted, wrong, why, rows)
+
+
+def equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Every step of a case is as specified."""
+    for step, answer in enumerate(follow(planner, case)):
+        as_specified(planner, case, answer, f"by the specification, in step {step}")
 
 
 def same_logits(

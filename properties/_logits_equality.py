@@ -6,22 +6,20 @@ by ties at the edge of a filter, and by the way of forcing a token; `fairdraw._o
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import check, differential
 from fairdraw.properties._logits_asserts import (
-    answered,
     as_float32,
     as_specified,
+    equal_to_the_oracle,
     follow,
     opened,
     same_logits,
 )
 from fairdraw.protocols import Capability
-from fairdraw.protocols._lifecycle import all_added
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
 from fairdraw.strategies.logits_plan import (
     INSIDE_SIZES,
@@ -37,17 +35,12 @@ from fairdraw.strategies.logits_plan import (
 
 if TYPE_CHECKING:
     from fairdraw.protocols import Capabilities
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsRequest
+    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner
     from fairdraw.strategies.logits_plan import LogitsCase
 
 _HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")
 _UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")
 _SPECULATIVE = tuple(kind for kind in _UNTHINKING if kind not in ("bias", "min-p", "custom", "custom-random"))
-
-
-def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    for step, answer in enumerate(follow(planner, case)):
-        as_specified(planner, case, answer, f"by the specification, in step {step}")
 
 
 @check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3, contract="logits_plan")
@@ -57,11 +50,11 @@ def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: Logits
     The processor itself is wrong: inverted masks, added twice, the wrong row, another dtype. If it is right beside
     others, look at what is left out when nothing else has work, such as a copy or a cast.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
     if not planner.capabilities.slow:
         for kinds in dict.fromkeys(request.kinds for request in case.requests):
             own = tuple(request for request in case.requests if request.kinds == kinds)
-            _equal_to_the_oracle(planner, case.replace(requests=own))
+            equal_to_the_oracle(planner, case.replace(requests=own))
 
 
 @check(
@@ -73,7 +66,7 @@ def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: Log
     vLLM's order is allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking budget, temperature,
     min-p, custom for random requests, top-k, top-p.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN112", lambda can: logits_cases(can, max_kinds=8), contract="logits_plan")
@@ -82,16 +75,7 @@ def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: Logits
 
     Masks or numbers of one request on another's rows; greedy requests together with random ones.
     """
-    _equal_to_the_oracle(planner, case)
-
-
-@check("PLAN113", lambda can: logits_cases(can, greedy=True, min_kinds=1, max_kinds=4), contract="logits_plan")
-def greedy_batches_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Temperature, min-p, top-k and top-p do not apply to greedy requests, even if their parameters are set.
-
-    Dividing by a temperature of 0, or filtering a greedy row down to another token.
-    """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 def _invalid(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
@@ -107,7 +91,7 @@ def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: L
 
     If NaN reaches another row, the cause is arithmetic over the whole batch, such as `0 * mask`.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN115", value_cases, weight=0.1, contract="logits_plan")
@@ -118,7 +102,7 @@ def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsC
     by the hundred. A buffer that is too small for rows, drafts, words or ids; a number that saturates; a value at the
     edge taken for off.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN116", large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04, contract="logits_plan")
@@ -127,7 +111,7 @@ def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase
 
     Ids in 16 bits, a mask or a sort that ends before the vocabulary does, a prompt that is cut.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN117", small_cases, weight=0.3, contract="logits_plan")
@@ -136,7 +120,7 @@ def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase
 
     A dimension of 1 that is squeezed away or broadcast, a second-largest logit that does not exist.
     """
-    _equal_to_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN118", inside_cases, weight=0.04, contract="logits_plan")
@@ -147,26 +131,15 @@ def values_just_inside_their_range_equal_the_oracle(planner: LogitsPlanner, case
     top-p below 0.002 or above 0.99995. Suspect a value near its end that is taken for off or for greedy.
     """
     for size in INSIDE_SIZES:
-        _equal_to_the_oracle(planner, case.replace(vocab_size=size))
+        equal_to_the_oracle(planner, case.replace(vocab_size=size))
 
 
-def _drafted(can: Capabilities, kinds: tuple[str, ...] = _HISTORY) -> st.SearchStrategy[LogitsCase]:
-    return logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=kinds, idle=False)
+def _drafted(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    return logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=_HISTORY, idle=False)
 
 
 def _bonus_rows(batch: LogitsBatch) -> set[int]:
     return {first + count for first, count in zip(batch.first_rows, batch.num_draft_tokens, strict=True)}
-
-
-@check("PLAN120", _drafted, contract="logits_plan")
-def draft_rows_see_the_output_and_the_drafts_before_them(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Row `j` of a request sees `output + drafts[:j]`: bad words, minima, penalties and budgets count accordingly.
-
-    All draft rows treated as if they came first, or as if all drafts had been accepted already.
-    """
-    for answer in follow(planner, case):
-        rows = set(range(len(answer.before))) - _bonus_rows(answer.batch)
-        as_specified(planner, case, answer, "by the specification of draft rows", rows)
 
 
 @check("PLAN121", _drafted, contract="logits_plan")
@@ -178,48 +151,6 @@ def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> N
     """
     for answer in follow(planner, case):
         as_specified(planner, case, answer, "by the specification of bonus rows", _bonus_rows(answer.batch))
-
-
-@check(
-    "PLAN122",
-    lambda can: logits_cases(can, min_drafts=1, kinds=_UNTHINKING, placeholders=False),
-    weight=0.5,
-    contract="logits_plan",
-)
-def drafts_change_nothing_that_decoding_step_by_step_would_give(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Each row equals the only row of its request in a batch where the drafts before it are output already.
-
-    The implementation is compared with itself, without a specification: speculation must not change the text. (A
-    thinking budget decides all positions at once, as far as drafts can be accepted; `PLAN120` covers it.)
-    """
-    (answer,) = follow(planner, case)
-    for position in range(max(answer.batch.num_draft_tokens) + 1):
-        before = _as_output(answer.batch.replace(logits=answer.before), position)
-        plain = answered(planner, opened(planner, case.setup()), before)
-        wanted, given = as_float32(answer.processed).clone(), as_float32(plain.processed)
-        counts, firsts = answer.batch.num_draft_tokens, answer.batch.first_rows
-        reached = [i for i, count in enumerate(counts) if count >= position]
-        for i in reached:
-            wanted[firsts[i] + position] = given[i]
-        rows = {firsts[i] + position for i in reached}
-        same_logits(planner, case, answer, wanted, f"as decoding without drafts gives after {position} of them", rows)
-
-
-def _as_output(batch: LogitsBatch, position: int) -> LogitsBatch:
-    """The step without drafts in which each request has emitted `position` of them, or all it has."""
-    requests = tuple(_advanced(request, position) for request in batch.requests)
-    counts = [min(position, count) for count in batch.num_draft_tokens]
-    rows = [first + count for first, count in zip(batch.first_rows, counts, strict=True)]
-    return batch.replace(logits=batch.logits[rows], requests=requests, change=all_added(requests))
-
-
-def _advanced(request: LogitsRequest, position: int) -> LogitsRequest:
-    output = [*request.output_token_ids, *request.draft_token_ids[:position]]
-    return dataclasses.replace(request, output_token_ids=output, draft_token_ids=[])
-
-
-# The real vLLM. Thinking budgets with drafts or over several steps belong to their own contract, which names vLLM's
-# defects; a minimum with drafts is compared only where vLLM counts them (see `PLAN121`).
 
 
 @differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8), contract="logits_plan")

@@ -10,27 +10,24 @@ from hypothesis import strategies as st
 
 from fairdraw._core.checks import check
 from fairdraw._core.failures import raised_by
-from fairdraw._oracles.logits_bounds import logits_bounds
-from fairdraw._oracles.logits_plan import GREEDY_BELOW, LogitsPlanOracle
+from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw.properties._logits_asserts import (
     Answer,
     answered,
     as_float32,
     as_specified,
     differing_rows,
+    equal_to_the_oracle,
     follow,
     opened,
-    oracle_of,
     same_logits,
-    unread_rows,
 )
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import Capabilities, Capability, Rounding, rounding_of
+from fairdraw.protocols import Capabilities, Capability
 from fairdraw.protocols._lifecycle import all_added
 from fairdraw.protocols._logits_plan import LogitsParams, RowOfRequest
 from fairdraw.strategies.logits_plan import (
     CUSTOM_PROCESSORS,
-    PARAMETER_KINDS,
     EventRecipe,
     eventful_cases,
     logits_cases,
@@ -43,44 +40,24 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, LogitsPlanner
+    from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsPlanner
     from fairdraw.strategies.logits_plan import LogitsCase
 
-_NEVER_MIXED = tuple(kind for kind in PARAMETER_KINDS if kind not in ("top-k", "top-p", "custom-random"))
 
-
-_OF_TEXT = ("bad-words", "min-tokens", "penalties", "thinking")
-
-
-def _living(
-    can: Capabilities, *events: str, kinds: tuple[str, ...] | None = None, max_requests: int = 3
-) -> st.SearchStrategy[LogitsCase]:
-    return logits_cases(can, max_requests=max_requests, max_events=4, max_kinds=3, events=events, kinds=kinds)
-
-
-def _every_step_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    for step, answer in enumerate(follow(planner, case)):
-        as_specified(planner, case, answer, f"by the specification, in step {step}")
-
-
-@check("PLAN130", lambda can: _living(can, "replace"), contract="logits_plan")
+@check(
+    "PLAN130",
+    lambda can: logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",)),
+    contract="logits_plan",
+)
 def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A row gets another request with other parameters: from that step on, its processors run and no others.
 
     A plan is kept because the batch has the same size, or because most of it is the same.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
-@check("PLAN131", lambda can: _living(can, "swap", "leave", "join"), contract="logits_plan")
-def parameters_move_with_their_request(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Requests join, leave and move between rows: each keeps its parameters and its history.
-
-    Masks, biases and temperatures that stay in the old row.
-    """
-    _every_step_equals_the_oracle(planner, case)
-
-
+_OF_TEXT = ("bad-words", "min-tokens", "penalties", "thinking")
 _GROWS_AND_IS_CUT = (EventRecipe("grow"), EventRecipe("cut"))
 
 
@@ -89,7 +66,7 @@ def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
 
     In freely drawn cases, kinds and events that fit together are rare.
     """
-    freely = _living(can, "grow", "cut", kinds=_OF_TEXT, max_requests=2)
+    freely = logits_cases(can, max_requests=2, max_events=4, max_kinds=3, events=("grow", "cut"), kinds=_OF_TEXT)
     one = logits_cases(
         can,
         max_requests=1,
@@ -111,7 +88,7 @@ def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: 
     Decisions for an earlier output, such as minima that are not checked again, or bad words of the last
     step.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 def _eventful(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
@@ -130,7 +107,7 @@ def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCas
     A change that is followed only if no other happened in the same step; an output that is as long as before, and
     another; a request that comes again with other parameters.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN134", _eventful_twice, weight=0.03, contract="logits_plan")
@@ -218,7 +195,7 @@ def long_services_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> 
 
     A cache that fills up, a number that grows with the steps, something that is forgotten after a while.
     """
-    _every_step_equals_the_oracle(planner, case)
+    equal_to_the_oracle(planner, case)
 
 
 @check("PLAN139", twin_cases, weight=0.25, contract="logits_plan")
@@ -228,34 +205,7 @@ def requests_with_equal_parameters_keep_their_own_texts(planner: LogitsPlanner, 
     Whether a row has changed is decided by its parameters, so the prompt, the counts or the last tokens of the request
     before it stay.
     """
-    _every_step_equals_the_oracle(planner, case)
-
-
-@check(
-    "PLAN140",
-    lambda can: logits_cases(can, min_requests=2, kinds=_NEVER_MIXED, max_kinds=4),
-    contract="logits_plan",
-)
-def rows_do_not_depend_on_other_requests(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """A request alone gives the same rows as in its batch.
-
-    Top-k and top-p are excluded: as in vLLM, another request's top-p excludes tokens of probability 0 in every row. So
-    are custom processors for random requests: they run for a greedy request only if a random one is in the batch.
-    """
-    (together,) = follow(planner, case)
-    request = case.seed % len(case.requests)
-    batch = together.batch
-    first, count = batch.first_rows[request], batch.num_draft_tokens[request] + 1
-    alone = _alone(batch.replace(logits=together.before), request)
-    wanted = as_float32(together.processed).clone()
-    wanted[first : first + count] = as_float32(answered(planner, opened(planner, case.setup()), alone).processed)
-    same_logits(planner, case, together, wanted, f"as request {request} alone gives")
-
-
-def _alone(batch: LogitsBatch, request: int) -> LogitsBatch:
-    one = (dataclasses.replace(batch.requests[request]),)
-    first, count = batch.first_rows[request], batch.num_draft_tokens[request] + 1
-    return batch.replace(logits=batch.logits[first : first + count], requests=one, change=all_added(one))
+    equal_to_the_oracle(planner, case)
 
 
 class _Recorder:
@@ -351,36 +301,3 @@ def custom_processors_are_called_once_with_the_right_rows(planner: LogitsPlanner
 def _in_order(rows: Sequence[RowOfRequest]) -> list[RowOfRequest]:
     """The same rows by number: a call may have them in any order, and texts as any sequence."""
     return [row._replace(token_ids=list(row.token_ids)) for row in sorted(rows, key=lambda row: row.row)]
-
-
-@check("PLAN150", lambda can: logits_cases(can, max_kinds=5, greedy=None), contract="logits_plan")
-def greedy_tokens_are_those_before_temperature_and_filters(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """The argmax of a greedy request's processed row is that of the row after the thinking budget.
-
-    So one pass serves greedy and random requests. Of tokens that tie, up to rounding if none is declared, any may be
-    the greatest. Custom processors that keep the argmax are not checked.
-    """
-    for answer in follow(planner, case):
-        greatest = _greatest(planner, case, answer)
-        seen, unread = as_float32(answer.processed), unread_rows(planner, case, answer)
-        for who in (row for row in answer.batch.rows() if row.row not in unread):
-            token = int(seen[who.row].argmax())
-            if answer.batch.requests[who.request].params.temperature < GREEDY_BELOW and token not in greatest[who.row]:
-                broken(f"row {who.row} is greedy: argmax {token}, due {' or '.join(map(str, greatest[who.row]))}")
-
-
-def _greatest(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> list[list[int]]:
-    """Per row, the tokens that may be the greatest before temperature and filters."""
-    given = answer.batch.replace(logits=answer.before.cpu())
-    wanted = as_float32(_decisive(planner).process(given, case.setup()))
-    if rounding_of(planner) is not Rounding.FREE:
-        return [[int(row.argmax())] for row in wanted]
-    bounds = logits_bounds(given, case.setup(), _decisive(planner))
-    return [sorted({int(row.argmax()), *may.greatest()}) for row, may in zip(wanted, bounds, strict=True)]
-
-
-def _decisive(planner: LogitsPlanner) -> LogitsPlanOracle:
-    """The specification up to the thinking budget."""
-    oracle = oracle_of(planner)
-    oracle.order = oracle.order[: oracle.order.index("temperature")]
-    return oracle

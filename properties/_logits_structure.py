@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fairdraw._core.checks import check
-from fairdraw.properties._logits_asserts import as_float32, differing_rows, follow, wrong_rows
+from fairdraw.properties._logits_asserts import as_float32, differing_rows, follow
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capability
 from fairdraw.strategies.logits_plan import logits_cases
@@ -64,18 +64,6 @@ def logits_are_copied_at_most_once_where_a_processor_has_work(planner: LogitsPla
             broken(f"{answer.num_copies} copies of the logits, at most {allowed} may be")
 
 
-@check("PLAN104", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,), contract="logits_plan")
-def the_same_tensor_comes_back_exactly_where_nothing_has_work(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """No work, no copy; and where a logit has to change, it does.
-
-    A processor with work is treated as idle, or a decision was made for an earlier step.
-    """
-    for answer in follow(planner, case):
-        changed = wrong_rows(planner, case, answer, as_float32(answer.before))
-        if answer.is_same and changed:
-            broken(f"the same tensor came back, but rows {changed} have to change")
-
-
 @check(
     "PLAN105", lambda can: logits_cases(can, max_events=2), needs=(Capability.INTACT_LOGITS,), contract="logits_plan"
 )
@@ -88,23 +76,6 @@ def the_logits_given_are_never_modified(planner: LogitsPlanner, case: LogitsCase
         changed = differing_rows(as_float32(answer.before), as_float32(answer.batch.logits))
         if changed:
             broken(f"rows {changed} of the given logits were written")
-
-
-@check(
-    "PLAN106", lambda can: logits_cases(can, max_events=1), needs=(Capability.INTACT_LOGITS,), contract="logits_plan"
-)
-def raw_logprobs_can_be_computed_after_processing(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Processed logits share no memory with the given ones, so that sampling in place does not change the raw logits.
-
-    A view of the input is returned like a copy.
-    """
-    for answer in follow(planner, case):
-        if answer.is_same:
-            continue
-        raw = as_float32(answer.before).log_softmax(-1)
-        answer.processed.fill_(7.0)
-        if differing_rows(raw, as_float32(answer.batch.logits).log_softmax(-1)):
-            broken("log-probabilities of the raw logits change when the processed logits are written")
 
 
 @check("PLAN107", lambda can: logits_cases(can, max_events=1, min_kinds=1), contract="logits_plan")

@@ -1,95 +1,65 @@
-"""Relations between calls: what a row gets depends on that row alone."""
+"""What a row gets depends on that row alone; and what reads best as a promise of its own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from fairdraw._core.logprobs_harness import call_logprobs
-from fairdraw.properties._logprobs_asserts import (
-    INVARIANT,
-    TOP,
-    Row,
-    broken,
-    cases,
-    check,
-    require_values,
-    rows_of,
-    same_rows,
-)
-from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, LogprobsBatch, LogprobsSampler
+from fairdraw._core.checks import Stage
+from fairdraw.properties._logprobs_asserts import Rows, another_first, check, require, require_same, wrong_ranks
+from fairdraw.protocols import ALL_LOGPROBS, Capability, LogprobsSampler
+from fairdraw.strategies.logprobs import logprobs_cases
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fairdraw.strategies.logprobs import LogprobsCase
 
 
-def _rows(sampler: LogprobsSampler, batch: LogprobsBatch) -> list[Row]:
-    """The rows of one call."""
-    return list(rows_of(batch, call_logprobs(sampler, batch)))
+@check("LPR101", logprobs_cases, stage=Stage.SHAPE)
+def the_emitted_token_comes_first(sampler: LogprobsSampler, case: LogprobsCase) -> None:
+    """The first column is the token that the row emitted, also if it is not the most probable one.
+
+    A client that reads the first entry as the sampled token computes a reward or a perplexity of another text.
+    """
+    rows = Rows.of(sampler, case.batch(sampler.device))
+    require(rows, another_first(rows))
 
 
-def _in_calls(sampler: LogprobsSampler, batch: LogprobsBatch, parts: Sequence[Sequence[int]]) -> list[Row]:
-    """The rows of `batch`, computed in these parts; each row is a request of its own."""
-    found: list[Row] = []
-    for rows in parts:
-        part = batch.select(rows)
-        if any(number is not None for number in part.num_logprobs):
-            found += _rows(sampler, part)
-    return found
+@check(
+    "LPR136",
+    lambda can: logprobs_cases(can, logits=("half", "one-hot", "last-only"), tokens=("unlikely",)),
+    needs=(Capability.TOKEN_RANKS,),
+)
+def ranks_of_impossible_tokens_lie_in_the_vocabulary(sampler: LogprobsSampler, case: LogprobsCase) -> None:
+    """A token whose logit is -inf, as one of a prompt may be, ties with all others that are impossible, and no more.
+
+    Padded lanes of the last tile, which are -inf, too, and count: the rank is beyond the vocabulary.
+    """
+    rows = Rows.of(sampler, case.batch(sampler.device))
+    require(rows, wrong_ranks(rows, sampler))
 
 
-def _read(batch: LogprobsBatch) -> list[int]:
-    """The rows that are read."""
-    tokens = batch.token_ids.tolist()
-    return [i for i, n in enumerate(batch.row_logprobs) if n is not None and tokens[i] != NOT_EMITTED]
-
-
-@check("LPR141", lambda can: cases(can, max_requests=3), needs=TOP)
+@check("LPR141", lambda can: logprobs_cases(can, max_requests=3), needs=(Capability.TOP_LOGPROBS,))
 def values_do_not_depend_on_how_many_are_asked_for(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """For 0, 1, 5, 20 and all, values are the same, bit for bit, and shorter lists are the beginning of longer ones.
 
     Normalised over the listed tokens, or another kernel for long lists. vLLM #44319 is of this kind.
     """
     batch = case.batch(sampler.device)
-    longest = _rows(sampler, batch.replace(num_logprobs=[ALL_LOGPROBS] * batch.batch_size))
+    longest = Rows.of(sampler, batch.replace(num_logprobs=[ALL_LOGPROBS] * batch.batch_size))
     for number in (0, 1, 5, 20):
-        asked = batch.replace(num_logprobs=[min(number, batch.vocab_size)] * batch.batch_size)
-        same_rows(sampler, longest, _rows(sampler, asked), f"with {number} log-probabilities")
+        numbers = [min(number, batch.vocab_size)] * batch.batch_size
+        fewer = Rows.of(sampler, batch.replace(num_logprobs=numbers))
+        for row in range(len(longest.places)):
+            require_same(sampler, longest, row, fewer, row, f"with {number} log-probabilities")
 
 
-@check("LPR142", cases, needs=INVARIANT)
+@check("LPR142", logprobs_cases, needs=(Capability.BATCH_INVARIANT,))
 def rows_do_not_depend_on_other_rows(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """Each row gets in a batch what it gets alone, bit for bit.
 
     A maximum, a sum or a number of log-probabilities of the whole batch.
     """
     batch = case.batch(sampler.device)
-    alone = _in_calls(sampler, batch, [[row] for row in _read(batch)])
-    same_rows(sampler, alone, _rows(sampler, batch), "beside other rows")
-
-
-@check("LPR147", lambda can: cases(can, num_logprobs=(0,)))
-def asking_for_zero_gives_the_emitted_token(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """`logprobs=0` asks for the emitted token alone; it is not the same as not to ask.
-
-    `if num_logprobs:` takes 0 for none, as tpu-inference and LMDeploy do.
-    """
-    require_values(iter(_rows(sampler, case.batch(sampler.device))))
-
-
-@check("LPR148", lambda can: cases(can, num_logprobs=(ALL_LOGPROBS,), max_vocab_size=100), needs=TOP)
-def asking_for_all_is_asking_for_the_whole_vocabulary(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """-1 gives what `vocab_size` gives, and every token is listed.
-
-    -1 taken for a number, or a limit of 20 that cuts the list without a word.
-    """
-    batch = case.batch(sampler.device)
-    rows = _rows(sampler, batch)
-    numbered = batch.replace(num_logprobs=[batch.vocab_size] * batch.batch_size)
-    same_rows(sampler, _rows(sampler, numbered), rows, "with -1")
-    for row in rows:
-        if len(np.unique(row.ids)) < batch.vocab_size:
-            broken(f"row {row.row} lists {len(np.unique(row.ids))} of {batch.vocab_size} tokens")
+    together = Rows.of(sampler, batch)
+    for row, place in enumerate(together.places.tolist()):
+        alone = Rows.of(sampler, batch.select([place]))
+        require_same(sampler, alone, 0, together, row, "beside other rows")

@@ -74,25 +74,6 @@ def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: N
         broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
 
 
-def _numbers(noise: Noise) -> dict[str, torch.Tensor]:
-    if isinstance(noise, SeededNoise):
-        return {}
-    return {"uniforms": noise.uniforms, "exponentials": noise.exponentials}
-
-
-def emit_intact(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emission:
-    """One call, with every argument compared before and after."""
-    before = {name: tensor.clone() for name, tensor in {**batch.tensors(), **_numbers(noise)}.items()}
-    counts = list(batch.num_draft_tokens)
-    emission = emit(sampler, batch, noise)
-    for name, tensor in {**batch.tensors(), **_numbers(noise)}.items():
-        if not torch.equal(tensor, before[name]):
-            broken(f"{name} was modified")
-    if counts != batch.num_draft_tokens:
-        broken("num_draft_tokens was modified")
-    return emission
-
-
 def emit_oracle(sampler: RejectionSampler, case: RejectionCase) -> Emission:
     """The oracle's output for the same case, on the sampler's device: there the softmax is computed."""
     return emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))

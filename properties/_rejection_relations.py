@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import check
-from fairdraw._core.harness import emit
 from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
@@ -13,7 +12,7 @@ from fairdraw.properties._rejection_asserts import (
     is_left_to,
     same_tokens,
 )
-from fairdraw.properties._rejection_cases import accepting, ordinary, rejecting
+from fairdraw.properties._rejection_cases import accepting, rejecting
 from fairdraw.protocols import (
     Capability,
     RejectionSampler,
@@ -21,24 +20,6 @@ from fairdraw.protocols import (
 
 if TYPE_CHECKING:
     from fairdraw.strategies import RejectionCase
-
-
-@check(
-    "REJ309",
-    lambda can: ordinary(can, dense=True, greedy=False, min_drafts=1, min_vocab_size=2, drafts=("same",)),
-    needs=(Capability.DENSE_DRAFTS, Capability.TOKEN_VERIFICATION),
-)
-def drafts_from_the_target_distribution_are_all_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If draft and target distribution are the same, the ratio is 1 and every draft is accepted.
-
-    Otherwise speed is lost with a perfect drafter. Suspect the ratio's direction, or probabilities at another
-    temperature on one side.
-    """
-    batch = case.batch(sampler.device)
-    batch = batch.replace(draft_probs=batch.target_probs())
-    for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
-        if answer.tokens != [*answer.drafts, answer.bonus_token_id]:
-            broken(f"{answer}, but target and draft distribution are equal")
 
 
 @check(

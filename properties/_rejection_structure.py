@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fairdraw._core.checks import Stage, check
+from fairdraw._core.harness import emit
 from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
     emit_case,
-    emit_intact,
     emit_oracle,
     emitted,
     is_left_to,
@@ -16,11 +18,13 @@ from fairdraw.properties._rejection_asserts import (
     same_rows,
 )
 from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting, withdrawing
+from fairdraw.properties._traces import left_alone
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
-from fairdraw.strategies import INVALID_KINDS, RejectionCase, RequestRecipe
+
+if TYPE_CHECKING:
+    from fairdraw.strategies import RejectionCase
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
-_INVALID = (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)
 
 
 @check("REJ101", ordinary, stage=Stage.SHAPE)
@@ -241,29 +245,8 @@ def inputs_are_not_modified(sampler: RejectionSampler, case: RejectionCase) -> N
     applied in place does not show in this call's tokens.
     """
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
-    emit_intact(sampler, batch, noise)
-
-
-def _with_draftless_request(case: RejectionCase) -> RejectionCase:
-    """One request without drafts among the others; its place follows from the seed."""
-    place = case.seed % (len(case.requests) + 1)
-    draftless = RequestRecipe(greedy=case.requests[0].greedy)
-    return case.replace(requests=(*case.requests[:place], draftless, *case.requests[place:]))
-
-
-@check(
-    "REJ115",
-    lambda can: ordinary(can, min_drafts=1, max_requests=3).map(_with_draftless_request),
-    needs=(Capability.RAGGED,),
-)
-def requests_without_drafts_emit_exactly_their_bonus_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A request without drafts in a batch with drafts gets its bonus token and nothing else.
-
-    New and preempted requests are such rows. They come out wrong if offsets skip rows of length 0.
-    """
-    for answer in emitted(sampler, case):
-        if not answer.drafts and answer.tokens != [answer.bonus_token_id]:
-            broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is expected")
+    with left_alone(batch, noise):
+        emit(sampler, batch, noise)
 
 
 def _are_documented(sampler: RejectionSampler, case: RejectionCase, what: str) -> None:
@@ -289,17 +272,3 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
     never moves.
     """
     _are_documented(sampler, case, "rows with NaN")
-
-
-@check(
-    "REJ118",
-    lambda can: ordinary(can, min_drafts=1, targets=tuple(INVALID_KINDS)),
-    needs_one_of=(_INVALID,),
-)
-def rows_without_a_distribution_never_leave_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A row with NaN, or all -inf, still gives at least one token, and every id is in [0, vocab_size).
-
-    An id one past the vocabulary crashes the detokenizer, or reads foreign memory in the embedding of the next step.
-    """
-    for answer in emitted(sampler, case):
-        answer.forbid(not answer.tokens or answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")

@@ -17,7 +17,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.rejection import draw_noise
 from fairdraw.properties._rejection_asserts import disagreement
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import TraceCheck, WrongRow, trace_checks
+from fairdraw.properties._traces import TraceCheck, WrongRow, left_alone, trace_checks
 from fairdraw.protocols import (
     Capability,
     ExplicitNoise,
@@ -51,20 +51,20 @@ def steps_of_a_serving_trace_are_legal(sampler: RejectionSampler, trace: Rejecti
     earlier call left, for rows counted from another request's beginning, and for sizes at which the kernel changes.
     """
     for call in trace.played(sampler.device):
-        given, can = call.batch.clone(), sampler.capabilities
-        emission = answered(emit, sampler, call)
-        seen = read(call, emission.tokens)
-        _require_layout(call, seen)
-        any_largest = Capability.LOWEST_ID_TIES not in can
-        _require_greedy(call, seen, any_largest=any_largest)
-        if Capability.TOKEN_VERIFICATION in can:
-            _require_verified(call, seen, any_largest=any_largest)
-            _require_decisions(call, seen)
-            noise = call.noise if isinstance(call.noise, ExplicitNoise) else _require_states(call, emission, can)
-            if noise is not None and Capability.REFERENCE_RACE in can:
-                _require_given_noise(call, noise, seen)
-                _require_specified(sampler, call, noise, seen)
-        _require_intact(call, given)
+        with left_alone(call.batch, call.noise, number=call.number):
+            can = sampler.capabilities
+            emission = answered(emit, sampler, call)
+            seen = read(call, emission.tokens)
+            _require_layout(call, seen)
+            any_largest = Capability.LOWEST_ID_TIES not in can
+            _require_greedy(call, seen, any_largest=any_largest)
+            if Capability.TOKEN_VERIFICATION in can:
+                _require_verified(call, seen, any_largest=any_largest)
+                _require_decisions(call, seen)
+                noise = call.noise if isinstance(call.noise, ExplicitNoise) else _require_states(call, emission, can)
+                if noise is not None and Capability.REFERENCE_RACE in can:
+                    _require_given_noise(call, noise, seen)
+                    _require_specified(sampler, call, noise, seen)
 
 
 def _wrong(call: RejectionCall, requests: Flags, seen: Verified, what: str) -> None:
@@ -244,14 +244,6 @@ _ROUNDING = 1e-5
 _ROUNDED = 1e-2
 """Absolute, of scores: a difference of two float32 probabilities is off by 1e-7, and an exponential may be 1e-5."""
 
-
-def _require_intact(call: RejectionCall, given: SpecDecodeBatch) -> None:
-    for name, before in given.tensors().items():
-        if not torch.equal(torch.nan_to_num(getattr(call.batch, name)), torch.nan_to_num(before)):
-            raise WrongRow(f"the sampler wrote into {name}, which it is given to read", call.number, 0)
-
-
-# -- asked again ------------------------------------------------------------------------------------------------------
 
 _AT_ONCE = 48
 _TILT = 1e-4

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairdraw._core import checks
-from fairdraw._core.sampling_harness import Sampled, draft_tokens, sample_tokens
+from fairdraw._core.sampling_harness import Sampled, sample_tokens
 from fairdraw._oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
 from fairdraw._oracles.supports import Support, log_error, support_of
 from fairdraw.properties._rejection_asserts import broken as broken
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Capabilities, SamplingBatch, SamplingNoise, TokenDrafter, TokenSampler
+    from fairdraw.protocols import Capabilities, SamplingBatch, SamplingNoise, TokenSampler
     from fairdraw.strategies.sampling import SamplingCase
 
 check = partial(checks.check, contract="sampling")
@@ -36,7 +36,6 @@ MULTIPLYING = token_sampler(MultiplyingOracle().sample, name="oracle that multip
 
 RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
-TIES = (Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES)
 
 POSITIVE = ("flat", "normal", "zipf", "peaked", "tied")
 """Rows with mass on every token."""
@@ -57,16 +56,6 @@ def call(
     return batch, noise, sample_tokens(sampler, batch, noise)
 
 
-def call_draft(
-    sampler: TokenDrafter, case: SamplingCase
-) -> tuple[SamplingBatch, Sampled, NDArray[np.float32]]:  # ..., [batch_size, vocab_size] float32
-    """Build the case and draft once: batch, answer, distributions."""
-    batch, noise = case.batch(sampler.device), case.noise(sampler.device)
-    seen = draft_tokens(sampler, batch, noise)
-    assert seen.draft_probs is not None  # draft_tokens checked the answer
-    return batch, seen, seen.draft_probs
-
-
 def requests_of(batch: SamplingBatch) -> list[Request]:
     """Each request as the oracle sees it."""
     return [Request(batch, i) for i in range(batch.batch_size)]
@@ -85,6 +74,17 @@ def supports_of(sampler: TokenSampler, batch: SamplingBatch) -> list[Support | N
     """Bounds of each random request's support, by the sampler's own policy; `None` for the others."""
     policy = filter_policy(sampler)
     return [None if r.is_greedy else support_of(r, policy, slack_of(sampler, r)) for r in requests_of(batch)]
+
+
+def are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> None:  # [batch_size] int64
+    """Every drawn token is one that its request's filters may keep."""
+    for request, (support, token) in enumerate(zip(supports, tokens.tolist(), strict=True)):
+        if support is not None and 0 <= token < support.probs.size and not support.allowed[token]:
+            least, kept = support.probs[support.allowed].min(), int(support.allowed.sum())
+            broken(
+                f"request {request} got token {token}, of probability {support.probs[token]:.3g}; its filters keep "
+                f"{kept} tokens, the least of probability {least:.3g}"
+            )
 
 
 def comparable_rows(sampler: TokenSampler, batch: SamplingBatch) -> list[int]:

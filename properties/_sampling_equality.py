@@ -13,7 +13,6 @@ from fairdraw.properties._rejection_near_ties import close_race
 from fairdraw.properties._sampling_asserts import (
     ORACLE,
     RACE,
-    TIES,
     broken,
     call,
     check,
@@ -46,21 +45,6 @@ def tokens_equal_the_oracle_on_the_same_noise(sampler: TokenSampler, case: Sampl
 
     The broadest check: whatever it finds, a check with a narrower title usually explains. Rows whose support hangs on
     rounding are left out.
-    """
-    equals_the_oracle(sampler, case)
-
-
-@check(
-    "SAM142",
-    lambda can: sampling_cases(
-        can, explicit=True, greedy=False, filters=(), logits=("flat", "tied"), exponentials=("equal", "coarse", "twins")
-    ),
-    needs=(*RACE, *TIES),
-)
-def race_ties_go_to_the_lowest_id(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Among tokens of equal score the lowest id wins.
-
-    Real exponentials hardly ever tie, but a rule that depends on the tile size makes kernels disagree where they do.
     """
     equals_the_oracle(sampler, case)
 

@@ -12,26 +12,21 @@ from fairdraw.properties._sampling_asserts import (
     FILTERS,
     RACE,
     aimed_at,
+    are_allowed,
     broken,
     call,
     check,
     ordinary,
-    requests_of,
-    same_tokens,
     supports_of,
 )
-from fairdraw.protocols import Capability, RaceNoise, TokenSampler
-from fairdraw.strategies.sampling import SampledRequest, sampling_cases
+from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
-    from numpy.typing import NDArray
 
-    from fairdraw._oracles.supports import Support
-    from fairdraw.protocols import Capabilities
+    from fairdraw.protocols import Capabilities, TokenSampler
     from fairdraw.strategies.sampling import SamplingCase
 
-_NAN, _EMPTY = (Capability.NAN_LOGITS,), (Capability.EMPTY_ROWS,)
 _TEMPERATURE = ("SAM126",)
 """Filters work on what the temperature gives: if that is wrong, their supports are others, too."""
 
@@ -53,20 +48,10 @@ def _lie_in_their_support(sampler: TokenSampler, case: SamplingCase) -> None:
     """The drawn tokens, and those that come when noise is aimed at the most probable token outside of each support."""
     batch, _, seen = call(sampler, case)
     supports = supports_of(sampler, batch)
-    _are_allowed(supports, seen.tokens)
+    are_allowed(supports, seen.tokens)
     if sampler.capabilities.why_unsupported(RACE) is None:
         outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
-        _are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
-
-
-def _are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> None:  # [batch_size] int64
-    for request, (support, token) in enumerate(zip(supports, tokens.tolist(), strict=True)):
-        if support is not None and 0 <= token < support.probs.size and not support.allowed[token]:
-            least, kept = support.probs[support.allowed].min(), int(support.allowed.sum())
-            broken(
-                f"request {request} got token {token}, of probability {support.probs[token]:.3g}; its filters keep "
-                f"{kept} tokens, the least of probability {least:.3g}"
-            )
+        are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
 
 
 def _filtered(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
@@ -85,88 +70,6 @@ def tokens_lie_in_the_support_of_the_filters(sampler: TokenSampler, case: Sampli
     parameter is another row's. If it takes several filters, look at the order, and at what the later one is given.
     """
     _lie_in_their_support(sampler, case)
-
-
-@check(
-    "SAM106", lambda can: ordinary(can, explicit=True, greedy=False, filters=(), logits=("half", "one-hot")), needs=RACE
-)
-def tokens_without_probability_are_never_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A token masked with -inf is not drawn even if its exponential is by far the smallest.
-
-    What a grammar or a ban excludes must not come out. Suspect a softmax with an epsilon, or a masked lane that wins.
-    """
-    batch = case.batch(sampler.device)
-    rows = [request.logits for request in requests_of(batch)]
-    dead = [int(np.argmin(row)) for row in rows]
-    seen = sample_tokens(sampler, batch, aimed_at(batch, dead))
-    for request, (row, token) in enumerate(zip(rows, seen.tokens, strict=True)):
-        if 0 <= token < row.size and row[token] == -np.inf:
-            broken(f"request {request} got token {token}, whose logit is -inf")
-
-
-@check("SAM107", sampling_cases)
-def inputs_are_not_modified(sampler: TokenSampler, case: SamplingCase) -> None:
-    """After the call, logits, parameters and noise are what they were, bit for bit.
-
-    vLLM's own sampler filters float32 logits where they lie; a caller that reads them afterwards, for log-probabilities
-    say, must have copied.
-    """
-    batch, noise = case.batch(sampler.device), case.noise(sampler.device)
-    given = batch.tensors() | ({"exponentials": noise.exponentials} if isinstance(noise, RaceNoise) else {})
-    before = {name: tensor.clone() for name, tensor in given.items()}
-    sample_tokens(sampler, batch, noise)
-    for name, tensor in given.items():
-        if not (tensor.isnan() == before[name].isnan()).all() or not tensor.nan_to_num().equal(
-            before[name].nan_to_num()
-        ):
-            broken(f"{name} was modified")
-
-
-def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Invalid rows: token 0 if random, what argmax gives if greedy."""
-    batch, _, seen = call(sampler, case)
-    for request, given in enumerate(requests_of(batch)):
-        if np.isfinite(given.logits.max()):
-            continue
-        expected = int(np.argmax(given.logits)) if given.is_greedy else 0
-        if seen.tokens[request] != expected:
-            kind = "greedy" if given.is_greedy else "random"
-            broken(f"{kind} row {request}, without a distribution, got {seen.tokens[request]} instead of {expected}")
-
-
-@check(
-    "SAM108", lambda can: sampling_cases(can, logits=("nan",)), needs=_NAN, depends_on=("SAM121", "SAM141", "SAM201")
-)
-def rows_with_nan_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A random request whose logits hold a NaN gets token 0; a greedy one the first NaN, as `torch.argmax` has it.
-
-    Maxima of NaN differ between devices; a documented answer does not. Greedy and random rows stand in one batch, up to
-    1100 of them: if SAM121, SAM141 or SAM201 fails, too, look for rows that are taken for each other, not for NaN.
-    """
-    _documented(sampler, case)
-
-
-@check("SAM109", lambda can: sampling_cases(can, logits=("empty",)), needs=_EMPTY)
-def rows_without_any_token_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A request whose logits are all -inf gets token 0.
-
-    This happens when a grammar has ended, or two bans exclude every token.
-    """
-    _documented(sampler, case)
-
-
-@check("SAM110", lambda can: ordinary(can, explicit=True, max_requests=3, min_vocab_size=2), needs=(*RACE[:1], *_NAN))
-def rows_with_nan_do_not_disturb_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A request whose logits hold a NaN does not change the tokens of other requests.
-
-    A maximum or a sum over all rows of the batch spreads NaN to every request.
-    """
-    others = SampledRequest(), SampledRequest(logits="nan")
-    healthy, poisoned = (case.replace(requests=(other, *case.requests)) for other in others)
-    _, _, expected = call(sampler, healthy)
-    _, _, seen = call(sampler, poisoned)
-    rows = [i for i in range(len(seen.tokens)) if i % len(healthy.requests)]
-    same_tokens(expected.tokens, seen.tokens, "beside a request with NaN", rows)
 
 
 @check("SAM111", lambda can: ordinary(can, explicit=True, greedy=False, logits=("normal", "zipf", "half")), needs=RACE)

@@ -16,7 +16,7 @@ from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import WrongRow, trace_checks
+from fairdraw.properties._traces import WrongRow, left_alone, trace_checks
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
 from fairdraw.strategies._serving import answered, asked_first
@@ -43,17 +43,16 @@ def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTr
     look for state that an earlier call left, and for sizes and indices at which the kernel changes.
     """
     for call in trace.played(sampler.device):
-        given = call.batch.clone()
-        drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
-        seen = answered(draft_tokens if drafts else sample_tokens, sampler, call)
-        tokens = seen.tokens
-        _require_legal(call, tokens)
-        if seen.draft_probs is not None:
-            _require_distributions(call, seen.draft_probs, tokens)
-        _require_greedy(call, tokens, any_largest=Capability.LOWEST_ID_TIES not in sampler.capabilities)
-        if isinstance(call.noise, RaceNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
-            _require_winners(call, call.noise, tokens)
-        _require_intact(call, given)
+        with left_alone(call.batch, call.noise, number=call.number):
+            drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
+            seen = answered(draft_tokens if drafts else sample_tokens, sampler, call)
+            tokens = seen.tokens
+            _require_legal(call, tokens)
+            if seen.draft_probs is not None:
+                _require_distributions(call, seen.draft_probs, tokens)
+            _require_greedy(call, tokens, any_largest=Capability.LOWEST_ID_TIES not in sampler.capabilities)
+            if isinstance(call.noise, RaceNoise) and Capability.REFERENCE_RACE in sampler.capabilities:
+                _require_winners(call, call.noise, tokens)
 
 
 def _wrong(call: SamplingCall, rows: Flags, tokens: Ints, what: str) -> None:
@@ -121,15 +120,6 @@ def _require_winners(call: SamplingCall, noise: RaceNoise, tokens: Ints) -> None
     own = scores[np.arange(len(tokens)), tokens]
     _wrong(call, rows & (own * (1 + _MARGIN) < scores.max(axis=1)), tokens, "which does not win its race")
 
-
-def _require_intact(call: SamplingCall, given: SamplingBatch) -> None:
-    for name, before in given.tensors().items():
-        now = getattr(call.batch, name)
-        if not torch.equal(torch.nan_to_num(now), torch.nan_to_num(before)):
-            raise WrongRow(f"the sampler wrote into {name}, which it is given to read", call.number, 0)
-
-
-# -- asked again ------------------------------------------------------------------------------------------------------
 
 _AT_ONCE = 64
 """Requests that are asked again together."""

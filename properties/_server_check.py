@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
-from fairdraw._core.checks import PROFILES, AnyCheck, DistributionCase, OutOfTime, Profile, Stage
+from fairdraw._core.checks import PROFILES, AnyCheck, DistributionCase, OutOfTime, Profile
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw.protocols import NoAnswer
@@ -18,7 +17,6 @@ from fairdraw.strategies._server_requests import num_tokens, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import ModuleType
 
     from fairdraw.protocols import Answer, Capability, Claims, GenerationRequest, Server
     from fairdraw.strategies._server_requests import Kind, Pool
@@ -141,18 +139,7 @@ ALPHA = 1e-9
 
 
 def server_check(
-    code: str, needs: tuple[Capability, ...] = (), *, stage: Stage = Stage.PROPERTY, **fields: Any
+    code: str, needs: tuple[Capability, ...] = (), **fields: Any
 ) -> Callable[[Body], ServerCheck]:  # Any: other fields of a check
-    """Make a check of a function of `Trial`; name and docstring become title and meaning."""
-
-    def make(body: Body) -> ServerCheck:
-        title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
-        return ServerCheck(code, title, meaning, "server", "properties", needs, body, stage=stage, **fields)
-
-    return make
-
-
-def server_checks_in(*modules: ModuleType) -> tuple[ServerCheck, ...]:
-    """The checks that are defined in `modules`, in the order of their codes."""
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, ServerCheck)]
-    return tuple(sorted(found, key=lambda one: one.code))
+    """Make a check of a function of `Trial`."""
+    return lambda body: ServerCheck.named(body, code, contract="server", needs=needs, body=body, **fields)

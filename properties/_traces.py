@@ -7,7 +7,7 @@ it needs some of those before it, and the report says so.
 
 from __future__ import annotations
 
-import inspect
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
@@ -22,7 +22,7 @@ from fairdraw.protocols import Capability
 from fairdraw.strategies._trace_plans import traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
 
@@ -33,6 +33,26 @@ class WrongRow(CheckFailure):
     def __init__(self, effect: str, call: int, row: int) -> None:
         super().__init__(f"in call {call}, {effect}")
         self.call, self.row = call, row
+
+
+@contextmanager
+def left_alone(
+    batch: Any, noise: object = None, *, number: int | None = None
+) -> Iterator[None]:  # Any: of any contract
+    """Fail if a call writes into its batch, or into noise that it is given: a tensor, or the list of numbers of drafts.
+
+    Args:
+        number: Of the call, if it is one of a trace.
+    """
+    numbers = {name: getattr(noise, name) for name in ("uniforms", "exponentials") if hasattr(noise, name)}
+    given = {name: (tensor, tensor.clone()) for name, tensor in (batch.tensors() | numbers).items()}
+    counts = list(getattr(batch, "num_draft_tokens", ()))
+    yield
+    written = [name for name, (now, old) in given.items() if (now.ne(old) & ~(now.isnan() & old.isnan())).any()]
+    written += ["num_draft_tokens"] * (counts != list(getattr(batch, "num_draft_tokens", ())))
+    if written:
+        effect = f"the sampler wrote into {', '.join(written)}, which it is given to read"
+        raise CheckFailure(effect) if number is None else WrongRow(effect, number, 0)
 
 
 @dataclass(frozen=True)
@@ -144,17 +164,11 @@ class TraceCheck(Check):
 
 
 def trace_check(
-    code: str,
-    contract: str,
-    trace: Callable[..., Any],
-    body: Callable[..., None],
-    needs: tuple[Capability, ...] = (),
-    **fields: Any,
-) -> TraceCheck:  # Any: other fields of a check
-    """Return a check of a contract's traces; name and docstring of `body` become title and meaning."""
-    title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
-    what = (code, title, meaning, contract, "properties", needs, lambda can: st.nothing(), body)
-    return TraceCheck(*what, trace=trace, **fields)
+    code: str, contract: str, trace: Callable[..., Any], body: Callable[..., None], **fields: Any
+) -> TraceCheck:
+    """Return a check of a contract's traces. Any: traces, and other fields of a check."""
+    about = {"contract": contract, "cases": lambda can: st.nothing(), "body": body, "trace": trace, **fields}
+    return TraceCheck.named(body, code, **about)
 
 
 def trace_checks(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fairdraw._core.checks import checks_in
+from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _grammar_bitmasks, _grammar_drafts
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(_grammar_bitmasks, _grammar_drafts)
+CHECKS = checks_in(Check, _grammar_bitmasks, _grammar_drafts)

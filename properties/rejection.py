@@ -6,7 +6,7 @@ oracle, 42x bit for bit the real vLLM, 501 seeds, 6xx sizes, layouts and positio
 
 from __future__ import annotations
 
-from fairdraw._core.checks import checks_in
+from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _rejection_equality as equality
 from fairdraw.properties import _rejection_greedy as greedy
 from fairdraw.properties import _rejection_low_logits as low_logits
@@ -19,4 +19,4 @@ from fairdraw.properties import _rejection_wide as wide
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, greedy, low_logits, relations, equality, tiles, positions, wide, serving)
+CHECKS = checks_in(Check, structure, greedy, low_logits, relations, equality, tiles, positions, wide, serving)

@@ -1,14 +1,13 @@
 """The checks of the sampling contract. One is registered by its definition in a module below.
 
 10x and 11x is what every draw is, 12x greedy requests and temperature, 13x relations between runs, 14x and 15x bit for
-bit, 16x seeds, generators and counters, 17x the drafter, 18x sizes and values of
-production, 19x time and noise of the sampler's own, 20x serving traces.
+bit, 16x seeds, generators and counters, 18x sizes and values of production, 19x time and noise of the
+sampler's own, 20x serving traces (the drafter, too).
 """
 
 from __future__ import annotations
 
-from fairdraw._core.checks import checks_in
-from fairdraw.properties import _sampling_drafts as drafts
+from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _sampling_equality as equality
 from fairdraw.properties import _sampling_noise as noise
 from fairdraw.properties import _sampling_relations as relations
@@ -21,4 +20,4 @@ from fairdraw.properties import _sampling_traces as serving
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, relations, equality, seeds, drafts, tiles, time, sweeps, noise, serving)
+CHECKS = checks_in(Check, structure, relations, equality, seeds, tiles, time, sweeps, noise, serving)

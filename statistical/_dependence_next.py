@@ -116,41 +116,34 @@ _TOKEN, _DENSE = Capability.TOKEN_VERIFICATION, Capability.DENSE_DRAFTS
 _ONE_DRAFT = Verified("one draft", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 1)
 
 
-def rejection_next(share: float, slow_share: float) -> Workload:
+@Workload.of("rejection: what is drawn next", "dependence", 0.05, 0.2, _DENSE, _TOKEN)
+def rejection_next(setting: Setting) -> SamplingPlan:
     """After a verification of one draft per request."""
+    given, is_verified = _ONE_DRAFT.configuration(dense=_DENSE in setting.supported), _TOKEN in setting.supported
+    read, features = _ONE_DRAFT.bits if is_verified else _ONE_DRAFT.emitted_bits, _ONE_DRAFT.features
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        given, is_verified = _ONE_DRAFT.configuration(dense=_DENSE in setting.supported), _TOKEN in setting.supported
-        read, features = _ONE_DRAFT.bits if is_verified else _ONE_DRAFT.emitted_bits, _ONE_DRAFT.features
+    def call(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> Callable[[], Bits]:
+        batch, named = given.batch(num_rows, seed, setting.device), features(is_verified=is_verified)
+        noise, rng = SeededNoise(noise_seed), harness_rng(seed)
+        return lambda: read(given, emit_next(sampler, batch, noise), rng)[:, : len(named)]
 
-        def call(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> Callable[[], Bits]:
-            batch, named = given.batch(num_rows, seed, setting.device), features(is_verified=is_verified)
-            noise, rng = SeededNoise(noise_seed), harness_rng(seed)
-            return lambda: read(given, emit_next(sampler, batch, noise), rng)[:, : len(named)]
-
-        drawing = _Drawing(features(is_verified=is_verified), given.requests[0].residual(0, 0), call)
-        return _plan(setting, drawing)
-
-    return Workload(
-        "rejection: what is drawn next", "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN})
-    )
+    drawing = _Drawing(features(is_verified=is_verified), given.requests[0].residual(0, 0), call)
+    return _plan(setting, drawing)
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
 
-def sampling_next(share: float, slow_share: float) -> Workload:
+@Workload.of("sampling: what is drawn next", "dependence", 0.05, 0.2)
+def sampling_next(setting: Setting) -> SamplingPlan:
     """After a draw of one token per request."""
     probs = PROBS["eight tokens"]
     row = np.log(probs).astype(np.float32)
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        def call(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> Callable[[], Bits]:
-            batch = plain_batch(np.tile(row, (num_rows, 1)), seed % 1000, setting.device)
-            noise, rng = SeededNoise(noise_seed), harness_rng(seed)
-            return lambda: pit_bits(probs, sample_next(sampler, batch, noise), np.ones(num_rows, bool), rng, 3)
+    def call(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> Callable[[], Bits]:
+        batch = plain_batch(np.tile(row, (num_rows, 1)), seed % 1000, setting.device)
+        noise, rng = SeededNoise(noise_seed), harness_rng(seed)
+        return lambda: pit_bits(probs, sample_next(sampler, batch, noise), np.ones(num_rows, bool), rng, 3)
 
-        drawing = _Drawing(tuple(f"token, bit {bit}" for bit in range(3)), probs, call)
-        return _plan(setting, drawing)
-
-    return Workload("sampling: what is drawn next", "dependence", share, slow_share, prepare)
+    drawing = _Drawing(tuple(f"token, bit {bit}" for bit in range(3)), probs, call)
+    return _plan(setting, drawing)

@@ -193,7 +193,8 @@ _KINDS = (
 that share a number show in the acceptance of the later one, so many positions must be reached."""
 
 
-def rejection_dependence(share: float, slow_share: float) -> Workload:
+@Workload.of("rejection: dependence", "dependence", 0.6, 0.45, _DENSE, _TOKEN)
+def rejection_dependence(setting: Setting) -> SamplingPlan:
     """D1 to D5 of the rejection contract."""
 
     def kind_of(verified: Verified, setting: Setting) -> Kind:
@@ -209,11 +210,8 @@ def rejection_dependence(share: float, slow_share: float) -> Workload:
         features = verified.features(is_verified=is_verified)
         return Kind(verified.name, features, draw, verified.num_draft + 1, coin)
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        num_kinds = len(_KINDS) - (setting.num_draws < _FEW_DRAWS)
-        return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[:num_kinds]))
-
-    return Workload("rejection: dependence", "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN}))
+    num_kinds = len(_KINDS) - (setting.num_draws < _FEW_DRAWS)
+    return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[:num_kinds]))
 
 
 def harness_rng(seed: int) -> np.random.Generator:
@@ -270,7 +268,8 @@ def plain_noise(sampler: Any, batch: SamplingBatch, seed: int) -> SamplingNoise:
     return RaceNoise(exponentials(np.random.default_rng(seed), batch.batch_size, batch.vocab_size).to(batch.device))
 
 
-def sampling_dependence(share: float, slow_share: float) -> Workload:
+@Workload.of("sampling: dependence", "dependence", 0.5, 0.45)
+def sampling_dependence(setting: Setting) -> SamplingPlan:
     """D1 to D5 of the sampling contract."""
 
     def kind(name: str, device: str) -> Kind:
@@ -284,8 +283,5 @@ def sampling_dependence(share: float, slow_share: float) -> Workload:
 
         return Kind(name, tuple(f"token, bit {bit}" for bit in range(num_bits)), draw, 1)
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        names = list(PROBS)[: 1 if setting.num_draws < _FEW_DRAWS else 2]
-        return dependence_plan(setting, tuple(kind(name, setting.device) for name in names))
-
-    return Workload("sampling: dependence", "dependence", share, slow_share, prepare)
+    names = list(PROBS)[: 1 if setting.num_draws < _FEW_DRAWS else 2]
+    return dependence_plan(setting, tuple(kind(name, setting.device) for name in names))

@@ -7,9 +7,10 @@ an equal share, whichever are run, so that neither workers nor `-k` change a ver
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded, is_cut, is_enough
 from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile, Resolution
@@ -20,9 +21,9 @@ from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, pla
 from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.protocols import Capability, RejectionSampler
     from fairdraw.statistical._count_tables import Counts
 
 _FIXED_SEED_RATE, _OTHER_SEED_RATE = 1e-6, 1e-4
@@ -54,6 +55,15 @@ class DistributionCheck(DrawnQuestion):
     tables: tuple[str, ...]
     share: float = 1.0
     fast_only: bool = False
+
+    @classmethod
+    def of(
+        cls, code: str, workload: Workload, needs: tuple[Capability, ...] = (), **fields: Any
+    ) -> Callable[[Callable[[], tuple[str, ...]]], Self]:  # Any: other fields of a check
+        """Make a check of a function that says which tables it judges."""
+
+        about: dict[str, Any] = {"workload": workload, "needs": needs, **fields}
+        return lambda tables: cls.named(tables, code, suite="statistical", tables=tables(), **about)
 
     def why_not(self, sampler: RejectionSampler, reference: object = None) -> str | None:
         if self.fast_only and sampler.capabilities.slow:
@@ -168,6 +178,15 @@ class DistributionCheck(DrawnQuestion):
     def __call__(self, sampler: RejectionSampler) -> None:
         """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
         self.run(sampler, seed=DEFAULT_SEED)
+
+
+Sharing = TypeVar("Sharing", bound=DrawnQuestion)
+
+
+def sharing(checks: Sequence[Sharing]) -> tuple[Sharing, ...]:
+    """Return the checks with equal shares of the run's false-fail rate."""
+    share: dict[str, Any] = {"share": 1 / len(checks)}  # Any: a field
+    return tuple(dataclasses.replace(check, **share) for check in checks)
 
 
 def decision_failure(decision: Decision) -> CheckFailure:

@@ -22,8 +22,8 @@ import torch
 from fairdraw._core.grammar_harness import emit_step, mask_rows, mask_step
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import BitmaskBatch, GrammarBatch, GrammarRequest, SeededNoise, num_words, words_of
-from fairdraw.statistical._count_tables import Table, count_codes, joint_codes, sum_counts
-from fairdraw.statistical._workloads import SamplingPlan, Workload, checkpoints
+from fairdraw.statistical._count_tables import Table, count_codes, joint_codes
+from fairdraw.statistical._workloads import SamplingPlan, Workload
 from fairdraw.strategies.grammar import TokenAutomaton, TokenMatcher
 
 if TYPE_CHECKING:
@@ -136,24 +136,21 @@ def _matcher(state: int | None) -> TokenMatcher | None:
     return matcher
 
 
-def masked_rows(share: float, slow_share: float) -> Workload:
+@Workload.of("grammar: rows", "masked tokens", 0.2, 1.0)
+def masked_rows(setting: Setting) -> SamplingPlan:
     """One token per row, by the bitmask alone."""
+    batch_size = _batch_size(setting)
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        batch_size = _batch_size(setting)
-        num_checkpoints, num_calls = checkpoints(setting.num_draws, batch_size)
+    def count(sampler: Any, seed: int) -> Counts:  # Any: a masker
+        return _count_rows(sampler, batch_size, setting.device, seed)
 
-        def count(sampler: Any, seed: int) -> Counts:  # Any: a masker
-            seeds = (derive_seed("call", seed, number) for number in range(num_calls))
-            return sum_counts(_count_rows(sampler, batch_size, setting.device, one) for one in seeds)
-
+    def tables(num_calls: int) -> dict[str, Table]:
         each = num_calls * batch_size // 2
-        tables = {
+        return {
             _rows_table(state): Table(_restricted(state), label="token {}".format, num_draws=each) for state in range(2)
         }
-        return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
 
-    return Workload("grammar: rows", "masked tokens", share, slow_share, prepare)
+    return SamplingPlan.of_calls(setting.num_draws, batch_size, tables, count)
 
 
 def _batch_size(setting: Setting) -> int:
@@ -254,27 +251,21 @@ def _text_table(kind: _Kind) -> str:
     return f"G2 text from {kind.name}"
 
 
-def masked_steps(share: float, slow_share: float) -> Workload:
+@Workload.of("grammar: steps", "masked text", 0.05, 0.3)
+def masked_steps(setting: Setting) -> SamplingPlan:
     """Texts of three tokens, with drafts of which some are forbidden; a draw is a request."""
+    num_cycles = _batch_size(setting) // len(_KINDS)
+    names = (*map(str, _IDS), "other")
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        num_cycles = _batch_size(setting) // len(_KINDS)
-        num_checkpoints, num_calls = checkpoints(setting.num_draws, num_cycles * len(_KINDS))
+    def count(sampler: Any, seed: int) -> Counts:  # Any: a masker of drafts
+        return _count_steps(sampler, num_cycles, setting.device, seed)
 
-        def count(sampler: Any, seed: int) -> Counts:  # Any: a masker of drafts
-            seeds = (derive_seed("call", seed, number) for number in range(num_calls))
-            return sum_counts(_count_steps(sampler, num_cycles, setting.device, one) for one in seeds)
+    def label(cell: int) -> str:
+        digits = (int(digit) for digit in np.unravel_index(cell, (_CELLS,) * _LENGTH))
+        return f"text {' '.join(names[digit] for digit in digits)}"
 
-        names = (*map(str, _IDS), "other")
+    def tables(num_calls: int) -> dict[str, Table]:
+        each = num_calls * num_cycles
+        return {_text_table(kind): Table(_text_probs(kind), label=label, num_draws=each) for kind in _KINDS}
 
-        def label(cell: int) -> str:
-            digits = (int(digit) for digit in np.unravel_index(cell, (_CELLS,) * _LENGTH))
-            return f"text {' '.join(names[digit] for digit in digits)}"
-
-        tables = {
-            _text_table(kind): Table(_text_probs(kind), label=label, num_draws=num_calls * num_cycles)
-            for kind in _KINDS
-        }
-        return SamplingPlan(tables, count, num_checkpoints, num_calls * num_cycles * len(_KINDS))
-
-    return Workload("grammar: steps", "masked text", share, slow_share, prepare)
+    return SamplingPlan.of_calls(setting.num_draws, num_cycles * len(_KINDS), tables, count)

@@ -185,6 +185,8 @@ def _num_rows(setting: Setting) -> int:
     return 8 * rows if setting.num_draws >= _MANY_DRAWS else 5 * rows // 2
 
 
+_FORMS = (Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS)
+
 _Call = Callable[["RareTokens | _Odds", Any, int, int], NDArray[np.integer]]
 """From a row, a sampler of either contract (Any), how often the row is drawn from, and a seed to tokens."""
 
@@ -239,13 +241,10 @@ def _explain_rare(counts: Sequence[Counts], name: str) -> str:
     return "rare tokens come too often, too seldom or at some places only: the noise has too few bits, or ties"
 
 
-def sampling_rare_tokens() -> Workload:
+@Workload.of("sampling: rare tokens", "rare tokens", 1.0, 1.0, Capability.LARGE_VOCAB)
+def sampling_rare_tokens(setting: Setting) -> SamplingPlan:
     """N1 of the sampling contract."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        return _plan(setting, partial(_sampled, setting), 8)
-
-    return Workload("sampling: rare tokens", "rare tokens", 1.0, 1.0, prepare, frozenset({Capability.LARGE_VOCAB}))
+    return _plan(setting, partial(_sampled, setting), 8)
 
 
 def _sampled(setting: Setting, row: RareTokens | _Odds, sampler: Any, size: int, seed: int) -> NDArray[np.integer]:
@@ -260,19 +259,15 @@ def _stored(row: RareTokens | _Odds) -> NDArray[np.float32]:
     return row.logits()
 
 
-def rejection_rare_tokens() -> Workload:
+@Workload.of("rejection: rare tokens", "rare tokens", 1.0, 1.0, Capability.LARGE_VOCAB, *_FORMS)
+def rejection_rare_tokens(setting: Setting) -> SamplingPlan:
     """N1 of the rejection contract: drafts that are always rejected, so that every row recovers a token."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        return _plan(setting, partial(_recovered, setting), 4)  # with as many bonus tokens
-
-    adapts_to = frozenset({Capability.LARGE_VOCAB, Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS})
-    return Workload("rejection: rare tokens", "rare tokens", 1.0, 1.0, prepare, adapts_to)
+    return _plan(setting, partial(_recovered, setting), 4)  # with as many bonus tokens
 
 
 def _recovered(setting: Setting, row: RareTokens | _Odds, sampler: Any, size: int, seed: int) -> NDArray[np.integer]:
     """Tokens of one call of a rejection sampler: the first of each request, which is recovered."""
-    forms = [form for form in (Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS) if form in setting.supported]
+    forms = [form for form in _FORMS if form in setting.supported]
     dense = forms[seed % len(forms)] is Capability.DENSE_DRAFTS
     return draw_rows(sampler, _rejected(_stored(row), size, setting.device, dense=dense), seed)[:, 0]
 
@@ -322,28 +317,22 @@ def _tiny(accepted: tuple[float, ...], *, dense: bool) -> Configuration:
     return Configuration("tiny acceptance", tuple(rows), ())
 
 
-def tiny_acceptance(share: float, slow_share: float) -> Workload:
+@Workload.of("rejection: tiny acceptance", "tiny acceptance", 0.8, 0.2, Capability.DENSE_DRAFTS)
+def tiny_acceptance(setting: Setting) -> SamplingPlan:
     """N2: how often drafts are accepted that hardly ever, or nearly always, are."""
     kinds = len(_RARITY_OF)
+    given = _tiny(_tiny_probs(setting.num_draws), dense=Capability.DENSE_DRAFTS in setting.supported)
+    batch_size = min(4098, max(kinds, setting.num_draws // (8 * kinds) * kinds))
+    num_calls = max(1, setting.num_draws // (8 * batch_size))
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        given = _tiny(_tiny_probs(setting.num_draws), dense=Capability.DENSE_DRAFTS in setting.supported)
-        batch_size = min(4098, max(kinds, setting.num_draws // (8 * kinds) * kinds))
-        num_calls = max(1, setting.num_draws // (8 * batch_size))
+    def count(sampler: Any, seed: int) -> Counts:  # Any: under the rejection contract
+        seeds = (derive_seed("tiny", seed, number) for number in range(num_calls))
+        return sum_counts(_count_tiny(draw_rows(sampler, given.batch(batch_size, s, setting.device), s)) for s in seeds)
 
-        def count(sampler: Any, seed: int) -> Counts:  # Any: under the rejection contract
-            seeds = (derive_seed("tiny", seed, number) for number in range(num_calls))
-            return sum_counts(
-                _count_tiny(draw_rows(sampler, given.batch(batch_size, s, setting.device), s)) for s in seeds
-            )
-
-        accepted = np.array([request.acceptance(0)[0] for request in given.requests])
-        tables = _tiny_tables(accepted, num_calls * batch_size // kinds)
-        num_checkpoints = setting.num_draws // (num_calls * batch_size)
-        return ExplainedPlan(tables, count, num_checkpoints, num_calls * batch_size, _explain_tiny)
-
-    adapts_to = frozenset({Capability.DENSE_DRAFTS})
-    return Workload("rejection: tiny acceptance", "tiny acceptance", share, slow_share, prepare, adapts_to)
+    accepted = np.array([request.acceptance(0)[0] for request in given.requests])
+    tables = _tiny_tables(accepted, num_calls * batch_size // kinds)
+    num_checkpoints = setting.num_draws // (num_calls * batch_size)
+    return ExplainedPlan(tables, count, num_checkpoints, num_calls * batch_size, _explain_tiny)
 
 
 def _tiny_tables(accepted: NDArray[np.float64], per_kind: int) -> dict[str, Table]:  # [num_kinds] float64
@@ -426,6 +415,10 @@ _ODDS = (
 _ROWS_OF_ODDS, _MOST_ODDS, _CHECKPOINTS_OF_ODDS = 16384, 1 << 24, 16
 
 
+_ODDS_SHARE = 26
+"""A draw from three or nine tokens costs next to nothing, but for an interpreter."""
+
+
 @cache
 def _wide() -> _Odds:
     """A frequent token, and the impossible one; all others are of the third kind."""
@@ -459,20 +452,13 @@ def _explain_odds(counts: Sequence[Counts], name: str) -> str:
     )
 
 
-def sampling_fine_odds(share: float) -> Workload:
+@Workload.of("sampling: fine odds", "fine odds", _ODDS_SHARE, _ODDS_SHARE)
+def sampling_fine_odds(setting: Setting) -> SamplingPlan:
     """N3 of the sampling contract."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        return _plan_odds(setting, partial(_sampled, setting))
-
-    return Workload("sampling: fine odds", "fine odds", share, share, prepare)
+    return _plan_odds(setting, partial(_sampled, setting))
 
 
-def rejection_fine_odds(share: float) -> Workload:
+@Workload.of("rejection: fine odds", "fine odds", _ODDS_SHARE, _ODDS_SHARE, *_FORMS)
+def rejection_fine_odds(setting: Setting) -> SamplingPlan:
     """N3 of the rejection contract, by recovered tokens."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        return _plan_odds(setting, partial(_recovered, setting))
-
-    adapts_to = frozenset({Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS})
-    return Workload("rejection: fine odds", "fine odds", share, share, prepare, adapts_to)
+    return _plan_odds(setting, partial(_recovered, setting))

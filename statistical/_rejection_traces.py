@@ -6,12 +6,10 @@ as its distribution), given everything that the sampler was handed.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw._core.checks import Stage
 from fairdraw._core.harness import emit
 from fairdraw.protocols import Capability, ExplicitNoise
 from fairdraw.statistical._slice_check import TraceSlices
@@ -35,15 +33,6 @@ _CROSSED = (
     "row modulo 8", "batch size modulo 8", "decision",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
-
-
-def collect(sampler: Any, trace: RejectionTrace, slices: Slices) -> None:  # Any: a rejection sampler
-    """Play a trace, and add what it decided for random requests to `slices`."""
-    rng, past = bulk_rng("ranks", trace.seed), Past()
-    for call in trace.played(sampler.device):
-        if not isinstance(call.noise, ExplicitNoise):  # decisions of given noise are compared by the properties
-            seen = read(call, answered(emit, sampler, call).tokens)
-            slices.add(*_drawn(call, seen, past, rng))
 
 
 def _drawn(
@@ -177,24 +166,25 @@ def _features(call: RejectionCall, past: Past) -> dict[str, Ints]:
     }
 
 
-SLICES = TraceSlices(
-    "DIST691",
-    "decisions of serving traces follow their distributions in every slice",
-    inspect.cleandoc(
-        """Every draft that hundreds of steps verify is accepted with a known chance, and every recovered token follows
-        a known residual. Each is looked at in many ways: accepted or not, the token's rank, each bit of its id, whether
-        it is the best one, or goes with a neighbour's, an earlier call's, its own acceptance. Each is counted in
-        slices: by batch size, row, place, number of drafts, dtype, strides, seeds, the call before, and pairs.
-
-        The report names the slice and what is too frequent or too rare there. Look for what is different in just that
-        slice: a row counted from another request's beginning, a tile, noise that two places share.
-        """
-    ),
-    "rejection",
-    "statistical",
-    (Capability.TOKEN_VERIFICATION,),
-    trace=rejection_trace_for,
-    collect=collect,
-    crossed=_CROSSED,
-    stage=Stage.INDEPENDENCE,
+@TraceSlices.of(
+    "DIST691", rejection_trace_for, needs=(Capability.TOKEN_VERIFICATION,), contract="rejection", crossed=_CROSSED
 )
+def decisions_of_serving_traces_follow_their_distributions_in_every_slice(
+    sampler: Any, trace: RejectionTrace, slices: Slices
+) -> None:  # Any: a rejection sampler
+    """Every draft that hundreds of steps verify is accepted with a known chance, and every recovered token follows
+    a known residual. Each is looked at in many ways: accepted or not, the token's rank, each bit of its id, whether
+    it is the best one, or goes with a neighbour's, an earlier call's, its own acceptance. Each is counted in
+    slices: by batch size, row, place, number of drafts, dtype, strides, seeds, the call before, and pairs.
+
+    The report names the slice and what is too frequent or too rare there. Look for what is different in just that
+    slice: a row counted from another request's beginning, a tile, noise that two places share.
+    """
+    rng, past = bulk_rng("ranks", trace.seed), Past()
+    for call in trace.played(sampler.device):
+        if not isinstance(call.noise, ExplicitNoise):  # decisions of given noise are compared by the properties
+            seen = read(call, answered(emit, sampler, call).tokens)
+            slices.add(*_drawn(call, seen, past, rng))
+
+
+SLICES = decisions_of_serving_traces_follow_their_distributions_in_every_slice

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw._core.checks import Stage
 from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw.protocols import Capability, RaceNoise
 from fairdraw.statistical._slice_check import TraceSlices
@@ -29,16 +27,6 @@ _CROSSED = (
     "new request", "moved request", "parameters", "logits", "row modulo 8", "batch size modulo 8", "first position",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
-
-
-def collect(sampler: Any, trace: SamplingTrace, slices: Slices) -> None:  # Any: a token sampler
-    """Play a trace, and add what its random rows drew to `slices`."""
-    rng, past = bulk_rng("ranks", trace.seed), Past()
-    for call in trace.played(sampler.device):
-        if not isinstance(call.noise, RaceNoise):  # tokens of given noise are compared exactly, by the properties
-            drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
-            tokens = answered(draft_tokens if drafts else sample_tokens, sampler, call).tokens
-            slices.add(*_drawn(call, tokens, past, rng))
 
 
 def _drawn(
@@ -88,23 +76,23 @@ def _features(call: SamplingCall, past: Past) -> dict[str, Ints]:
     }
 
 
-SLICES = TraceSlices(
-    "DIST791",
-    "tokens of serving traces follow their distributions in every slice",
-    inspect.cleandoc(
-        """Every token that hundreds of calls draw is looked at in many ways: its rank, each bit of its id, whether it
-        is the best one, the token of a neighbour, of the call before or of its request before. Each is counted in
-        slices: by batch size, row, dtype, strides, parameters, position, what stood in the call before, and pairs.
+@TraceSlices.of("DIST791", trace_for, needs=(), contract="sampling", crossed=_CROSSED)
+def tokens_of_serving_traces_follow_their_distributions_in_every_slice(
+    sampler: Any, trace: SamplingTrace, slices: Slices
+) -> None:  # Any: a token sampler
+    """Every token that hundreds of calls draw is looked at in many ways: its rank, each bit of its id, whether it
+    is the best one, the token of a neighbour, of the call before or of its request before. Each is counted in
+    slices: by batch size, row, dtype, strides, parameters, position, what stood in the call before, and pairs.
 
-        The report names the slice and what is too frequent or too rare there. Look for what is different in just that
-        slice: a tile, a size at which the kernel changes, a buffer that an earlier call filled.
-        """
-    ),
-    "sampling",
-    "statistical",
-    (),
-    trace=trace_for,
-    collect=collect,
-    crossed=_CROSSED,
-    stage=Stage.INDEPENDENCE,
-)
+    The report names the slice and what is too frequent or too rare there. Look for what is different in just that
+    slice: a tile, a size at which the kernel changes, a buffer that an earlier call filled.
+    """
+    rng, past = bulk_rng("ranks", trace.seed), Past()
+    for call in trace.played(sampler.device):
+        if not isinstance(call.noise, RaceNoise):  # tokens of given noise are compared exactly, by the properties
+            drafts = Capability.DRAFT_DISTRIBUTION in sampler.capabilities and call.number % 2 == 1
+            tokens = answered(draft_tokens if drafts else sample_tokens, sampler, call).tokens
+            slices.add(*_drawn(call, tokens, past, rng))
+
+
+SLICES = tokens_of_serving_traces_follow_their_distributions_in_every_slice

@@ -88,33 +88,27 @@ def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArr
     return support.distribution()
 
 
-def small_distributions(share: float, slow_share: float) -> Workload:
+@Workload.of("sampling: small distributions", "tokens", 1.0, 0.5, *(_FILTER_WORDS | {Capability.REQUEST_SEEDS}))
+def small_distributions(setting: Setting) -> SamplingPlan:
     """Return every kind of request at a vocabulary of eight tokens; half of each kind have seeds of their own."""
+    cycle = supported_kinds(KINDS, setting.supported)
+    cycles = 1 << min(9, max(2, (setting.num_draws // (2 * NUM_CHECKPOINTS * len(cycle))).bit_length() - 1))
+    kinds = list(cycle) * cycles
+    logits = np.tile(_small_row(), (len(kinds), 1))
+    num_checkpoints, num_calls = checkpoints(setting.num_draws, len(kinds))
+    is_seeded = np.add.outer(np.arange(cycles), np.arange(len(cycle))) % 2 == 1
+    is_seeded &= Capability.REQUEST_SEEDS in setting.supported
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        cycle = supported_kinds(KINDS, setting.supported)
-        cycles = 1 << min(9, max(2, (setting.num_draws // (2 * NUM_CHECKPOINTS * len(cycle))).bit_length() - 1))
-        kinds = list(cycle) * cycles
-        logits = np.tile(_small_row(), (len(kinds), 1))
-        num_checkpoints, num_calls = checkpoints(setting.num_draws, len(kinds))
-        is_seeded = np.add.outer(np.arange(cycles), np.arange(len(cycle))) % 2 == 1
-        is_seeded &= Capability.REQUEST_SEEDS in setting.supported
+    def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+        drawn = []
+        for call in range(num_calls):
+            batch = batch_of(kinds, logits, np.full(len(kinds), call, dtype=np.int64), setting.device)
+            noise = noise_of(sampler, batch, derive_seed("call", seed, call), seeded=np.flatnonzero(is_seeded).tolist())
+            drawn.append(sample_tokens(sampler, batch, noise).tokens)
+        return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), is_seeded, cycle)
 
-        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-            drawn = []
-            for call in range(num_calls):
-                batch = batch_of(kinds, logits, np.full(len(kinds), call, dtype=np.int64), setting.device)
-                noise = noise_of(
-                    sampler, batch, derive_seed("call", seed, call), seeded=np.flatnonzero(is_seeded).tolist()
-                )
-                drawn.append(sample_tokens(sampler, batch, noise).tokens)
-            return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), is_seeded, cycle)
-
-        tables = _small_tables(cycle, num_calls, is_seeded, setting.filters)
-        return SamplingPlan(tables, count, num_checkpoints, num_calls * len(kinds))
-
-    adapts_to = _FILTER_WORDS | {Capability.REQUEST_SEEDS}
-    return Workload("sampling: small distributions", "tokens", share, slow_share, prepare, adapts_to)
+    tables = _small_tables(cycle, num_calls, is_seeded, setting.filters)
+    return SamplingPlan(tables, count, num_checkpoints, num_calls * len(kinds))
 
 
 def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
@@ -209,29 +203,25 @@ def _as_pool(logits: NDArray[np.float32], kinds: tuple[Kind, ...], filters: Filt
     return _Pool(logits, kinds, PitDistributions.by_way(probs, probs > 0))
 
 
-def production(share: float, slow_share: float) -> Workload:
+@Workload.of("sampling: production", "production vocabulary", 0.03, 0.15, Capability.MIN_P, Capability.LARGE_VOCAB)
+def production(setting: Setting) -> SamplingPlan:
     """Tokens at a vocabulary of 32768, or a smaller one, by the probability integral transform."""
+    pool, batch_size = _pool(setting.filters, setting.supported), 16
+    num_checkpoints, num_calls = checkpoints(setting.num_draws, batch_size)
+    seen = TokenTables("T4 token", (pool.logits.shape[1],))
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        pool, batch_size = _pool(setting.filters, setting.supported), 16
-        num_checkpoints, num_calls = checkpoints(setting.num_draws, batch_size)
-        seen = TokenTables("T4 token", (pool.logits.shape[1],))
+    def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+        rng, tokens = np.random.default_rng(derive_seed("distributions", seed)), []
+        distribution_ids = rng.integers(0, _NUM_DISTRIBUTIONS, (num_calls, batch_size))
+        for call in range(num_calls):
+            batch = pool.batch(distribution_ids[call], np.full(batch_size, call, dtype=np.int64), setting.device)
+            noise = noise_of(sampler, batch, derive_seed("call", seed, call))
+            tokens.append(sample_tokens(sampler, batch, noise).tokens.astype(np.int32))
+        uniforms = rng.random(distribution_ids.size)
+        return seen.count_pool(pool.distributions, distribution_ids.ravel(), np.concatenate(tokens), uniforms)
 
-        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-            rng, tokens = np.random.default_rng(derive_seed("distributions", seed)), []
-            distribution_ids = rng.integers(0, _NUM_DISTRIBUTIONS, (num_calls, batch_size))
-            for call in range(num_calls):
-                batch = pool.batch(distribution_ids[call], np.full(batch_size, call, dtype=np.int64), setting.device)
-                noise = noise_of(sampler, batch, derive_seed("call", seed, call))
-                tokens.append(sample_tokens(sampler, batch, noise).tokens.astype(np.int32))
-            uniforms = rng.random(distribution_ids.size)
-            return seen.count_pool(pool.distributions, distribution_ids.ravel(), np.concatenate(tokens), uniforms)
-
-        tables = seen.tables(num_calls * batch_size)
-        return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
-
-    adapts_to = frozenset({Capability.MIN_P, Capability.LARGE_VOCAB})
-    return Workload("sampling: production", "production vocabulary", share, slow_share, prepare, adapts_to)
+    tables = seen.tables(num_calls * batch_size)
+    return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
 
 
 _LARGEST_VOCAB_SIZES = (151_936, 262_144)
@@ -255,26 +245,23 @@ def _largest_pool(vocab_size: int, filters: FilterPolicy, supported: frozenset[C
     return _as_pool(logits.astype(np.float32), cycle, filters)
 
 
-def largest(share: float, slow_share: float) -> Workload:
+@Workload.of("sampling: largest", "largest vocabularies", 0.0006, 0.018, *_FILTER_WORDS)
+def largest(setting: Setting) -> SamplingPlan:
     """Tokens at vocabularies of 151936 and 262144, filters included, by the probability integral transform."""
+    pools = [_largest_pool(size, setting.filters, setting.supported) for size in _LARGEST_VOCAB_SIZES]
+    batch_size = len(_LARGEST_KINDS)
+    seen = TokenTables("T7 token", _LARGEST_VOCAB_SIZES, PitCells(8, 2))
+    per_checkpoint = batch_size * len(pools)
+    num_checkpoints = max(setting.num_draws, _FEWEST_LARGEST) // per_checkpoint
+    ids = np.arange(batch_size)
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        pools = [_largest_pool(size, setting.filters, setting.supported) for size in _LARGEST_VOCAB_SIZES]
-        batch_size = len(_LARGEST_KINDS)
-        seen = TokenTables("T7 token", _LARGEST_VOCAB_SIZES, PitCells(8, 2))
-        per_checkpoint = batch_size * len(pools)
-        num_checkpoints = max(setting.num_draws, _FEWEST_LARGEST) // per_checkpoint
-        ids = np.arange(batch_size)
+    def of_pool(sampler: Any, pool: _Pool, seed: int) -> Counts:  # Any: under the sampling contract
+        rng = np.random.default_rng(derive_seed("uniforms", seed))
+        batch = pool.batch(ids, np.full(batch_size, seed % 2**20, dtype=np.int64), setting.device)
+        tokens = sample_tokens(sampler, batch, noise_of(sampler, batch, seed)).tokens.astype(np.int32)
+        return seen.count_pool(pool.distributions, ids, tokens, rng.random(batch_size))
 
-        def of_pool(sampler: Any, pool: _Pool, seed: int) -> Counts:  # Any: under the sampling contract
-            rng = np.random.default_rng(derive_seed("uniforms", seed))
-            batch = pool.batch(ids, np.full(batch_size, seed % 2**20, dtype=np.int64), setting.device)
-            tokens = sample_tokens(sampler, batch, noise_of(sampler, batch, seed)).tokens.astype(np.int32)
-            return seen.count_pool(pool.distributions, ids, tokens, rng.random(batch_size))
+    def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+        return sum_counts(of_pool(sampler, pool, derive_seed("pool", seed, i)) for i, pool in enumerate(pools))
 
-        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-            return sum_counts(of_pool(sampler, pool, derive_seed("pool", seed, i)) for i, pool in enumerate(pools))
-
-        return SamplingPlan(seen.tables(per_checkpoint), count, num_checkpoints, per_checkpoint)
-
-    return Workload("sampling: largest", "largest vocabularies", share, slow_share, prepare, _FILTER_WORDS)
+    return SamplingPlan(seen.tables(per_checkpoint), count, num_checkpoints, per_checkpoint)

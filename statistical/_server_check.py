@@ -13,23 +13,20 @@ end early, and positions about which the list says nothing, are made up for by m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw._oracles.server import IMPOSSIBLE, Cells, choice_cells, edges
 from fairdraw.protocols import Capability, NoAnswer
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
 from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate
 from fairdraw.statistical._pit import PitCells
-from fairdraw.statistical._projections import LANES, TokenTables, projections
+from fairdraw.statistical._projections import LANES, TokenTables
+from fairdraw.statistical._server_numbers import ORDERS, PROJECTIONS, WAYS, single
 from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
@@ -37,6 +34,7 @@ from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_to
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from fairdraw._core.checks import AnyCheck
@@ -54,65 +52,6 @@ _LEAST_JUDGED = 0.4
 """Share of the positions about which lists must say something."""
 
 _PIT = PitCells(16, 6)
-_ORDERS = ("rank", "id")
-_PROJECTIONS = tuple(one for one in projections(1 << 17) if not one.block)
-"""For every vocabulary: which ids a server has is not known beforehand. Neighbours need not be listed."""
-
-WAYS = (*_ORDERS, *(one.name for one in _PROJECTIONS))
-
-
-def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.float64]]:  # each [num_tokens, num_ways]
-    """Return the numbers of each position of each choice, in every way; NaN where the list says nothing.
-
-    Randomness:
-        Shares of cells follow from `seed`, which is independent of the server.
-    """
-    rng = np.random.default_rng(seed)
-    return [_transformed(one, rng.random(max(1, len(one)))) for one in _edges(answer, claims)]
-
-
-def _transformed(known: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers `[num_tokens, num_ways] float64` from `_edges` and shares `[num_tokens]`."""
-    starts, widths = known[:, 0], known[:, 1]
-    numbers = np.minimum(starts + shares[: len(known), None] * widths, np.nextafter(1.0, 0.0))
-    return np.where(starts == IMPOSSIBLE, float(IMPOSSIBLE), numbers)
-
-
-@lru_cache(maxsize=8192)
-def _edges(answer: Answer, claims: Claims) -> tuple[NDArray[np.float64], ...]:  # each [num_tokens, 2, num_ways]
-    """Return the edges of each choice's tokens. Several checks count the same answers, and lists are long."""
-    found = (choice_cells(choice, answer.request, claims) for choice in answer.choices)
-    return tuple(np.array([_of_cells(one) for one in own]).reshape(-1, 2, len(WAYS)) for own in found)
-
-
-def _of_cells(found: Cells | None) -> NDArray[np.float64]:  # [2, num_ways] float64
-    """Return where the drawn cell begins in every way, and its probability."""
-    *starts, width = edges(found)
-    known = np.empty((2, len(WAYS)))
-    known[:, : len(starts)] = starts, [width] * len(starts)
-    known[:, len(starts) :] = [[starts[0]], [1.0]]
-    if found is None or found.drawn == IMPOSSIBLE:
-        return known
-    known[0, len(starts) :] = 0.0
-    if found.drawn < len(found.tokens):
-        cells = np.stack([_cells_of(token) for token in found.tokens], axis=1)
-        listed, own = found.probs[:-1] / found.probs[:-1].sum(), cells[:, found.drawn, None]
-        known[:, len(starts) :] = (cells < own) @ listed, (cells == own) @ listed
-    return known
-
-
-@lru_cache(maxsize=1 << 17)
-def _cells_of(token: int | str) -> NDArray[np.int64]:  # [num_projections] int64
-    """Return the cells of a token; a text is hashed first."""
-    number = token if isinstance(token, int) else derive_seed("text of a token", token)
-    return np.concatenate([one.cells(np.array([number])) for one in _PROJECTIONS])
-
-
-def single(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:  # [num_samples, num_ways]
-    """Return the numbers of every token."""
-    rows = (transforms(one, claims, derive_seed("share", seed, number)) for number, one in enumerate(answers))
-    numbers = np.concatenate([*(one for own in rows for one in own), np.zeros((0, len(WAYS)))])
-    return np.asarray(numbers[~np.isnan(numbers[:, 0])])
 
 
 @dataclass(frozen=True)
@@ -144,9 +83,9 @@ class ServerDistributionCheck(DrawnQuestion):
         """Return those of each kind, in every way."""
         number, found = self.num_samples(server, profile), dict[str, Table]()
         for one in self.kinds:
-            found |= TokenTables(one.name, (), _PIT, projected=_PROJECTIONS).tables(number)
+            found |= TokenTables(one.name, (), _PIT, projected=PROJECTIONS).tables(number)
         has_ids = Capability.TOKEN_IDS in server.capabilities
-        return {name: table for name, table in found.items() if has_ids or table.seen_by in (*_ORDERS, "hashed halves")}
+        return {name: table for name, table in found.items() if has_ids or table.seen_by in (*ORDERS, "hashed halves")}
 
     def planned(self, server: Server, profile: Profile, seed: int) -> Plans:
         """The plan of each table."""
@@ -154,7 +93,7 @@ class ServerDistributionCheck(DrawnQuestion):
 
     def count(self, one: Kind, answers: Sequence[Answer], claims: Claims, seed: int) -> dict[str, NDArray[np.int64]]:
         """The counts of some answers of a kind, each `[num_cells + 1] int64`."""
-        counted = TokenTables(one.name, (), _PIT, projected=_PROJECTIONS)
+        counted = TokenTables(one.name, (), _PIT, projected=PROJECTIONS)
         return counted.count(dict(zip(WAYS, single(answers, claims, seed).T, strict=True)))
 
     def checkpoints(self, server: Server, profile: Profile, seed: int, ended: list[BaseException]) -> Iterator[Counts]:
@@ -217,7 +156,7 @@ class ServerDistributionCheck(DrawnQuestion):
         drawn = self.checkpoints(server, chosen, seed, ended)
         rate = self.share * false_fail_rate(seed)
         decision = decide(self.tables(server, chosen), self.planned(server, chosen, seed), drawn, rate)
-        seen = sum(int(counts.sum()) for name, counts in decision.counts.items() if name.endswith(f" by {_ORDERS[0]}"))
+        seen = sum(int(counts.sum()) for name, counts in decision.counts.items() if name.endswith(f" by {ORDERS[0]}"))
         if decision.verdict is Verdict.PASS:
             return seen
         error = self._ended(decision, ended, seen)

@@ -10,9 +10,9 @@ import numpy as np
 from fairdraw._core.budget import guarded
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import derive_seed
-from fairdraw._oracles.server import IMPOSSIBLE, Cells, choice_cells
+from fairdraw._oracles.server import IMPOSSIBLE
 from fairdraw.protocols import GenerationRequest
-from fairdraw.statistical._server_check import WAYS, transforms
+from fairdraw.statistical._server_numbers import NAMED, ORDERS, WAYS, known_of, numbers_of
 from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._slices import Event, Slices
 from fairdraw.statistical._trace_draws import EIGHTHS, eighths_of, level, same_eighth
@@ -20,13 +20,10 @@ from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, num_tokens, pool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from numpy.typing import NDArray
 
     from fairdraw._core.checks import OutOfTime, Profile
     from fairdraw.protocols import Answer, Claims, Server
-    from fairdraw.protocols._server import Token
     from fairdraw.strategies._server_requests import Kind
 
     Ints = NDArray[np.int64]
@@ -38,12 +35,6 @@ _CROSSED = (
     "request modulo 2",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
-
-_UNKNOWN = Cells(np.ones(1), 0, np.zeros(1, dtype=np.int64), ())
-"""A position about which the list says nothing."""
-
-_ORDERS = WAYS[:2]
-"""Ways of which neighbours are compared: engines search sums of probabilities in these orders."""
 
 _LEAST_JUDGED = 0.2
 """Share of the planned tokens about which lists must say something."""
@@ -87,12 +78,13 @@ class _Collected:
         before = {f"{name} of the request before": word for name, word in self._before.items()}
         levels = {name: level(name, word) for name, word in (words | before | {"requests": self.kind}).items()}
         levels["request modulo 2"] = self._num_answers % 2
-        for choice, numbers in enumerate(transforms(answer, self.claims, seed)):
+        known = [one.named for one in known_of(answer, self.claims)]
+        for choice, numbers in enumerate(numbers_of(answer, self.claims, seed)):
             if (numbers[:, 0] == IMPOSSIBLE).any():
                 raise _impossible(answer, choice, int(np.flatnonzero(numbers[:, 0] == IMPOSSIBLE)[0]))
             is_judged = ~np.isnan(numbers[:, 0])
-            eighths = [eighths_of(column, is_judged) for column in np.nan_to_num(numbers[:, : len(_ORDERS)]).T]
-            events = _events(numbers) | _beside(eighths, above) | self._named(answer, choice)
+            eighths = [eighths_of(column, is_judged) for column in np.nan_to_num(numbers[:, : len(ORDERS)]).T]
+            events = _events(numbers) | _beside(eighths, above) | _named(known[choice])
             whole = np.ones(len(numbers), dtype=np.int64)
             features = {name: whole * one for name, one in levels.items()}
             features |= {"choice": whole * choice, "position": np.arange(len(numbers))}
@@ -102,18 +94,6 @@ class _Collected:
             )
             above, first = eighths, first or eighths
         self._before, self._first, self._num_answers = words, first, self._num_answers + 1
-
-    def _named(self, answer: Answer, choice: int) -> dict[str, Event]:
-        """Return whether a token came that the choice emitted before, one that a bias names, or the best."""
-        own, biased = answer.choices[choice], {token for token, _ in answer.request.logit_bias}
-        known = [found or _UNKNOWN for found in choice_cells(own, answer.request, self.claims)]
-        rows = {
-            "a token that came before": [_chance(one, own.tokens[:at]) for at, one in enumerate(known)],
-            "a token with a bias": [_chance(one, biased) for one in known],
-            "the best": [_chance(one, one.tokens[:1]) for one in known],
-        }
-        pairs = {name: np.array(row, dtype=np.float64).reshape(-1, 2).T for name, row in rows.items()}
-        return {name: Event(hit > 0, chance) for name, (hit, chance) in pairs.items()}
 
 
 def _impossible(answer: Answer, choice: int, at: int) -> CheckFailure:
@@ -125,10 +105,9 @@ def _impossible(answer: Answer, choice: int, at: int) -> CheckFailure:
     return error
 
 
-def _chance(found: Cells, tokens: Collection[Token]) -> tuple[bool, float]:
-    """Return whether one of these tokens was drawn, and how probable that was."""
-    is_one = np.array([token in tokens for token in found.tokens], dtype=bool)
-    return bool(np.append(is_one, False)[found.drawn]), float(found.probs[:-1][is_one].sum())
+def _named(known: Numbers) -> dict[str, Event]:  # [num_tokens, 2, num_named] float64
+    """Return whether a token came that the choice emitted before, one that a bias names, or the best."""
+    return {name: Event(hit > 0, chance) for name, (hit, chance) in zip(NAMED, known.T, strict=True)}
 
 
 def _events(numbers: Numbers) -> dict[str, Event]:  # [num_tokens, num_ways] float64
@@ -136,7 +115,7 @@ def _events(numbers: Numbers) -> dict[str, Event]:  # [num_tokens, num_ways] flo
     half, eighth = np.full(len(numbers), 0.5), np.full(len(numbers), 1 / EIGHTHS)
     columns = dict(zip(WAYS, np.nan_to_num(numbers).T, strict=True))
     found = {f"the upper half by {way}": Event(column >= 0.5, half) for way, column in columns.items()}
-    parts = {order: (columns[order] * EIGHTHS).astype(np.int64) for order in _ORDERS}
+    parts = {order: (columns[order] * EIGHTHS).astype(np.int64) for order in ORDERS}
     return found | {
         f"eighth {part} by {order}": Event(own == part, eighth)
         for order, own in parts.items()
@@ -152,7 +131,7 @@ def _beside(eighths: list[Ints], above: list[Ints]) -> dict[str, Event]:
         above: The same of the choice before, or of the request before; empty if there is none.
     """
     events = {}
-    for number, (order, own) in enumerate(zip(_ORDERS, eighths, strict=True)):
+    for number, (order, own) in enumerate(zip(ORDERS, eighths, strict=True)):
         other = above[number] if above else own[:0]
         earlier = {"position": _behind(own[:-1], own, 1), "choice or request": _behind(other, own, 0)}
         for name, known in earlier.items():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution
+from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw.statistical._distribution_check import false_fail_rate
@@ -154,6 +154,13 @@ class TraceSlices(SliceCheck):
     plays_traces = True
     trace: Callable[..., Any]
     collect: Callable[..., Any]
+
+    @classmethod
+    def of(cls, code: str, trace: Callable[..., Any], **fields: Any) -> Callable[[Callable[..., None]], Self]:
+        """Make a check of a function that adds the draws of a trace to slices."""
+
+        about: dict[str, Any] = {"trace": trace, "stage": Stage.INDEPENDENCE, **fields}
+        return lambda collect: cls.named(collect, code, suite="statistical", collect=collect, **about)
 
     def drawn(self, slices: Slices, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime) -> None:
         judged = guarded(sampler, out_of_time)

@@ -17,7 +17,6 @@ from its row, whoever lost against it.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +27,12 @@ from fairdraw._core.checks import Stage
 from fairdraw._core.harness import emit, num_kept
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability, ProposedDrafts, SpecDecodeBatch
-from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes, sum_counts
+from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._noise import noise_for, noise_kind
 from fairdraw.statistical._pit import Order, pit_of_tensors
 from fairdraw.statistical._token_draws import draw_one
-from fairdraw.statistical._workloads import SamplingPlan, Workload, checkpoints
+from fairdraw.statistical._workloads import SamplingPlan, Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -178,45 +177,34 @@ def _tables(num_requests: int) -> dict[str, Table]:
     return dict.fromkeys(names, kept) | {_TEXT: text}
 
 
-def trimmed_drafts(share: float, slow_share: float) -> Workload:
+@Workload.of("trimmed drafts", "trimmed drafts", 0.4, 0.3)
+def trimmed_drafts(setting: Setting) -> SamplingPlan:
     """Sets of requests whose drafts are trimmed, then verified; a draw is a request."""
+    most = _MOST_REQUESTS_CUDA if setting.device.startswith("cuda") else _MOST_REQUESTS
+    batch_size = min(most, max(2, setting.num_draws // 32))
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        most = _MOST_REQUESTS_CUDA if setting.device.startswith("cuda") else _MOST_REQUESTS
-        batch_size = min(most, max(2, setting.num_draws // 32))
-        num_checkpoints, num_sets = checkpoints(setting.num_draws, batch_size)
+    def count(sampler: Any, seed: int) -> Counts:  # Any: a sampler that trims
+        return _count(sampler, batch_size, setting.device, seed)
 
-        def count(sampler: Any, seed: int) -> Counts:  # Any: a sampler that trims
-            seeds = (derive_seed("set", seed, number) for number in range(num_sets))
-            return sum_counts(_count(sampler, batch_size, setting.device, one) for one in seeds)
-
-        return SamplingPlan(_tables(num_sets * batch_size), count, num_checkpoints, num_sets * batch_size)
-
-    return Workload("trimmed drafts", "trimmed drafts", share, slow_share, prepare)
+    return SamplingPlan.of_calls(
+        setting.num_draws, batch_size, lambda num_sets: _tables(num_sets * batch_size), count, word="set"
+    )
 
 
 _NEEDS = (Capability.TRIM, Capability.RAGGED, Capability.DENSE_DRAFTS)
-_TRIMMED = trimmed_drafts(0.4, 0.3)
 
-TRIM_CHECKS = (
-    DistributionCheck(
-        "DIST821",
-        "trimmed drafts leave the distribution of the text as it is",
-        inspect.cleandoc(
-            """Drafts that are kept follow the drafter's distribution, and the text that is emitted follows the target.
 
-            The rule that decides how many drafts are verified looks at a token that it decides about: its probability,
-            its rank, or a row that was computed from it. Drafts that are kept are then more often the drafter's
-            favourites than the verifier assumes. Score distributions, not the tokens drawn from them, and stop at the
-            first draft that is dropped.
-            """
-        ),
-        "rejection",
-        "statistical",
-        _NEEDS,
-        _TRIMMED,
-        ("T1", "T2"),
-        stage=Stage.PROPOSAL,
-    ),
-)
+@DistributionCheck.of("DIST821", trimmed_drafts, _NEEDS, contract="rejection", stage=Stage.PROPOSAL)
+def trimmed_drafts_leave_the_distribution_of_the_text_as_it_is() -> tuple[str, ...]:
+    """Drafts that are kept follow the drafter's distribution, and the text that is emitted follows the target.
+
+    The rule that decides how many drafts are verified looks at a token that it decides about: its probability,
+    its rank, or a row that was computed from it. Drafts that are kept are then more often the drafter's
+    favourites than the verifier assumes. Score distributions, not the tokens drawn from them, and stop at the
+    first draft that is dropped.
+    """
+    return ("T1", "T2")
+
+
+TRIM_CHECKS = (trimmed_drafts_leave_the_distribution_of_the_text_as_it_is,)
 """They are skipped for a sampler without the method `trim`."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
 from fairdraw.protocols import Capability, FilterPolicy, filter_policy
+from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._production import (
     EQUAL_DRAFTS,
@@ -61,6 +62,29 @@ class SamplingPlan:
     num_checkpoints: int
     draws_per_checkpoint: int
 
+    @classmethod
+    def of_calls(
+        cls,
+        num_draws: int,
+        per_call: int,
+        tables: Callable[[int], Mapping[str, Table]],
+        count: Callable[[Any, int], Counts],  # Any: a sampler of any contract
+        word: str = "call",
+    ) -> SamplingPlan:
+        """Make the plan of at most `num_draws` draws, by calls that are counted one by one.
+
+        Args:
+            tables: From the number of a checkpoint's calls.
+            count: From a sampler and a seed to the count tables of one call.
+            word: Of the seed of a call.
+        """
+        num_checkpoints, num_calls = checkpoints(num_draws, per_call)
+
+        def counted(sampler: Any, seed: int) -> Counts:
+            return sum_counts(count(sampler, derive_seed(word, seed, number)) for number in range(num_calls))
+
+        return cls(tables(num_calls), counted, num_checkpoints, num_calls * per_call)
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -98,6 +122,13 @@ class Workload:
     slow_share: float
     prepare: Callable[[Setting], SamplingPlan]
     adapts_to: frozenset[Capability] = frozenset()
+
+    @classmethod
+    def of(
+        cls, name: str, group: str, share: float, slow_share: float, *adapts_to: Capability
+    ) -> Callable[[Callable[[Setting], SamplingPlan]], Workload]:
+        """Make a workload of the function that prepares its plans."""
+        return lambda prepare: cls(name, group, share, slow_share, prepare, frozenset(adapts_to))
 
     def sampling_plan(self, sampler: RejectionSampler, num_draws: int) -> SamplingPlan:
         """The sampling plan of `sampler` for a profile's number of draws; prepared once for samplers of a kind."""
@@ -172,6 +203,19 @@ Supports = Callable[..., bool]
 _DENSE, _RAGGED, _GREEDY = Capability.DENSE_DRAFTS, Capability.RAGGED, Capability.GREEDY
 
 
+def _plan_of(
+    experiment: Experiment | ProductionExperiment, num_draws: int, per_call: int, *, at_once: int = 1
+) -> SamplingPlan:
+    """The plan of at most so many draws; a checkpoint has a multiple of `at_once` calls."""
+    num_checkpoints, num_calls = checkpoints(num_draws, at_once * per_call)
+    num_calls *= at_once
+
+    def count(sampler: RejectionSampler, seed: int) -> Counts:
+        return experiment.count(sampler, num_calls, seed)
+
+    return SamplingPlan(experiment.tables(num_calls), count, num_checkpoints, num_calls * per_call)
+
+
 def small_distributions(given: Configuration, share: float, slow_share: float) -> Workload:
     """S1 to S8 and SD on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
     adapts_to: frozenset[Capability] = frozenset() if given.requests[0].one_hot else frozenset({_DENSE})
@@ -181,13 +225,7 @@ def small_distributions(given: Configuration, share: float, slow_share: float) -
         # As large as leaves every checkpoint its pair of calls: rows far apart are compared, too.
         most = _MOST_ROWS_CUDA if setting.device.startswith("cuda") else _MOST_ROWS
         batch_size = 1 << min(most, max(6, (setting.num_draws // (2 * NUM_CHECKPOINTS)).bit_length() - 1))
-        num_checkpoints, num_pairs = checkpoints(setting.num_draws, 2 * batch_size)
-        experiment = Experiment(configuration, batch_size, setting.device)
-
-        def count(sampler: RejectionSampler, seed: int) -> Counts:
-            return experiment.count(sampler, 2 * num_pairs, seed)
-
-        return SamplingPlan(experiment.tables(2 * num_pairs), count, num_checkpoints, 2 * num_pairs * batch_size)
+        return _plan_of(Experiment(configuration, batch_size, setting.device), setting.num_draws, batch_size, at_once=2)
 
     return Workload(given.name, "rows", share, slow_share, prepare, adapts_to)
 
@@ -206,12 +244,7 @@ def mixed_requests(name: str, share: float, slow_share: float, make: Callable[[S
         # An odd number, as `most` is, of odd cycles: no place of a request is the same in every power of two.
         num_cycles = cycles_per_call(setting.num_draws, cycle, most) | 1
         experiment = Experiment(configuration, num_cycles * cycle, setting.device)
-        num_checkpoints, num_calls = checkpoints(setting.num_draws, experiment.batch_size)
-
-        def count(sampler: RejectionSampler, seed: int) -> Counts:
-            return experiment.count(sampler, num_calls, seed)
-
-        return SamplingPlan(experiment.tables(num_calls), count, num_checkpoints, num_calls * experiment.batch_size)
+        return _plan_of(experiment, setting.num_draws, experiment.batch_size)
 
     adapts_to = frozenset({Capability.REQUEST_SEEDS, _GREEDY, _RAGGED, Capability.PLACEHOLDER_DRAFTS})
     return Workload(name, "mixed rows", share, slow_share, prepare, adapts_to)
@@ -224,45 +257,27 @@ def _production_distributions(supported: frozenset[Capability]) -> DistributionP
     return DistributionPool.build(vocab_size, _NUM_DISTRIBUTIONS, seed=0, one_hot=_DENSE not in supported)
 
 
-def production(share: float, slow_share: float) -> Workload:
+@Workload.of("production", "production vocabulary", 0.08, 0.6, _DENSE, _RAGGED, Capability.LARGE_VOCAB)
+def production(setting: Setting) -> SamplingPlan:
     """S9 at a vocabulary of 32768 tokens; a smaller one, equal numbers of drafts or one-hot drafts where need be."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        batch_size = 1024 if setting.device.startswith("cuda") else 64
-        experiment = ProductionExperiment(
-            _production_distributions(setting.supported - {_RAGGED}),
-            16 if setting.num_draws < 8 * 1024 else batch_size,
-            setting.device,
-            RAGGED_DRAFTS if _RAGGED in setting.supported else EQUAL_DRAFTS,
-        )
-        return _production_plan(experiment, setting.num_draws)
-
-    adapts_to = frozenset({_DENSE, _RAGGED, Capability.LARGE_VOCAB})
-    return Workload("production", "production vocabulary", share, slow_share, prepare, adapts_to)
+    batch_size = 1024 if setting.device.startswith("cuda") else 64
+    experiment = ProductionExperiment(
+        _production_distributions(setting.supported - {_RAGGED}),
+        16 if setting.num_draws < 8 * 1024 else batch_size,
+        setting.device,
+        RAGGED_DRAFTS if _RAGGED in setting.supported else EQUAL_DRAFTS,
+    )
+    return _plan_of(experiment, setting.num_draws, sum(experiment.num_draft_tokens))
 
 
 _FEWEST_LONG = 50_000
 """Positions: fewer reach too few ends of long drafts."""
 
 
-def long_drafts(share: float) -> Workload:
+@Workload.of("long drafts", "long drafts", 1.0, 1.0, _DENSE)
+def long_drafts(setting: Setting) -> SamplingPlan:
     """Requests of up to 128 drafts, judged by position. Skipped for slow samplers."""
-
-    def prepare(setting: Setting) -> SamplingPlan:
-        num_draws = max(_FEWEST_LONG, setting.num_draws)
-        pool = long_draft_pool(one_hot=_DENSE not in setting.supported)
-        experiment = LongDraftExperiment(pool, 15, setting.device, LONG_DRAFTS)
-        return _production_plan(experiment, num_draws)
-
-    return Workload("long drafts", "long drafts", share, share, prepare, frozenset({_DENSE}))
-
-
-def _production_plan(experiment: ProductionExperiment, num_draws: int) -> SamplingPlan:
-    """The plan of so many drafted positions."""
-    per_call = sum(experiment.num_draft_tokens)
-    num_checkpoints, num_calls = checkpoints(num_draws, per_call)
-
-    def count(sampler: RejectionSampler, seed: int) -> Counts:
-        return experiment.count(sampler, num_calls, seed)
-
-    return SamplingPlan(experiment.tables(num_calls), count, num_checkpoints, num_calls * per_call)
+    num_draws = max(_FEWEST_LONG, setting.num_draws)
+    pool = long_draft_pool(one_hot=_DENSE not in setting.supported)
+    experiment = LongDraftExperiment(pool, 15, setting.device, LONG_DRAFTS)
+    return _plan_of(experiment, num_draws, sum(experiment.num_draft_tokens))

@@ -6,7 +6,7 @@ different probabilities stand in one batch. Neighbouring rows, and consecutive s
 
 from __future__ import annotations
 
-import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +14,10 @@ import torch
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.filters_harness import call_filters
-from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability, FilterBatch, FilterParams, SeededNoise
-from fairdraw.statistical._count_tables import Table, count_codes, joint_codes, sum_counts
+from fairdraw.statistical._count_tables import Table, count_codes, joint_codes
 from fairdraw.statistical._distribution_check import DistributionCheck
-from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload, checkpoints
+from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 
 if TYPE_CHECKING:
     from fairdraw.statistical._count_tables import Counts
@@ -59,60 +58,50 @@ def _label(cell: int) -> str:
     return f"(first {_WORDS[cell // 2]}, second {_WORDS[cell % 2]})"
 
 
-def coins(share: float, slow_share: float) -> Workload:
+@Workload.of("filters: coins", "coins of XTC", 0.05, 1.0)
+def coins(setting: Setting) -> SamplingPlan:
     """Rows with XTC, two steps each; a draw is a coin."""
+    batch_size = min(_MOST_ROWS, max(4, setting.num_draws // 64 // 4 * 4))
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        batch_size = min(_MOST_ROWS, max(4, setting.num_draws // 64 // 4 * 4))
-        num_checkpoints, num_calls = checkpoints(setting.num_draws, 2 * batch_size)
+    def count(filterer: Any, seed: int) -> Counts:  # Any: under this contract
+        return _fired(filterer, batch_size, setting.device, seed)
 
-        def count(filterer: Any, seed: int) -> Counts:  # Any: under this contract
-            seeds = (derive_seed("call", seed, number) for number in range(num_calls))
-            return sum_counts(_fired(filterer, batch_size, setting.device, one) for one in seeds)
-
+    def tables(num_calls: int) -> dict[str, Table]:
         quarter = num_calls * batch_size // 4
-        tables = {
+        found = {
             f"X1 fires with {one}": Table(
                 np.array([1 - one, one]), label=_WORDS.__getitem__, num_draws=2 * quarter * _PROBABILITIES.count(one)
             )
             for one in sorted(set(_PROBABILITIES))
         }
         for name in ("X2 neighbouring rows", "X3 consecutive steps"):
-            tables[name] = Table(np.full(4, 0.25), label=_label, num_draws=quarter)
-        return SamplingPlan(tables, count, max(1, num_checkpoints), 2 * num_calls * batch_size)
+            found[name] = Table(np.full(4, 0.25), label=_label, num_draws=quarter)
+        return found
 
-    return Workload("filters: coins", "coins of XTC", share, slow_share, prepare)
-
-
-_COINS = coins(0.05, 1.0)
+    return SamplingPlan.of_calls(max(setting.num_draws, 2 * batch_size), 2 * batch_size, tables, count)
 
 
-def _check(code: str, title: str, tables: tuple[str, ...], stage: Stage, meaning: str) -> DistributionCheck:
-    needs, text = (Capability.XTC,), inspect.cleandoc(meaning)
-    return DistributionCheck(
-        code, title, text, "filters", "statistical", needs, _COINS, tables, stage=stage, depends_on=("FIL110",)
-    )
-
-
-CHECKS = (
-    _check(
-        "DIST981",
-        "XTC fires with its probability",
-        ("X1",),
-        Stage.TOKENS,
-        """In a batch of rows with probabilities 0.1, 0.5 and 0.9, XTC fires as often as each row says.
-
-        The complement of the probability, one coin or one probability for the batch, a coin that is drawn twice.
-        """,
-    ),
-    _check(
-        "DIST982",
-        "XTC's coins are independent",
-        ("X2", "X3"),
-        Stage.INDEPENDENCE,
-        """Rows of a batch, and consecutive steps of a row, do not fire together more often than by chance.
-
-        One coin for the batch, or a generator that is seeded anew in every step.
-        """,
-    ),
+_check = partial(
+    DistributionCheck.of, workload=coins, needs=(Capability.XTC,), contract="filters", depends_on=("FIL110",)
 )
+
+
+@_check("DIST981", stage=Stage.TOKENS)
+def xtc_fires_with_its_probability() -> tuple[str, ...]:
+    """In a batch of rows with probabilities 0.1, 0.5 and 0.9, XTC fires as often as each row says.
+
+    The complement of the probability, one coin or one probability for the batch, a coin that is drawn twice.
+    """
+    return ("X1",)
+
+
+@_check("DIST982", stage=Stage.INDEPENDENCE)
+def coins_of_xtc_are_independent() -> tuple[str, ...]:
+    """Rows of a batch, and consecutive steps of a row, do not fire together more often than by chance.
+
+    One coin for the batch, or a generator that is seeded anew in every step.
+    """
+    return ("X2", "X3")
+
+
+CHECKS = tuple(value for value in list(globals().values()) if isinstance(value, DistributionCheck))

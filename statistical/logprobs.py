@@ -6,8 +6,7 @@ by the distribution that came with it (`_pit`), whatever that is; rows of any ki
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from fairdraw._core.logprobs_harness import call_draw
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability
 from fairdraw.statistical._count_tables import sum_counts
-from fairdraw.statistical._distribution_check import DistributionCheck
+from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._projections import TokenTables, numbers_of_rows
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._sampling_workloads import supported_kinds
@@ -79,55 +78,41 @@ _DRAWN = drawn_tokens("token", "tokens", 128, 0.15, 0.5)
 _WIDE = drawn_tokens("wide token", "production vocabulary", 20_480, 0.006, 0.1)
 
 
-def _check(code: str, title: str, workload: Workload, table: str, meaning: str) -> DistributionCheck:
-    text = inspect.cleandoc(meaning)
-    needs = (Capability.DRAWN_TOKENS, *[Capability.LARGE_VOCAB] * (workload is _WIDE))
-    return DistributionCheck(
-        code,
-        title,
-        text,
-        "logprobs",
-        "statistical",
-        needs,
-        workload,
-        (table,),
-        stage=Stage.TOKENS,
-        depends_on=("LPR161",),
-    )
-
-
-_LISTED = (
-    _check(
-        "DIST951",
-        "tokens follow the log-probabilities that come with them, by rank",
-        _DRAWN,
-        "T8 token by rank",
-        """Tokens are drawn with the probabilities that are returned, at every temperature and with filters.
-
-        Raw log-probabilities of tokens that were drawn at another temperature, or of another step: what is trained on
-        them is off-policy.
-        """,
-    ),
-    _check(
-        "DIST952",
-        "tokens follow the log-probabilities that come with them, by id",
-        _DRAWN,
-        "T8 token by id",
-        """Tokens are spread over the ids, and over their lanes and blocks, as the returned log-probabilities say.
-
-        A tile of the vocabulary that is lost by the draw, or by the sum of the log-softmax.
-        """,
-    ),
-    _check(
-        "DIST953",
-        "tokens follow the log-probabilities that come with them at a production vocabulary",
-        _WIDE,
-        "T8 wide token",
-        """Tokens of 20480, by rank, by id and by lanes and blocks of ids, are drawn with the returned probabilities.
-
-        A kernel for wide rows that weighs lanes or tiles differently in the draw and in the log-softmax.
-        """,
-    ),
+_check = partial(
+    DistributionCheck.of,
+    needs=(Capability.DRAWN_TOKENS,),
+    contract="logprobs",
+    stage=Stage.TOKENS,
+    depends_on=("LPR161",),
 )
 
-CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
+
+@_check("DIST951", _DRAWN)
+def tokens_follow_the_log_probabilities_that_come_with_them_by_rank() -> tuple[str, ...]:
+    """Tokens are drawn with the probabilities that are returned, at every temperature and with filters.
+
+    Raw log-probabilities of tokens that were drawn at another temperature, or of another step: what is trained on
+    them is off-policy.
+    """
+    return ("T8 token by rank",)
+
+
+@_check("DIST952", _DRAWN)
+def tokens_follow_the_log_probabilities_that_come_with_them_by_id() -> tuple[str, ...]:
+    """Tokens are spread over the ids, and over their lanes and blocks, as the returned log-probabilities say.
+
+    A tile of the vocabulary that is lost by the draw, or by the sum of the log-softmax.
+    """
+    return ("T8 token by id",)
+
+
+@_check("DIST953", _WIDE, needs=(Capability.DRAWN_TOKENS, Capability.LARGE_VOCAB))
+def tokens_follow_the_log_probabilities_that_come_with_them_at_a_production_vocabulary() -> tuple[str, ...]:
+    """Tokens of 20480, by rank, by id and by lanes and blocks of ids, are drawn with the returned probabilities.
+
+    A kernel for wide rows that weighs lanes or tiles differently in the draw and in the log-softmax.
+    """
+    return ("T8 wide token",)
+
+
+CHECKS = sharing([value for value in list(globals().values()) if isinstance(value, DistributionCheck)])

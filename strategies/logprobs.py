@@ -327,19 +327,20 @@ _SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words
     "dtype": DTYPES,
     "layout": LAYOUTS,
     "ids": ("int64", "int32"),
-    "rows": ("one", "ragged", "one prompt"),
+    "rows": ("one", "ragged", "one prompt", "none"),
     "lists": ("any", "alike", "short"),
     "emitted": ("all", "some"),
 }
 _NEEDS = {
     **{("stage", stage): Capability.LOGIT_SCORES for stage in STAGES if stage.endswith("_logits")},
     **TENSOR_NEEDS,
-    **{("rows", rows): Capability.RAGGED for rows in _SETTINGS["rows"][1:]},
+    **{("rows", rows): Capability.RAGGED for rows in ("ragged", "one prompt")},
+    ("rows", "none"): Capability.NO_ROWS,
 }
 
 
 class LogprobsTrace(RowTrace):
-    """Calls of one function: rows with every two of kind, processing and token; requests of 0 to 64 rows, or one."""
+    """Calls of one function: rows with every two of kind, processing and token; requests of 0 to 64 rows."""
 
     def library(self, stage: str = STAGES[0], dtype: str = "float32") -> LogprobsCase:
         """Return all rows, each a request of its own; the plain ones first."""
@@ -359,13 +360,13 @@ class LogprobsTrace(RowTrace):
             setting = settings[call.number % len(settings)]
             key = setting["stage"], setting["dtype"] if self.vocab_size < _SUMMABLE else "float32"
             known[key] = known[key] if key in known else self.library(*key).batch(device)
-            batch = known[key].select(call.places.tolist())
+            batch = known[key].select([] if setting["rows"] == "none" else call.places.tolist())
             yield call, self._asked(batch, setting, bulk_rng("requests of a call", self.seed, call.number))
 
     def _asked(self, batch: LogprobsBatch, setting: dict[str, Any], rng: np.random.Generator) -> LogprobsBatch:
         """Return the same rows as those of fewer requests, which ask for lists."""
         count, tokens = len(batch.token_ids), batch.token_ids
-        sizes = {"one": [1] * count, "one prompt": [count]}.get(setting["rows"]) or _ragged(count, rng)
+        sizes = {"one": [1] * count, "one prompt": [count], "none": [0, 0]}.get(setting["rows"]) or _ragged(count, rng)
         if setting["emitted"] == "some":
             tokens = tokens.masked_fill(torch.from_numpy(rng.random(count) < 0.1).to(tokens.device), NOT_EMITTED)
         lengths = self._lengths(len(sizes), setting["lists"], rng)

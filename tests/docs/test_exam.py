@@ -11,7 +11,7 @@ from fairdraw._run.runner import Session, run_check
 
 FOUND = {
     "sampling/rare effect/0": "DIST701", "rejection/history/0": "DIST101", "grammar/id/0": "GRM101",
-    "logprobs/layout/0": "LPR122", "filters/size/0": "FIL103", "penalties/index/0": "PEN101",
+    "logprobs/layout/0": "LPR201", "filters/size/0": "FIL103", "penalties/index/0": "PEN101",
     "thinking_budget/index/0": "THK101", "logits_plan/size/0": "PLAN110", "server/index/0": "DIST911",
 }  # fmt: skip
 """Members of the committed exam, and a check that finds them."""

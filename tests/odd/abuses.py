@@ -154,7 +154,7 @@ class DrawsTheSecondBestWithinOnePercent(VectorSampling):
         return _lowest_within(torch.where(probs > 0, self.scores(probs, exponentials), -1e-30), 0.99)
 
 
-@_abuse("SAM172", "SAM146")
+@_abuse("SAM146")
 class RoundsTheTemperature(VectorSampling):
     """Declares its own rounding, and has the temperature in bfloat16, times 1.01."""
 

@@ -77,7 +77,7 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
 def test_tolerance_is_what_it_says() -> None:
     """The tolerance is not wider than it says: a fifth beyond it is caught."""
     from fairdraw._oracles.logprobs import LogprobsOracle, exact_logits, tolerance
-    from fairdraw.properties._logprobs_asserts import require_values, rows_of
+    from fairdraw.properties._logprobs_asserts import Rows, far_values, require
 
     batch = LogprobsCase(100, (LogprobsRequest("normal", -1),)).batch()
     right = LogprobsOracle().logprobs(batch)
@@ -85,8 +85,9 @@ def test_tolerance_is_what_it_says() -> None:
     for share, is_right in ((0.8, True), (1.2, False)):
         moved = LogprobsResult(right.token_ids, (right.logprobs + share * slack).float(), right.ranks)
         seen = call_logprobs(logprobs_sampler(lambda _, moved=moved: moved, name="moved"), batch)
+        rows = Rows(batch, seen)
         if is_right:
-            require_values(rows_of(batch, seen))
+            require(rows, far_values(rows))
         else:
             with pytest.raises(AssertionError, match="rounding explains"):
-                require_values(rows_of(batch, seen))
+                require(rows, far_values(rows))

@@ -36,7 +36,7 @@ CODES = {
     "thinking_budget": ("THK101",),
     "logprobs": ("LPR101", "DIST951"),
     "filters": ("FIL101", "DIST981"),
-    "grammar": ("GRM106", "GRM125", "DIST971"),
+    "grammar": ("GRM108", "GRM132", "DIST971"),
 }
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum, auto
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from fairdraw._core.budget import (
     SHRINKING_WAS_CUT,
@@ -180,6 +180,16 @@ class AnyCheck(ABC):
     stage: Stage = field(default=Stage.PROPERTY, kw_only=True)
     depends_on: tuple[str, ...] = field(default=(), kw_only=True)
     renew: Callable[[], AnySampler | None] = field(default=lambda: None, kw_only=True, compare=False)
+
+    @classmethod
+    def named(
+        cls, function: Callable[..., object], code: str, *, suite: str = "properties", **fields: Any
+    ) -> Self:  # Any: other fields of the check
+        """Return a check with the name of a function as its title, underscores as spaces, and its docstring as its
+        meaning: first what is required, then the usual cause of a failure."""
+        said: dict[str, Any] = {"title": function.__name__.replace("_", " "), "needs": ()}  # Any: fields, as above
+        said["meaning"] = inspect.cleandoc(function.__doc__ or "")
+        return cls(code=code, suite=suite, **said | fields)
 
     @property
     def id(self) -> str:
@@ -629,51 +639,21 @@ def _of_one(case: Any, request: Any, seed: int) -> Any:  # Any: a case of a cont
     return case.replace(requests=(request,), seed=seed, **once)
 
 
-def check(
-    code: str,
-    cases: Cases,
-    *,
-    needs: tuple[Capability, ...] = (),
-    needs_one_of: tuple[tuple[Capability, ...], ...] = (),
-    weight: float = 1.0,
-    contract: str = DEFAULT,
-    stage: Stage = Stage.PROPERTY,
-    depends_on: tuple[str, ...] = (),
-    differential: bool = False,
-) -> Callable[[Body], Check]:
-    """Make a check of a function `(sampler, case)`.
-
-    Its name becomes the title (underscores to spaces). Its docstring becomes the meaning: first what is required, then
-    the usual cause of a failure.
-    """
-
-    def make(body: Body) -> Check:
-        return Check(
-            code,
-            body.__name__.replace("_", " "),
-            inspect.cleandoc(body.__doc__ or ""),
-            contract,
-            "properties",
-            needs,
-            cases,
-            body,
-            weight,
-            needs_one_of=needs_one_of,
-            stage=stage,
-            depends_on=depends_on,
-            differential=differential,
-        )
-
-    return make
+def check(code: str, cases: Cases, *, contract: str = DEFAULT, **fields: Any) -> Callable[[Body], Check]:
+    """Make a check of a function `(sampler, case)`. Any: other fields of a check."""
+    return lambda body: Check.named(body, code, contract=contract, cases=cases, body=body, **fields)
 
 
 differential = partial(check, differential=True)
 """Make a check of a function `(sampler, case, reference)` that compares with a reference sampler."""
 
 
-def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
-    """The checks that are defined in `modules`, alone or in tuples: to define one there registers it."""
+Kind = TypeVar("Kind", bound=AnyCheck)
+
+
+def checks_in(kind: type[Kind], *modules: ModuleType) -> tuple[Kind, ...]:
+    """The checks of a kind that are defined in `modules`, alone or in tuples: to define one there registers it."""
     values = [value for module in modules for value in vars(module).values()]
     values += chain.from_iterable(value for value in values if isinstance(value, tuple))
-    found = {value.code: value for value in values if isinstance(value, Check)}
+    found = {value.code: value for value in values if isinstance(value, kind)}
     return tuple(found[code] for code in sorted(found))

@@ -55,7 +55,7 @@ def divides_draft_by_target(right: RejectionOracle, step: DraftStep) -> bool:
     return step.is_token and draft_prob >= step.uniform * target_prob
 
 
-@patched(RejectionOracle, "accepts", "REJ309")
+@patched(RejectionOracle, "accepts", "REJ701")
 def accepts_by_the_target_alone(right: RejectionOracle, step: DraftStep) -> bool:
     """The draft distribution is left out of the acceptance test: right for n-gram drafts, far too strict for others."""
     return right.accepts(dataclasses.replace(step, draft_probs=None))
@@ -87,7 +87,7 @@ def accepts_what_the_drafter_cannot_draw(right: RejectionOracle, step: DraftStep
     return right.accepts(step) or (step.is_token and _distributions(step)[1] == 0 < _distributions(step)[0])
 
 
-@patched(RejectionOracle, "accepts", "REJ310", "REJ108", "REJ309")
+@patched(RejectionOracle, "accepts", "REJ310", "REJ108")
 def accepts_below_the_uniform(right: RejectionOracle, step: DraftStep) -> bool:
     """The comparison is turned round: certain drafts are rejected, impossible ones accepted."""
     if step.synthetic_rate is not None:

@@ -19,13 +19,13 @@ from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecD
 Steps = list[DraftStep]
 
 
-@patched(RejectionOracle, "random_request", "REJ103", "REJ115")
+@patched(RejectionOracle, "random_request", "REJ103")
 def forgets_the_bonus_token(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """Fully accepted requests end with their last draft: a free token is given away, and draftless requests starve."""
     return right.random_request(steps, bonus)[: len(steps)]
 
 
-@patched(RejectionOracle, "verify", "REJ106", "REJ115")
+@patched(RejectionOracle, "verify", "REJ106")
 def takes_the_next_requests_bonus_token(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """Bonus tokens are indexed by something that is one off."""
     return right.verify(batch.replace(bonus_token_ids=batch.bonus_token_ids.roll(1, 0)), noise)
@@ -65,7 +65,7 @@ def returns_int64(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) 
     return right.verify(batch, noise).long()
 
 
-@patched(RejectionOracle, "verify", "REJ115", "REJ103")
+@patched(RejectionOracle, "verify", "REJ103")
 def skips_requests_without_drafts(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """Nothing to verify, nothing to write: the bonus token of such a request is lost."""
     output = right.verify(batch, noise)

@@ -42,7 +42,7 @@ class WritesIntoTheGivenLogits(LogitsPlanOracle):
         return logits.to(torch.float32)
 
 
-@mutant_planner("PLAN106", "PLAN105")
+@mutant_planner("PLAN105")
 class ReturnsAViewOfTheGivenLogits(LogitsPlanOracle):
     """Another tensor object, the same memory."""
 
@@ -69,7 +69,7 @@ class KeepsTheDtypeOfTheModel(LogitsPlanOracle):
         return super().process(batch, setup).to(batch.logits.dtype)
 
 
-@mutant_planner("PLAN104", "PLAN112")
+@mutant_planner("PLAN112")
 class AsksTheFirstRequestOnly(LogitsPlanOracle):
     """If the first request needs no processor, no request gets one."""
 
@@ -79,7 +79,7 @@ class AsksTheFirstRequestOnly(LogitsPlanOracle):
         return super().process(batch, setup) if needs else self.untouched(batch.logits)
 
 
-@mutant_planner("PLAN112", "PLAN140")
+@mutant_planner("PLAN112")
 class MasksTheNeighboursRow(LogitsPlanOracle):
     """A request's allowed ids on the next request's rows: an index that counts from 1."""
 
@@ -108,7 +108,7 @@ class KeepsThePlanOfABatchOfTheSameSize(LogitsPlanOracle):
         return super().process(batch.replace(requests=stale), setup)
 
 
-@mutant_planner("PLAN131")
+@mutant_planner("PLAN133")
 class LeavesParametersBehind(LogitsPlanOracle):
     """Requests move, their parameters do not: rows are planned anew only for requests that were added."""
 

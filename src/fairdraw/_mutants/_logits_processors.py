@@ -97,7 +97,7 @@ def cuts_by_top_p_before_top_k(right: LogitsPlanOracle, row: Row) -> Edit | None
     return other_order
 
 
-@patched_planner("min_p", "PLAN113")
+@patched_planner("min_p", "PLAN115")
 def filters_greedy_rows(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """A greedy request that names a min-p is filtered like any other."""
     if not row.is_greedy:
@@ -106,7 +106,7 @@ def filters_greedy_rows(right: LogitsPlanOracle, row: Row) -> Edit | None:
     return right.min_p(dataclasses.replace(row, source=dataclasses.replace(row.source, params=as_random)))
 
 
-@patched_planner("temperature", "PLAN150", "PLAN113")
+@patched_planner("temperature", "PLAN115")
 def divides_greedy_rows_by_zero(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """All positive logits become inf, and tie."""
 
@@ -132,19 +132,19 @@ def excludes_by_addition(right: LogitsPlanOracle, row: Row) -> Edit | None:
     return add
 
 
-@patched_planner("text_for_bad_words", "PLAN120", "PLAN122", "PLAN162")
+@patched_planner("text_for_bad_words", "PLAN111", "PLAN162")
 def bad_words_ignore_the_drafts(right: LogitsPlanOracle, row: Row) -> list[int]:
     """A bad word that begins among the drafts can be completed."""
     return row.source.output_token_ids
 
 
-@patched_planner("text_for_penalties", "PLAN120", "PLAN121", "PLAN122")
+@patched_planner("text_for_penalties", "PLAN111", "PLAN121")
 def penalties_ignore_the_drafts(right: LogitsPlanOracle, row: Row) -> list[int]:
     """Every row is penalised for the output alone."""
     return row.source.output_token_ids
 
 
-@patched_planner("seen", "PLAN121", "PLAN122")
+@patched_planner("seen", "PLAN121")
 def the_bonus_row_misses_the_last_draft(right: LogitsPlanOracle, source: LogitsRequest, position: int) -> list[int]:
     """It sees what the last draft row sees."""
     is_bonus = position == len(source.draft_token_ids)
@@ -158,7 +158,7 @@ def min_tokens_count_the_output_alone(right: LogitsPlanOracle, row: Row) -> int:
     return len(row.source.output_token_ids) if is_bonus else right.length_for_min_tokens(row)
 
 
-@patched_planner("length_for_min_tokens", "PLAN120")
+@patched_planner("length_for_min_tokens", "PLAN111")
 def min_tokens_count_all_drafts_in_every_row(right: LogitsPlanOracle, row: Row) -> int:
     """The first draft row may stop, although the drafts after it were counted."""
     return len(row.source.output_token_ids) + len(row.source.draft_token_ids)

@@ -40,7 +40,7 @@ def a_short_last_tile_takes_no_part(right: SamplingOracle, probs: Row, exponenti
     return right.race(probs[:kept], exponentials[:kept])
 
 
-@patched(SamplingOracle, "sample", "SAM107")
+@patched(SamplingOracle, "sample", "SAM201")
 def filters_where_the_logits_lie(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """In place: log-probabilities that are computed afterwards are those of another distribution."""
     tokens = right.sample(batch, noise)
@@ -48,7 +48,7 @@ def filters_where_the_logits_lie(right: SamplingOracle, batch: SamplingBatch, no
     return tokens
 
 
-@patched(SamplingOracle, "token", "SAM108")
+@patched(SamplingOracle, "token", "SAM201")
 def the_last_token_for_nan(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """Comparisons with NaN are false, so the search runs to the end."""
     if np.isnan(request.logits).any():
@@ -56,7 +56,7 @@ def the_last_token_for_nan(right: SamplingOracle, request: Request, exponentials
     return right.token(request, exponentials)
 
 
-@patched(SamplingOracle, "token", "SAM109")
+@patched(SamplingOracle, "token", "SAM201")
 def the_last_token_for_empty_rows(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """A cumulative sum of zeros never reaches its goal."""
     if (request.logits == -np.inf).all():
@@ -64,7 +64,7 @@ def the_last_token_for_empty_rows(right: SamplingOracle, request: Request, expon
     return right.token(request, exponentials)
 
 
-@patched(SamplingOracle, "sample", "SAM110")
+@patched(SamplingOracle, "sample", "SAM201")
 def nan_spreads(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """A maximum over the batch is subtracted before the softmax."""
     shift = batch.logits.float().amax() * 0
@@ -107,7 +107,7 @@ def reads_strided_parameters_as_contiguous(right: SamplingOracle, batch: Samplin
     return right.sample(batch.replace(temperature=temperature), noise)
 
 
-@patched(SamplingOracle, "race", "SAM142")
+@patched(SamplingOracle, "race", "SAM201")
 def ties_go_to_the_last_id(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """`>=` in the race between tiles."""
     return int(probs.size - 1 - right.race(probs[::-1], exponentials[::-1]))
@@ -259,7 +259,7 @@ class KeepsTheSeedOfTheLastOwner(SeedsByRow):
 # Drafters.
 
 
-@patched(SamplingOracle, "said_distribution", "SAM172")
+@patched(SamplingOracle, "said_distribution", "SAM201")
 def says_the_distribution_at_temperature_one(right: SamplingOracle, request: Request, token: int) -> Row:
     """The distribution of raw logits, for a draft at another temperature: speculative decoding is then lossy."""
     if not request.is_greedy:
@@ -276,13 +276,13 @@ def says_a_distribution_that_is_not_normalised(right: SamplingOracle, request: R
     )
 
 
-@patched(SamplingOracle, "said_distribution", "SAM201", "SAM172")
+@patched(SamplingOracle, "said_distribution", "SAM201")
 def says_the_distribution_before_the_filters(right: SamplingOracle, request: Request, token: int) -> Row:
     """The softmax before the filters, as it is."""
     return right.said_distribution(request, token) if request.is_greedy else softmax(right.scaled(request))
 
 
-@patched(SamplingOracle, "said_distribution", "SAM175")
+@patched(SamplingOracle, "said_distribution", "SAM201")
 def says_the_soft_distribution_of_greedy_drafts(right: SamplingOracle, request: Request, token: int) -> Row:
     """Greedy drafts with the distribution at temperature 1: a verifier accepts too many of them."""
     return right.distribution(request) if request.is_greedy else right.said_distribution(request, token)
@@ -368,7 +368,7 @@ class SwapsTwoBuffersOnceInAThousandCalls(SamplingOracle):
         return tokens.flip(0) if self.calls % 1000 == 0 else tokens
 
 
-@patched(SamplingOracle, "sample", "SAM184")
+@patched(SamplingOracle, "sample", "SAM201")
 def wraps_offsets_at_32_bits(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """`row * stride` in int32: a row that is far away is read elsewhere."""
     is_far = batch.logits.stride(0) >= 2**31

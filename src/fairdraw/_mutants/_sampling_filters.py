@@ -161,7 +161,7 @@ class FiltersBeforeTemperature(SamplingOracle):
         return super().scaled(request)
 
 
-@patched(SamplingOracle, "distribution", "SAM106")
+@patched(SamplingOracle, "distribution", "SAM201")
 def adds_an_epsilon(right: SamplingOracle, request: Request) -> Row:
     """`log(probs + 1e-8)` for safety: banned tokens are rare now, not impossible."""
     return np.asarray(right.distribution(request) + np.float32(1e-8))

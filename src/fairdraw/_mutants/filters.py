@@ -245,7 +245,7 @@ def takes_the_latest_repetition(right: FiltersOracle, context: RowContext) -> An
     return {one: min(length, 2 + tokens.count(one) % 2) for one, length in longest.items()}
 
 
-@_patched("repetitions", "FIL114", "FIL152")
+@_patched("repetitions", "FIL114")
 def has_an_exponent_one_off(right: FiltersOracle, context: RowContext) -> Any:
     """The repetition is counted with the token that it would get."""
     return {token: length + 1 for token, length in right.repetitions(context).items()}
@@ -279,7 +279,7 @@ def begins_at_tau(right: FiltersOracle, mus: Any, number: int, context: RowConte
 # -- what is off, what is out -----------------------------------------------------------------------------------------
 
 
-@_patched("filter_logits", "FIL121", "FIL201")
+@_patched("filter_logits", "FIL201")
 def normalises_every_row(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     """A log-softmax for everybody."""
     found = right.filter_logits(batch, noise)
@@ -316,7 +316,7 @@ def leaves_nan_at_the_top(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     return dataclasses.replace(found, logits=found.logits.masked_fill(kept, torch.nan))
 
 
-@_patched("filter_logits", "FIL124")
+@_patched("filter_logits", "FIL201")
 def revives_forbidden_tokens(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     """NaN of `-inf - -inf` is replaced by 0."""
     found = right.filter_logits(batch, noise)
@@ -325,7 +325,7 @@ def revives_forbidden_tokens(right: FiltersOracle, batch: Any, noise: Any) -> An
     return dataclasses.replace(found, logits=found.logits.masked_fill(revived, 0.0))
 
 
-@_patched("top_p", "FIL126", "FIL102")
+@_patched("top_p", "FIL102")
 def returns_probabilities(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """After a sort by probability, probabilities are given back."""
     found = right.top_p(row, context)
@@ -340,7 +340,7 @@ class _First(FiltersOracle):
         return _keeping(row, np.isin(np.arange(len(row.kept)), first))
 
 
-@_mutant("FIL127", "FIL103")
+@_mutant("FIL103")
 class KeepsOneOfEqualTokens(_First):
     """Tokens are looked up by their value."""
 
@@ -392,14 +392,14 @@ def always_keeps_the_last_id(right: FiltersOracle, logits: Any, context: RowCont
     return dataclasses.replace(found, kept=found.kept | (np.arange(len(logits)) == len(logits) - 1))
 
 
-@_patched("epsilon", "FIL134", "FIL109")
+@_patched("epsilon", "FIL109")
 def takes_logits_for_log_probabilities(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """A threshold on logits that somebody else was to normalise."""
     kept = row.values >= np.log(context.params.epsilon)
     return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
 
 
-@_seen("FIL135", "FIL201")
+@_seen("FIL201")
 def reads_parameters_backwards(right: _Batchwise, batch: Any) -> Any:
     """The last row's parameters come first."""
     return batch.replace(params=batch.params[::-1])
@@ -510,7 +510,7 @@ def penalises_breakers(right: FiltersOracle, context: RowContext) -> Any:
     return found
 
 
-@_patched("dry", "FIL152")
+@_patched("dry", "FIL201")
 def penalises_short_repetitions(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """By the base to a negative power, as in Aphrodite."""
     found, params = right.dry(row, context), context.params
@@ -528,13 +528,13 @@ def overflows_to_nan(right: FiltersOracle, row: Any, context: RowContext) -> Any
     return dataclasses.replace(found, values=np.where(found.values < -3e38, np.nan, found.values))
 
 
-@_seen("FIL154")
+@_seen("FIL201")
 def reads_the_output_alone(right: _Batchwise, batch: Any) -> Any:
     """The prompt may be repeated."""
     return batch.replace(prompt_token_ids=[[] for _ in batch.params])
 
 
-@_patched("repetitions", "FIL154")
+@_patched("repetitions", "FIL201")
 def looks_at_the_first_tokens(right: FiltersOracle, context: RowContext) -> Any:
     """A range counted from the beginning."""
     reach = context.params.dry_range or None

@@ -41,14 +41,14 @@ patched = patching(mutant, GrammarOracle)
 # Bits and floats
 
 
-@patched("write", "GRM101", "GRM111", "GRM161")
+@patched("write", "GRM101", "GRM161")
 def forbids_with_a_large_negative_number(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """-1e4 seemed low enough; a logit bias of 100, or a temperature of 1000, brings the token back."""
     logits[rows] = logits[rows].masked_fill(~allowed, -1e4)
     return logits
 
 
-@patched("write", "GRM104", "GRM131", "GRM161")
+@patched("write", "GRM201", "GRM161")
 def forbids_halves_with_their_least_number(
     right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor
 ) -> Tensor:
@@ -59,7 +59,7 @@ def forbids_halves_with_their_least_number(
     return logits
 
 
-@patched("apply_bitmask", "GRM104")
+@patched("apply_bitmask", "GRM201")
 def computes_in_float16(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
     """bfloat16 logits pass through the other half precision, which has more digits and a smaller range."""
     if batch.logits.dtype != torch.bfloat16:
@@ -67,33 +67,33 @@ def computes_in_float16(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
     return right.apply_bitmask(batch.replace(logits=batch.logits.half())).bfloat16()
 
 
-@patched("write", "GRM105", "GRM161")
+@patched("write", "GRM201", "GRM161")
 def adds_the_mask(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """0 or -inf is added: -0.0 becomes 0.0, and NaN and +inf stay where they are forbidden."""
     logits[rows] = logits[rows] + torch.zeros_like(logits[rows]).masked_fill(~allowed, -torch.inf)
     return logits
 
 
-@patched("write", "GRM105")
+@patched("write", "GRM201")
 def flushes_denormals(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """A kernel that was compiled with flush-to-zero multiplies what it keeps by 1."""
     logits[rows] = logits[rows].masked_fill(logits[rows].abs() < torch.finfo(logits.dtype).tiny, 0.0)
     return right.write(logits, rows, allowed)
 
 
-@patched("bits", "GRM102", "GRM201")
+@patched("bits", "GRM201")
 def loses_the_sign_bit(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
     """`word & (1 << bit) > 0`: the 32nd bit makes the product negative."""
     return right.bits(words & 0x7FFFFFFF, ids)
 
 
-@patched("bits", "GRM201", "GRM102")
+@patched("bits", "GRM201")
 def takes_a_negative_word_for_all(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
     """-1 allows everything; a shortcut tests `word < 0`."""
     return right.bits(torch.where(words < 0, ALL, words), ids)
 
 
-@patched("bits", "GRM102", "GRM101")
+@patched("bits", "GRM101")
 def counts_bits_from_above(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
     """The first token of a word is its highest bit, as `numpy.packbits` has it."""
     return right.bits(words, ids // 32 * 32 + 31 - ids % 32)
@@ -130,19 +130,19 @@ def masks_one_block(right: GrammarOracle, words: Tensor, vocab_size: int) -> Ten
 # Rows
 
 
-@patched("words", "GRM106")
+@patched("words", "GRM201")
 def numbers_bitmasks_by_place(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
     """The i-th row that is named gets the i-th bitmask: right if the bitmask is compacted, and here it is not."""
     return batch.bitmask[torch.arange(len(rows), device=rows.device) % len(batch.bitmask)]
 
 
-@patched("rows", "GRM106")
+@patched("rows", "GRM201")
 def masks_every_row(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
     """Indices are ignored; a request without grammar beside others gets whatever is in its bitmask."""
     return torch.arange(batch.batch_size, device=batch.device)
 
 
-@patched("rows", "GRM106")
+@patched("rows", "GRM201")
 def takes_no_index_for_no_indices(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
     """`if indices:` where `if indices is not None:` is meant."""
     return right.rows(batch if batch.rows.numel() else batch.replace(indices=None))
@@ -194,7 +194,7 @@ def takes_words_for_the_stride(right: GrammarOracle, batch: BitmaskBatch, rows: 
     return batch.bitmask.as_strided(shape, (shape[1], 1), offset)[rows]
 
 
-@patched("words", "GRM109")
+@patched("words", "GRM201")
 def takes_the_vocabulary_for_the_width(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
     """Bitmasks are found at `i * ceil(vocab_size / 32)`, though they are wider."""
     width = words_for(batch.vocab_size)
@@ -203,20 +203,20 @@ def takes_the_vocabulary_for_the_width(right: GrammarOracle, batch: BitmaskBatch
     return batch.bitmask.flatten()[: len(batch.bitmask) * width].view(-1, width)[rows]
 
 
-@patched("beyond", "GRM110")
+@patched("beyond", "GRM201")
 def forbids_columns_beyond(right: GrammarOracle) -> bool:
     """Words that are not there are read as 0; declared is that columns beyond stay."""
     return False
 
 
-@patched("allowed", "GRM111", "GRM101")
+@patched("allowed", "GRM101")
 def leaves_empty_rows_alone(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
     """Better any token than none: a row in which nothing is allowed is not masked."""
     allowed = right.allowed(words, vocab_size)
     return allowed | ~allowed.any(dim=1, keepdim=True)
 
 
-@patched("allowed", "GRM111", "GRM101")
+@patched("allowed", "GRM101")
 def keeps_token_0_of_empty_rows(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
     """The same with one token, so that a softmax has something to sum."""
     allowed = right.allowed(words, vocab_size)
@@ -258,14 +258,14 @@ class KeepsABuffer(GrammarOracle):
 # Drafts
 
 
-@patched("masks", "GRM121", "GRM130")
+@patched("masks", "GRM121")
 def masks_one_position_late(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
     """Row `i` has the mask of row `i - 1`: the scheduler advances the grammar after the forward pass."""
     masks = right.masks(request, width)
     return torch.cat([masks[:1], masks[:-1]])
 
 
-@patched("masks", "GRM121", "GRM130")
+@patched("masks", "GRM121")
 def masks_one_position_early(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
     """Row `i` has the mask behind draft `i`, which is the one that it verifies."""
     masks = right.masks(request, width)
@@ -287,7 +287,7 @@ def forgets_the_bonus_row(right: GrammarOracle, request: GrammarRequest, width: 
     return masks
 
 
-@patched("masks", "GRM123")
+@patched("masks", "GRM132")
 def leaves_the_row_of_a_forbidden_draft(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
     """The prefix ends one row early: the row that must reject the draft allows everything, and accepts it."""
     masks = right.masks(request, width)
@@ -306,14 +306,14 @@ def masks_rows_behind_the_prefix(right: GrammarOracle, request: GrammarRequest, 
     return masks
 
 
-@patched("fork", "GRM125")
+@patched("fork", "GRM132")
 def sorts_requests_with_a_grammar_first(right: GrammarOracle, batch: GrammarBatch) -> Tensor:
     """Bitmasks are made for requests with a grammar alone, and their rows are counted among those."""
     ordered = sorted(batch.requests, key=lambda request: request.grammar is None)
     return right.fork(batch.replace(requests=tuple(ordered)))
 
 
-@patched("fork", "GRM125")
+@patched("fork", "GRM132")
 def gives_the_mask_of_the_neighbour(right: GrammarOracle, batch: GrammarBatch) -> Tensor:
     """Rows are numbered by requests: right without drafts."""
     rows = right.fork(batch)
@@ -366,7 +366,7 @@ class LeavesOldMasksBehindTheGrammar(GrammarOracle):
         return masks
 
 
-@mutant("GRM127", "GRM130")
+@mutant("GRM127")
 class RepeatsTheMasksOfTheLastStep(GrammarOracle):
     """Masks are made while the forward pass runs, and in steps with as many rows those of the step before are used."""
 
@@ -383,7 +383,7 @@ class RepeatsTheMasksOfTheLastStep(GrammarOracle):
         return torch.cat([last[1][:1], rows[1:]])
 
 
-@patched("masks", "GRM128")
+@patched("masks", "GRM132")
 def takes_the_end_for_a_rejection(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
     """A draft that ends the text counts as forbidden, and the row that it is verified with is dropped."""
     masks = right.masks(request, width)

@@ -74,34 +74,34 @@ def puts_the_best_token_first(right: LogprobsOracle, logits: Any, token: int, nu
     return np.concatenate([right.best(logits, 1), right.best(logits, number)])
 
 
-@_patched("best", "LPR102")
+@_patched("best", "LPR201")
 def pads_with_minus_one(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """Behind the last token that is possible, the list is filled with id -1."""
     ids = right.best(logits, number)
     return np.where(logits[ids] == -np.inf, -1, ids)
 
 
-@_patched("best", "LPR103", "LPR127")
+@_patched("best", "LPR201")
 def lists_the_best_token_twice(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """Two tiles were merged, and the candidate on their edge was counted in both."""
     ids = right.best(logits, number)
     return np.concatenate([ids[:1], ids])[:number]
 
 
-@_patched("best", "LPR104")
+@_patched("best", "LPR201")
 def lists_in_the_order_of_ids(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """The right tokens, unsorted."""
     return np.sort(right.best(logits, number))
 
 
-@_patched("ids", "LPR105")
+@_patched("ids", "LPR201")
 def takes_the_emitted_token_out(right: LogprobsOracle, logits: Any, token: int, number: int) -> Any:
     """The emitted token stands in the first column, so the list goes without it, and with one more."""
     others = [one for one in right.best(logits, number + 1) if one != token]
     return np.concatenate([[token], [*others, token][:number]]).astype(np.int64)
 
 
-@_patched("values", "LPR106")
+@_patched("values", "LPR201")
 def has_two_formulas(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
     """The emitted token's value is computed from its probability, those of the list from the logits."""
     found = right.values(scores, ids)
@@ -110,13 +110,13 @@ def has_two_formulas(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
     return found
 
 
-@_patched("best", "LPR107")
+@_patched("best", "LPR201")
 def lists_the_highest_of_equal_ids(right: LogprobsOracle, logits: Any, number: int) -> Any:
     """Of equal tokens the last one comes first."""
     return len(logits) - 1 - right.best(logits[::-1], number)
 
 
-@_patched("stage_logits", "LPR108")
+@_patched("stage_logits", "LPR201")
 def writes_into_the_logits(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
     """A log-softmax in place, where the logits are float32."""
     logits = right.stage_logits(batch).copy()
@@ -127,26 +127,26 @@ def writes_into_the_logits(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
 # -- rows without a distribution, batches without rows ----------------------------------------------------------------
 
 
-@_patched("log_softmax", "LPR110")
+@_patched("log_softmax", "LPR201")
 def takes_nan_for_minus_infinity(right: LogprobsOracle, logits: Any) -> Any:
     """`nan_to_num` before the softmax."""
     return log_softmax(np.where(np.isnan(logits), np.float32(-np.inf), logits))
 
 
-@_patched("log_softmax", "LPR111")
+@_patched("log_softmax", "LPR201")
 def spreads_empty_rows(right: LogprobsOracle, logits: Any) -> Any:
     """Nothing is possible, so everything is: an epsilon under the logarithm."""
     empty = np.isneginf(logits).all(axis=1, keepdims=True)
     return log_softmax(np.where(empty, np.float32(0), logits))
 
 
-@_patched("log_softmax", "LPR112")
+@_patched("log_softmax", "LPR201")
 def has_one_maximum_for_all_rows(right: LogprobsOracle, logits: Any) -> Any:
     """The maximum that is subtracted is that of the batch; it does not matter until a row holds a NaN."""
     return log_softmax(logits) + 0 * np.max(np.where(np.isinf(logits), 0, logits), initial=0)
 
 
-@_patched("logprobs", "LPR113")
+@_patched("logprobs", "LPR201")
 def makes_a_row_of_none(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """An empty batch is padded to one row, and stays it."""
     found = right.logprobs(batch)
@@ -156,7 +156,7 @@ def makes_a_row_of_none(right: LogprobsOracle, batch: LogprobsBatch) -> Logprobs
     return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
 
 
-@_mutant("LPR113")
+@_mutant("LPR201")
 class FreesItsBufferForNoRows(LogprobsOracle):
     """After an empty batch the values of the next one are not written."""
 
@@ -196,7 +196,7 @@ def keeps_the_sum_of_the_chunk_before(right: LogprobsOracle, logits: Any) -> Any
     return found
 
 
-@_patched("best", "LPR104", "LPR201")
+@_patched("best", "LPR201")
 def lists_twenty_in_order(right: LogprobsOracle, logits: NDArray[np.float32], number: int) -> NDArray[np.int64]:
     """Behind the twentieth place ids follow as they come."""
     ranked = right.best(logits, number)
@@ -206,7 +206,7 @@ def lists_twenty_in_order(right: LogprobsOracle, logits: NDArray[np.float32], nu
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-@_patched("stage_logits", "LPR121", "LPR129")
+@_patched("stage_logits", "LPR201")
 def returns_processed_for_raw(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
     """Float32 logits were not copied before they were processed, and raw values are computed afterwards."""
     if batch.logits.dtype == torch.float32:
@@ -214,26 +214,26 @@ def returns_processed_for_raw(right: LogprobsOracle, batch: LogprobsBatch) -> An
     return right.stage_logits(batch)
 
 
-@_patched("stage_logits", "LPR122", "LPR129")
+@_patched("stage_logits", "LPR201")
 def returns_raw_for_processed(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
     """The word is accepted, and nothing else is done about it."""
     return right.stage_logits(batch.replace(stage=batch.stage.replace("processed", "raw")))
 
 
-@_patched("log_softmax", "LPR121", "LPR122")
+@_patched("log_softmax", "LPR201")
 def counts_in_bits(right: LogprobsOracle, logits: Any) -> Any:
     """Logarithms to base 2, as kernels compute them, are returned as they are."""
     return log_softmax(logits) * np.log2(np.e)
 
 
-@_patched("log_softmax", "LPR121", "LPR122")
+@_patched("log_softmax", "LPR201")
 def is_sixteen_ulps_off(right: LogprobsOracle, logits: Any) -> Any:
     """Each value is off by a little more than float32 arithmetic explains."""
     exact = log_softmax(logits)
     return exact - 2.0**-24 * (96 + 4 * np.abs(np.where(np.isfinite(exact), exact, 0)))
 
 
-@_patched("scores", "LPR123")
+@_patched("scores", "LPR201", "LPR201")
 def normalises_logits(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """Logits are returned less their maximum."""
     if not batch.wants_logits or not logits.size:
@@ -248,14 +248,14 @@ def casts_logits_to_bfloat16(right: LogprobsOracle, batch: LogprobsBatch, logits
     return torch.from_numpy(found).bfloat16().float().numpy() if batch.wants_logits else found
 
 
-@_patched("scores", "LPR124")
+@_patched("scores", "LPR201")
 def computes_in_the_models_dtype(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """`log_softmax` without `dtype=float32`."""
     found = right.scores(batch, logits)
     return found if batch.wants_logits else torch.from_numpy(found).to(batch.logits.dtype).float().numpy()
 
 
-@_patched("log_softmax", "LPR125")
+@_patched("log_softmax", "LPR201")
 def rounds_the_log_sum_exp(right: LogprobsOracle, logits: Any) -> Any:
     """`logit - logsumexp`, the latter in float32."""
     exact = log_softmax(logits)
@@ -293,7 +293,7 @@ def adds_up_one_by_one(right: LogprobsOracle, logits: Any) -> Any:
         return shifted - np.log(total.astype(np.float64))
 
 
-@_patched("scores", "LPR127", "LPR122")
+@_patched("scores", "LPR201")
 def normalises_before_the_mask(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """Excluded tokens get -inf, and the others keep the probability that they had in the whole vocabulary."""
     found = right.scores(batch, logits)
@@ -303,7 +303,7 @@ def normalises_before_the_mask(right: LogprobsOracle, batch: LogprobsBatch, logi
     return np.where(np.isneginf(logits), -np.inf, raw).astype(np.float32)
 
 
-@_patched("values", "LPR128")
+@_patched("values", "LPR201")
 def returns_a_finite_floor(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
     """-9999 in the place of -inf, so that it can be written as JSON."""
     return np.maximum(right.values(scores, ids), np.float32(-9999))
@@ -312,13 +312,13 @@ def returns_a_finite_floor(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-@_patched("rank", "LPR131")
+@_patched("rank", "LPR201")
 def ranks_from_zero(right: LogprobsOracle, logits: Any, token: int) -> int:
     """The most probable token has rank 0."""
     return right.rank(logits, token) - 1
 
 
-@_patched("rank", "LPR132")
+@_patched("rank", "LPR201")
 def ranks_ties_first(right: LogprobsOracle, logits: Any, token: int) -> int:
     """Counts larger tokens where those as large are to be counted, too."""
     return 1 + int((logits > logits[token]).sum())
@@ -343,14 +343,14 @@ def counts_in_bfloat16(right: LogprobsOracle, logits: Any, token: int) -> int:
     return int(torch.tensor(right.rank(logits, token)).bfloat16())
 
 
-@_patched("rank", "LPR134")
+@_patched("rank", "LPR201")
 def ranks_rounded_logprobs(right: LogprobsOracle, logits: Any, token: int) -> int:
     """Ranks count log-probabilities in float32, of which many are equal where logits are not."""
     scores = log_softmax(logits[None])[0].astype(np.float32)
     return int((scores >= scores[token]).sum())
 
 
-@_mutant("LPR135", "LPR131")
+@_mutant("LPR201")
 class RanksAmongTheListed(LogprobsOracle):
     """The rank of a token that is not listed is the length of the list."""
 
@@ -423,13 +423,13 @@ def compacts_rows_that_ask(right: LogprobsOracle, batch: LogprobsBatch) -> Logpr
     return dataclasses.replace(found, logprobs=values)
 
 
-@_patched("numbers", "LPR147", "LPR121")
+@_patched("numbers", "LPR201")
 def takes_zero_for_none(right: LogprobsOracle, batch: LogprobsBatch) -> list[int | None]:
     """`if num_logprobs:`"""
     return [number or None for number in batch.row_logprobs]
 
 
-@_patched("numbers", "LPR148")
+@_patched("numbers", "LPR201")
 def lists_twenty_at_most(right: LogprobsOracle, batch: LogprobsBatch) -> list[int | None]:
     """A limit of the server that is applied to -1, without a word."""
     asked = [batch.num_logprobs[request] for request in batch.row_requests]

@@ -113,14 +113,6 @@ class RowBounds:
         agreed: Bools = alike(found, other, self.may_be.width) | (self.optional & excluded) | self.unruled
         return agreed
 
-    def greatest(self) -> set[int]:
-        """Tokens that may have the greatest logit; all of them in a row without a distribution."""
-        if self.forced is not None:
-            return {self.forced}
-        if self.is_invalid:
-            return set(range(len(self.optional)))
-        return {int(token) for token in np.flatnonzero(self.may_be.high >= self.may_be.low.max())}
-
     # Steps of the specification.
 
     def edited(self, edit: Edit) -> RowBounds:
