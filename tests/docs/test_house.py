@@ -1,9 +1,14 @@
 """The house stays small: limits on lines of folders, lengths of functions, layers, cycles, comments in kernels."""
 
+import ast
 import statistics
+from pathlib import Path
 
 import house
 import pytest
+
+import fairdraw
+from fairdraw._core.contracts import CONTRACTS
 
 
 @pytest.mark.parametrize("folder", house.limits())
@@ -49,3 +54,17 @@ def test_kernels_are_explained() -> None:
 )
 def test_only_code_is_counted(text: str, count: int) -> None:
     assert len(house.code_lines(text)) == count
+
+
+@pytest.mark.parametrize("folder", ["_core", "_run", "_report", "_cli", "_plugin"])
+def test_what_serves_every_contract_names_none(folder: str) -> None:
+    """A contract's harness and its features are its own; `contracts.py` is the table of all."""
+    files = set((Path(fairdraw.__file__).parent / folder).glob("*.py")) - OF_CONTRACTS
+    nodes = ((path.name, node) for path in files for node in ast.walk(ast.parse(path.read_text())))
+    assert [(name, n.lineno) for name, n in nodes if isinstance(n, ast.Constant) and n.value in CONTRACTS] == []
+
+
+OF_CONTRACTS = {
+    Path(fairdraw.__file__).parent / path
+    for path in ("_core/contracts.py", "_core/logprobs_harness.py", "_run/features.py")
+}
