@@ -1,10 +1,11 @@
-"""Hundreds of equal calls."""
+"""Hundreds of equal calls, and rows that are far apart."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.sampling_harness import sample_tokens
@@ -12,6 +13,7 @@ from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._sampling_asserts import (
     FILTERS,
     are_allowed,
+    broken,
     call,
     check,
     same_tokens,
@@ -19,6 +21,7 @@ from fairdraw.properties._sampling_asserts import (
 )
 from fairdraw.properties._traces import left_alone
 from fairdraw.protocols import Capability, TokenSampler
+from fairdraw.strategies._cases import require_far_memory, reserved
 from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
@@ -66,3 +69,33 @@ def no_call_of_a_thousand_is_different(sampler: TokenSampler, case: SamplingCase
         for number in range(_MANY_SLOW if sampler.capabilities.slow else _MANY):
             seen = sample_tokens(sampler, batch, fresh(noise))
             same_tokens(first.tokens, seen.tokens, f"call {number + 2}")
+
+
+def _two_rows(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    require_far_memory()
+    explicit = Capability.EXPLICIT_NOISE in can
+    requests = (SampledRequest("one-hot"), SampledRequest("one-hot"))
+    return st.builds(SamplingCase, st.just(100), st.just(requests), explicit=st.just(explicit), seed=bulk_seeds())
+
+
+@check("SAM184", _two_rows, needs=(Capability.STRIDED_INPUTS,), weight=0.02)
+def rows_may_be_2_to_the_31_elements_apart(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Rows of logits with a stride above 2**31 elements give the tokens of contiguous ones, or a `ValueError`.
+
+    On a CPU the memory between them is never touched, and never taken. Offsets of 32 bits wrap, and read another row.
+    """
+    batch, noise, expected = call(sampler, case)
+    if batch.device.type != "cpu":
+        return
+    stride = 2**31 + 2**16
+    memory = reserved(stride + batch.vocab_size, torch.float32)
+    assert memory is not None  # `require_far_memory` reserved more
+    far = memory.as_strided((2, batch.vocab_size), (stride, 1))
+    far.copy_(batch.logits)
+    try:
+        seen = sample_tokens(sampler, batch.replace(logits=far), fresh(noise))
+    except ValueError as error:
+        if "logits" not in str(error):
+            broken(f"far strides are refused, but not by name: {error}")
+        return
+    same_tokens(expected.tokens, seen.tokens, f"with rows {stride} elements apart")

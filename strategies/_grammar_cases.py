@@ -268,7 +268,10 @@ class MaskTrace(RowTrace):
 
     def cases(self) -> Iterator[tuple[int, BitmaskCase]]:
         """Yield the calls with their numbers; each is built when it is asked for."""
-        settings = settings_of_calls(_CALLS, _NEEDS, self.without, self.seed)
+        without = self.without
+        if str(Capability.ROW_INDICES) in without:  # then none are repeated, either
+            without = (*without, str(Capability.REPEATED_INDICES))
+        settings = settings_of_calls(_CALLS, _NEEDS, without, self.seed)
         rows = self.library().requests
         for call in self.rows_played(len(rows), len(_PLAIN)):
             setting = {name: value for name, value in settings[call.number % len(settings)].items() if name in _CALLS}

@@ -111,22 +111,22 @@ def broken(records: list[CheckRecord]) -> list[str]:
 KERNELS = "vllm vllm-v2 sglang sglang-block tpu-inference lmdeploy flashspec"
 ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
     # Checks of few but wide cases take most of the time.
-    (named("rejection", "transformers mlx"), lambda check: check.suite == "properties" and check.weight > 0.1, 19),
+    (named("rejection", "transformers mlx"), lambda check: check.suite == "properties" and check.weight > 0.1, 18),
     # Interpreted by Triton or compiled for each shape by JAX: structure and greedy requests, which need few draws.
     (named("rejection", KERNELS), lambda check: check.code[:4] in ("REJ1", "REJ2"), 10),
     (
         named("sampling"),
         lambda check: check.weight > 0.1 if check.suite == "properties" else check.code == "DIST701",
-        7,
+        6,
     ),
     # Those of strides, which some fail as known, take long to be made smaller.
     (
         named("grammar", "xgrammar xgrammar-torch llguidance sglang vllm"),
         lambda check: check.code in ("GRM101", "GRM116", "GRM121", "GRM132", "GRM201", "DIST971"),
-        3,
+        2,
     ),
     # Structure alone, of which transformers has little.
-    (named("logprobs", "transformers vllm"), lambda check: check.code[:5] == "LPR10", 2),
+    (named("logprobs", "transformers vllm"), lambda check: check.code[:5] == "LPR10", 1),
     (
         named("filters"),
         lambda check: check.code in ("FIL101", "FIL102", "FIL110", "FIL116", "FIL163", "FIL201"),

@@ -48,7 +48,7 @@ def filters_where_the_logits_lie(right: SamplingOracle, batch: SamplingBatch, no
     return tokens
 
 
-@patched(SamplingOracle, "token", "SAM201")
+@patched(SamplingOracle, "token", "SAM108")
 def the_last_token_for_nan(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """Comparisons with NaN are false, so the search runs to the end."""
     if np.isnan(request.logits).any():
@@ -56,7 +56,7 @@ def the_last_token_for_nan(right: SamplingOracle, request: Request, exponentials
     return right.token(request, exponentials)
 
 
-@patched(SamplingOracle, "token", "SAM201")
+@patched(SamplingOracle, "token", "SAM109")
 def the_last_token_for_empty_rows(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """A cumulative sum of zeros never reaches its goal."""
     if (request.logits == -np.inf).all():
@@ -368,7 +368,7 @@ class SwapsTwoBuffersOnceInAThousandCalls(SamplingOracle):
         return tokens.flip(0) if self.calls % 1000 == 0 else tokens
 
 
-@patched(SamplingOracle, "sample", "SAM201")
+@patched(SamplingOracle, "sample", "SAM184")
 def wraps_offsets_at_32_bits(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """`row * stride` in int32: a row that is far away is read elsewhere."""
     is_far = batch.logits.stride(0) >= 2**31

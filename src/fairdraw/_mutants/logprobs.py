@@ -233,15 +233,16 @@ def is_sixteen_ulps_off(right: LogprobsOracle, logits: Any) -> Any:
     return exact - 2.0**-24 * (96 + 4 * np.abs(np.where(np.isfinite(exact), exact, 0)))
 
 
-@_patched("scores", "LPR201", "LPR201")
+@_patched("scores", "LPR201")
 def normalises_logits(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """Logits are returned less their maximum."""
     if not batch.wants_logits or not logits.size:
         return right.scores(batch, logits)
-    return logits - logits.max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return logits - logits.max(axis=1, keepdims=True)
 
 
-@_patched("scores", "LPR123")
+@_patched("scores", "LPR201")
 def casts_logits_to_bfloat16(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
     """The buffer of returned logits has the model's dtype."""
     found = right.scores(batch, logits)
