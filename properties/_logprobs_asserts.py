@@ -142,7 +142,7 @@ def far_values(rows: Rows) -> Fault:
 
 
 def _wrong_ties(rows: Rows, sampler: LogprobsSampler) -> Iterator[Fault]:
-    """Of equal tokens the lowest ids are listed, in their order, if the function says so."""
+    """Rows that list equal tokens otherwise than the lowest ids first, if the function says that it does."""
     if all(one in sampler.capabilities for one in (Capability.LOWEST_ID_TIES, Capability.EXACT_RANKS)):
         expected = np.argsort(-rows.logits, axis=1, kind="stable")[:, : rows.ids.shape[1] - 1]
         differs = rows.is_listed[:, 1:] & (rows.ids[:, 1:] != expected)

@@ -71,7 +71,7 @@ def calls_are_independent_at_every_distance() -> tuple[str, ...]:
 
 @_both(("DIST323", rejection_dependence), ("DIST763", sampling_dependence))
 def no_draw_follows_from_two_others() -> tuple[str, ...]:
-    """Of three rows, or calls, at equal distances, none follows from the other two.
+    """None of three rows, or calls, at equal distances follows from the other two.
 
     A generator whose numbers are sums or differences of two earlier ones, or a third row made of two: any two of them
     are independent.

@@ -288,7 +288,7 @@ def recovered_tokens_follow_the_residual_at_a_production_vocabulary() -> tuple[s
 
 @_check("DIST411", long_drafts, (_TOKEN, _RAGGED, Capability.LONG_DRAFTS), stage=Stage.LARGE_ACCEPTANCE, fast_only=True)
 def drafts_are_accepted_with_their_probabilities_at_every_position_of_long_requests() -> tuple[str, ...]:
-    """Of 128 drafts, first rejections fall on every position, and each draft has its own probability.
+    """First rejections among 128 drafts fall on every position, and each draft has its own probability.
 
     The table in the effect names the positions. Usually a loop or a block that ends at 32 or 64 drafts, or noise
     that repeats after them.

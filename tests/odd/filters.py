@@ -55,7 +55,7 @@ class KeepsAllTies(FiltersOracle):
 
 
 class PrefersHighIds(FiltersOracle):
-    """Of equal tokens the last ones stay."""
+    """Keeps the last of equal tokens."""
 
     def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
         size = batch.vocab_size - 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from fairdraw._mutants._lifecycle_scanners import Copy, Follower, Scanner, combined
+from fairdraw._mutants._lifecycle_scanners import Copy, Follower, FollowsLate, Scanner, combined
 from fairdraw.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairdraw.protocols._lifecycle import LiveBatch, RowChanges
+    from fairdraw.protocols._lifecycle import RowChanges
 
 
 class RecountsEverything(Follower):
@@ -25,22 +25,6 @@ class ReadsSomeRows(Follower):
 
     def reads(self, copy: Copy) -> bool:
         return bool(copy.entered.params != type(copy.entered.params)())
-
-
-class FollowsLate(Follower):
-    """Changes of rows are queued until an answer is needed."""
-
-    def __init__(self, *setting: object) -> None:
-        super().__init__(*setting)
-        self.queue: list[RowChanges] = []
-
-    def sync(self, changes: RowChanges) -> None:
-        self.queue.append(changes)
-
-    def follow(self, batch: LiveBatch) -> None:
-        while self.queue:
-            super().sync(self.queue.pop(0))
-        super().follow(batch)
 
 
 class RebuildsAfterEveryChange(Follower):

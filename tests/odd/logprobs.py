@@ -23,7 +23,7 @@ class FirstRank(LogprobsOracle):
 
 
 class HighestIdFirst(LogprobsOracle):
-    """Of equal tokens lists the highest id first, and declares it."""
+    """Lists the highest id of equal tokens first, and declares it."""
 
     def best(self, logits: Any, number: int) -> Any:
         return len(logits) - 1 - super().best(logits[::-1], number)

@@ -5,9 +5,9 @@ None of them compares the lists by identity: that alone would turn most of these
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from fairdraw._mutants._lifecycle_scanners import Copy, Follower, combined, mutant_follower
+from fairdraw._mutants._lifecycle_scanners import Copy, Follower, FollowsLate, combined, mutant_follower
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.protocols._lifecycle import AddedRow, Move, RowChanges
 
@@ -238,23 +238,16 @@ class ForgetsAfterManySteps(Trusting):
             copy.extra, copy.ids = [], [PLACEHOLDER_TOKEN_ID] * (len(copy.ids) - 1) + copy.ids[-1:]
 
 
-class TakesReportsOfOtherSessions(Trusting):
+class TakesReportsOfOtherSessions(FollowsLate, Trusting):
     """Reports wait in one queue of the scanner, and the session that is asked first takes all of them."""
+
+    shared: ClassVar[list[RowChanges]]
 
     def __init__(self, *setting: object) -> None:
         super().__init__(*setting)
-        if not hasattr(type(self), "queue") or len(self.queue) > 100:
-            type(self).queue = []
-
-    queue: list[RowChanges]
-
-    def sync(self, changes: RowChanges) -> None:
-        self.queue.append(changes)
-
-    def follow(self, batch: LiveBatch) -> None:
-        while self.queue:
-            super().sync(self.queue.pop(0))
-        super().follow(batch)
+        if not hasattr(type(self), "shared") or len(self.shared) > 100:
+            type(self).shared = []
+        self.queue = self.shared
 
     def move(self, moved: MovedRow) -> None:
         if moved.source in self.rows:

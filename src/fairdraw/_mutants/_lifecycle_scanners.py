@@ -131,6 +131,22 @@ class Follower(RowKeeper):
         return [(self.rows[row], request) for row, request in enumerate(batch.requests) if row in self.rows]
 
 
+class FollowsLate(Follower):
+    """Changes of rows are queued until an answer is needed."""
+
+    def __init__(self, *setting: object) -> None:
+        super().__init__(*setting)
+        self.queue: list[RowChanges] = []
+
+    def sync(self, changes: RowChanges) -> None:
+        self.queue.append(changes)
+
+    def follow(self, batch: LiveBatch) -> None:
+        while self.queue:
+            super().sync(self.queue.pop(0))
+        super().follow(batch)
+
+
 class PenaltiesFollower(Follower, PenaltiesOracle):
     """A correct scanner of the penalties contract."""
 

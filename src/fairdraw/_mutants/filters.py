@@ -333,7 +333,7 @@ def returns_probabilities(right: FiltersOracle, row: Any, context: RowContext) -
 
 
 class _First(FiltersOracle):
-    """Of equal tokens keeps the first alone."""
+    """Keeps the first of equal tokens alone."""
 
     def of_equal(self, row: FilteredRow) -> FilteredRow:
         _, first = np.unique(row.values, return_index=True)

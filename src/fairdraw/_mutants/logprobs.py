@@ -112,7 +112,7 @@ def has_two_formulas(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
 
 @_patched("best", "LPR201")
 def lists_the_highest_of_equal_ids(right: LogprobsOracle, logits: Any, number: int) -> Any:
-    """Of equal tokens the last one comes first."""
+    """Lists the last of equal tokens first."""
     return len(logits) - 1 - right.best(logits[::-1], number)
 
 
