@@ -5,6 +5,7 @@ import html
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,6 +140,18 @@ def test_a_journal_of_a_finished_run_is_used_on_request_only(tmp_path: Path) -> 
     assert re.fullmatch(rf"  journal: {old} GREEN.*; {old}", said[1])
     assert re.fullmatch(rf"  journal: {left_out} GREEN[^;]*; 1 of \d+ checks\)", said[2])
     assert re.fullmatch(rf"  journal: {old} GREEN.*; {old}", said[3])
+
+
+def test_commands_of_a_report_ask_the_server_as_the_run_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--concurrency", "3", "--unsupported", "greedy=it has none"]
+    with serving(make_app(FAULTS["seed is ignored"].engine(DEFAULT_SEED), Settings())) as address:
+        _, output = checked(f"{address}/v1", "-k", "SRV141", *options)
+        commands = re.findall("^fairdraw (?:replay|check) .*", output, re.MULTILINE)
+        replay, check = map(shlex.split, commands)
+        run = CliRunner().invoke(main, replay[1:])
+    assert {*options} <= {*replay} & {*check}
+    assert (run.exit_code, "FAILED" in run.output) == (1, True)
 
 
 def test_wrong_model() -> None:

@@ -144,6 +144,7 @@ class Bench:
             job.seed,
             reference,
             job.reference or (self.contract.reference if reference else None),
+            words=job.settings.words if job.settings else (),
             renew=partial(another, job.spec),
             expected=expected.read_expected(job.xfails, job.baseline, job.spec, nothing_declared=job.no_known),
         )

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 from fairdraw._cli.parts import Refused, colour_option, echo, find_check, or_refuse
+from fairdraw._cli.server import server_options, settings_of
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.foreign import one_line
@@ -37,7 +38,7 @@ from fairdraw._run.loading import NO_REFERENCE, is_catalogued, load_reference, l
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fairdraw.protocols import AnySampler
 
@@ -60,8 +61,15 @@ _EXIT_CODES: dict[Outcome, int] = {
 @click.option("--sampler", "spec", metavar="SPEC", help="Run this one, not what the file names.")
 @click.option("--reference", metavar="SPEC", help="Compare with this one, not with what the file names.")
 @click.option("-y", "--yes", is_flag=True, help="Import and call what the files name.")
+@server_options
 @colour_option
-def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | None, yes: bool) -> None:
+def replay_command(
+    targets: tuple[str, ...],
+    spec: str | None,
+    reference: str | None,
+    yes: bool,
+    **options: Any,  # Any: click's, of servers
+) -> None:
     """Run failed checks again, on the cases stored in crash files.
 
     Each target is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. A sampler that a file names
@@ -75,12 +83,15 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
     for name in dict.fromkeys(one.name for one in stored):
         click.echo(f"sampler: {escaped(name)}", err=True)
     # One for each file: a fault of first calls passes on a sampler that another file has called.
-    samplers = [or_refuse(partial(load_sampler, one.name)) for one in stored]
-    outcomes = []
+    settings = or_refuse(lambda: settings_of(options, [one.name for one in stored]))
+    samplers = [or_refuse(partial(load_sampler, one.name, settings)) for one in stored]
+    named = [word for pair in (("--sampler", spec), ("--reference", reference)) if pair[1] for word in pair if word]
+    given, outcomes = [*named, *["-y"] * yes, *(settings.words if settings else ())], []
     for one, sampler in zip(stored, samplers, strict=True):
         if len(stored) > 1:
             echo(f"{one.path}:")
-        outcomes.append(_replay(one, sampler, spec, reference, yes))
+        compared, _ = or_refuse(partial(load_reference, reference or one.crash.reference, [one.check], settings))
+        outcomes.append(_replay(one, sampler, compared, given))
         if len(stored) > 1:
             echo()
     if len(stored) > 1:
@@ -158,18 +169,15 @@ def escaped(text: str, most: int = 100) -> str:
     return shlex.quote(shown if len(shown) <= most else f"{shown[:most]}... ({len(text)} characters)")
 
 
-def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: str | None, yes: bool) -> Outcome:
-    """Run the check again, and print the outcome."""
+def _replay(stored: _Stored, sampler: AnySampler, compared: AnySampler | None, given: Sequence[str]) -> Outcome:
+    """Run the check again, and print the outcome; `given` are the options of this command."""
     found, needed = contract_name(sampler), stored.check.contract
     if found != needed:
         raise Refused(
             f"{escaped(stored.name)}: contract={found!r}, but {stored.path} is of a check of the {needed} contract. "
             "Name a sampler of that contract with --sampler."
         )
-    compared, _ = or_refuse(lambda: load_reference(reference or stored.crash.reference, [stored.check]))
-    options = {"--sampler": spec, "--reference": reference}
-    given = [word for option, value in options.items() if value is not None for word in (option, value)]
-    again = shlex.join(["fairdraw", "replay", str(stored.path), *given, *["-y"] * yes])
+    again = shlex.join(["fairdraw", "replay", str(stored.path), *given])
     session = Session(stored.name, seed=stored.crash.seed, reference=compared, crash_folder=None, command=again)
     record, tries = _run_again(stored, sampler, session)
     outcome = _report(record, stored, _why_undecided(record, stored, sampler), tries)

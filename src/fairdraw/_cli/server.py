@@ -1,12 +1,15 @@
-"""Options of `fairdraw check` for servers: how one is asked, and how much."""
+"""Options of `fairdraw check` and `fairdraw replay` for servers: how one is asked, and how much."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from fairdraw._cli.parts import Number
 from fairdraw._run.loading import CannotStart, is_address
@@ -103,7 +106,25 @@ def settings_of(options: dict[str, Any], specs: Iterable[str]) -> ServerSettings
     prompts, stage, lacking = options.pop("prompts"), options.pop("stage"), options.pop("unsupported")
     if not any(map(is_address, specs)):
         return None
-    return ServerSettings(**plain, prompts=_read(prompts), stage=stage or "", unsupported=tuple(map(_pair, lacking)))
+    pairs = tuple(map(_pair, lacking))
+    return ServerSettings(**plain, prompts=_read(prompts), stage=stage or "", unsupported=pairs, words=_given())
+
+
+_REPEATED = {one.name for one in dataclasses.fields(ServerSettings)} - {"model", "journal", "old_answers"}
+"""Options, all but those that no other command repeats: a spec has the model, and a journal is of one run."""
+
+
+def _given() -> tuple[str, ...]:
+    """The options of servers that the user wrote, as words of a command."""
+    context = click.get_current_context()
+    words: list[str] = []
+    for option in context.command.params:
+        name = str(option.name)
+        if name in _REPEATED and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            value, flag = context.params[name], max(option.opts, key=len)
+            given = value if isinstance(value, tuple) else (value,)
+            words += [flag] if value is True else chain(*((flag, str(one)) for one in given))
+    return tuple(words)
 
 
 def finish_journal(settings: ServerSettings | None) -> None:

@@ -256,7 +256,7 @@ def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, s
         return {"command": search}
     named = [session.spec, *filter(None, [session.reference_spec])]
     is_code = not all(map(is_catalogued, {*named} - {NO_REFERENCE}))
-    replay = shlex.join(["fairdraw", "replay", crash_file, *["-y"] * is_code])
+    replay = shlex.join(["fairdraw", "replay", crash_file, *["-y"] * is_code, *session.words])
     # The command line would not choose the same part of a profile again: it depends on the time budget.
     return {"command": replay, "search": search if session.profile.scale == 1 else ""}
 
@@ -277,6 +277,6 @@ def _search(check: AnyCheck, session: Session) -> str:
     if check.differential and session.reference_spec:
         options["--reference"] = session.reference_spec
     if not session.under_pytest:
-        return shlex.join(["fairdraw", "check", session.spec, *chain(*options.items())])
+        return shlex.join(["fairdraw", "check", session.spec, *chain(*options.items()), *session.words])
     ours = {option.replace("--", "--fairdraw-"): value for option, value in options.items()}
     return shlex.join(["pytest", "--pyargs", "fairdraw", "--sampler", session.spec, *chain(*ours.items())])

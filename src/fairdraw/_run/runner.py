@@ -61,6 +61,7 @@ class Session:
         spec: What `--sampler` was given, for the commands that reproduce a failure; `None` for a sampler object.
         reference: The sampler that differential checks compare with; `None` skips them.
         reference_spec: What `--fairdraw-reference` was given.
+        words: Options of servers, for the commands that reproduce a failure.
         crash_folder: Where crash files go; `None` writes none.
         command: The command that repeats the search; made from `spec` if empty.
         ends_at: When the time budget ends, by `clock`; `None` for no budget.
@@ -77,6 +78,7 @@ class Session:
     seed: int = DEFAULT_SEED
     reference: AnySampler | None = None
     reference_spec: str | None = None
+    words: tuple[str, ...] = ()
     crash_folder: Path | None = CRASH_FOLDER
     command: str = ""
     ends_at: float | None = None

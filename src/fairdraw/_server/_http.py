@@ -97,7 +97,7 @@ class HttpServer:
             f"dialect: {self.dialect.name}, model {self.model or 'unnamed'}: {judged}",
             f"cannot be judged: {lacks}",
             *self.journal.about(),
-            *([f"compared with the answers in {self.settings.against}"] if self.settings.against else []),
+            *([f"SRV122 and SRV141 compare with {self.settings.against}"] if self.settings.against else []),
         ]
 
     @property

@@ -170,6 +170,7 @@ class ServerSettings:
         old_answers: Which answers of the journal are used: those of a run that was `cut`, or `all`.
         stage: What the returned log-probabilities stand for: `raw`, `temperature` or `processed`; found if empty.
         unsupported: Capability to the reason why the user declares it unsupported.
+        words: These settings as they stood on the command line, for commands in reports.
     """
 
     model: str = ""
@@ -187,6 +188,7 @@ class ServerSettings:
     old_answers: str = "cut"
     stage: str = ""
     unsupported: tuple[tuple[str, str], ...] = ()
+    words: tuple[str, ...] = ()
 
 
 class NoAnswer(Exception):
