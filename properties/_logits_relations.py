@@ -260,7 +260,7 @@ def _of_ids(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
 
 
 @check("PLAN142", _of_ids, weight=0.3, contract="logits_plan")
-def ids_that_the_vocabulary_lacks_are_refused_or_ignored(planner: LogitsPlanner, case: LogitsCase) -> None:
+def ids_beyond_the_vocabulary_are_refused_or_ignored(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A list with one more id, which is beyond the vocabulary, raises an exception or means the same as without it.
 
     The tokenizer is larger than the model's head, or the id is another model's. Ids that are wrapped or clamped change

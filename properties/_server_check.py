@@ -57,15 +57,17 @@ class Trial:
         """Answers of an earlier run (`ServerSettings.against`), and of these the ones to the same requests.
 
         Raises:
-            NoAnswer: If there was such a run, and it made none of these requests.
+            NoAnswer: If there was such a run, and fewer than half of these requests were answered in it.
         """
         earlier = getattr(self.server, "earlier", None)  # servers over HTTP have it
         if earlier is None or self.server.settings.against is None:
             return [], []
         before = earlier([answer.request for answer in answers])
-        pairs = [(old, new) for old, new in zip(before, answers, strict=True) if old is not None]
-        if not pairs:
-            raise NoAnswer(f"{self.server.settings.against} has no answer to the requests of this check")
+        pairs = [(old, new) for old, new in zip(before, answers, strict=True) if old is not None and not old.refused]
+        self.num_judged += len(pairs)
+        if 2 * len(pairs) < len(answers):
+            found = f"{self.server.settings.against} has answers to {len(pairs)} of {len(answers)} requests"
+            raise NoAnswer(f"{found}: it must be of a whole run with this address, model, seed and these options")
         return [old for old, _ in pairs], [new for _, new in pairs]
 
 

@@ -52,7 +52,6 @@ class Right:
 
 DEFAULT = Settings()
 PROCESSED = Settings(stage="processed")
-LLAMA = Settings("llama.cpp")
 SGLANG = Settings("sglang")
 
 

@@ -28,10 +28,11 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._report.files import RunFiles, require_apart, require_writable
 from fairdraw._report.html import shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
-from fairdraw._report.verdict import Scope, Verdict, combined
+from fairdraw._report.verdict import INTERRUPTED, Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
 from fairdraw._run.runner import parse_seed
+from fairdraw.protocols import ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from fairdraw._report.html import Shown
     from fairdraw._run.controls import Control
     from fairdraw._run.runner import CheckRecord
-    from fairdraw.protocols import ServerSettings
 
 T = TypeVar("T")
 
@@ -117,9 +117,10 @@ class _Options:
 
     def named_files(self, *, label: str = "") -> list[tuple[str, Path | None]]:
         """Options, and the files that they name; what is written has the label."""
-        journal = self.server.journal if self.server else None
-        outputs = [(_option(name) + label, getattr(self, name)) for name in _OUTPUTS if name != "pictures"]
-        return [("--xfails", self.xfails), ("--baseline", self.baseline), ("--journal", journal), *outputs]
+        server = self.server or ServerSettings()
+        files = [("--xfails", self.xfails), ("--baseline", self.baseline)]
+        files += [("--journal", server.journal), ("--against-journal", server.against)]
+        return files + [(_option(name) + label, getattr(self, name)) for name in _OUTPUTS if name != "pictures"]
 
     def refuse_early(self) -> None:
         """Refuse now what would lose its result after a long run."""
@@ -266,7 +267,7 @@ def _conduct(runs: Sequence[_Run], num_workers: int, display: Display) -> None:
             refused.show()
             return refused.exit_code
 
-    with Interrupts(ends_process=True), last_words(report_left):
+    with Interrupts(exit_code=INTERRUPTED), last_words(report_left):
         try:
             with display:
                 _work_through(waiting, active, num_workers)

@@ -105,6 +105,8 @@ def settings_of(options: dict[str, Any], specs: Iterable[str]) -> ServerSettings
     plain = {name: options.pop(name) for name in [*names, "journal", "against", "old_answers"]}
     prompts, stage, lacking = options.pop("prompts"), options.pop("stage"), options.pop("unsupported")
     if not any(map(is_address, specs)):
+        if given := _given():
+            raise CannotStart(f"{given[0]} is an option of servers, but no SPEC is an address. Leave it out.")
         return None
     pairs = tuple(map(_pair, lacking))
     return ServerSettings(**plain, prompts=_read(prompts), stage=stage or "", unsupported=pairs, words=_given())

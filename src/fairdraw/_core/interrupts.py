@@ -9,6 +9,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fairdraw._core.last_words import leave_at_once
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
@@ -31,8 +33,8 @@ class Interrupts:
     the first signal that finds it there waits for the end of the sampler's next call.
 
     Args:
-        ends_process: Whether the process ends with this run. Then no signal after the first kills it while it leaves:
-            its exit code is the verdict's.
+        exit_code: Of the process after an interrupt, if it ends with this run. Then no later signal gives it another
+            one; two seconds after the first a signal ends it at once, as something in it may never end.
 
     Attributes:
         received: The first signal; empty if none arrived.
@@ -40,9 +42,9 @@ class Interrupts:
 
     _current: ClassVar[Interrupts | None] = None
 
-    def __init__(self, *, ends_process: bool = False) -> None:
+    def __init__(self, *, exit_code: int | None = None) -> None:
         self.received, self._since = "", 0.0
-        self._is_held, self._ends_process = False, ends_process
+        self._is_held, self._exit_code = False, exit_code
         self._before: dict[int, Any] = {}  # Any: as `signal.getsignal`
 
     def __enter__(self) -> Interrupts:
@@ -58,10 +60,15 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         """Restore the handlers. After an interrupt the process is about to end, and a late signal must not kill it."""
         for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_IGN if self.received and self._ends_process else handler)
+            signal.signal(number, self._leave if self.received and self._exit_code is not None else handler)
             Interrupts._current = None
         if self.received:
             atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in self._before])
+
+    def _leave(self, *_: object) -> None:
+        """End the process, whose report was written, unless this signal belongs to the one that was received."""
+        if time.monotonic() - self._since >= _ONE_SECONDS:
+            leave_at_once(self._exit_code or 0)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         is_same = bool(self.received) and time.monotonic() - self._since < _ONE_SECONDS

@@ -76,10 +76,15 @@ class Streams:
             os.close(copy)
 
 
+def leave_at_once(code: int) -> None:
+    """End this process as `os._exit` does, with nothing said."""
+    _REAL["_exit"](code)
+
+
 def leave_fork(pid: int) -> None:
     """End this process at once if it is a fork of process `pid`: it must neither go on with the run nor report it."""
     if os.getpid() != pid:
-        _REAL["_exit"](0)
+        leave_at_once(0)
 
 
 def _leave(how: str) -> None:
@@ -94,7 +99,7 @@ def _leave(how: str) -> None:
     except BaseException:  # the process ends in any case
         traceback.print_exc()
     sys.stderr.flush()
-    _REAL["_exit"](code)
+    leave_at_once(code)
 
 
 def _watch() -> Callable[[], None]:

@@ -162,6 +162,10 @@ def ignores_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: Se
 @patched(SamplingOracle, "draw", "SAM143", "SAM151")
 def draws_own_rows_twice(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A warm-up draw from each request's generator: the distribution is right, upstream's tokens are others."""
+    return _drawn_after_one(right, batch, noise)
+
+
+def _drawn_after_one(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     for generator in noise.generators(batch.device).values():
         torch.rand(1, generator=generator, device=batch.device)
     return right.draw(batch, noise)
@@ -224,9 +228,7 @@ def counts_rows(right: CountingOracle, seed: int, position: int, number: int, si
 @patched(CountingOracle, "draw", "SAM166", unsupported=_COUNTS)
 def advances_generators_beside_its_counters(right: CountingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A seed for the counters is drawn at every step: restarts then give other texts."""
-    for generator in noise.generators(batch.device).values():
-        torch.rand(1, generator=generator, device=batch.device)
-    return right.draw(batch, noise)
+    return _drawn_after_one(right, batch, noise)
 
 
 class SeedsByRow(RowKeeper, CountingOracle):

@@ -94,6 +94,7 @@ class PytestRun:
         self.trouble = ""
         self.has_checks = False
         self._ending, self._interrupts, self._held = Ending(), Interrupts(), ExitStack()
+        self._session_has_begun = False
         self._conducts, self._holds_end = "", False
         self._summary: Summary | None = None
         self._not_sent: _Sent | None = None
@@ -212,6 +213,9 @@ class PytestRun:
         if self._sampler_was_named:
             _or_usage_error(self.sampler_for)
 
+    def pytest_collection(self) -> None:
+        self._session_has_begun = True
+
     def _named_files(self) -> list[tuple[str, Path | None]]:
         """Options, and the files that they name."""
         option, names = self.config.option, ("xfails", "baseline", "json", "html")
@@ -274,7 +278,7 @@ class PytestRun:
             capture.suspend(in_=True)
         self._ending.left = how + self._conducts
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self.header is None:  # nothing was collected, and pytest's hooks need a session that has begun
+        if not self._session_has_begun:  # pytest's hooks need one
             self.pytest_sessionfinish(session)
             if terminal is not None:
                 self.pytest_terminal_summary(terminal)

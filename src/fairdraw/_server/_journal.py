@@ -116,7 +116,7 @@ def _entries(path: Path) -> Iterator[list[Any]]:  # Any: JSON
         if isinstance(entry, list) and (len(entry) == 4 or entry[:1] == [_FINISHED]):
             yield entry
         elif number == 0:
-            raise ValueError(f"--journal={path} is no journal of answers. Name another file, or one that is new")
+            raise ValueError(f"{path} is no journal of answers. Name another file")
 
 
 def _key(request: Any) -> str:  # Any: JSON

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class LogitsParams(RequestParams):
     """Sampling parameters of one request, under the names of vLLM's `SamplingParams`; these defaults change nothing.
 
-    Ids that the vocabulary lacks are refused by an exception, or have no effect.
+    Ids beyond the vocabulary are refused by an exception, or have no effect; none is negative.
 
     Args:
         temperature: Below 1e-5 the request is greedy, and temperature and filters do not apply to it.
