@@ -90,6 +90,16 @@ def masks_follow_texts_over_many_steps(masker: Any, case: AutomatonCase) -> None
         step.require_read_rows()
 
 
+@_check("GRM128", lambda can: automaton_cases(can, num_steps=(2, 4), min_drafts=1, drafts=("legal", "last"), ends=True))
+def texts_may_end_within_the_drafts(masker: Any, case: AutomatonCase) -> None:
+    """A draft that ends the text is verified like others; the grammar is not advanced beyond it, nor asked again.
+
+    Engines raise here, or take the drafts behind the end for rejected ones and roll back too far.
+    """
+    for step in follow(masker, case):
+        step.require_read_rows()
+
+
 @_check("GRM129", lambda can: automaton_cases(can, drafts=("legal", "illegal"), dead_ends=True))
 def dead_ends_forbid_everything(masker: Any, case: AutomatonCase) -> None:
     """In a state in which no token may follow, the row is -inf throughout.

@@ -13,6 +13,7 @@ from fairdraw.protocols import Capability
 from fairdraw.strategies.logits_plan import logits_cases
 
 if TYPE_CHECKING:
+    from fairdraw.properties._logits_asserts import Answer
     from fairdraw.protocols._logits_plan import LogitsPlanner
     from fairdraw.strategies.logits_plan import LogitsCase
 
@@ -68,14 +69,21 @@ def logits_are_copied_at_most_once_where_a_processor_has_work(planner: LogitsPla
     "PLAN105", lambda can: logits_cases(can, max_events=2), needs=(Capability.INTACT_LOGITS,), contract="logits_plan"
 )
 def the_logits_given_are_never_modified(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """They are the raw logits, from which log-probabilities are computed after sampling.
+    """They are the raw logits, from which log-probabilities are computed after sampling, also if that writes in place.
 
-    In-place processors on float32 logits, for which `to(float32)` is not a copy.
+    In-place processors on float32 logits, for which `to(float32)` is not a copy; a view that is returned like a copy.
     """
     for answer in follow(planner, case):
-        changed = differing_rows(as_float32(answer.before), as_float32(answer.batch.logits))
-        if changed:
-            broken(f"rows {changed} of the given logits were written")
+        _require_unwritten(answer, "were written")
+        if not answer.is_same:
+            answer.processed.fill_(7.0)
+            _require_unwritten(answer, "change when the processed ones are written")
+
+
+def _require_unwritten(answer: Answer, how: str) -> None:
+    changed = differing_rows(as_float32(answer.before), as_float32(answer.batch.logits))
+    if changed:
+        broken(f"rows {changed} of the given logits {how}")
 
 
 @check("PLAN107", lambda can: logits_cases(can, max_events=1, min_kinds=1), contract="logits_plan")

@@ -69,7 +69,7 @@ def greedy_answers_are_repeated(trial: Trial) -> None:
     """The same greedy request gives the same tokens again, unless two tokens were almost equally probable.
 
     Alone, and side by side with requests at temperature 1. Randomness that reaches greedy requests, state of an earlier
-    request, or a temperature of the batch.
+    request, or a temperature of the batch. With `--against-journal`: what changed since an earlier run.
     """
     first, again = trial.take(_GREEDY, _NUM), trial.take(kind("greedy again", temperature=0.0), _NUM)
     for one, two in zip(first, again, strict=True):

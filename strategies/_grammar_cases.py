@@ -243,7 +243,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {  # Any: words and counts
     "layout": ("contiguous", "sliced", "contiguous", "transposed"),
     "mask_layout": MASK_LAYOUTS,
     "tail": TAIL_KINDS,
-    "indices": ("none", "all", "subset", "reversed", "repeated"),
+    "indices": ("none", "all", "subset", "reversed", "repeated", "one", "empty"),
     "extra_words": (0, 1, 7, -1, -7),
 }
 _NEEDS: dict[tuple[str, Any], Capability] = {  # Any: a word or a count

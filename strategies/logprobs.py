@@ -360,8 +360,11 @@ class LogprobsTrace(RowTrace):
             setting = settings[call.number % len(settings)]
             key = setting["stage"], setting["dtype"] if self.vocab_size < _SUMMABLE else "float32"
             known[key] = known[key] if key in known else self.library(*key).batch(device)
-            batch = known[key].select([] if setting["rows"] == "none" else call.places.tolist())
-            yield call, self._asked(batch, setting, bulk_rng("requests of a call", self.seed, call.number))
+            rng = bulk_rng("requests of a call", self.seed, call.number)
+            if setting["rows"] == "none":  # before those of this size
+                yield call, self._asked(known[key].select([]), setting, rng)
+                setting = {**setting, "rows": "one"}
+            yield call, self._asked(known[key].select(call.places.tolist()), setting, rng)
 
     def _asked(self, batch: LogprobsBatch, setting: dict[str, Any], rng: np.random.Generator) -> LogprobsBatch:
         """Return the same rows as those of fewer requests, which ask for lists."""

@@ -56,6 +56,13 @@ def test_collecting_loads_no_sampler(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*test_rejection?REJ101 token ids lie in the vocabulary?"])
 
 
+def test_known_failure_is_xfailed_with_its_reason(pytester: pytest.Pytester) -> None:
+    result = asked(pytester, "--sampler", "third_party:make_known", "-rx")
+    assert result.ret == 0
+    result.assert_outcomes(xfailed=1)
+    result.stdout.fnmatch_lines(["  xfailed REJ101 *: one beyond the end, https://example.org/1"])
+
+
 # -- header
 
 

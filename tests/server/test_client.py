@@ -268,6 +268,8 @@ def test_seeded_answers_are_compared_with_those_before_a_restart(tmp_path: Path)
     assert judged(0, against=journal) > 20
     with pytest.raises(CheckFailure, match="with the same seeds as in an earlier run, 8 of 8 texts differ"):
         judged(1, against=journal)
-    journal.write_text("")
-    with pytest.raises(NoAnswer, match="journal has answers to 0 of 8 requests"):
-        judged(0, against=journal)
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for text in ("", "".join(json.dumps([line[0], [], "HTTP 400", line[3]]) + "\n" for line in lines)):
+        journal.write_text(text)
+        with pytest.raises(NoAnswer, match="journal has answers to 0 of 8 requests"):
+            judged(0, against=journal)

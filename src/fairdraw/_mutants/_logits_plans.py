@@ -9,6 +9,7 @@ import torch
 
 from fairdraw._mutants._logits_mutant import mutant_planner
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row, exclude
+from fairdraw.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,12 +43,12 @@ class WritesIntoTheGivenLogits(LogitsPlanOracle):
         return logits.to(torch.float32)
 
 
-@mutant_planner("PLAN105")
+@mutant_planner("PLAN105", capabilities=Capabilities.of({"copy-free": "returns a tensor of its own"}))
 class ReturnsAViewOfTheGivenLogits(LogitsPlanOracle):
     """Another tensor object, the same memory."""
 
-    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
-        return logits[:] if logits.dtype == torch.float32 else super().copied(logits)
+    def untouched(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
+        return logits[:]
 
 
 @mutant_planner("PLAN105")

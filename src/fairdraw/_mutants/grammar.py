@@ -383,7 +383,7 @@ class RepeatsTheMasksOfTheLastStep(GrammarOracle):
         return torch.cat([last[1][:1], rows[1:]])
 
 
-@patched("masks", "GRM132")
+@patched("masks", "GRM128")
 def takes_the_end_for_a_rejection(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
     """A draft that ends the text counts as forbidden, and the row that it is verified with is dropped."""
     masks = right.masks(request, width)
