@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _CLOSE, _PER_TERM = 1e-5, 2.0**-31
-"""Relative, and more for each term of a row's sum: right samplers were up to 4e-5 off at 131,073 tokens."""
+"""Relative, and more for each term of a row's sum: a correct sampler was up to 4e-5 off at 131,073 tokens."""
 
 _MARGIN = 1e-4
 """Relative: a token whose score is so much smaller than the best one did not win by rounding."""
