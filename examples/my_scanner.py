@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.protocols import LiveBatch, LiveRequest, RowChanges
+    from fairdraw.contracts import LiveBatch, LiveRequest, RowChanges
 
 # The scanner: it recounts everything at every step. It does not import fairdraw.
 

@@ -28,8 +28,8 @@ from fairdraw.perf_regression._worlds import count_world, small_world
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairdraw.contracts import AnySampler
     from fairdraw.perf_regression._findings import Finding
-    from fairdraw.protocols import AnySampler
 
 Row = dict[str, int]
 """Counts of one step by name."""

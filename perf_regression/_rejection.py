@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._device_time import event_clock, gpu_watches
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rounds import Rounds, calibrate, cpu_clock
 from fairdraw.perf_regression._world import BenchmarkWorld
-from fairdraw.protocols import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fairdraw.contracts import SeededNoise, all_added
 from fairdraw.perf_regression._named import NoVerdictError, load, release
 from fairdraw.perf_regression._world import END_ID, PROMPT, START_ID
-from fairdraw.protocols import SeededNoise
-from fairdraw.protocols._lifecycle import all_added
 
 if TYPE_CHECKING:
     from collections.abc import Callable

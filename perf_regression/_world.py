@@ -10,10 +10,9 @@ import torch
 
 from fairdraw._core.contracts import contract_name
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import Capability, RequestParams, RowChanges
 from fairdraw.perf_regression._named import NoVerdictError, load
 from fairdraw.perf_regression._rounds import Rounds, after_own_step, thread_clock
-from fairdraw.protocols import Capability
-from fairdraw.protocols._lifecycle import RequestParams, RowChanges
 from fairdraw.strategies._serving_batch import ServingBatch
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fairdraw.contracts import AnySampler
     from fairdraw.perf_regression._rounds import Clock
-    from fairdraw.protocols import AnySampler
 
     Step = Callable[[], Any]  # Any: an answer of the contract's kind
 

@@ -22,22 +22,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import (
+    Capability,
+    LogitsBatch,
+    LogitsParams,
+    LogitsRequest,
+    Markers,
+    PlanSetup,
+    RaceNoise,
+    RowChanges,
+    SamplingBatch,
+    SeededNoise,
+    all_added,
+)
 from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._counts import Counts, counted
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rejection import RejectionWorld
 from fairdraw.perf_regression._world import END_ID, PARAMS, START_ID, BenchmarkWorld, Outputs, Sizes
-from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise
-from fairdraw.protocols._lifecycle import Markers, RowChanges, all_added
-from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from fairdraw.contracts import AnySampler, SamplingNoise
     from fairdraw.perf_regression._world import Step
-    from fairdraw.protocols import AnySampler, SamplingNoise
 
 
 def _logits(sizes: Sizes, device: str) -> Tensor:  # [batch_size * (max_spec_len + 1), vocab_size] float32

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._core import checks
-from fairdraw._core.filters_harness import call_filters
 from fairdraw._oracles.filters import FiltersOracle
+from fairdraw.contracts import FilterParams, SeededNoise
+from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._traces import WrongRow
-from fairdraw.protocols import FilterParams, SeededNoise
 from fairdraw.strategies.filters import filter_cases
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw._oracles.filters import FilteredRow
-    from fairdraw.protocols import Capabilities, FilterBatch, FilterChain, LogitsFilterer
+    from fairdraw.contracts import Capabilities, FilterBatch, FilterChain, LogitsFilterer
     from fairdraw.strategies.filters import FilterCase
 
     Logits = NDArray[np.float32]  # [num_rows, vocab_size] float32, or one row

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw._core.filters_harness import call_filters
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.filters import FiltersOracle, logits_of, without_mirostat
+from fairdraw.contracts import Capability, SeededNoise
+from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._filters_asserts import (
     Specified,
     broken,
@@ -21,7 +22,6 @@ from fairdraw.properties._filters_asserts import (
     require_specified,
 )
 from fairdraw.properties._traces import trace_check
-from fairdraw.protocols import Capability, SeededNoise
 from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace, filter_cases, filter_trace
 from fairdraw.strategies.rows import bulk_rng
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
 
     from fairdraw._oracles.filters import RowContext
-    from fairdraw.protocols import Capabilities, FilterBatch, LogitsFilterer
+    from fairdraw.contracts import Capabilities, FilterBatch, LogitsFilterer
 
 _DRY = (Capability.DRY,)
 _MIROSTAT = ((Capability.MIROSTAT_V1, Capability.MIROSTAT_V2),)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, capability_of
 from fairdraw.properties._filters_asserts import call, cases, check, same_rows
-from fairdraw.protocols import LOGIT_FILTERS, Capabilities, Capability, capability_of
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from hypothesis import strategies as st
 
-    from fairdraw.protocols import LogitsFilterer
+    from fairdraw.contracts import LogitsFilterer
     from fairdraw.strategies.filters import FilterCase
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairdraw.contracts import capability_of
 from fairdraw.properties._filters_asserts import cases, check, require_rows
-from fairdraw.protocols import capability_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairdraw._core.checks import Check
-    from fairdraw.protocols import LogitsFilterer
+    from fairdraw.contracts import LogitsFilterer
     from fairdraw.strategies.filters import FilterCase
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._core.grammar_harness import bits_of, mask_rows, mask_step
+from fairdraw.contracts import BITS_PER_WORD, columns_beyond
+from fairdraw.contracts._grammar import bits_of, mask_rows, mask_step
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import BITS_PER_WORD, columns_beyond
 from fairdraw.strategies.grammar import DONE
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import BitmaskBatch, GrammarBatch, GrammarMasker
+    from fairdraw.contracts import BitmaskBatch, GrammarBatch, GrammarMasker
     from fairdraw.strategies._grammar_cases import Text
     from fairdraw.strategies.grammar import AutomatonCase, BitmaskCase
 

@@ -9,11 +9,11 @@ import torch
 
 from fairdraw._core.checks import check, differential
 from fairdraw._core.failures import AdapterError, CheckFailure
-from fairdraw._core.grammar_harness import bits_of, mask_rows
+from fairdraw.contracts import Capability
+from fairdraw.contracts._grammar import bits_of, mask_rows
 from fairdraw.properties._grammar_asserts import first_fault, require_masked
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.properties._traces import WrongRow, trace_check
-from fairdraw.protocols import Capability
 from fairdraw.strategies._cases import require_far_memory
 from fairdraw.strategies._grammar_cases import mask_trace
 from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, MaskTrace, bitmask_cases
@@ -21,7 +21,7 @@ from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, MaskTrace, bi
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from fairdraw.protocols import Capabilities, GrammarMasker
+    from fairdraw.contracts import Capabilities, GrammarMasker
     from fairdraw.strategies.grammar import BitmaskCase
 
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import check
+from fairdraw.contracts import Capability
 from fairdraw.properties._grammar_asserts import follow, require_left_as_they_were
-from fairdraw.protocols import Capability
 from fairdraw.strategies.grammar import automaton_cases, wide_automaton_cases
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import PROFILES, Check, Enough, OutOfTime, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.strategies.lifecycle import LifecycleMachine, PlannedTraces, Playing, Replace
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from fairdraw._oracles.intervals import alike
 from fairdraw._oracles.logits_bounds import logits_bounds
 from fairdraw._oracles.logits_plan import LogitsPlanOracle, plan_oracle
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw.contracts import Capability, LogitsPolicy, Rounding, policy_of, rounding_of
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import Capability, LogitsPolicy, Rounding, policy_of, rounding_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsSession, PlanSetup
+    from fairdraw.contracts import LogitsBatch, LogitsPlanner, LogitsSession, PlanSetup
     from fairdraw.strategies.logits_plan import LogitsCase
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import check, differential
+from fairdraw.contracts import Capability
 from fairdraw.properties._logits_asserts import (
     as_float32,
     as_specified,
@@ -19,7 +20,6 @@ from fairdraw.properties._logits_asserts import (
     opened,
     same_logits,
 )
-from fairdraw.protocols import Capability
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
 from fairdraw.strategies.logits_plan import (
     INSIDE_SIZES,
@@ -34,8 +34,7 @@ from fairdraw.strategies.logits_plan import (
 )
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import Capabilities
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner
+    from fairdraw.contracts import Capabilities, LogitsBatch, LogitsPlanner
     from fairdraw.strategies.logits_plan import LogitsCase
 
 _HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fairdraw._core.checks import check
 from fairdraw._core.failures import raised_by
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
+from fairdraw.contracts import Capabilities, Capability, LogitsParams, RowOfRequest, all_added
 from fairdraw.properties._logits_asserts import (
     Answer,
     answered,
@@ -23,9 +24,6 @@ from fairdraw.properties._logits_asserts import (
     same_logits,
 )
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import Capabilities, Capability
-from fairdraw.protocols._lifecycle import all_added
-from fairdraw.protocols._logits_plan import LogitsParams, RowOfRequest
 from fairdraw.strategies.logits_plan import (
     CUSTOM_PROCESSORS,
     EventRecipe,
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsPlanner
+    from fairdraw.contracts import CustomLogitsProcessor, LogitsPlanner
     from fairdraw.strategies.logits_plan import LogitsCase
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from fairdraw._core.checks import check
+from fairdraw.contracts import Capability
 from fairdraw.properties._logits_asserts import as_float32, differing_rows, follow
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import Capability
 from fairdraw.strategies.logits_plan import logits_cases
 
 if TYPE_CHECKING:
+    from fairdraw.contracts import LogitsPlanner
     from fairdraw.properties._logits_asserts import Answer
-    from fairdraw.protocols._logits_plan import LogitsPlanner
     from fairdraw.strategies.logits_plan import LogitsCase
 
 

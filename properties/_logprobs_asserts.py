@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._core import checks
-from fairdraw._core.logprobs_harness import Returned, call_logprobs
 from fairdraw._oracles.logprobs import exact_logits, exact_scores, tolerance
+from fairdraw.contracts import NOT_EMITTED, Capability, LogprobsBatch, LogprobsSampler, RankTies, rank_ties_of
+from fairdraw.contracts._logprobs import Returned, call_logprobs
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import NOT_EMITTED, Capability, LogprobsBatch, LogprobsSampler, RankTies, rank_ties_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

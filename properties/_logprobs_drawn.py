@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw._core.logprobs_harness import call_draw
+from fairdraw.contracts import Capability, SeededNoise
+from fairdraw.contracts._logprobs import call_draw
 from fairdraw.properties._logprobs_asserts import check
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import Capability, SeededNoise
 from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import DrawingLogprobsSampler
+    from fairdraw.contracts import DrawingLogprobsSampler
     from fairdraw.strategies.sampling import SamplingCase
 
 

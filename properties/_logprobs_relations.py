@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
+from fairdraw.contracts import ALL_LOGPROBS, Capability, LogprobsSampler
 from fairdraw.properties._logprobs_asserts import Rows, another_first, check, require, require_same, wrong_ranks
-from fairdraw.protocols import ALL_LOGPROBS, Capability, LogprobsSampler
 from fairdraw.strategies.logprobs import logprobs_cases
 
 if TYPE_CHECKING:

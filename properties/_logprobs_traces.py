@@ -11,7 +11,7 @@ from fairdraw.properties._traces import WrongRow, left_alone, trace_check
 from fairdraw.strategies.logprobs import LogprobsTrace, logprobs_trace
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import LogprobsSampler
+    from fairdraw.contracts import LogprobsSampler
 
 
 def every_row_of_a_trace_has_its_own_log_probabilities(sampler: LogprobsSampler, trace: LogprobsTrace) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
 
+from fairdraw._core import checks
 from fairdraw._core.failures import AdapterError, CheckFailure
-from fairdraw._core.harness import Emission, emit
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
 from fairdraw._oracles.rejection import verify as oracle_verify
-from fairdraw.properties._rejection_settled import covered_requests
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
     Capability,
     ExplicitNoise,
@@ -24,6 +24,8 @@ from fairdraw.protocols import (
     SpecDecodeBatch,
     rejection_sampler,
 )
+from fairdraw.contracts._rejection import Emission, emit
+from fairdraw.properties._rejection_settled import covered_requests
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -31,8 +33,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import RaceNoise
+    from fairdraw.contracts import RaceNoise
     from fairdraw.strategies import RejectionCase
+
+check = partial(checks.check, contract="rejection")
+differential = partial(checks.differential, contract="rejection")
 
 ORACLE = rejection_sampler(oracle_verify, name="oracle")
 DIVIDING = rejection_sampler(DividingOracle().verify, name="oracle that divides")

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw.contracts import Capabilities, Capability
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 from fairdraw.strategies.rows import bulk_seeds
 

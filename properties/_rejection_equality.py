@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from fairdraw._core.checks import check, differential
+from fairdraw.contracts import Capability, RejectionSampler
 from fairdraw.properties._rejection_asserts import (
     broken,
+    check,
     covered,
+    differential,
     emit_case,
     equals_the_oracle,
     pick,
@@ -20,12 +22,11 @@ from fairdraw.properties._rejection_cases import (
     rejecting,
     synthetic,
 )
-from fairdraw.protocols import Capability, RejectionSampler
 from fairdraw.strategies import LARGE_VOCAB_SIZES, RejectionCase
 
 if TYPE_CHECKING:
+    from fairdraw.contracts import Capabilities
     from fairdraw.properties._rejection_cases import Cases
-    from fairdraw.protocols import Capabilities
 
 _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 _ROUNDING = (*_RACE, Capability.REFERENCE_ROUNDING)

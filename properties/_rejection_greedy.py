@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw._core.checks import check
-from fairdraw._core.harness import emit
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import Capability, RejectionSampler, SpecDecodeBatch
+from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import (
     Answer,
     answers,
     argmax_decoding,
     broken,
+    check,
     decodes_argmax,
     emit_case,
 )
 from fairdraw.properties._rejection_cases import ordinary
-from fairdraw.protocols import Capability, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import DTYPES, RejectionCase
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
 
 _GREEDY = (Capability.GREEDY,)
 

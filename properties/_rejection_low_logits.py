@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw._core.checks import check
-from fairdraw._core.harness import emit
-from fairdraw.properties._rejection_asserts import answers, argmax_decoding, broken, decodes_argmax
+from fairdraw.contracts import Capabilities, Capability, RejectionSampler, SpecDecodeBatch
+from fairdraw.contracts._rejection import emit
+from fairdraw.properties._rejection_asserts import answers, argmax_decoding, broken, check, decodes_argmax
 from fairdraw.properties._rejection_cases import accepting
-from fairdraw.protocols import Capabilities, Capability, RejectionSampler, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st

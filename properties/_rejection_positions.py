@@ -9,22 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairdraw._core.checks import check
-from fairdraw._core.harness import emit_next, propose_next, seeded
+from fairdraw._core.noise import seeded
 from fairdraw._core.seeds import derive_seed
-from fairdraw.properties._rejection_asserts import broken
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, DraftStep, SeededNoise
+from fairdraw.contracts._rejection import emit_next, propose_next
+from fairdraw.properties._rejection_asserts import broken, check
 from fairdraw.properties._rejection_cases import identical_requests
-from fairdraw.protocols import (
-    PLACEHOLDER_TOKEN_ID,
-    Capability,
-    DraftStep,
-    SeededNoise,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairdraw.protocols import DraftingSampler, SpecDecodeBatch
+    from fairdraw.contracts import DraftingSampler, SpecDecodeBatch
     from fairdraw.strategies import RejectionCase
 
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairdraw._core.checks import check
+from fairdraw.contracts import Capability, RejectionSampler
 from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
+    check,
     emit_case,
     is_left_to,
     same_tokens,
 )
 from fairdraw.properties._rejection_cases import accepting, rejecting
-from fairdraw.protocols import (
-    Capability,
-    RejectionSampler,
-)
 
 if TYPE_CHECKING:
     from fairdraw.strategies import RejectionCase

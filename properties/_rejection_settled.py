@@ -12,14 +12,14 @@ import numpy as np
 
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw._oracles.supports import log_error
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import ExplicitNoise, RejectionSampler, SpecDecodeBatch
+    from fairdraw.contracts import ExplicitNoise, RejectionSampler, SpecDecodeBatch
 
 # Two float32 scores that are equal after rounding are nearer than this, relative to each other.
 _TIE = 2.0**-22

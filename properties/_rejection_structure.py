@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairdraw._core.checks import Stage, check
-from fairdraw._core.harness import emit
+from fairdraw._core.checks import Stage
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
+from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
+    check,
     emit_case,
     emit_oracle,
     emitted,
@@ -19,7 +21,6 @@ from fairdraw.properties._rejection_asserts import (
 )
 from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting, withdrawing
 from fairdraw.properties._traces import left_alone
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
 from fairdraw.strategies import INVALID_KINDS
 
 if TYPE_CHECKING:

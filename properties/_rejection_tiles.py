@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from hypothesis import strategies as st
 
-from fairdraw._core.checks import check
-from fairdraw._core.harness import emit
-from fairdraw.properties._rejection_asserts import answers, broken, is_left_to
+from fairdraw.contracts import Capability, ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts._rejection import emit
+from fairdraw.properties._rejection_asserts import answers, broken, check, is_left_to
 from fairdraw.properties._rejection_wide import batch_of
-from fairdraw.protocols import Capability, ExplicitNoise, SeededNoise, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RequestRecipe
 from fairdraw.strategies._sizes import TILES, ids_around_tiles, tiled_vocab_sizes
 
 if TYPE_CHECKING:
+    from fairdraw.contracts import Capabilities, Noise, RejectionSampler
     from fairdraw.properties._rejection_cases import Cases
-    from fairdraw.protocols import Capabilities, Noise, RejectionSampler
     from fairdraw.strategies import RejectionCase
 
 _SLOW_TILES = 6

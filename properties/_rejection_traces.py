@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._core.harness import default_state, emit, generator_states, seeded
+from fairdraw._core.noise import default_state, generator_states, seeded
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.rejection import draw_noise
+from fairdraw.contracts import Capability, ExplicitNoise, RejectionSampler, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import disagreement
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import TraceCheck, WrongRow, left_alone, trace_checks
-from fairdraw.protocols import (
-    Capability,
-    ExplicitNoise,
-    RejectionSampler,
-    SeededNoise,
-    SpecDecodeBatch,
-)
 from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for, seeds_of
 from fairdraw.strategies._serving import answered, asked_first
 from fairdraw.strategies.rows import bulk_rng
@@ -32,8 +27,8 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw._core.harness import Emission
-    from fairdraw.protocols import Capabilities, Noise
+    from fairdraw.contracts import Capabilities, Noise
+    from fairdraw.contracts._rejection import Emission
     from fairdraw.strategies._rejection_traces import RejectionCall
 
     Ints = NDArray[np.int64]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 from hypothesis import strategies as st
 
-from fairdraw._core.checks import check
-from fairdraw._core.harness import emit
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
+from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
+    check,
     covered,
     emit_case,
     explicit_noise,
@@ -26,7 +27,6 @@ from fairdraw.properties._rejection_asserts import (
     works_or_refuses,
 )
 from fairdraw.properties._rejection_cases import ordinary
-from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import LAYOUTS, DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._cases import far_apart, laid_out, strided_like
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds

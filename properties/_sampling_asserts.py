@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from fairdraw._core import checks
-from fairdraw._core.sampling_harness import Sampled, sample_tokens
 from fairdraw._oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
 from fairdraw._oracles.supports import Support, log_error, support_of
+from fairdraw.contracts import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
+from fairdraw.contracts._sampling import Sampled, sample_tokens
 from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._rejection_asserts import pick as pick
-from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
 from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Capabilities, SamplingBatch, SamplingNoise, TokenSampler
+    from fairdraw.contracts import Capabilities, SamplingBatch, SamplingNoise, TokenSampler
     from fairdraw.strategies.sampling import SamplingCase
 
 check = partial(checks.check, contract="sampling")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._core.sampling_harness import Sampled, sample_tokens
 from fairdraw._oracles.sampling import SamplingOracle
+from fairdraw.contracts import Capability, RaceNoise, TokenSampler
+from fairdraw.contracts._sampling import Sampled, sample_tokens
 from fairdraw.properties._rejection_near_ties import close_race
 from fairdraw.properties._sampling_asserts import (
     ORACLE,
@@ -25,7 +26,6 @@ from fairdraw.properties._sampling_asserts import (
     requests_of,
     same_tokens,
 )
-from fairdraw.protocols import Capability, RaceNoise, TokenSampler
 from fairdraw.strategies import LARGE_VOCAB_SIZES, SampledRequest
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
@@ -33,7 +33,7 @@ from fairdraw.strategies.sampling import sampling_cases
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
     from fairdraw.strategies.sampling import SamplingCase
 
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)

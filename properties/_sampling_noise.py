@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
+from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._rejection_asserts import is_improbable
 from fairdraw.properties._sampling_asserts import broken, check
-from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
 
     Tokens = NDArray[np.int64]
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw.contracts import Capability, TokenSampler
+from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import (
     POSITIVE,
     RACE,
@@ -19,7 +20,6 @@ from fairdraw.properties._sampling_asserts import (
     requests_of,
     same_tokens,
 )
-from fairdraw.protocols import Capability, TokenSampler
 
 if TYPE_CHECKING:
     from fairdraw._oracles.sampling import Request

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from fairdraw.contracts import Capability, SeededNoise, TokenSampler
 from fairdraw.properties._sampling_asserts import (
     broken,
     call,
@@ -12,12 +13,11 @@ from fairdraw.properties._sampling_asserts import (
     ordinary,
     same_tokens,
 )
-from fairdraw.protocols import Capability, SeededNoise, TokenSampler
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
     from fairdraw.strategies.sampling import SamplingCase
 
 _SEEDED = (Capability.SEEDED_NOISE,)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.checks import Stage
-from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw.contracts import Capability
+from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import (
     FILTERS,
     RACE,
@@ -20,13 +21,12 @@ from fairdraw.properties._sampling_asserts import (
     requests_of,
     supports_of,
 )
-from fairdraw.protocols import Capability
 from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from fairdraw.protocols import Capabilities, TokenSampler
+    from fairdraw.contracts import Capabilities, TokenSampler
     from fairdraw.strategies.sampling import SamplingCase
 
 _TEMPERATURE = ("SAM126",)

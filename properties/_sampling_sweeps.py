@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw.contracts import Capability, SamplingBatch, TokenSampler
+from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import (
     FILTERS,
     RACE,
@@ -24,7 +25,6 @@ from fairdraw.properties._sampling_asserts import (
     supports_of,
 )
 from fairdraw.properties._sampling_noise import NOISE, noise_of, plain
-from fairdraw.protocols import Capability, SamplingBatch, TokenSampler
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw._oracles.supports import Support
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
 
     Floats = NDArray[np.float64]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from hypothesis import strategies as st
 
-from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw.contracts import Capability, TokenSampler
+from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._sampling_asserts import (
     FILTERS,
@@ -20,13 +21,12 @@ from fairdraw.properties._sampling_asserts import (
     supports_of,
 )
 from fairdraw.properties._traces import left_alone
-from fairdraw.protocols import Capability, TokenSampler
 from fairdraw.strategies._cases import require_far_memory, reserved
 from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
 
 
 def _without(request: SampledRequest, can: Capabilities) -> SampledRequest:

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from fairdraw._core.failures import CheckFailure
-from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
+from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
+from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import WrongRow, left_alone, trace_checks
-from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
 from fairdraw.strategies._serving import answered, asked_first
 from fairdraw.strategies.rows import bulk_rng
@@ -25,7 +25,7 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import SamplingNoise
+    from fairdraw.contracts import SamplingNoise
     from fairdraw.strategies._sampling_traces import SamplingCall
 
     Ints = NDArray[np.int64]

@@ -18,7 +18,7 @@ from fairdraw.strategies._seed_families import seed_family
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
 
     Ints = NDArray[np.int64]
 

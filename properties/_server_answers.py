@@ -10,15 +10,15 @@ import numpy as np
 
 from fairdraw._core.checks import Stage
 from fairdraw._oracles.server import TIE, is_ambiguous
+from fairdraw.contracts import Capability
 from fairdraw.properties._server_check import Trial, require, server_check
-from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, first_list, powers
 from fairdraw.strategies._server_requests import MIXED, PLAIN, kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairdraw.protocols import Answer, Choice, Position
+    from fairdraw.contracts import Answer, Choice, Position
 
 _LISTS = (Capability.TOP_LOGPROBS,)
 NUM_PLAIN = 24

@@ -11,14 +11,14 @@ from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, AnyCheck, DistributionCase, OutOfTime, Profile
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw.protocols import NoAnswer
+from fairdraw.contracts import NoAnswer
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import num_tokens, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairdraw.protocols import Answer, Capability, Claims, GenerationRequest, Server
+    from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, Server
     from fairdraw.strategies._server_requests import Kind, Pool
 
 

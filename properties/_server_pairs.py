@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
+from fairdraw.contracts import Capability
 from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.properties._server_tokens import require_same_greedy
-from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import PLAIN, kind, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairdraw.protocols import Answer, GenerationRequest, Position
+    from fairdraw.contracts import Answer, GenerationRequest, Position
 
 _LISTS = (Capability.TOP_LOGPROBS,)
 _GREEDY = kind("greedy", temperature=0.0)

@@ -13,8 +13,8 @@ from scipy.special import pdtrc
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
+from fairdraw.contracts import Capability
 from fairdraw.properties._server_check import ALPHA, Trial, failure, require, server_check
-from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import (
     MIN_P,
@@ -32,7 +32,7 @@ from fairdraw.strategies._server_requests import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairdraw.protocols import Answer, Choice, GenerationRequest
+    from fairdraw.contracts import Answer, Choice, GenerationRequest
 
 _LISTS = (Capability.TOP_LOGPROBS,)
 _GREEDY = kind("greedy", temperature=0.0)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.strategies._trace_plans import traces
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from fairdraw.contracts import Capability
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
-from fairdraw.protocols import Capability
 from fairdraw.strategies._lifecycle_steps import long_rewrites
 from fairdraw.strategies._lifecycle_tours import TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_penalties

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
+from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
 from fairdraw.statistical import _distributions as distributions
 from fairdraw.statistical._validation import check_probs, refuse
 
@@ -188,7 +188,7 @@ def _template(configuration: Configuration, batch_size: int, device: str) -> Spe
     """What all batches of a size have in common; its tokens are 0. It is checked, and they need not be."""
     import torch
 
-    from fairdraw._core.validation import check_batch
+    from fairdraw.contracts._rejection import check_batch
 
     requests, num_cycles = configuration.requests, batch_size // len(configuration.requests)
     counts = [request.num_draft for request in requests] * num_cycles

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical._pooling import MIN_EXPECTED
 from fairdraw.statistical._validation import refuse
 

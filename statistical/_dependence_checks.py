@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import Stage, checks_in
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._dependence_next import TABLES, rejection_next, sampling_next
 from fairdraw.statistical._dependence_workloads import rejection_dependence, sampling_dependence
 from fairdraw.statistical._explained import ExplainedCheck

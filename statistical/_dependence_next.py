@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._core.harness import emit_next, seeded
-from fairdraw._core.sampling_harness import sample_next
+from fairdraw._core.noise import seeded
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability, SeededNoise
+from fairdraw.contracts import Capability, SeededNoise
+from fairdraw.contracts._rejection import emit_next
+from fairdraw.contracts._sampling import sample_next
 from fairdraw.statistical._dependence import gray_bits
 from fairdraw.statistical._dependence_workloads import (
     PROBS,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw._core.harness import emit
-from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise
+from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SeededNoise
+from fairdraw.contracts._rejection import emit
+from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.statistical._coins import CoinShape, coin_tables, count_coins, explain_coins
 from fairdraw.statistical._configurations import Configuration, request_distributions
 from fairdraw.statistical._dependence import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import SamplingNoise
+    from fairdraw.contracts import SamplingNoise
     from fairdraw.statistical._count_tables import Counts
 
 _LARGEST, _SMALLEST, _MOST_CHECKPOINTS = 96, 8, 6

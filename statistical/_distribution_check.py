@@ -23,7 +23,7 @@ from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fairdraw.protocols import Capability, RejectionSampler
+    from fairdraw.contracts import Capability, RejectionSampler
     from fairdraw.statistical._count_tables import Counts
 
 _FIXED_SEED_RATE, _OTHER_SEED_RATE = 1e-6, 1e-4

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw._core.harness import emit_on_device
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
+from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
+from fairdraw.contracts._rejection import emit_on_device
 from fairdraw.statistical import _rejection_statistics as rejection
 from fairdraw.statistical._directions import directed_statistics
 from fairdraw.statistical._noise import noise_for, noise_kind
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
     from fairdraw.statistical._configurations import Configuration, RequestDistributions
     from fairdraw.statistical._count_tables import Table
     from fairdraw.statistical._outcomes import Outcomes

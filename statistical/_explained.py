@@ -15,7 +15,7 @@ from fairdraw.statistical._workloads import SamplingPlan, shared_counts
 
 if TYPE_CHECKING:
     from fairdraw._core.checks import OutOfTime, Profile
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
 
 Explain = Callable[[Sequence[Counts], str], str]
 """From the counts of the checkpoints, and the name of the table that carries most of the evidence, to the cause."""

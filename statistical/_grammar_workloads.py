@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._core.grammar_harness import emit_step, mask_rows, mask_step
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import BitmaskBatch, GrammarBatch, GrammarRequest, SeededNoise, num_words, words_of
+from fairdraw.contracts import BitmaskBatch, GrammarBatch, GrammarRequest, SeededNoise, num_words, words_of
+from fairdraw.contracts._grammar import emit_step, mask_rows, mask_step
 from fairdraw.statistical._count_tables import Table, count_codes, joint_codes
 from fairdraw.statistical._workloads import SamplingPlan, Workload
 from fairdraw.strategies.grammar import TokenAutomaton, TokenMatcher

@@ -22,14 +22,14 @@ import torch
 
 from fairdraw._core.dispatch import DispatchMode
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, SeededNoise
+from fairdraw.contracts import Capabilities, Capability, ExplicitNoise, SeededNoise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
+    from fairdraw.contracts import Noise, RejectionSampler, SpecDecodeBatch
     from fairdraw.statistical._stratified import StratifiedDraws
 
 

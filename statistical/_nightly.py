@@ -33,7 +33,7 @@ from fairdraw.statistical._validation import refuse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
 
 LEDGER_RATE = 1e-4
 """Of all lines of a ledger together; see `ledger` for what it bounds."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._core.harness import emit
-from fairdraw.protocols import Capability, ExplicitNoise, SeededNoise
+from fairdraw.contracts import Capability, ExplicitNoise, SeededNoise
+from fairdraw.contracts._rejection import emit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
+    from fairdraw.contracts import Noise, RejectionSampler, SpecDecodeBatch
 
 
 def noise_kind(sampler: RejectionSampler) -> Capability:

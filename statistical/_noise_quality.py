@@ -41,9 +41,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability, SpecDecodeBatch
+from fairdraw.contracts import Capability, SpecDecodeBatch
+from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.statistical._configurations import Configuration, request_distributions
 from fairdraw.statistical._count_tables import NO_CELL, Table, count_codes, sum_counts
 from fairdraw.statistical._dependence_workloads import plain_batch, plain_noise

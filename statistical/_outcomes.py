@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable

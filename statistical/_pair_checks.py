@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_statistics import PairTables
 from fairdraw.statistical._pair_steps import CYCLE, NUM_STEPS, PairLoop

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distributions import ROUNDING, recoverable, softmax_probs
 from fairdraw.statistical._pair_steps import CYCLE, DRAFT, NUM_STEPS, TARGET, PairSteps, have_seeds, num_drafts

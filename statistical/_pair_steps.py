@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._core.harness import emit_next, propose_next, seeded
+from fairdraw._core.noise import seeded
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, DraftStep, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, DraftStep, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts._rejection import emit_next, propose_next
 from fairdraw.statistical._noise import noise_for, noise_kind
 from fairdraw.statistical._token_draws import draw_one
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import DraftingSampler, Noise
+    from fairdraw.contracts import DraftingSampler, Noise
 
 TARGET = np.array([0.1, 0.1, 0.375, 0.375, 0.05, 0.0, 0.0, 0.0])
 DRAFT = np.array([0.0, 0.0, 0.325, 0.325, 0.15, 0.1, 0.1, 0.0])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
 from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._distributions import acceptance_probs, recoverable, residual_probs, softmax_probs
 from fairdraw.statistical._noise import draw_rows
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
     from fairdraw.statistical._count_tables import Table
 
 RAGGED_DRAFTS: tuple[int, ...] = (3, 0, 1, 5)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
 
 if TYPE_CHECKING:

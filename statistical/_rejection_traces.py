@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw._core.harness import emit
-from fairdraw.protocols import Capability, ExplicitNoise
+from fairdraw.contracts import Capability, ExplicitNoise
+from fairdraw.contracts._rejection import emit
 from fairdraw.statistical._slice_check import TraceSlices
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth

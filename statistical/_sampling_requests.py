@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.statistical._noise import exponentials, noise_kind
 
 if TYPE_CHECKING:

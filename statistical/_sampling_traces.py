@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
-from fairdraw.protocols import Capability, RaceNoise
+from fairdraw.contracts import Capability, RaceNoise
+from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.statistical._slice_check import TraceSlices
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
-from fairdraw.protocols import Capability, FilterPolicy, SamplingBatch
+from fairdraw.contracts import Capability, FilterPolicy, SamplingBatch
+from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.statistical._count_tables import Counts, Table, count_codes, sum_counts
 from fairdraw.statistical._pit import PitCells
 from fairdraw.statistical._projections import PitDistributions, TokenTables

@@ -19,7 +19,7 @@ from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw.protocols import Capability, NoAnswer
+from fairdraw.contracts import Capability, NoAnswer
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw._core.checks import AnyCheck
-    from fairdraw.protocols import Answer, Claims, Server
+    from fairdraw.contracts import Answer, Claims, Server
     from fairdraw.statistical._count_tables import Counts
 
 _FIRST = 48

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Answer, Choice, Claims, GenerationRequest
-    from fairdraw.protocols._server import Token
+    from fairdraw.contracts import Answer, Choice, Claims, GenerationRequest
+    from fairdraw.contracts._server import Token
 
 ORDERS = ("rank", "id")
 PROJECTIONS = tuple(one for one in projections(1 << 17) if not one.block)

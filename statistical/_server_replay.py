@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.protocols import Answer, Choice, Position
+from fairdraw.contracts import Answer, Choice, Position
 from fairdraw.statistical._server_check import ServerDistributionCheck
 from fairdraw.strategies._server_requests import PLAIN, pool_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairdraw._core.checks import OutOfTime, Profile
-    from fairdraw.protocols import Capabilities, Claims, GenerationRequest, Server, ServerSettings
+    from fairdraw.contracts import Capabilities, Claims, GenerationRequest, Server, ServerSettings
 
 _PROMPTS = 8
 _LENGTH = 6

@@ -11,7 +11,7 @@ from fairdraw._core.budget import guarded
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.server import IMPOSSIBLE
-from fairdraw.protocols import GenerationRequest
+from fairdraw.contracts import GenerationRequest
 from fairdraw.statistical._server_numbers import NAMED, ORDERS, WAYS, known_of, numbers_of
 from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._slices import Event, Slices
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw._core.checks import OutOfTime, Profile
-    from fairdraw.protocols import Answer, Claims, Server
+    from fairdraw.contracts import Answer, Claims, Server
     from fairdraw.strategies._server_requests import Kind
 
     Ints = NDArray[np.int64]

@@ -48,7 +48,7 @@ from fairdraw.statistical._validation import refuse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
 
 CALLS_PER_SHARD = 8
 """Even, because calls are compared in pairs."""

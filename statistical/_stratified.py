@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
     from fairdraw.statistical._configurations import RequestDistributions
 
 _HOPELESS = 1e30
@@ -123,7 +123,7 @@ class StratifiedDraws:
         """The sampler's tokens on this noise."""
         import torch
 
-        from fairdraw._core.harness import emit
+        from fairdraw.contracts._rejection import emit
 
         noise = ExplicitNoise(
             torch.from_numpy(uniforms.ravel()).to(batch.device),

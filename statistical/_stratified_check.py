@@ -23,7 +23,7 @@ import numpy as np
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT
 from fairdraw.statistical._distributions import ROUNDING
 from fairdraw.statistical._injection import Injected, probe
@@ -31,7 +31,7 @@ from fairdraw.statistical._stratified import StratifiedDraws
 
 if TYPE_CHECKING:
     from fairdraw._core.checks import DistributionCase
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
     from fairdraw.statistical._configurations import RequestDistributions
 
 _FEWEST, _MOST = 8, 1024

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 from fairdraw._core.checks import Stage
-from fairdraw._core.harness import emit, num_kept
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability, ProposedDrafts, SpecDecodeBatch
+from fairdraw.contracts import Capability, ProposedDrafts, SpecDecodeBatch
+from fairdraw.contracts._rejection import emit, num_kept
 from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._noise import noise_for, noise_kind

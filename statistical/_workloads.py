@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
-from fairdraw.protocols import Capability, FilterPolicy, filter_policy
+from fairdraw.contracts import Capability, FilterPolicy, filter_policy
 from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._production import (
@@ -30,7 +30,7 @@ from fairdraw.statistical._production import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
     from fairdraw.statistical._configurations import Configuration
     from fairdraw.statistical._count_tables import Counts, Table
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from fairdraw._core.checks import Stage
-from fairdraw._core.filters_harness import call_filters
-from fairdraw.protocols import Capability, FilterBatch, FilterParams, SeededNoise
+from fairdraw.contracts import Capability, FilterBatch, FilterParams, SeededNoise
+from fairdraw.contracts._filters import call_filters
 from fairdraw.statistical._count_tables import Table, count_codes, joint_codes
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload

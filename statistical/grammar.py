@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fairdraw._core.checks import Stage
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._grammar_workloads import masked_rows, masked_steps
 

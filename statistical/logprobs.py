@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._core.checks import Stage
-from fairdraw._core.logprobs_harness import call_draw
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
+from fairdraw.contracts._logprobs import call_draw
 from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._projections import TokenTables, numbers_of_rows
@@ -25,7 +25,7 @@ from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setti
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw._core.logprobs_harness import Returned
+    from fairdraw.contracts._logprobs import Returned
     from fairdraw.statistical._count_tables import Counts
 
 __all__ = ["CHECKS"]

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._dependence_checks import SAMPLING_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._sampling_traces import SLICES

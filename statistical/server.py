@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairdraw._core.checks import Stage
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._distribution_check import sharing
 from fairdraw.statistical._server_check import ServerDistributionCheck
 from fairdraw.statistical._server_replay import ReplayedCheck

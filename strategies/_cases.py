@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw.contracts import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, SEED_KINDS, UNIFORM_KINDS, NoiseRecipe, seeds_of_kinds
@@ -28,7 +28,7 @@ from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, b
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.protocols._batch import Batch
+    from fairdraw._core.batches import Batch
 
 AnyBatch = TypeVar("AnyBatch", bound="Batch")
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import BITS_PER_WORD, BitmaskBatch, Capability, GrammarBatch, GrammarRequest, num_words
+from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, Capability, GrammarBatch, GrammarRequest, num_words
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings

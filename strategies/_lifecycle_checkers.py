@@ -13,7 +13,7 @@ from fairdraw._core.failures import AdapterError, CheckFailure, calling
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
-from fairdraw.protocols import PenaltyPolicy, Rounding, ThinkingPolicy, policy_of, rounding_of
+from fairdraw.contracts import PenaltyPolicy, Rounding, ThinkingPolicy, policy_of, rounding_of
 from fairdraw.strategies._lifecycle_recount import QuickThinkingOracle
 from fairdraw.strategies._serving_batch import CountedTokens, plain_tokens, trailing_placeholders
 
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols._lifecycle import (
-        LiveBatch,
-        Markers,
-        PenaltiesScanner,
-        RowChanges,
-        ThinkingScanner,
-    )
+    from fairdraw.contracts import LiveBatch, Markers, PenaltiesScanner, RowChanges, ThinkingScanner
 
 
 Forced = dict[int, list[tuple[int, int]]]

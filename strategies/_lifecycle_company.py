@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.failures import CheckFailure
-from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, RowChanges, all_added
+from fairdraw.contracts import LiveBatch, LiveRequest, RowChanges, all_added
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.protocols._lifecycle import RequestParams
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, RequestParams
 from fairdraw.strategies._lifecycle_bulk import bulk_tokens
 from fairdraw.strategies._recipe import Recipe
 

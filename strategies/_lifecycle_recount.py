@@ -10,7 +10,7 @@ from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle, Thoughts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairdraw.protocols import ThinkingPolicy
+    from fairdraw.contracts import ThinkingPolicy
 
 _BLOCK = 128
 

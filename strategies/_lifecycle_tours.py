@@ -37,7 +37,7 @@ from fairdraw.strategies._serving_batch import ServingBatch, trailing_placeholde
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from fairdraw.protocols._lifecycle import RequestParams
+    from fairdraw.contracts import RequestParams
     from fairdraw.strategies._lifecycle_traces import EventTrace
     from fairdraw.strategies._serving_batch import ServedRequest
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fairdraw._core.failures import raised_by
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.protocols._lifecycle import Markers
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers
 from fairdraw.strategies._lifecycle_checkers import (
     Checker,
     OpenSession,

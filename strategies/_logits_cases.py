@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, LogitsRequest, PlanSetup
+from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, LogitsRequest, PlanSetup
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._logits_requests import CUSTOM_PROCESSORS, END, START, LogitsRequestRecipe
@@ -20,7 +20,7 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairdraw.protocols._lifecycle import RowChanges
+    from fairdraw.contracts import RowChanges
     from fairdraw.strategies._serving_batch import ServedRequest
 
 

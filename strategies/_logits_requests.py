@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._logits_values import (
     INSIDE,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, target_row
 
 if TYPE_CHECKING:

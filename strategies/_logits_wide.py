@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw.contracts import Capabilities, Capability
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._logits_cases import EventRecipe, LogitsCase
 from fairdraw.strategies._logits_requests import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability
+from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RequestRecipe
 from fairdraw.strategies._recipe import DTYPES, LAYOUTS

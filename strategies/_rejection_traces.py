@@ -16,7 +16,7 @@ import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import softmax_of_rows
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     MAX_SPEC_LEN,
     PLACEHOLDER_TOKEN_ID,
     Capability,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Noise
+    from fairdraw.contracts import Noise
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]

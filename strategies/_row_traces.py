@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.strategies._recipe import DTYPES, LAYOUTS
 from fairdraw.strategies._serving import sizes_of
 from fairdraw.strategies._serving_traces import ServingTrace

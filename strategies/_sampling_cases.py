@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import RaceNoise, SamplingBatch, SamplingNoise
-from fairdraw.protocols._sampling import GREEDY_BELOW
+from fairdraw.contracts import GREEDY_BELOW, RaceNoise, SamplingBatch, SamplingNoise
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe

@@ -16,7 +16,7 @@ import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     Capability,
     FilterPolicy,
     RaceNoise,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import SamplingNoise
+    from fairdraw.contracts import SamplingNoise
 
     Ints = NDArray[np.int64]
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import cells, listed
-from fairdraw.protocols import Answer, Capability, Claims
+from fairdraw.contracts import Answer, Capability, Claims
 from fairdraw.strategies._server_requests import kind, supported
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Server
+    from fairdraw.contracts import Server
     from fairdraw.strategies._server_requests import Pool
 
 NUM_PROMPTS = 6

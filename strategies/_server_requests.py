@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core.failures import CapabilityUnsupported, Inconclusive, calling
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
-from fairdraw.protocols import Answer, Capabilities, Capability, GenerationRequest, NoAnswer, Server
+from fairdraw.contracts import Answer, Capabilities, Capability, GenerationRequest, NoAnswer, Server
 from fairdraw.strategies._covering import covering_rows
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fairdraw._core.failures import AdapterError
 from fairdraw._core.rows import Owner, seat
-from fairdraw.protocols import Capability, follows_rows
+from fairdraw.contracts import Capability, follows_rows
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies.rows import bulk_rng
 

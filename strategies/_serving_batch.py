@@ -13,8 +13,7 @@ from collections import UserList
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest, Move, MovedRow, RowChanges
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, AddedRow, LiveBatch, LiveRequest, Move, MovedRow, RowChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

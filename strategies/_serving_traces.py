@@ -10,7 +10,7 @@ import torch
 
 from fairdraw._core.rows import Owner
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving import TIMES, WALKS, ServedRows, Serving, mixed_seeds, of_request, sizes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import MAX_SPEC_LEN
+from fairdraw.contracts import MAX_SPEC_LEN
 from fairdraw.strategies._arguments import check_interval
 
 AWKWARD_VOCAB_SIZES = (31, 100, 1023, 1024, 1025)

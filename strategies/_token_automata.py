@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.protocols import num_words, words_of
+from fairdraw.contracts import num_words, words_of
 from fairdraw.strategies._recipe import Recipe
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Capability, switch_sides
+from fairdraw.contracts import Capability, switch_sides
 from fairdraw.strategies._serving import vocabulary_walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairdraw._core.checks import Profile
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
 
 CORE_VOCABULARY = 64
 """Small enough for a million rows a minute, and wide enough for every shape of row."""

@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import LOGIT_FILTERS, Capabilities, Capability, FilterBatch, FilterParams, capability_of
+from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, FilterBatch, FilterParams, capability_of
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from fairdraw.protocols import BitmaskBatch, Capabilities, num_words
+from fairdraw.contracts import BitmaskBatch, Capabilities, num_words
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._covering import places_of_all
 from fairdraw.strategies._grammar_cases import (

@@ -2,7 +2,7 @@
 
 A simulated serving batch is the ground truth, in plain Python. *Events* change it; after each one a *checker* compares
 the scanner under test with it. `PenaltiesMachine` and `ThinkingMachine` are Hypothesis state machines with a rule for
-every event. Give them a scanner (its protocol is in `fairdraw.protocols._lifecycle`), and they search for a small event
+every event. Give them a scanner (its protocol is in `fairdraw.contracts`), and they search for a small event
 trace in which it fails:
 
     >>> from fairdraw import Capabilities

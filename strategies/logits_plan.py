@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw.contracts import Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._logits_cases import EVENT_KINDS, RARE_EVENT_KINDS, EventRecipe, LogitsCase
 from fairdraw.strategies._logits_requests import (

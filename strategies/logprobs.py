@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
+from fairdraw.contracts import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._covering import covering_settings

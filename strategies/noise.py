@@ -14,7 +14,7 @@ import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SeededNoise, SpecDecodeBatch
 from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds, twin_ids

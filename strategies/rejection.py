@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, SpecDecodeBatch
+from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability, SpecDecodeBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._narrowing import CaseSpace, Kinds, Narrowing, kinds_of_drafts

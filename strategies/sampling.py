@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from fairdraw.protocols import Capabilities, Capability, SamplingBatch
+from fairdraw.contracts import Capabilities, Capability, SamplingBatch
 from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sampling_cases import FILTERS, SampledRequest, SamplingCase

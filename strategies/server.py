@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from fairdraw.protocols import Capabilities, Capability, GenerationRequest, ServerSettings
+from fairdraw.contracts import Capabilities, Capability, GenerationRequest, ServerSettings
 from fairdraw.strategies._server_requests import FILTERS, PENALTIES, PROMPTS, TEMPERATURES, TOKENS_EACH, supported
 
 if TYPE_CHECKING:

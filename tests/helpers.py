@@ -19,7 +19,7 @@ from fairdraw._cli.main import main
 from fairdraw._core.failures import FailureReport
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord
-from fairdraw.protocols import SpecDecodeBatch
+from fairdraw.contracts import SpecDecodeBatch
 from fairdraw.strategies._covering import covering_rows
 
 T = TypeVar("T")

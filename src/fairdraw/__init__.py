@@ -11,51 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairdraw._run.loading import CannotStart, all_checks, connect
     from fairdraw._run.runner import CheckRecord, check_sampler
-    from fairdraw.protocols import (
-        PLACEHOLDER_TOKEN_ID,
-        BitmaskBatch,
-        Capabilities,
-        Capability,
-        Drafted,
-        DraftStep,
-        ExplicitNoise,
-        FilterBatch,
-        FilterChain,
-        FilterParams,
-        FilterPolicy,
-        FilterResult,
-        GrammarBatch,
-        GrammarMasker,
-        LogitsFilterer,
-        LogitsPlanner,
-        LogitsPolicy,
-        LogprobsBatch,
-        LogprobsResult,
-        LogprobsSampler,
-        Noise,
-        PenaltiesScanner,
-        PenaltyPolicy,
-        RaceNoise,
-        RankTies,
-        RejectionSampler,
-        Rounding,
-        SamplingBatch,
-        SamplingNoise,
-        SeededNoise,
-        Server,
-        ServerSettings,
-        SpecDecodeBatch,
-        ThinkingPolicy,
-        ThinkingScanner,
-        TokenSampler,
-        grammar_masker,
-        logits_filterer,
-        logits_planner,
-        logprobs_sampler,
-        rejection_sampler,
-        token_sampler,
-        with_arrays,
-    )
+    from fairdraw.contracts import *
     from fairdraw.pytest_plugin import SamplerTests, parametrize_with_checks
 
 __all__ = [
@@ -81,13 +37,13 @@ _HOMES = {
     "connect": "fairdraw._run.loading",
     "parametrize_with_checks": "fairdraw.pytest_plugin",
 }
-"""Names that are not of `fairdraw.protocols`."""
+"""Names that are not of `fairdraw.contracts`."""
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used. Pytest, torch and numpy may be absent until then."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES.get(name, "fairdraw.protocols")), name)
+    found = getattr(importlib.import_module(_HOMES.get(name, "fairdraw.contracts")), name)
     globals()[name] = found
     return found

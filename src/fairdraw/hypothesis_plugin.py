@@ -5,12 +5,7 @@ Nothing heavy is imported until a batch is drawn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
-    from fairdraw.protocols import SpecDecodeBatch
+import importlib
 
 __all__ = ["register"]
 
@@ -19,12 +14,8 @@ def register() -> None:
     """Tell Hypothesis how our types are drawn."""
     from hypothesis import strategies as st
 
-    from fairdraw.protocols import SpecDecodeBatch
+    from fairdraw.contracts import SpecDecodeBatch
 
-    st.register_type_strategy(SpecDecodeBatch, lambda _: _batches())
-
-
-def _batches() -> SearchStrategy[SpecDecodeBatch]:
-    from fairdraw.strategies import spec_decode_batches
-
-    return spec_decode_batches()
+    st.register_type_strategy(
+        SpecDecodeBatch, lambda _: importlib.import_module("fairdraw.strategies").spec_decode_batches()
+    )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
     from fairdraw._mutants._mutant import Mutant
     from fairdraw._plugin.run import CheckUnderPytest, PytestRun
-    from fairdraw.protocols import AnySampler
+    from fairdraw.contracts import AnySampler
 
 __all__ = ["SamplerTests", "parametrize_with_checks"]
 

@@ -11,7 +11,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 from fairdraw.adapters._rejection import bonus_mask
 from fairdraw.adapters._step import rows_of
 from fairdraw.adapters._step_raw import raw_step
-from fairdraw.protocols import SpecDecodeBatch
+from fairdraw.contracts import SpecDecodeBatch
 from fairdraw.sampler_impl.step import StepPlan
 
 COUNTS = [3, 0, 2, 1, 3, 2, 3, 1]

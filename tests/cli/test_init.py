@@ -12,7 +12,7 @@ from helpers import fairdraw
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import load_sampler
-from fairdraw.protocols import AnySampler
+from fairdraw.contracts import AnySampler
 
 KERNELS = """
 import torch

@@ -6,8 +6,8 @@ from hypothesis.errors import InvalidArgument
 
 import fairdraw
 from fairdraw._run.loading import CannotStart, all_checks, load_sampler
+from fairdraw.contracts import SpecDecodeBatch
 from fairdraw.hypothesis_plugin import register
-from fairdraw.protocols import SpecDecodeBatch
 
 # Pytest's in-process runs forget modules that they import; torch does not survive being imported twice.
 load_sampler("rejection/torch")

@@ -14,7 +14,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._report.coverage import coverage_of
 from fairdraw._run.loading import load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import rejection_sampler
+from fairdraw.contracts import rejection_sampler
 
 RIGHT = load_sampler("rejection/torch")
 CODES = ("REJ210", "REJ645", "REJ101")  # vocabularies from 151,936 tokens; small ones

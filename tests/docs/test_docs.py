@@ -19,7 +19,7 @@ from manual import made
 from mkdocs.config.defaults import MkDocsConfig
 from records import examples as failing_examples
 
-from fairdraw import protocols, strategies
+from fairdraw import contracts, strategies
 from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS, load_part
@@ -100,7 +100,7 @@ def test_every_check_with_a_mutant_has_a_failing_example() -> None:
 
 @pytest.mark.parametrize("contract", [name for name, contract in CONTRACTS.items() if not contract.is_remote])
 def test_smallest_cases_fail_as_recorded(contract: str) -> None:
-    parts = (protocols, strategies, lifecycle, logits_plan, logprobs, grammar, filters)
+    parts = (contracts, strategies, lifecycle, logits_plan, logprobs, grammar, filters)
     words = {name: getattr(part, name) for part in parts for name in part.__all__}
     reference = load_part(CONTRACTS[contract].right)()
     for check in all_checks("properties", contract):

@@ -24,7 +24,7 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.expected import read_xfails
 from fairdraw._run.loading import load_sampler
-from fairdraw.protocols import Server
+from fairdraw.contracts import Server
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,7 +25,7 @@ from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import SamplerNotFound, known_names, load, release_number
 from fairdraw.adapters._catalogue import read_defects
-from fairdraw.protocols import ExplicitNoise
+from fairdraw.contracts import ExplicitNoise
 from fairdraw_engines._transformers import _race, multinomial_noise
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fairdraw._core.checks import Check
     from fairdraw._run.runner import CheckRecord
-    from fairdraw.protocols import AnySampler
+    from fairdraw.contracts import AnySampler
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))

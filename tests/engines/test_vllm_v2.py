@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from fairdraw._core.harness import emit
 from fairdraw.adapters import SamplerNotFound, load
 from fairdraw.adapters._runtime import triton_is_interpreted
-from fairdraw.protocols import SeededNoise
+from fairdraw.contracts import SeededNoise
+from fairdraw.contracts._rejection import emit
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw_engines._vllm_v2_kernels import _Log1p
 

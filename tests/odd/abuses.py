@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._mutants._mutant import Mutant, mutant_as
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from odd.rejection import OWN_ROUNDING as OWN_ROUNDING_OF_REJECTION
 from odd.rejection import OWN_SCHEME, Step, VectorRejection
 from odd.rejection import OWN_STREAM as OWN_STREAM_OF_REJECTION
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.protocols import SamplingBatch
+    from fairdraw.contracts import SamplingBatch
 
 _OWN_TIES: dict[str, str] = {Capability.LOWEST_ID_TIES: "another of the equal ones may come"}
 

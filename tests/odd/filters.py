@@ -10,7 +10,7 @@ import torch
 
 from fairdraw._mutants._mutant import name_of
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
-from fairdraw.protocols import FilterChain, FilterResult, FunctionLogitsFilterer, logits_filterer
+from fairdraw.contracts import FilterChain, FilterResult, FunctionLogitsFilterer, logits_filterer
 
 
 class Row32(FilteredRow):

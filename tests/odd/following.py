@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from fairdraw._mutants._lifecycle_scanners import Copy, Follower, FollowsLate, Scanner, combined
-from fairdraw.protocols import Capabilities
+from fairdraw.contracts import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairdraw.protocols._lifecycle import RowChanges
+    from fairdraw.contracts import RowChanges
 
 
 class RecountsEverything(Follower):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fairdraw._oracles.grammar import GrammarOracle
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     BitmaskBatch,
     Capability,
     FunctionGrammarMasker,

@@ -12,7 +12,7 @@ from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants._mutant import name_of
 from fairdraw._oracles.logits_plan import EXCLUDED, FORCED, Edit, Logits, LogitsPlanOracle, Row
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols import Capabilities, LogitsPolicy, PenaltyPolicy, ThinkingPolicy
+from fairdraw.contracts import Capabilities, LogitsPolicy, PenaltyPolicy, ThinkingPolicy
 from odd import penalties
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols import CustomLogitsProcessor, LogitsBatch, PlanSetup, RowOfRequest
+    from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, PlanSetup, RowOfRequest
 
 
 class AlwaysCopies(LogitsPlanOracle):

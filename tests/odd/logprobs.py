@@ -10,10 +10,10 @@ import torch
 
 from fairdraw._mutants.logprobs import Drawing, as_sampler
 from fairdraw._oracles.logprobs import LogprobsOracle
-from fairdraw.protocols import LogprobsResult, RankTies, logprobs_sampler
+from fairdraw.contracts import LogprobsResult, RankTies, logprobs_sampler
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import FunctionLogprobsSampler, LogprobsBatch
+    from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch
 
 
 class FirstRank(LogprobsOracle):

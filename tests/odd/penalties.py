@@ -16,7 +16,7 @@ from fairdraw._mutants._lifecycle_scanners import (
 )
 from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants.penalties import ONE_TOKEN, CountsTheLastToken
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, PenaltyPolicy
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, PenaltyPolicy
 from odd.following import scanners_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow
-    from fairdraw.protocols._lifecycle import LiveBatch
+    from fairdraw.contracts import LiveBatch
 
 
 class DividesByTheRepetition(PenaltiesFollower):

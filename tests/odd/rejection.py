@@ -19,13 +19,13 @@ from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants.distributions import BlockVerification
 from fairdraw._oracles.rejection import draw_noise
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, SeededNoise, rejection_sampler
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols import FunctionSampler, Noise, SpecDecodeBatch
+    from fairdraw.contracts import FunctionSampler, Noise, SpecDecodeBatch
 
 OWN_STREAM: dict[str, str] = {Capability.UPSTREAM_STREAM: "tokens may differ from vLLM's"}
 OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "other formulas than the oracle's"}

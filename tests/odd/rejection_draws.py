@@ -19,12 +19,12 @@ from fairdraw._mutants._distribution_sampler import (
 from fairdraw._mutants._pairs import DraftsByInverseCdf, Pair
 from fairdraw._mutants._trimming import Trims, best_half, own
 from fairdraw._mutants.distributions import BlockVerification, DrawsByPositionAndMultinomial, DrawsWithTorch
-from fairdraw.protocols import Capability, Drafted
+from fairdraw.contracts import Capability, Drafted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import DraftStep, RejectionSampler, SeededNoise, SpecDecodeBatch
+    from fairdraw.contracts import DraftStep, RejectionSampler, SeededNoise, SpecDecodeBatch
 
 
 class ExactMatch(DistributionSampler):

@@ -16,13 +16,13 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GENERATORS, name_of
 from fairdraw._oracles.sampling import draw_exponentials
-from fairdraw.protocols import Capability, Drafted, FilterPolicy, RaceNoise, SeededNoise, token_sampler
+from fairdraw.contracts import Capability, Drafted, FilterPolicy, RaceNoise, SeededNoise, token_sampler
 from odd.rejection import inverse_cdf
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols import FunctionTokenSampler, SamplingBatch, SamplingNoise
+    from fairdraw.contracts import FunctionTokenSampler, SamplingBatch, SamplingNoise
 
 OWN_STREAM: dict[str, str] = GENERATORS | {Capability.UPSTREAM_STREAM: "tokens may differ from vLLM's"}
 OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "other formulas than the oracle's"}

@@ -10,7 +10,7 @@ import torch
 
 from fairdraw._mutants._dependence import Member, few_bits, from_torch
 from fairdraw._mutants.sampling_distributions import FiltersTopPFirst, TempersLast, right_distribution
-from fairdraw.protocols import FilterPolicy
+from fairdraw.contracts import FilterPolicy
 
 if TYPE_CHECKING:
     from fairdraw._mutants._dependence import Codes, Memory, Uniforms

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, ThinkingOf
-from fairdraw.protocols import Capabilities, ThinkingPolicy
+from fairdraw.contracts import Capabilities, ThinkingPolicy
 from odd.following import scanners_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, Markers
+    from fairdraw.contracts import LiveBatch, LiveRequest, Markers
 
 
 class KeepsAStatePerToken(ThinkingFollower):

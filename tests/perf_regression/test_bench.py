@@ -12,13 +12,13 @@ from fairdraw._core.contracts import contract_name
 from fairdraw._oracles.rejection import verify
 from fairdraw._oracles.sampling import sample
 from fairdraw._run.loading import load_sampler
+from fairdraw.contracts import ExplicitNoise, RaceNoise, rejection_sampler, token_sampler
 from fairdraw.perf_regression import _costs
 from fairdraw.perf_regression._costs import costs
 from fairdraw.perf_regression._decision import Verdict
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import WORLDS, SamplingWorld
-from fairdraw.protocols import ExplicitNoise, RaceNoise, rejection_sampler, token_sampler
 
 SAMPLERS = """
 import time

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.contracts import ExplicitNoise, SpecDecodeBatch, VerifyFunction, rejection_sampler
 from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._counts import OTHER, counted
 from fairdraw.perf_regression._decision import Verdict
@@ -17,7 +18,6 @@ from fairdraw.perf_regression._limits import read_limits
 from fairdraw.perf_regression._rejection import RejectionWorld
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import count_world
-from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch, VerifyFunction, rejection_sampler
 
 prepare_triton("cpu")
 with quiet_imports():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairdraw.contracts import SeededNoise
 from fairdraw.perf_regression import _device as device
 from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression import _timed as timed
@@ -17,7 +18,6 @@ from fairdraw.perf_regression._counts import counted
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rejection import fast_path_steps, rejection_batch, unwritten_batch
 from fairdraw.perf_regression._world import Sizes
-from fairdraw.protocols import SeededNoise
 from fairdraw.sampler_impl import rejection_counter
 from fairdraw.sampler_impl._counter import launch
 

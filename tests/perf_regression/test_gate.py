@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fairdraw.contracts import rejection_sampler
 from fairdraw.perf_regression import _benching as benching
 from fairdraw.perf_regression._benching import judge_growth, judge_ratio, judge_roofline, measured, why_not_timed
 from fairdraw.perf_regression._confirmation import Timed
@@ -21,7 +22,6 @@ from fairdraw.perf_regression._rounds import Rounds
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import HOST_WORLDS, WORLDS
 from fairdraw.perf_regression.conftest import STRICT_VARIABLE
-from fairdraw.protocols import rejection_sampler
 
 PASSED = Finding("one", "time", Verdict.PASS, 0.5, 1.0)
 FAILED = Finding("two", "time", Verdict.FAIL, 1.5, 1.0, "too slow")

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairdraw.contracts import logits_planner, token_sampler
 from fairdraw.perf_regression._decision import Verdict
 from fairdraw.perf_regression._findings import compare_counts
 from fairdraw.perf_regression._limits import read_limits
 from fairdraw.perf_regression._named import NoVerdictError, load
 from fairdraw.perf_regression._timed import pair
 from fairdraw.perf_regression._worlds import HOST_WORLDS, WORLDS, count_world, make_world, steps_of_both
-from fairdraw.protocols import token_sampler
-from fairdraw.protocols._logits_plan import logits_planner
 
 SMALL: dict[str, int] = {"batch_size": 4, "vocab_size": 1_000, "length": 20}
 

@@ -24,12 +24,14 @@ from fairdraw._oracles.logprobs import LogprobsOracle
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     AnySampler,
     Capabilities,
     Capability,
     GenerationRequest,
+    LogitsBatch,
     Noise,
+    PlanSetup,
     RaceNoise,
     SamplingBatch,
     SamplingNoise,
@@ -37,11 +39,11 @@ from fairdraw.protocols import (
     SpecDecodeBatch,
     grammar_masker,
     logits_filterer,
+    logits_planner,
     logprobs_sampler,
     rejection_sampler,
     token_sampler,
 )
-from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup, logits_planner
 
 SMOKE = PROFILES["smoke"]
 

@@ -10,7 +10,6 @@ import torch
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError, CaseRaised
-from fairdraw._core.filters_harness import call_filters, check_filter_batch
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.filters import MUTANTS, as_filterer, right
@@ -18,7 +17,8 @@ from fairdraw._oracles.filters import FiltersOracle, RowContext
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import FilterChain, FilterParams, FilterResult, SeededNoise, logits_filterer
+from fairdraw.contracts import FilterChain, FilterParams, FilterResult, SeededNoise, logits_filterer
+from fairdraw.contracts._filters import call_filters, check_filter_batch
 from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace
 
 CHECKS = {check.code: check for check in all_checks(contract="filters")}

@@ -12,9 +12,8 @@ from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants.logits_plan import right
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton
+from fairdraw.contracts import Capability, LogitsBatch, LogitsPlanner, PlanSetup, logits_planner
 from fairdraw.properties.logits_plan import CHECKS
-from fairdraw.protocols import Capability
-from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, PlanSetup, logits_planner
 from fairdraw.strategies.logits_plan import EVENT_KINDS, LogitsCase, logits_cases, sets_of_kinds
 
 prepare_triton("cpu")

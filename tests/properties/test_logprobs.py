@@ -10,14 +10,14 @@ import torch
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError
-from fairdraw._core.logprobs_harness import call_logprobs, check_logprobs_batch
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.logprobs import MUTANTS
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import LogprobsResult, logprobs_sampler
+from fairdraw.contracts import LogprobsResult, logprobs_sampler
+from fairdraw.contracts._logprobs import call_logprobs, check_logprobs_batch
 from fairdraw.strategies.logprobs import LogprobsCase, LogprobsRequest
 
 CHECKS = {check.code: check for check in all_checks(contract="logprobs")}

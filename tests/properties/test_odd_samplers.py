@@ -16,10 +16,7 @@ from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, one_torch_thread, run_check
-from fairdraw.properties._lifecycle_check import LifecycleCheck
-from fairdraw.properties._rejection_settled import covered_requests
-from fairdraw.properties._sampling_asserts import covered_rows
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     Capability,
     ExplicitNoise,
     FilterPolicy,
@@ -28,6 +25,9 @@ from fairdraw.protocols import (
     SpecDecodeBatch,
     rejection_sampler,
 )
+from fairdraw.properties._lifecycle_check import LifecycleCheck
+from fairdraw.properties._rejection_settled import covered_requests
+from fairdraw.properties._sampling_asserts import covered_rows
 from fairdraw.strategies.lifecycle import PlannedTraces
 from odd.abuses import ABUSES
 from odd.rejection import ComputesInFloat64, DividesInTheRace, MatchesExactly, VectorRejection, as_odd

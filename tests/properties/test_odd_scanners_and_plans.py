@@ -19,10 +19,9 @@ from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.logits_bounds import RowBounds
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalised_intervals
 from fairdraw._run.loading import CannotStart, as_sampler
+from fairdraw.contracts import AnySampler, Capabilities, PenaltyPolicy, logits_planner, rounding_of
 from fairdraw.properties import logits_plan, penalties
 from fairdraw.properties._logits_asserts import Counted
-from fairdraw.protocols import AnySampler, Capabilities, PenaltyPolicy, rounding_of
-from fairdraw.protocols._logits_plan import logits_planner
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
 from odd.logits_plan import ODD_PLANS
 from odd.penalties import ODD_PENALTIES

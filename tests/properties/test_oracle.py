@@ -12,7 +12,7 @@ import torch
 from helpers import plain_batch
 
 from fairdraw._oracles.rejection import RejectionOracle, draw_noise, verify
-from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise, SeededNoise, SpecDecodeBatch
 
 INF = math.inf
 

@@ -8,14 +8,14 @@ import torch
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError
-from fairdraw._core.sampling_harness import check_sampling_batch, sample_tokens
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.sampling import right
 from fairdraw._oracles.sampling import Request, SamplingOracle
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
+from fairdraw.contracts import FilterPolicy, TokenSampler, token_sampler
+from fairdraw.contracts._sampling import check_sampling_batch, sample_tokens
 from fairdraw.properties.sampling import CHECKS
-from fairdraw.protocols import FilterPolicy, TokenSampler, token_sampler
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
 BY_CODE = {check.code: check for check in CHECKS}

@@ -11,7 +11,7 @@ from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 from fairdraw._server._http import HttpServer
-from fairdraw.protocols import NoAnswer, ServerSettings
+from fairdraw.contracts import NoAnswer, ServerSettings
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import pool_of
 from stub_server.app import make_app

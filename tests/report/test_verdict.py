@@ -24,7 +24,7 @@ from fairdraw._report.verdict import (
 from fairdraw._run.controls import Control, Untried
 from fairdraw._run.loading import SUITES, CannotStart, all_checks, as_sampler
 from fairdraw._run.runner import CheckRecord, Status
-from fairdraw.protocols import rejection_sampler
+from fairdraw.contracts import rejection_sampler
 
 
 def record(code: str, status: Status = "passed", contract: str = "rejection", **changes: str) -> CheckRecord:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import fairdraw
-from fairdraw._core import harness
+from fairdraw._core.arrays import as_tensors
 from fairdraw._oracles.rejection import verify
-from fairdraw.protocols._arrays import as_tensors
+from fairdraw.contracts._rejection import emit
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool)
@@ -88,7 +88,7 @@ def test_explicit_noise_and_methods_of_a_batch_give_arrays() -> None:
         return verify(case.batch(), case.noise()).numpy()
 
     sampler = fairdraw.rejection_sampler(rejecting)
-    tokens = harness.emit(sampler, case.batch(), case.noise()).tokens
+    tokens = emit(sampler, case.batch(), case.noise()).tokens
     assert tokens.tolist() == verify(case.batch(), case.noise()).tolist()
     assert [type(one) for one in handed[:2]] == [np.ndarray, np.ndarray]
     assert handed[2] == slice(0, 2)

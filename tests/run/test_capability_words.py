@@ -8,10 +8,10 @@ import pytest
 from helpers import fairdraw
 from manual import made
 
-from fairdraw import Capability, protocols
+from fairdraw import Capability, contracts
+from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
-from fairdraw.protocols._policies import POLICIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "\n".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("own-sampler", "rejection", "sampling"))
@@ -29,7 +29,9 @@ def test_table_of_the_manual_is_made_of_the_definitions() -> None:
 
 
 def test_every_way_of_a_policy_is_in_the_manual_and_is_explained() -> None:
-    for contract, kind, name, choice in [(p, k, n, c) for p, k in POLICIES.items() for n, c in k.choices().items()]:
+    for contract, kind, name, choice in [
+        (p, k, n, c) for p, one in CONTRACTS.items() if (k := one.policy) for n, c in k.choices().items()
+    ]:
         said = fairdraw("explain", name).output
         for way, line in choice.ways.items():
             assert f"| `{kind.__name__}({name}={way})` | {line} |" in made.BLOCKS[f"policies of {contract}"]()
@@ -58,13 +60,13 @@ def fields_of(kind: type) -> dict[str, str]:
     return {name: shape or annotation for name, annotation, shape in lines if name != "origin"}
 
 
-@pytest.mark.parametrize("kind", [protocols.SpecDecodeBatch, protocols.SamplingBatch])
+@pytest.mark.parametrize("kind", [contracts.SpecDecodeBatch, contracts.SamplingBatch])
 def test_manual_gives_every_field_of_a_batch_its_shape(kind: type) -> None:
     assert len(fields_of(kind)) > 5
     assert set(fields_of(kind).items()) <= set(ROWS)
 
 
-@pytest.mark.parametrize("kind", [protocols.ExplicitNoise, protocols.SeededNoise, protocols.RaceNoise])
+@pytest.mark.parametrize("kind", [contracts.ExplicitNoise, contracts.SeededNoise, contracts.RaceNoise])
 def test_manual_gives_every_field_of_the_noise_its_shape(kind: type) -> None:
     wanted = {(f"{kind.__name__}.{name}", shape) for name, shape in fields_of(kind).items()}
     assert wanted

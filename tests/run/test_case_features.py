@@ -12,10 +12,10 @@ import fairdraw
 from fairdraw._core.checks import PROFILES
 from fairdraw._oracles.rejection import verify
 from fairdraw._oracles.sampling import sample
-from fairdraw._run.features import asked_for
+from fairdraw._run.asked import asked_for
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import Capability, SamplingBatch, SpecDecodeBatch
+from fairdraw.contracts import Capability, SamplingBatch, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 NOTE = "if the sampler does not support this input, declare it in the adapter: "
@@ -89,9 +89,10 @@ def test_nothing_is_advised_where_nothing_can_be_named(contract: str) -> None:
 
 def test_advice_follows_the_need_of_the_check_if_the_example_says_nothing() -> None:
     case = RejectionCase(vocab_size=3, requests=(RequestRecipe(drafts=(DraftRecipe(),)),))
-    assert asked_for(case, ()) == ()
-    assert asked_for(case, (Capability.REFERENCE_RACE, Capability.EXPLICIT_NOISE)) == (Capability.EXPLICIT_NOISE,)
-    assert asked_for(None, (Capability.TOP_K,)) == (Capability.TOP_K,)
+    assert asked_for(case, (), "rejection") == ()
+    noise = Capability.EXPLICIT_NOISE
+    assert asked_for(case, (Capability.REFERENCE_RACE, noise), "rejection") == (noise,)
+    assert asked_for(None, (Capability.TOP_K,), "sampling") == (Capability.TOP_K,)
 
 
 def test_advice_on_a_live_batch() -> None:
@@ -100,8 +101,8 @@ def test_advice_on_a_live_batch() -> None:
     drafting = LogitsRequestRecipe(kinds=("bias",), num_drafts=2, has_placeholders=True)
     case = LogitsCase(33, (LogitsRequestRecipe(kinds=("custom",)), drafting), dtype="bfloat16", layout="sliced")
     found = {"half-logits", "strided-inputs", "placeholder-drafts", "custom-processors", "draft-processors"}
-    assert {str(word) for word in asked_for(case, ())} == found
-    assert asked_for(LogitsCase(33, (LogitsRequestRecipe(),)), ()) == ()
+    assert {str(word) for word in asked_for(case, (), "logits_plan")} == found
+    assert asked_for(LogitsCase(33, (LogitsRequestRecipe(),)), (), "logits_plan") == ()
 
 
 def test_exception_of_a_check_advises_nothing() -> None:

@@ -27,7 +27,7 @@ from fairdraw._run.controls import (
 )
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw.contracts import Capabilities, Capability
 from fairdraw.statistical import test_filters, test_grammar, test_logprobs, test_rejection, test_sampling, test_server
 
 PASSED = CheckRecord("REJ101", "ids lie in the vocabulary", "properties", "rejection", "passed", cases=10)

@@ -16,7 +16,7 @@ from fairdraw._run.controls import mutants_for
 from fairdraw._run.coverage import Drawn, Watch
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     AddedRow,
     LiveBatch,
     LiveRequest,

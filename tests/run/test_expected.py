@@ -15,7 +15,7 @@ from fairdraw._oracles.rejection import verify
 from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import _catalogue
-from fairdraw.protocols import Capabilities
+from fairdraw.contracts import Capabilities
 
 pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
 

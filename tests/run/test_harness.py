@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairdraw._core.harness import Emission, emit
 from fairdraw._oracles.rejection import verify
-from fairdraw.protocols import Noise, SeededNoise, SpecDecodeBatch, rejection_sampler
+from fairdraw.contracts import Noise, SeededNoise, SpecDecodeBatch, rejection_sampler
+from fairdraw.contracts._rejection import Emission, emit
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 ORACLE = rejection_sampler(verify, name="oracle")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import whole
 
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     Capabilities,
     Capability,
     RejectionSampler,

@@ -8,8 +8,8 @@ import torch
 from helpers import plain_batch, whole
 
 from fairdraw._core.failures import AdapterError
-from fairdraw._core.validation import check_batch, check_noise, check_output
-from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts._rejection import check_batch, check_noise, check_output
 
 
 def legal_batch(**changes: Any) -> SpecDecodeBatch:  # Any: fields

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairdraw.adapters._runtime import prepare_triton
-from fairdraw.protocols._logits_plan import LogitsParams
+from fairdraw.contracts import LogitsParams
 from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
-from fairdraw.protocols._lifecycle import AddedRow, RequestParams
+from fairdraw.contracts import AddedRow, RequestParams
 from fairdraw.sampler_impl.penalties import BackendName, PaddedOutputs, Penalties
 
 prepare_triton()

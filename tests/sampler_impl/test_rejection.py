@@ -13,7 +13,7 @@ import torch
 from helpers import plain_batch
 
 from fairdraw.adapters import SamplerNotFound, load
-from fairdraw.protocols import ExplicitNoise
+from fairdraw.contracts import ExplicitNoise
 
 TINY, INFINITE = [1e-40, 1.0, 1.0], [1.0, 1.0, torch.inf]
 ROW, SURE = [0.2, 0.2, 0.6], [0.9, 0.05, 0.05]

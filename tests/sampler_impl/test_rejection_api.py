@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairdraw import protocols
+from fairdraw import contracts
 from fairdraw._oracles import logits_plan as oracle
 from fairdraw.sampler_impl import rejection, sampling
 from fairdraw.sampler_impl._logits import params as _logits_params
@@ -212,9 +212,9 @@ def test_helpers_name_wrong_arguments() -> None:
 def test_production_and_suite_define_the_same_numbers() -> None:
     """Neither imports the other, so what the contract fixes is defined in both."""
     for suite, production in (
-        (protocols.PLACEHOLDER_TOKEN_ID, (rejection.PLACEHOLDER_TOKEN_ID, _history.PLACEHOLDER_TOKEN_ID)),
-        (protocols.MAX_SPEC_LEN, (rejection.MAX_SPEC_LEN,)),
-        (protocols.GREEDY_TEMPERATURE, (rejection.GREEDY_TEMPERATURE,)),
+        (contracts.PLACEHOLDER_TOKEN_ID, (rejection.PLACEHOLDER_TOKEN_ID, _history.PLACEHOLDER_TOKEN_ID)),
+        (contracts.MAX_SPEC_LEN, (rejection.MAX_SPEC_LEN,)),
+        (contracts.GREEDY_TEMPERATURE, (rejection.GREEDY_TEMPERATURE,)),
         (oracle.GREEDY_BELOW, (_logits_params.GREEDY_BELOW, sampling.GREEDY_BELOW)),
     ):
         assert set(production) == {suite}

@@ -8,8 +8,8 @@ import pytest
 
 from fairdraw._core.checks import Check, Profile
 from fairdraw.adapters import load
+from fairdraw.contracts import TokenDrafter, TokenSampler
 from fairdraw.properties.sampling import CHECKS
-from fairdraw.protocols import TokenDrafter, TokenSampler
 
 if TYPE_CHECKING:
     from fairdraw_engines._vllm import VllmTokenSampler

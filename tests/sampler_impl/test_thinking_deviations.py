@@ -10,7 +10,7 @@ import pytest
 
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
-from fairdraw.protocols._lifecycle import Markers, RequestParams
+from fairdraw.contracts import Markers, RequestParams
 from fairdraw.strategies._lifecycle_checkers import OpenSession
 from fairdraw.strategies._serving_batch import ServedRequest, ServingBatch
 

@@ -22,7 +22,7 @@ from fairdraw._run.loading import CannotStart, all_checks, connect
 from fairdraw._server._dialects import Chat
 from fairdraw._server._http import HttpServer
 from fairdraw._server._transport import Transport
-from fairdraw.protocols import GenerationRequest, NoAnswer, ServerSettings
+from fairdraw.contracts import GenerationRequest, NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

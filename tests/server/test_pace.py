@@ -10,7 +10,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._mutants._toy_server import ToyServer
 from fairdraw._run.loading import all_checks
 from fairdraw._run.server_pace import Planned, planned, timed
-from fairdraw.protocols import ServerSettings
+from fairdraw.contracts import ServerSettings
 from fairdraw.statistical._server_check import server_fairness
 
 CHECKS, SMOKE = all_checks(contract="server"), PROFILES["smoke"]

@@ -11,7 +11,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._mutants._toy_server import ProcessedServer, ToyServer, with_short_lists
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import GenerationRequest, ServerSettings
+from fairdraw.contracts import GenerationRequest, ServerSettings
 from fairdraw.strategies.server import generation_requests, server_settings
 
 if TYPE_CHECKING:

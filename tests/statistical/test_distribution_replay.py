@@ -13,7 +13,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._run.crash import read_crash
 from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, run_check
-from fairdraw.protocols import Capabilities
+from fairdraw.contracts import Capabilities
 
 MUTANT = """
 import fairdraw
@@ -32,7 +32,7 @@ def make_right(): return fairdraw.rejection_sampler(DistributionSampler().verify
 """
 UNSEEDED = """
 import os
-from fairdraw.protocols import SeededNoise
+from fairdraw.contracts import SeededNoise
 
 def unseeded(batch, noise):
     drawn = noise if not isinstance(noise, SeededNoise) else SeededNoise(int.from_bytes(os.urandom(7), "big"))

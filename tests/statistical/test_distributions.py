@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical._configurations import CONFIGURATIONS, RequestDistributions, request_distributions
 from fairdraw.statistical._distributions import recoverable, residual_probs, softmax_probs
 from fairdraw.statistical._outcomes import enumerate_outcomes

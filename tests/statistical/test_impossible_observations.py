@@ -9,7 +9,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._oracles.sampling import sample
 from fairdraw._run.loading import all_checks
-from fairdraw.protocols import SamplingBatch, SamplingNoise
+from fairdraw.contracts import SamplingBatch, SamplingNoise
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._decision import weigh
 from fairdraw.statistical._design import finest_plan

@@ -15,7 +15,7 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
-from fairdraw.protocols import SpecDecodeBatch, rejection_sampler
+from fairdraw.contracts import SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical._nightly import fingerprint, judged_tables, ledger_check
 from fairdraw.statistical.rejection import CHECKS
 

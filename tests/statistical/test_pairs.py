@@ -16,7 +16,7 @@ from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._pairs import PAIR_MUTANTS, Pair, as_pair
 from fairdraw._report.causes import find_causes
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import Drafted, DraftStep, FunctionSampler, SeededNoise, rejection_sampler
+from fairdraw.contracts import Drafted, DraftStep, FunctionSampler, SeededNoise, rejection_sampler
 from fairdraw.statistical._pair_statistics import Numbers
 from fairdraw.statistical._pair_steps import NUM_STEPS, PairLoop
 from fairdraw.statistical.rejection import CHECKS

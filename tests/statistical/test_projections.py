@@ -10,7 +10,7 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS
 from fairdraw._mutants.server import right as right_server
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._distributions import softmax_probs
 from fairdraw.statistical._projections import PitDistributions, cell_masses, numbers_of_rows, projections
 from fairdraw.statistical._server_check import ServerDistributionCheck, server_fairness

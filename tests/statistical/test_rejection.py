@@ -10,7 +10,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
+from fairdraw.contracts import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import _rejection_statistics as rejection
 from fairdraw.statistical._configurations import (
     CONFIGURATIONS,

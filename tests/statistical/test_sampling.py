@@ -16,7 +16,7 @@ from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, right
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw.adapters import load
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     Capability,
     FilterPolicy,
     FunctionTokenSampler,

@@ -12,7 +12,7 @@ from torch import Tensor
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._run.loading import load_sampler
-from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch, rejection_sampler, token_sampler
+from fairdraw.contracts import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch, rejection_sampler, token_sampler
 from fairdraw.statistical._slice_check import _SMALLEST_WEIGHT, distance_seen
 from fairdraw.statistical._slices import Event, Slices, TokenKinds, _bet, _family
 

@@ -16,7 +16,7 @@ from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.distributions import STRATIFIED_MUTANTS
 from fairdraw._mutants.rejection import MUTANTS
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     ExplicitNoise,
     FunctionSampler,
     Noise,

@@ -19,7 +19,7 @@ from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw._mutants.sampling_distributions import right_distribution
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import Capability, Noise, RejectionSampler, SeededNoise, SpecDecodeBatch, rejection_sampler
+from fairdraw.contracts import Capability, Noise, RejectionSampler, SeededNoise, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import sampling
 from fairdraw.statistical._configurations import RequestDistributions
 from fairdraw.statistical._distribution_check import DistributionCheck, fairness, false_fail_rate

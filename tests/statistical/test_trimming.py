@@ -10,7 +10,7 @@ from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFa
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._trimming import TRIM_MUTANTS, Trims, as_trimming
-from fairdraw.protocols import ProposedDrafts, rejection_sampler
+from fairdraw.contracts import ProposedDrafts, rejection_sampler
 from fairdraw.statistical._trimming import TRIM_CHECKS
 from odd.rejection_draws import ODD_TRIMS
 

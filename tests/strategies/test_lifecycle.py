@@ -12,10 +12,9 @@ from fairdraw._core.failures import CapabilityUnsupported, CaseRaised, CheckFail
 from fairdraw._mutants.penalties import MUTANTS, right
 from fairdraw.adapters import load
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.contracts import Capabilities, Markers, Move, RequestParams, ThinkingSession
 from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
-from fairdraw.protocols import Capabilities
-from fairdraw.protocols._lifecycle import Markers, Move, RequestParams, ThinkingSession
 from fairdraw.strategies._lifecycle_events import EVENT_KINDS, event_from_json
 from fairdraw.strategies._lifecycle_traces import EventfulBatch
 from fairdraw.strategies._serving_batch import CountedTokens, ServingBatch

@@ -12,8 +12,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
 from fairdraw._mutants import penalties, thinking_budget
 from fairdraw._mutants._mutant import Mutant
-from fairdraw.protocols import Capabilities
-from fairdraw.protocols._lifecycle import LiveBatch, RowChanges
+from fairdraw.contracts import Capabilities, LiveBatch, RowChanges
 from fairdraw.strategies.lifecycle import Add, Decode, Finish, PenaltiesTrace, Playing, Replace
 
 MUTANTS = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fairdraw import strategies as fst
-from fairdraw._core.validation import check_batch
+from fairdraw.contracts._rejection import check_batch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rows
 from fairdraw.strategies._cases import _drawn_token
 

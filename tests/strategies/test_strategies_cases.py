@@ -15,10 +15,10 @@ from hypothesis import Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from fairdraw import strategies as fst
-from fairdraw._core.validation import check_batch, check_noise
 from fairdraw._run.loading import all_checks
+from fairdraw.contracts import Capabilities, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts._rejection import check_batch, check_noise
 from fairdraw.properties._traces import TraceCheck
-from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 
 STEADY = settings(max_examples=100)

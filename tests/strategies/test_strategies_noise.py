@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairdraw import strategies as fst
-from fairdraw._core.validation import check_noise
 from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts._rejection import check_noise
 from fairdraw.strategies import DraftRecipe, NoiseRecipe, RejectionCase, RequestRecipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")

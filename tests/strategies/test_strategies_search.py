@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from fairdraw import strategies as fst
 from fairdraw._core.checks import PROFILES, Profile, check
 from fairdraw._core.failures import CheckFailure
-from fairdraw._core.harness import emit
 from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import RejectionSampler, rejection_sampler
+from fairdraw.contracts import RejectionSampler, rejection_sampler
+from fairdraw.contracts._rejection import emit
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.INVALID_KINDS), layouts=fst.LAYOUTS)

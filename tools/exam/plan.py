@@ -10,12 +10,12 @@ import torch
 
 from exam.examined import Examined, Lazy
 from exam.scanners import BudgetRows, PenaltyRows, Rows, State
-from fairdraw.protocols import Capabilities, Markers
+from fairdraw.contracts import Capabilities, Markers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols import AddedRow, LogitsBatch, LogitsParams, PlanSetup, RowOfRequest
+    from fairdraw.contracts import AddedRow, LogitsBatch, LogitsParams, PlanSetup, RowOfRequest
 
 _NEVER = np.float32(-np.inf)
 

@@ -23,7 +23,7 @@ from exam.sampling import (
     races,
     seeds_of,
 )
-from fairdraw.protocols import Capabilities, ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import Capabilities, ExplicitNoise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ import torch
 
 from exam.examined import Examined, Fault, Lazy, constants
 from exam.sampling import History, among, before
-from fairdraw.protocols import Capabilities, FilterChain, FilterResult, LogprobsResult
+from fairdraw.contracts import Capabilities, FilterChain, FilterResult, LogprobsResult
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols import BitmaskBatch, FilterBatch, FilterParams, GrammarBatch, LogprobsBatch
+    from fairdraw.contracts import BitmaskBatch, FilterBatch, FilterParams, GrammarBatch, LogprobsBatch
 
 
 class Single(Examined):

@@ -10,7 +10,7 @@ import torch
 
 from exam.conditions import log_uniform
 from exam.examined import Examined, Fault, Lazy
-from fairdraw.protocols import Capabilities, RaceNoise, SamplingBatch, SeededNoise
+from fairdraw.contracts import Capabilities, RaceNoise, SamplingBatch, SeededNoise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from exam.examined import Examined, Lazy, constants
-from fairdraw.protocols import Capabilities, Move
+from fairdraw.contracts import Capabilities, Move
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, Markers, RowChanges
+    from fairdraw.contracts import AddedRow, LiveBatch, LiveRequest, Markers, RowChanges
 
 
 @dataclass

@@ -13,7 +13,7 @@ import numpy as np
 
 from exam.examined import Examined, Fault, Lazy, constants
 from exam.rows import softmax
-from fairdraw.protocols import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
+from fairdraw.contracts import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
 
 if TYPE_CHECKING:
     import random

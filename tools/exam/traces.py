@@ -13,7 +13,7 @@ import torch
 
 from exam.conditions import log_uniform
 from exam.rows import ORDER
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     AddedRow,
     BitmaskBatch,
     FilterBatch,

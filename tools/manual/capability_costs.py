@@ -7,8 +7,7 @@ from records import table
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
-from fairdraw.protocols import Capability
-from fairdraw.protocols._policies import POLICIES
+from fairdraw.contracts import Capability
 
 WHY = {
     Capability.EXPLICIT_NOISE: "stratified noise is explicit; other checks test the same distributions by counting",
@@ -41,7 +40,8 @@ def words(contract: str | None = None) -> str:
 
 def ways(contract: str) -> str:
     """Return a row for every way of the contract's policy; the first way of each choice is vLLM's."""
-    kind = POLICIES[contract]
+    kind = CONTRACTS[contract].policy
+    assert kind
     rows = [
         [f"`{kind.__name__}({name}={way})`", line]
         for name, choice in kind.choices().items()

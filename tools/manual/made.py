@@ -19,7 +19,6 @@ from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers
 from servers.page import page as table_of_servers
 
 from fairdraw._core.contracts import CONTRACTS
-from fairdraw.protocols._policies import POLICIES
 from manual import capability_costs, first_minute, performance
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": lambda: first_minute.speed(""),
     "capabilities": capability_costs.words,
     **{f"capabilities of {name}": partial(capability_costs.words, name) for name in CONTRACTS},
-    **{f"policies of {name}": partial(capability_costs.ways, name) for name in POLICIES},
+    **{f"policies of {name}": partial(capability_costs.ways, name) for name, one in CONTRACTS.items() if one.policy},
     "token kernel": token_kernel,
     "performance": performance.performance_tables,
     "step": performance.step_tables,

@@ -22,7 +22,7 @@ from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS, STRATIFIED_MUTANTS
 from fairdraw._run.runner import Session, run_check
-from fairdraw.protocols import FunctionSampler
+from fairdraw.contracts import FunctionSampler
 from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, DistributionCheck, false_fail_rate
 from fairdraw.statistical._stratified_check import StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.contracts import RejectionSampler
 
 Trial = dict[str, Any]  # Any: JSON
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.protocols import FilterChain, FilterResult, FunctionLogitsFilterer
+from fairdraw.contracts import FilterChain, FilterResult, FunctionLogitsFilterer
 from fairdraw_engines._bare import Stubs, import_bare, release_of
 
 if TYPE_CHECKING:
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import FilterBatch, SeededNoise
+    from fairdraw.contracts import FilterBatch, SeededNoise
 
 _CHAIN = FilterChain(
     (

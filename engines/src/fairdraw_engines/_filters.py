@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from fairdraw.adapters import derive_seed, quiet_imports
-from fairdraw.protocols import FilterChain, FunctionLogitsFilterer
+from fairdraw.contracts import FilterChain, FunctionLogitsFilterer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import FilterBatch, FilterParams, SeededNoise
+    from fairdraw.contracts import FilterBatch, FilterParams, SeededNoise
 
 _TRANSFORMERS = FilterChain(("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon", "eta"))
 _MLX = FilterChain(("top_p", "min_p", "xtc", "top_k"))

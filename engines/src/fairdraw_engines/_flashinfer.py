@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
     ExplicitNoise,
     FilterPolicy,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import Noise as RejectionNoise
-    from fairdraw.protocols import SamplingBatch, SamplingNoise, SpecDecodeBatch
+    from fairdraw.contracts import Noise as RejectionNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise, SpecDecodeBatch
 
 Sampling = Any  # Any: FlashInfer's module `sampling`
 _TRACES = (

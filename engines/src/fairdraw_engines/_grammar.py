@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 
 from fairdraw.adapters import quiet_imports, triton_is_interpreted
-from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker
+from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker
 from fairdraw_engines._sglang import load_file
 
 if TYPE_CHECKING:

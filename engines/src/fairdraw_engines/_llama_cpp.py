@@ -21,14 +21,14 @@ import numpy as np
 import torch
 
 from fairdraw.adapters import UnusableRelease, derive_seed
-from fairdraw.protocols import FilterPolicy, FunctionTokenSampler, RaceNoise
+from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise
 from fairdraw_engines._bare import release_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise, SeededNoise
 
 _TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """`llama_token_data`"""

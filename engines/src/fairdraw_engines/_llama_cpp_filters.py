@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from fairdraw.adapters import UnusableRelease, derive_seed
-from fairdraw.protocols import FilterChain, FilterResult, FunctionLogitsFilterer
+from fairdraw.contracts import FilterChain, FilterResult, FunctionLogitsFilterer
 from fairdraw_engines._bare import release_of
 from fairdraw_engines._llama_cpp import _TOKEN, _declare, _Sampler, _Tokens, load_library
 
 if TYPE_CHECKING:
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import FilterBatch, FilterParams, SeededNoise
+    from fairdraw.contracts import FilterBatch, FilterParams, SeededNoise
 
 _ARGUMENTS: dict[str, tuple[type, ...]] = {
     "typical": (c_float, c_size_t),

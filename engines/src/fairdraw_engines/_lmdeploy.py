@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.adapters import inject_noise
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
     ExplicitNoise,
     FilterPolicy,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
     "lmdeploy.messages": {"LogitsProcessor": object},

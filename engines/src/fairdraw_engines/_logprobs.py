@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.adapters import quiet_floats, quiet_imports, triton_is_interpreted
-from fairdraw.protocols import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult
+from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult
 from fairdraw_engines._others import Upstream, import_vllm, vllm_module
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 
 def _tokens(batch: LogprobsBatch) -> Tensor:  # [num_rows] int64

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.adapters import quiet_imports
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     ExplicitNoise,
     FilterPolicy,
     FunctionSampler,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 
 def speculative_step(row: SamplerRow, device: str) -> FunctionSampler:

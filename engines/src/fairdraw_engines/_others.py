@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unittest import mock
 
 from fairdraw.adapters import UnusableRelease, quiet_imports, triton_is_interpreted
-from fairdraw.protocols import Move
+from fairdraw.contracts import Move
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from fairdraw.protocols import RowChanges
+    from fairdraw.contracts import RowChanges
 
 Upstream = Any  # Any: vLLM's modules and objects, of whatever release
 

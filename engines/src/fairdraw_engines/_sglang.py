@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.adapters import quiet_floats, quiet_imports, triton_is_interpreted
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

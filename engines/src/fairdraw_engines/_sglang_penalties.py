@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch
 
-from fairdraw.protocols import PenaltyPolicy
+from fairdraw.contracts import PenaltyPolicy
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._others import rows_after
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import AddedRow, Capabilities, KnownDefect, LiveBatch, RowChanges
+    from fairdraw.contracts import AddedRow, Capabilities, KnownDefect, LiveBatch, RowChanges
 
 _FILE = "sglang.srt.sampling.sampling_batch_info"
 _GRAMMAR = ("BaseGrammarObject", "GrammarMask", "GrammarRow")

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.protocols import FilterPolicy, FunctionTokenSampler, RaceNoise
+from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise
 from fairdraw_engines._bare import import_bare, release_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _FILE = "sglang.srt.layers.sampler"
 _POLICY = FilterPolicy(("top_k", "top_p", "min_p"), joint=True, top_k_ties="some")

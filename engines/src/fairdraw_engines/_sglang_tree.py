@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw.protocols import FunctionSampler
+from fairdraw.contracts import FunctionSampler
 from fairdraw_engines import _gpu_kernels as kernels
 from fairdraw_engines._sglang import verify
 

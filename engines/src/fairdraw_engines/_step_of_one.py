@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from fairdraw.adapters import derive_seed
-from fairdraw.protocols import RaceNoise
+from fairdraw.contracts import RaceNoise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 
 def sample_by_verifying(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from fairdraw.adapters import inject_noise
-from fairdraw.protocols import ExplicitNoise, FunctionTokenSampler, RaceNoise
+from fairdraw.contracts import ExplicitNoise, FunctionTokenSampler, RaceNoise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _RELEASE = torch.__version__.partition("+")[0]
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fairdraw.adapters import derive_seed, quiet_imports
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     ExplicitNoise,
     FilterPolicy,
     FunctionSampler,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _FOLDER = "tpu_inference.layers.jax.sample."
 _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`

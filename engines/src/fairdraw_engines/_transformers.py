@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fairdraw.adapters import inject_noise, quiet_imports
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     Drafted,
     ExplicitNoise,
     FilterPolicy,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import DraftStep, SamplingBatch, SamplingNoise, SeededNoise
+    from fairdraw.contracts import DraftStep, SamplingBatch, SamplingNoise, SeededNoise
 
 
 def speculative_sampling(row: SamplerRow, device: str) -> FunctionSampler:

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw.adapters import inject_noise, quiet_floats, release_number
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     Capabilities,
     Capability,
     ExplicitNoise,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 
 ZERO_IS_GREEDY = (0, 11)

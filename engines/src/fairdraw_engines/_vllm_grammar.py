@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from fairdraw.adapters import quiet_floats
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     BitmaskBatch,
     FunctionGrammarMasker,
     GrammarBatch,

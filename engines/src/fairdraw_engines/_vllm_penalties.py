@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fairdraw.adapters import quiet_floats
-from fairdraw.protocols import AddedRow, LiveBatch, Move, PenaltiesSession, Rounding, RowChanges
+from fairdraw.contracts import AddedRow, LiveBatch, Move, PenaltiesSession, Rounding, RowChanges
 from fairdraw_engines._others import USUAL_SIZES, Upstream, import_vllm, rows_after, sizes_for, unpin, vllm_module
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import Capabilities
+    from fairdraw.contracts import Capabilities
 
 
 def make(row: SamplerRow, device: str) -> VllmPenalties:

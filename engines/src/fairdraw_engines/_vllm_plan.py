@@ -23,7 +23,7 @@ from unittest import mock
 import torch
 
 from fairdraw.adapters import UnusableRelease, quiet_floats, release_number
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     CustomLogitsProcessor,
     LogitsBatch,
     LogitsParams,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import Capabilities, KnownDefect, RowChanges
+    from fairdraw.contracts import Capabilities, KnownDefect, RowChanges
 
 GREEDY_BELOW = 1e-5
 FIRST_WITH_BUDGETS = (0, 21)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import Capabilities, KnownDefect, LiveBatch, Markers, RowChanges, ThinkingSession
+    from fairdraw.contracts import Capabilities, KnownDefect, LiveBatch, Markers, RowChanges, ThinkingSession
 
 MOST_REQUESTS, MOST_DRAFTS = 1040, 128
 COMBINES_BEFORE = (0, 26)

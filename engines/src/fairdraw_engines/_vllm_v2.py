@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.adapters import UnusableRelease, quiet_floats, release_number
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
 from fairdraw_engines._others import vllm_module
 from fairdraw_engines._vllm_v2_drafter import bonus_rows, propose, row_positions, seeds_of
 from fairdraw_engines._vllm_v2_kernels import import_kernels, require_arguments, try_once

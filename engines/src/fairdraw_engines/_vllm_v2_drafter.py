@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from fairdraw.adapters import quiet_floats
-from fairdraw.protocols import Drafted
+from fairdraw.contracts import Drafted
 from fairdraw_engines._others import vllm_module
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols import DraftStep, SeededNoise, SpecDecodeBatch
+    from fairdraw.contracts import DraftStep, SeededNoise, SpecDecodeBatch
 
 GUMBEL = "worker.gpu.sample.gumbel"
 

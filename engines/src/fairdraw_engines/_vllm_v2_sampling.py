@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fairdraw.adapters import quiet_floats
-from fairdraw.protocols import GREEDY_BELOW, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.contracts import GREEDY_BELOW, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw_engines._others import Upstream, vllm_module
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
 from fairdraw_engines._vllm_v2_runtime import call, import_v2

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.protocols import AddedRow, Markers, RowChanges
+    from fairdraw.contracts import AddedRow, Markers, RowChanges
 
 MOST_DRAFTS = 128
 """Drafts of a request, in a runner's buffers."""

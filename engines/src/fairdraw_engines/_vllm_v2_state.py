@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from fairdraw.adapters import quiet_floats
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Markers, ThinkingPolicy
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers, ThinkingPolicy
 from fairdraw_engines._vllm_v2_runtime import call, import_v2
 from fairdraw_engines._vllm_v2_slots import Slots
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
-    from fairdraw.protocols import (
+    from fairdraw.contracts import (
         Capabilities,
         KnownDefect,
         LiveBatch,

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fairdraw.adapters import UnusableRelease, quiet_floats, release_number
-from fairdraw.protocols import ExplicitNoise, FunctionSampler, Noise, SamplingBatch, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise, FunctionSampler, Noise, SamplingBatch, SeededNoise, SpecDecodeBatch
 from fairdraw_engines._others import Upstream, vllm_module
 from fairdraw_engines._vllm_v2 import beyond, emitted, kernel_arguments, trial_batch
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once

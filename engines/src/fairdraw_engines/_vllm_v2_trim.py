@@ -20,7 +20,7 @@ from fairdraw_engines._others import import_vllm, vllm_module
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols import ProposedDrafts, TrimFunction
+    from fairdraw.contracts import ProposedDrafts, TrimFunction
 
 _SCORES, _BUDGET = (f"worker.gpu.spec_decode.{name}" for name in ("acceptance_estimator", "adaptive_verification"))
 _VISION = "einops"

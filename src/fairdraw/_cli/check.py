@@ -32,7 +32,7 @@ from fairdraw._report.verdict import INTERRUPTED, Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
 from fairdraw._run.runner import parse_seed
-from fairdraw.protocols import ServerSettings
+from fairdraw.contracts import ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence

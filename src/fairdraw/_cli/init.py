@@ -21,14 +21,13 @@ from fairdraw import __version__
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import CannotStart, last_line
-from fairdraw.protocols._policies import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from inspect import Parameter
     from pathlib import Path
 
-    from fairdraw.protocols._policies import Choice
+    from fairdraw._core.policies import Choice
 
 _NUMPY = '''
 import numpy as np
@@ -295,8 +294,8 @@ def _question(others: list[str], values: list[str]) -> str:
 
 def _asked(contract: str) -> dict[str, Choice]:
     """The choices of the contract's policy."""
-    found = POLICIES[contract].choices() if contract in POLICIES else {}
-    return {name: choice for name, choice in found.items() if choice.ways}
+    policy = CONTRACTS[contract].policy
+    return {name: choice for name, choice in policy.choices().items() if choice.ways} if policy else {}
 
 
 def _questions(name: str, choice: Choice) -> str:

@@ -24,8 +24,7 @@ from fairdraw._run.controls import Untried, controls_for, run_control
 from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler
 from fairdraw._run.pace import Begun, Limit, crowding, times_of_this_process, workload_key
 from fairdraw._run.runner import Session, one_torch_thread, run_check
-from fairdraw.protocols import NoAnswer
-from fairdraw.protocols._server import SilentServer
+from fairdraw.contracts import NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from fairdraw._run.controls import Control, Planned
     from fairdraw._run.pace import Turn
-    from fairdraw.protocols import ServerSettings
+    from fairdraw.contracts import ServerSettings
 
 LEDGER = "the ledger"
 """The one piece of a job that is not the code of a check."""
@@ -178,7 +177,7 @@ class Bench:
             about=about_sampler(self.sampler),
             old_answers=getattr(self.sampler, "old_answers", ""),
         )
-        silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""
+        silent = getattr(self.sampler, "silent", "")
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))
         by_suite = sorted(self.checks, key=lambda check: (check.suite == "statistical", check.code))
         pieces = (*(check.code for check in by_suite), *([LEDGER] if self._ledger else []))
@@ -202,7 +201,7 @@ class Bench:
         """A server is timed by requests that its checks need anyhow; a slow one is judged by fewer tokens."""
         from fairdraw._run.server_pace import timed
 
-        if isinstance(self.sampler, SilentServer):
+        if getattr(self.sampler, "silent", ""):
             return (), 0.0, 1.0
         left = math.inf if self.job.ends_at is None else max(0.0, self.job.ends_at - self._clock())
         try:

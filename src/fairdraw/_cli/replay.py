@@ -40,7 +40,7 @@ from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fairdraw.protocols import AnySampler
+    from fairdraw.contracts import AnySampler
 
 _CODE = re.compile(r"[A-Za-z]+\d+")
 

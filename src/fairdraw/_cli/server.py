@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from fairdraw._cli.parts import Number
 from fairdraw._run.loading import CannotStart, is_address
-from fairdraw.protocols import Capability, ServerSettings
+from fairdraw.contracts import Capability, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

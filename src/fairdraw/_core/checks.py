@@ -28,11 +28,10 @@ from fairdraw._core.budget import (
     is_enough,
     until_shrunk,
 )
-from fairdraw._core.contracts import DEFAULT
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability
+from fairdraw._core.contracts import CONTRACTS, declared_policy
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import AnySampler, Capabilities, Capability, brings_drafter, masks_drafts, trims_drafts
-from fairdraw.protocols._policies import declared_policy
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -216,12 +215,9 @@ class AnyCheck(ABC):
 
     def why_not(self, sampler: Any, reference: Any = None) -> str | None:
         """Why this check cannot be run on `sampler`; `None` if it can."""
-        if Capability.DRAFTER in self.needs and not brings_drafter(sampler):
-            return f"{Capability.DRAFTER} is unsupported: it brings no drafter (a method `propose`)"
-        if Capability.TRIM in self.needs and not trims_drafts(sampler):
-            return f"{Capability.TRIM} is unsupported: it verifies all drafts (it has no method `trim`)"
-        if Capability.GRAMMAR_DRAFTS in self.needs and not masks_drafts(sampler):
-            return f"{Capability.GRAMMAR_DRAFTS} is unsupported: it is given bitmasks (it has no method `mask_drafts`)"
+        for method, reason in CONTRACTS[self.contract].beside.items():
+            if reason and reason[0] in self.needs and not callable(getattr(sampler, method, None)):
+                return f"{reason[0]} is unsupported: {reason[1]}"
         if not self.differential:
             return self.missing(sampler.capabilities)
         if reference is None:
@@ -639,7 +635,7 @@ def _of_one(case: Any, request: Any, seed: int) -> Any:  # Any: a case of a cont
     return case.replace(requests=(request,), seed=seed, **once)
 
 
-def check(code: str, cases: Cases, *, contract: str = DEFAULT, **fields: Any) -> Callable[[Body], Check]:
+def check(code: str, cases: Cases, *, contract: str, **fields: Any) -> Callable[[Body], Check]:
     """Make a check of a function `(sampler, case)`. Any: other fields of a check."""
     return lambda body: Check.named(body, code, contract=contract, cases=cases, body=body, **fields)
 

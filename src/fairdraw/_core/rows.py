@@ -8,11 +8,80 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 from fairdraw._core.failures import calling
 from fairdraw._core.wrapping import unwrapped
-from fairdraw.protocols import AddedRow, Move, MovedRow, RowChanges, SeedParams, follows_rows
+
+
+class Move(Enum):
+    """How a row moved; members are named as those of vLLM's `MoveDirectionality`."""
+
+    UNIDIRECTIONAL = 0
+    """Into a row whose request is gone. As in vLLM, `RowChanges.removed` need not name that row."""
+    SWAP = 1
+    """Both requests changed places."""
+
+
+@dataclass(frozen=True)
+class SeedParams:
+    """What is reported to a sampler of a request that enters; all else comes with every batch.
+
+    Args:
+        seed: The request's own, as long as it is served, if draws are keyed by (seed, position); else `None`.
+    """
+
+    seed: int | None = None
+
+
+class AddedRow(NamedTuple):
+    """A request that entered the batch, new or again; it takes the place of whatever was in its row."""
+
+    row: int
+    params: Any  # Any: RequestParams; LogitsParams under the logits-plan contract, SeedParams of samplers
+    prompt_token_ids: list[int]
+    output_token_ids: Sequence[int]
+
+
+class MovedRow(NamedTuple):
+    """A request, or two, in other rows than before."""
+
+    source: int
+    target: int
+    direction: Move
+
+
+@dataclass(frozen=True)
+class RowChanges:
+    """What happened to the rows since the last step, to be followed in the order of the fields.
+
+    It has the fields of vLLM's `BatchUpdate`, so code that takes one takes the other. It is false if no row changed.
+    """
+
+    batch_size: int
+    removed: tuple[int, ...] = ()
+    added: tuple[AddedRow, ...] = ()
+    moved: tuple[MovedRow, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.removed or self.added or self.moved)
+
+
+def all_added(requests: Sequence[Any]) -> RowChanges:  # Any: a LiveRequest or LogitsRequest
+    """The changes of a session's first step: every request is added, in the order of the rows."""
+    rows = (AddedRow(i, r.params, r.prompt_token_ids, r.output_token_ids) for i, r in enumerate(requests))
+    return RowChanges(len(requests), added=tuple(rows))
+
+
+SyncFunction = Callable[[RowChanges], None]
+"""What a sampler does with row events; the optional method `sync` of a sampler."""
+
+
+def follows_rows(sampler: object) -> bool:
+    """Whether `sampler` keeps something by row, and wants to know what happens to its rows (a method `sync`)."""
+    return callable(getattr(sampler, "sync", None))
 
 
 class Owner(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairdraw._core.contracts import CONTRACTS
@@ -20,9 +21,11 @@ class Around(Protocol):
     def __call__(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any: ...  # Any: of any contract
 
 
-_OPENING = frozenset(contract.method for contract in CONTRACTS.values() if contract.method.startswith("open_"))
-_BESIDE = frozenset({"draft", "draw", "propose", "trim", "mask_drafts", "emit"})
-_ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OPENING | _BESIDE
+@cache
+def _methods() -> dict[str, bool]:
+    """Return every method of a contract that a wrapper goes around, and whether it opens a session."""
+    beside = dict.fromkeys((name for contract in CONTRACTS.values() for name in contract.beside), False)
+    return beside | {contract.method: contract.session is not None for contract in CONTRACTS.values()}
 
 
 class Wrapped:
@@ -36,9 +39,9 @@ class Wrapped:
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever the sampler has
         found = getattr(self._inner, name)
-        if not callable(found) or not (self._is_session or name in _ANSWERING or name in _OPENING):
+        if not callable(found) or not (self._is_session or name in _methods()):
             return found
-        around, opens = self._around, name in _OPENING and not self._is_session
+        around, opens = self._around, not self._is_session and _methods()[name]
 
         def called(*arguments: Any, **named: Any) -> Any:  # Any: those of the method
             given = (*arguments, *named.values())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairdraw._mutants._mutant import EXPLICIT, GIVEN, GIVEN_RATES, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 
 Steps = list[DraftStep]
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from fairdraw._mutants import sampling_distributions as sampling
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn
 from fairdraw._mutants._mutant import Mutant
-from fairdraw.protocols import RaceNoise, rejection_sampler, token_sampler
+from fairdraw.contracts import RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+    from fairdraw.contracts import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
 
 Uniforms = NDArray[np.float64]
 Memory = dict[Any, Any]  # Any: whatever a member keeps from call to call

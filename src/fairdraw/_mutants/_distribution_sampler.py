@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._mutants._mutant import mutant_as, name_of
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, Noise, SeededNoise, rejection_sampler
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, Noise, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from fairdraw.protocols import RejectionSampler, SpecDecodeBatch
+    from fairdraw.contracts import RejectionSampler, SpecDecodeBatch
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]

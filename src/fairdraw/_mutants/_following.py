@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from fairdraw._mutants._lifecycle_scanners import Copy, Follower, FollowsLate, combined, mutant_follower
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.protocols._lifecycle import AddedRow, Move, RowChanges
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, AddedRow, Move, RowChanges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, MovedRow
+    from fairdraw.contracts import LiveBatch, LiveRequest, MovedRow
 
 
 class Trusting(Follower):

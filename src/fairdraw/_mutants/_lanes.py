@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fairdraw._mutants._distribution_sampler import Drawn, Floats, Tokens
     from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
-    from fairdraw.protocols import SpecDecodeBatch
+    from fairdraw.contracts import SpecDecodeBatch
 
 Racer = TypeVar("Racer", bound="DistributionTokenSampler")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairdraw._mutants._mutant import patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 
 Steps = list[DraftStep]
 

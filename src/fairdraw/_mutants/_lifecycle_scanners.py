@@ -13,15 +13,26 @@ import torch
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
-from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest, Markers, Move, MovedRow, RowChanges
+from fairdraw.contracts import (
+    PLACEHOLDER_TOKEN_ID,
+    AddedRow,
+    Capabilities,
+    LiveBatch,
+    LiveRequest,
+    Markers,
+    Move,
+    MovedRow,
+    Rounding,
+    RowChanges,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
-    from fairdraw.protocols._policies import PenaltyPolicy, Policy, ThinkingPolicy
+    from fairdraw._core.policies import Policy
+    from fairdraw.contracts import PenaltyPolicy, ThinkingPolicy
 
 
 @dataclass(eq=False)

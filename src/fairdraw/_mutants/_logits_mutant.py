@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
-from fairdraw.protocols import Capabilities, LogitsPolicy, Rounding
+from fairdraw.contracts import Capabilities, LogitsPolicy, Rounding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsSession, PlanSetup
+    from fairdraw.contracts import LogitsBatch, LogitsSession, PlanSetup
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import torch
 
 from fairdraw._mutants._logits_mutant import mutant_planner
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row, exclude
-from fairdraw.protocols import Capabilities
+from fairdraw.contracts import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from torch import Tensor
 
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, PlanSetup
+    from fairdraw.contracts import LogitsBatch, LogitsParams, PlanSetup
 
 
 @mutant_planner("PLAN101", "PLAN102")

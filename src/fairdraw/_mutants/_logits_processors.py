@@ -12,12 +12,12 @@ import numpy as np
 
 from fairdraw._mutants._logits_mutant import mutant_planner, patched_planner
 from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row, exclude, keep_top_k, keep_top_p
-from fairdraw.protocols import LogitsPolicy, PenaltyPolicy
+from fairdraw.contracts import LogitsPolicy, PenaltyPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsRequest, PlanSetup, RowOfRequest
+    from fairdraw.contracts import CustomLogitsProcessor, LogitsRequest, PlanSetup, RowOfRequest
 
 
 def moved(name: str, before: str) -> tuple[str, ...]:

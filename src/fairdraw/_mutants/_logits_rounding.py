@@ -16,7 +16,7 @@ from fairdraw._oracles.logits_plan import EXCLUDED, FORCED, Edit, Logits, Logits
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup
+    from fairdraw.contracts import LogitsBatch, PlanSetup
 
 
 @mutant_planner("PLAN110", "PLAN112")

@@ -15,7 +15,7 @@ from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
+    from fairdraw.contracts import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
     Change = Callable[[LogitsParams], dict[str, Any]]  # Any: fields of the parameters
 

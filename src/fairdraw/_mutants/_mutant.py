@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
+from fairdraw.contracts import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ import torch
 
 from fairdraw._mutants._mutant import DRAWN, STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise, SeededNoise, SpecDecodeBatch
 
 
 @patched(RejectionOracle, "draw_noise", "REJ501")

@@ -9,7 +9,7 @@ import torch
 
 from fairdraw._mutants._mutant import STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,14 +25,14 @@ from fairdraw._mutants._distribution_sampler import (
 )
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._mutants.distributions import BlockVerification
-from fairdraw.protocols import Drafted, FunctionSampler, SeededNoise, rejection_sampler
+from fairdraw.contracts import Drafted, FunctionSampler, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from fairdraw.protocols import DraftStep, Noise, SpecDecodeBatch
+    from fairdraw.contracts import DraftStep, Noise, SpecDecodeBatch
 
 Key = tuple[NDArray[np.uint64], Tokens, int]
 """Seed and position of each row, and a stream."""

@@ -15,7 +15,7 @@ from fairdraw._mutants._mutant import GIVEN, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch
+    from fairdraw.contracts import ExplicitNoise, SpecDecodeBatch
 
 Steps = list[DraftStep]
 Row = NDArray[np.float32]

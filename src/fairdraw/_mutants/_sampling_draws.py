@@ -17,7 +17,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GIVEN, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
-from fairdraw.protocols import AddedRow, Capability, Drafted, MovedRow, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies.rows import bulk_rng
 
 Row = NDArray[np.float32]

@@ -16,7 +16,7 @@ from fairdraw._mutants._mutant import EXPLICIT, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, masked, softmax
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 Row = NDArray[np.float32]
 Mask = NDArray[np.bool_]

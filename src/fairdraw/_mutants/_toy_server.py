@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
+from fairdraw.contracts import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

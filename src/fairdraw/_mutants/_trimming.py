@@ -13,13 +13,13 @@ import torch
 
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, Tokens
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
-from fairdraw.protocols import FunctionSampler, rejection_sampler
+from fairdraw.contracts import FunctionSampler, rejection_sampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols import ProposedDrafts
+    from fairdraw.contracts import ProposedDrafts
 
 _LEAST = 0.12
 """Of the survival of a draft that is kept."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairdraw._mutants._mutant import RACED, STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 Steps = list[DraftStep]
 Row = NDArray[np.float32]

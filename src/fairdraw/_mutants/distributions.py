@@ -22,7 +22,7 @@ from fairdraw._mutants._distribution_sampler import (
 )
 from fairdraw._mutants._lanes import lane_mutants, rejecting
 from fairdraw._mutants._mutant import Mutant, patching
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.protocols import Noise, SpecDecodeBatch
+    from fairdraw.contracts import Noise, SpecDecodeBatch
 
 
 _patched = patching(mutant_distribution, DistributionSampler)

@@ -15,10 +15,10 @@ import torch
 
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
-from fairdraw.protocols import FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
+from fairdraw.contracts import FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import FilterBatch, SeededNoise
+    from fairdraw.contracts import FilterBatch, SeededNoise
 
 
 def as_filterer(oracle: FiltersOracle, name: str) -> FunctionLogitsFilterer:

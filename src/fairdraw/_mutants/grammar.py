@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.grammar import ALL, GrammarOracle
-from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
-from fairdraw.protocols import num_words as words_for
+from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
+from fairdraw.contracts import num_words as words_for
 
 
 def right() -> FunctionGrammarMasker:

@@ -16,7 +16,7 @@ from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racin
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
-from fairdraw.protocols import (
+from fairdraw.contracts import (
     ALL_LOGPROBS,
     NOT_EMITTED,
     FunctionLogprobsSampler,
@@ -28,7 +28,7 @@ from fairdraw.protocols import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _VOCABULARY_OF_16_BITS = 1 << 16
 

@@ -24,14 +24,14 @@ from fairdraw._mutants._lifecycle_scanners import (
 from fairdraw._mutants._mutant import Mutant, patching
 from fairdraw._oracles.intervals import Intervals
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
-from fairdraw.protocols import Capabilities, PenaltyPolicy
+from fairdraw.contracts import Capabilities, PenaltyPolicy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
     from fairdraw._oracles.penalties import Counts, Logits
-    from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest
+    from fairdraw.contracts import AddedRow, LiveBatch, LiveRequest
 
 Tokens = Sequence[int]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairdraw._mutants import _acceptance, _layout, _noise, _over_time, _recovery, _wide
 from fairdraw._mutants._mutant import mutants_in
 from fairdraw._oracles.rejection import verify
-from fairdraw.protocols import FunctionSampler, rejection_sampler
+from fairdraw.contracts import FunctionSampler, rejection_sampler
 
 MUTANTS = mutants_in(_acceptance, _recovery, _layout, _noise, _wide, _over_time)
 

@@ -9,7 +9,7 @@ from fairdraw._mutants._mutant import GENERATORS, as_token_sampler, mutants_in
 from fairdraw._oracles.sampling import SamplingOracle
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import FunctionTokenSampler
+    from fairdraw.contracts import FunctionTokenSampler
 
 MUTANTS = mutants_in(_sampling_filters, _sampling_draws)
 

@@ -15,12 +15,12 @@ from scipy.special import softmax
 
 from fairdraw._mutants._lanes import lane_mutants, racing
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
-from fairdraw.protocols import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
+from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
+    from fairdraw.contracts import SamplingBatch, SamplingNoise, SeededNoise
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairdraw._mutants._toy_server import Floats
-    from fairdraw.protocols import Answer, Choice, GenerationRequest, Position
+    from fairdraw.contracts import Answer, Choice, GenerationRequest, Position
 
 
 def right() -> ToyServer:

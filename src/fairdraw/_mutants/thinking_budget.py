@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, against_its_policy, mutant_follower
 from fairdraw._mutants._mutant import Mutant, patching
-from fairdraw.protocols import ThinkingPolicy
+from fairdraw.contracts import ThinkingPolicy
 
 if TYPE_CHECKING:
-    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
+    from fairdraw.contracts import LiveBatch, LiveRequest
 
 Tokens = Sequence[int]
 

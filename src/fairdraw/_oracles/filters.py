@@ -15,14 +15,14 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import FilterChain, FilterParams, FilterResult
+from fairdraw.contracts import FilterChain, FilterParams, FilterResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import FilterBatch, SeededNoise
+    from fairdraw.contracts import FilterBatch, SeededNoise
 
 Row = Any  # NDArray[np.float64], [vocab_size]
 Mask = Any  # NDArray[np.bool_], [vocab_size]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw.protocols import BITS_PER_WORD, BitmaskBatch, num_words
+from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, num_words
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols import GrammarBatch, GrammarRequest
+    from fairdraw.contracts import GrammarBatch, GrammarRequest
 
 ALL = -1
 """A word that allows every token."""

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
-    from fairdraw.protocols import PenaltyPolicy
-    from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, PlanSetup, RowOfRequest
+    from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, PenaltyPolicy, PlanSetup, RowOfRequest
 
     Bools = NDArray[np.bool_]
     Float64s = NDArray[np.float64]

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalties_oracle
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols import LogitsPolicy, Rounding, ThinkingPolicy
+from fairdraw.contracts import LogitsPolicy, Rounding, ThinkingPolicy
 
 if TYPE_CHECKING:
-    from fairdraw.protocols._logits_plan import (
+    from fairdraw.contracts import (
         CustomLogitsProcessor,
         LogitsBatch,
         LogitsParams,
@@ -149,7 +149,7 @@ class LogitsPlanOracle:
         self, name: str, rows: Sequence[Row], setup: PlanSetup
     ) -> list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]:
         """Custom processors that run at this place, each with the rows that use it."""
-        from fairdraw.protocols._logits_plan import RowOfRequest
+        from fairdraw.contracts import RowOfRequest
 
         place = {"custom": False, "custom_for_random": True}.get(name)
         if place is None or (place and all(row.is_greedy for row in rows)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw.protocols import NOT_EMITTED, LogprobsBatch, LogprobsResult, RankTies
+from fairdraw.contracts import NOT_EMITTED, LogprobsBatch, LogprobsResult, RankTies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

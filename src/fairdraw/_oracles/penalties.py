@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._oracles.intervals import LARGEST, SMALLEST_NORMAL, UNIT_ROUNDOFF, Intervals
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, PenaltyPolicy
-from fairdraw.protocols._rounding import Rounding
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, PenaltyPolicy, Rounding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

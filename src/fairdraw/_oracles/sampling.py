@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw.protocols import Drafted, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.contracts import Drafted, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

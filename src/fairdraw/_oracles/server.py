@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Choice, Claims, GenerationRequest, Position
-    from fairdraw.protocols._server import Token
+    from fairdraw.contracts import Choice, Claims, GenerationRequest, Position
+    from fairdraw.contracts._server import Token
 
 TIE = 1e-4
 """Log-probabilities nearer than this may be equal: float32 rounds those of rare tokens by as much."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw._oracles.sampling import Request
-    from fairdraw.protocols import FilterPolicy
+    from fairdraw.contracts import FilterPolicy
 
     Flags = NDArray[np.bool_]
     Numbers = NDArray[np.float64]

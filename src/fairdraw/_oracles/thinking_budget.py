@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ThinkingPolicy
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ThinkingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

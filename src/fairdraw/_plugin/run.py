@@ -22,7 +22,7 @@ import pytest
 
 from fairdraw import __version__
 from fairdraw._core.checks import PROFILES, AnyCheck
-from fairdraw._core.contracts import CONTRACTS, DEFAULT, contract_name
+from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.foreign import printable
 from fairdraw._core.interrupts import Interrupts
 from fairdraw._core.last_words import last_words
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.protocols import AnySampler
+    from fairdraw.contracts import AnySampler
 
 T = TypeVar("T")
 Fields = dict[str, Any]  # Any: JSON
@@ -115,20 +115,20 @@ class PytestRun:
     def _sampler_was_named(self) -> bool:
         return self.config.getoption("sampler") is not None
 
-    def sampler_for(self, contract: str = DEFAULT) -> AnySampler:
+    def sampler_for(self, contract: str = "") -> AnySampler:
         """The sampler under test for checks of `contract`: the named one, or the contract's default. Loaded once."""
         spec = self._spec(contract)
         if spec not in self._samplers:
             self._samplers[spec] = load_sampler(spec)
         return self._samplers[spec]
 
-    def sampler_or_fail(self, contract: str = DEFAULT) -> AnySampler:
+    def sampler_or_fail(self, contract: str = "") -> AnySampler:
         """The same. One that cannot be loaded fails the test with one sentence."""
         __tracebackhide__ = True
         return _or_failed(lambda: self.sampler_for(contract))
 
     def _spec(self, contract: str) -> str:
-        return str(self.config.getoption("sampler") or CONTRACTS[contract].default)
+        return str(self.config.getoption("sampler") or CONTRACTS[contract or next(iter(CONTRACTS))].default)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -455,7 +455,7 @@ class PytestRun:
         """Every sampler of this run, by its name in the header."""
         samplers = {sampler.name: sampler for item, _ in pairs if (sampler := _params(item).get("sampler"))}
         if self._sampler_was_named:
-            return {**samplers, self._spec(DEFAULT): self.sampler_for()}
+            return {**samplers, self._spec(""): self.sampler_for()}
         unnamed = {check.contract for item, check in pairs if "sampler" not in _params(item)}
         for contract in sorted(unnamed):
             samplers[f"{self._spec(contract)} (the default; choose with --sampler)"] = self.sampler_for(contract)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from fairdraw._core.budget import ENDED, undecided_by_budget
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import without_numbers
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

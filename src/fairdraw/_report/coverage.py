@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._run.features import CALLS, NONE, OFFSET, POSITION, SEVERAL, add_sizes, pair_of, words_of_pairs
+from fairdraw._core.looks import CALLS, NONE, OFFSET, POSITION, SEVERAL, add_sizes, pair_of, words_of_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

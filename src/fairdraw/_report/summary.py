@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
 from fairdraw._core.budget import budget_report, undecided_by_budget
-from fairdraw._core.contracts import CONTRACTS, contract_name
+from fairdraw._core.contracts import CONTRACTS, contract_name, declared_policy
 from fairdraw._core.foreign import make_printable
 from fairdraw._report.causes import Cause, find_causes, has_a_lone_property
 from fairdraw._report.coverage import coverage_of
@@ -25,8 +25,7 @@ from fairdraw._report.verdict import Scope, Verdict, verdict_of
 from fairdraw._run.controls import Untried, controls_lines, controls_to_json
 from fairdraw._run.expected import STALE, UNSEEN
 from fairdraw._run.runner import CheckRecord, Status
-from fairdraw.protocols import switch_sides
-from fairdraw.protocols._policies import declared_policy
+from fairdraw.contracts import switch_sides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.loading import all_checks
-from fairdraw.protocols import Capabilities, Capability
-from fairdraw.protocols._policies import POLICIES
+from fairdraw.contracts import Capabilities, Capability
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,9 +87,10 @@ def _strings_below_members() -> dict[str, str]:
 
 def policy_lines(word: str) -> list[str]:
     """What `fairdraw explain` says about a choice of a policy; nothing if no policy has it."""
-    for contract, kind in POLICIES.items():
-        choice = kind.choices().get(word)
-        if choice is not None and choice.ways:
+    for contract, one in CONTRACTS.items():
+        kind = one.policy
+        choice = kind.choices().get(word) if kind else None
+        if kind and choice and choice.ways:
             default, other, *_ = choice.ways
             return [
                 f"{word}, a choice of the {contract.replace('_', ' ')} contract",

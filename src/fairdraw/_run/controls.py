@@ -31,13 +31,13 @@ from fairdraw._core.isolation import suite_state
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, one_torch_thread
-from fairdraw.protocols import Capabilities
+from fairdraw.contracts import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.protocols import AnySampler
+    from fairdraw.contracts import AnySampler
 
 
 class Untried(StrEnum):

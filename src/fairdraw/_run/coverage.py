@@ -15,13 +15,14 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core import pulse
 from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion, Resolution
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.looks import CALLS, GREEDY, Look, add_sizes, look, signature, sizes_of
 from fairdraw._core.wrapping import Wrapped
-from fairdraw._run.features import CALLS, GREEDY, Look, SessionLook, add_sizes, look, signature, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +68,8 @@ class Watch:
     """
 
     def __init__(self, contract: str, by: str, *, case_by_case: bool) -> None:
-        self._contract, self._by, self._case_by_case = contract, by, case_by_case
+        self._contract, self._by, self._case_by_case = CONTRACTS[contract], by, case_by_case
+        self._look = partial(look, self._contract.features)
         self._counts: Counter[Any] = Counter()  # Any: as in `Look`
         self._ranges: dict[str, dict[int, tuple[int, int]]] = {}
         self._words: dict[str, tuple[str, ...]] = {}
@@ -85,11 +87,11 @@ class Watch:
 
     def wrap(self, sampler: Any) -> Any:  # Any: a sampler of any contract, and the same
         """`sampler`, whose calls are looked at."""
-        opens = CONTRACTS[self._contract].method.startswith("open_")
-        return Wrapped(sampler, _Around(_only_called if opens else self._call, self._open))
+        return Wrapped(sampler, _Around(_only_called if self._contract.session else self._call, self._open))
 
-    def _open(self, opened_with: tuple[Any, ...]) -> Around:  # Any: as `SessionLook`
-        session = SessionLook(opened_with)
+    def _open(self, opened_with: tuple[Any, ...]) -> Around:  # Any: of the method that opens a session
+        assert self._contract.session is not None
+        session = self._contract.session(opened_with[0])
 
         def around(call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of a session's method
             self._calls += 1
@@ -104,7 +106,7 @@ class Watch:
             self._add(_or_nothing(self._of_a_kind, arguments))
         elif self._last is not arguments[0]:
             self._last = arguments[0]
-            self._add(_or_nothing(look, arguments))
+            self._add(_or_nothing(self._look, arguments))
         return self._bounded(call, arguments)
 
     def _bounded(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
@@ -140,7 +142,7 @@ class Watch:
         kind = signature(arguments)
         number, found = self._kinds.get(kind, (0, None))
         if found is None or number % _EVERY == 0:
-            found = look(arguments)
+            found = self._look(arguments)
         self._kinds[kind] = number + 1, found
         return found
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from fairdraw._core.failures import FailureReport
     from fairdraw._run.runner import CheckRecord
-    from fairdraw.protocols import AnySampler
+    from fairdraw.contracts import AnySampler
 
 _FORMAT = "fairdraw-baseline"
 

@@ -26,8 +26,8 @@ from fairdraw._core.failures import (
 from fairdraw._core.isolation import suite_state
 from fairdraw._core.pulse import SamplerHangs
 from fairdraw._core.wrapping import unwrapped
+from fairdraw._run.asked import asked_for
 from fairdraw._run.crash import NUM_REPEATS, Crash, write_crash
-from fairdraw._run.features import asked_for
 from fairdraw._run.loading import NO_REFERENCE, is_catalogued, last_line
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from fairdraw._core.checks import AnyCheck
     from fairdraw._run.runner import Session
-    from fairdraw.protocols import AnySampler
+    from fairdraw.contracts import AnySampler
 
 RAISED = {
     "sampler raised an exception": (
@@ -117,7 +117,7 @@ def failure_report_of(check: AnyCheck, session: Session, error: BaseException, s
 def _to_declare(check: AnyCheck, case: Any) -> list[str]:  # Any: a case of the contract, or none
     """What to declare if the sampler does not support the example; nothing if no capability can be named."""
     try:
-        words = asked_for(case, check.needs)
+        words = asked_for(case, check.needs, check.contract)
     except Exception:  # the case cannot be built again here; then nothing can be said about it
         return []
     lines = " or ".join(f'unsupported={{"{word}": "why"}}' for word in words)

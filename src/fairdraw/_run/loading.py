@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
+from fairdraw._core.contracts import CONTRACTS, contract_of, declared_policy, load_part, missing_parts
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
-from fairdraw.protocols import AnySampler, NoAnswer, ServerSettings, switch_sides
-from fairdraw.protocols._policies import declared_policy
-from fairdraw.protocols._server import SilentServer
+from fairdraw.contracts import AnySampler, FunctionServer, NoAnswer, ServerSettings, switch_sides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,7 +136,8 @@ def _connected(spec: str, settings: ServerSettings) -> AnySampler:
     except (ValueError, OSError) as error:
         raise CannotStart(f"{error}.") from None
     except NoAnswer as error:
-        return SilentServer(spec, one_line(str(error)), settings)
+        why = one_line(str(error))
+        return FunctionServer(lambda _: [], spec, settings=settings, device="HTTP", silent=why)
     return found
 
 
@@ -191,8 +190,8 @@ def load_reference(
             raise
         return None, f"none ({error})"
     _require_contract(reference, asking.contract)
-    if isinstance(reference, SilentServer):
-        raise CannotStart(f"reference {reference.name}: {reference.why}.")
+    if silent := getattr(reference, "silent", ""):
+        raise CannotStart(f"reference {reference.name}: {silent}.")
     if name is not None:
         _require_comparable(name, reference, differentials)
     return reference, reference.name

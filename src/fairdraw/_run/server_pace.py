@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._run.pace import worded_seconds
-from fairdraw.protocols import Capability
+from fairdraw.contracts import Capability
 from fairdraw.statistical._design import NoPower
 from fairdraw.statistical._server_check import ServerDistributionCheck
 from fairdraw.strategies._server_claims import FILTERED, claims_of

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fairdraw._server._http import HttpServer
-    from fairdraw.protocols import ServerSettings
+    from fairdraw.contracts import ServerSettings
 
 __all__ = ["connect", "finish"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairdraw.protocols import Capability, Choice, NoAnswer, Position
+from fairdraw.contracts import Capability, Choice, NoAnswer, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fairdraw._server._journal import JSON
-    from fairdraw.protocols import GenerationRequest
-    from fairdraw.protocols._server import Token
+    from fairdraw.contracts import GenerationRequest
+    from fairdraw.contracts._server import Token
 
 _OPENAI_LACKS = {
     Capability.TOP_K: "OpenAI's dialect has no word for it",

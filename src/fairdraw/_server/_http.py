@@ -14,7 +14,7 @@ from fairdraw._oracles.server import listed
 from fairdraw._server._dialects import Chat, Completions, LlamaCpp, SGLang
 from fairdraw._server._journal import Journal
 from fairdraw._server._transport import Transport
-from fairdraw.protocols import Answer, Capabilities, Capability, Claims, GenerationRequest, NoAnswer
+from fairdraw.contracts import Answer, Capabilities, Capability, Claims, GenerationRequest, NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fairdraw._server._dialects import Dialect
     from fairdraw._server._journal import Reply
-    from fairdraw.protocols import ServerSettings
+    from fairdraw.contracts import ServerSettings
 
 _TRIAL = GenerationRequest("The", max_tokens=2, temperature=1.0)
 """What every server is asked first."""

@@ -26,12 +26,12 @@ import httpx2
 
 from fairdraw._core import foreign
 from fairdraw._server._journal import JSON, Reply
-from fairdraw.protocols import NoAnswer
+from fairdraw.contracts import NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from fairdraw.protocols import ServerSettings
+    from fairdraw.contracts import ServerSettings
 
 T = TypeVar("T")
 _BUSY, _NO_ENTRY = (429, 503), (401, 403)

@@ -29,7 +29,7 @@ from fairdraw.adapters._catalogue import (
     release_number,
 )
 from fairdraw.adapters._runtime import quiet_floats, quiet_imports, triton_is_interpreted
-from fairdraw.protocols import AnySampler, Capabilities
+from fairdraw.contracts import AnySampler, Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeGuard
 
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.foreign import one_line
-from fairdraw.protocols import Capabilities
+from fairdraw.contracts import Capabilities
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from fairdraw.protocols import KnownDefect
+    from fairdraw.contracts import KnownDefect
 
 API = 1
 """Number of the rules of `samplers.toml`, and of what a factory is called with; it rises when they change."""

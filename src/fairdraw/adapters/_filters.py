@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairdraw._oracles.filters import FiltersOracle
-from fairdraw.protocols import FunctionLogitsFilterer
+from fairdraw.contracts import FunctionLogitsFilterer
 
 if TYPE_CHECKING:
     from fairdraw.adapters._catalogue import SamplerRow

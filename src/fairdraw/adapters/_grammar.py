@@ -9,7 +9,7 @@ import torch
 
 from fairdraw._oracles.grammar import GrammarOracle
 from fairdraw.adapters._step import Backend, capabilities_of, plan_for, rounded_up
-from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, num_words
+from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, num_words
 from fairdraw.strategies.noise import hashed_seeds
 
 if TYPE_CHECKING:

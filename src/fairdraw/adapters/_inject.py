@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.protocols import ExplicitNoise
+    from fairdraw.contracts import ExplicitNoise
 
 _FLOATS = (torch.float32, torch.float64)
 
@@ -63,7 +63,7 @@ def inject_noise(noise: ExplicitNoise, *, required: bool = True) -> Iterator[Inj
         As float32, uniforms above `1 - 2**-24` become `1 - 2**-24`: a float32 uniform is below 1, too.
 
     Example:
-        >>> from fairdraw.protocols import ExplicitNoise
+        >>> from fairdraw.contracts import ExplicitNoise
         >>> noise = ExplicitNoise(torch.tensor([0.25, 0.5], dtype=torch.float64), torch.ones(1, 3))
         >>> with inject_noise(noise) as injected:
         ...     torch.rand(2)

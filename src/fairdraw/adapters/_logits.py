@@ -15,15 +15,21 @@ import torch
 
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
-from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, Move, PenaltiesSession, RowChanges
-from fairdraw.protocols._logits_plan import (
+from fairdraw.contracts import (
+    PLACEHOLDER_TOKEN_ID,
+    AddedRow,
+    Capabilities,
     CustomLogitsProcessor,
     FunctionLogitsPlanner,
+    LiveBatch,
     LogitsBatch,
     LogitsParams,
     LogitsSession,
+    Move,
+    PenaltiesSession,
     PlanSetup,
+    Rounding,
+    RowChanges,
     RowOfRequest,
 )
 
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.protocols._lifecycle import Markers, ThinkingSession
+    from fairdraw.contracts import Markers, ThinkingSession
     from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
     from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget

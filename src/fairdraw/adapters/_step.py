@@ -14,13 +14,13 @@ import torch
 from fairdraw.adapters._rejection import bonus_mask, draft_by_counter, draft_counts, kept_seeds, seeds_of_step
 from fairdraw.adapters._runtime import triton_is_interpreted
 from fairdraw.adapters._sampling import counter_seeds
-from fairdraw.protocols import Drafted, ExplicitNoise, FilterPolicy, FunctionSampler, FunctionTokenSampler, RaceNoise
+from fairdraw.contracts import Drafted, ExplicitNoise, FilterPolicy, FunctionSampler, FunctionTokenSampler, RaceNoise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.protocols import Capabilities, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+    from fairdraw.contracts import Capabilities, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
     from fairdraw.sampler_impl.step import Capacity, StepInputs, StepOutput, StepPlan
 
 Backend = Literal["torch", "triton"]

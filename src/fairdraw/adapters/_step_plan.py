@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.protocols import Capabilities
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, LogitsRequest, LogitsSession, PlanSetup
+    from fairdraw.contracts import Capabilities, LogitsBatch, LogitsParams, LogitsRequest, LogitsSession, PlanSetup
     from fairdraw.sampler_impl.step import BadWords, Parameters, Penalties, StepInputs, TokenEdits
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 

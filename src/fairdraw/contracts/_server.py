@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from fairdraw.protocols._capabilities import Capabilities
+from fairdraw._core.capabilities import Capabilities
+from fairdraw._core.contracts import Contract
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -224,33 +225,16 @@ class Server(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SilentServer:
-    """A server that did not answer when it was looked for: it never does.
-
-    Args:
-        why: One sentence.
-    """
-
-    name: str
-    why: str
-    settings: ServerSettings
-    capabilities: Capabilities = field(default_factory=Capabilities)
-    claims: Claims | None = None
-    device: str = "HTTP"
-    contract: str = "server"
-
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
-        """Raises `NoAnswer`."""
-        raise NoAnswer(self.why)
-
-
 GenerateFunction = Callable[["Sequence[GenerationRequest]"], "list[Answer]"]
 
 
 @dataclass(frozen=True)
 class FunctionServer:
-    """A function `generate(requests) -> answers` as a server."""
+    """A function `generate(requests) -> answers` as a server.
+
+    Args:
+        silent: Why it never answers, a sentence, if it did not when it was looked for.
+    """
 
     function: GenerateFunction
     name: str
@@ -259,7 +243,23 @@ class FunctionServer:
     settings: ServerSettings = field(default_factory=ServerSettings)
     device: str = "in this process"
     contract: str = "server"
+    silent: str = ""
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
         """As `Server.generate`."""
+        if self.silent:
+            raise NoAnswer(self.silent)
         return self.function(requests)
+
+
+CONTRACT = Contract(
+    "server",
+    method="generate",
+    case="fairdraw._core.checks:DistributionCase",
+    default="fairdraw._mutants.server:right",
+    reference="",
+    raised="SRV100",
+    answer="a list of Answers, one for each request",
+    has_distributions=True,
+    is_remote=True,
+)

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from fairdraw.protocols._capabilities import Capabilities, Capability
-from fairdraw.protocols._lifecycle import RequestParams, RowChanges
-from fairdraw.protocols._rounding import Rounding, rounding_of
+from fairdraw._core.capabilities import Capabilities, Capability
+from fairdraw._core.contracts import Contract
+from fairdraw._core.policies import Policy
+from fairdraw._core.rounding import Rounding, rounding_of
+from fairdraw.contracts._live import RequestParams, SessionLook
+from fairdraw.contracts._penalties import PenaltyPolicy
+from fairdraw.contracts._thinking_budget import ThinkingPolicy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.protocols._policies import LogitsPolicy
+    from fairdraw._core.rows import RowChanges
+
+
+@dataclass(frozen=True)
+class LogitsPolicy(Policy):
+    """What the processors of a logits plan see.
+
+    Args:
+        bad_words_see: Where a bad word may begin.
+            * `"output"`: bad words begin in the output: one that the prompt begins may be completed (vLLM)
+            * `"text"`: bad words begin anywhere: also in the prompt (transformers)
+        penalties: How it penalises.
+        thinking: How it keeps budgets.
+    """
+
+    bad_words_see: Literal["output", "text"] = "output"
+    penalties: PenaltyPolicy = field(default_factory=PenaltyPolicy)
+    thinking: ThinkingPolicy = field(default_factory=ThinkingPolicy)
 
 
 @dataclass(frozen=True)
@@ -240,8 +261,31 @@ def logits_planner(
     Raises:
         ValueError: If `unsupported` names an unknown capability or gives no reason, or `rounding` is no known word.
     """
-    combined = {Capability(k) if k in set(Capability) else k: v for k, v in (unsupported or {}).items()}
-    capabilities = Capabilities(combined, slow)  # type: ignore[arg-type]  # unknown names are refused there
-    declared: Rounding = rounding  # type: ignore[assignment]  # a word becomes a member there
-    name = name or function.__name__
-    return FunctionLogitsPlanner(name, function, device, capabilities, rounding=declared, policy=policy)
+    capabilities = Capabilities.of(unsupported or {}, slow)
+    own: dict[str, Any] = {"rounding": rounding, "policy": policy}  # Any: a word becomes a member there
+    return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities, **own)
+
+
+def _uses(batch: LogitsBatch) -> Iterator[Capability]:
+    """Yield what a step has that a correct planner may not take."""
+    requests = batch.requests
+    if any(-1 in request.draft_token_ids for request in requests):
+        yield Capability.PLACEHOLDER_DRAFTS
+    own = [request for request in requests if request.params.custom]
+    if own:
+        yield Capability.CUSTOM_PROCESSORS
+    bent = [*own, *(r for r in requests if r.params.logit_bias or r.params.min_p)]
+    if any(request.draft_token_ids for request in bent):
+        yield Capability.DRAFT_PROCESSORS
+
+
+CONTRACT = Contract(
+    "logits_plan",
+    method="open_plan",
+    case="fairdraw.strategies.logits_plan:LogitsCase",
+    raised="PLAN100",
+    answer="a tensor of logits with the shape of those given",
+    policy=LogitsPolicy,
+    session=lambda _: SessionLook(None),
+    uses=_uses,
+)

@@ -72,7 +72,7 @@ class _Arrays:
 
 def _handed(value: Any, namespace: ArrayNamespace) -> Any:
     """An array for a tensor; a batch with arrays for a batch; explicit noise of the same type, with arrays."""
-    from fairdraw.protocols._batch import Batch
+    from fairdraw._core.batches import Batch
 
     if hasattr(value, "is_contiguous"):
         return _as_array(value, namespace)
