@@ -155,7 +155,7 @@ def completed_rows_of_requests_of_all_kinds_follow_the_target() -> tuple[str, ..
 
 @_check("DIST124", _MIXED_ONE_HOT, (_HOT, _TOKEN), stage=Stage.RAGGED_ROWS)
 def requests_of_all_kinds_follow_each_its_own_distribution_on_one_hot_drafts() -> tuple[str, ...]:
-    """With n-gram drafts, too, each follows its own; a placeholder draft is never accepted, and the target is recovered.
+    """With n-gram drafts, too, each follows its own. A placeholder draft is never accepted; the target is recovered.
 
     The table in the effect names the kind of request.
     """
@@ -164,7 +164,7 @@ def requests_of_all_kinds_follow_each_its_own_distribution_on_one_hot_drafts() -
 
 @_check("DIST125", _MIXED_ONE_HOT, (_HOT,), stage=Stage.RAGGED_ROWS)
 def completed_rows_of_requests_of_all_kinds_follow_the_target_on_one_hot_drafts() -> tuple[str, ...]:
-    """Whatever requests with n-gram drafts share a batch, completed rows of each have the distribution of plain sampling.
+    """With n-gram drafts, too, completed rows of each kind of request have the distribution of plain sampling.
 
     The table in the effect names the kind of request.
     """
