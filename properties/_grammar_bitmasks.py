@@ -1,4 +1,4 @@
-"""10x, 11x, 20x: bitmasks are applied to rows of logits, bit by bit."""
+"""10x, 11x, 161 and 201: bitmasks are applied to rows of logits, bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""12x: a grammar is forked over the drafts of its request."""
+"""12x and 132: a grammar is forked over the drafts of its request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row gets depends on that row alone; and what reads best as a sentence of its own."""
+"""What a row gets depends on that row alone; the order of an answer, and ranks."""
 
 from __future__ import annotations
 

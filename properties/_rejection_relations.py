@@ -1,4 +1,4 @@
-"""3xx and 501: pairs of runs that must agree, though neither is known to be correct."""
+"""310 and 501: drafts that are certain, and two runs that must agree."""
 
 from __future__ import annotations
 

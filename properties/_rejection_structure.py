@@ -1,4 +1,4 @@
-"""1xx: what every output looks like, whatever the noise. They need no capabilities."""
+"""1xx: what every output looks like, whatever the noise."""
 
 from __future__ import annotations
 

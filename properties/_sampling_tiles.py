@@ -1,4 +1,4 @@
-"""186: vocabularies that are a number of tiles and a small rest, for tiles of every size that a kernel may have."""
+"""199: vocabularies that are a number of tiles and a small rest, for tiles of every size that a kernel may have."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ def _tiled(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     weight=0.03,
 )
 def ids_at_the_edges_of_tiles_of_every_size_can_be_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
-    """In vocabularies of some tiles and a small rest the last ids are drawn, kept by filters, and
-    greedy like any other.
+    """In vocabularies of some tiles and a small rest the last ids are drawn, kept by filters and greedy like any other.
 
     Tiles of about fifty sizes from 16 to 8192, two vocabularies each, with filters and without; also the ids around
     edges of tiles. Suspect the mask of the last tile, and a path for full tiles whose remainder is handled elsewhere,

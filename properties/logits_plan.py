@@ -1,7 +1,7 @@
 """The checks of the logits-plan contract. One is registered by its definition in a module below.
 
-10x is copies and writes, 11x equality with the specification, 12x drafts, 13x and 14x relations between steps, 15x
-greedy requests, 16x equality with the real vLLM.
+10x is copies and writes, 11x equality with the specification, 12x drafts, 13x and 14x relations between steps, 16x
+equality with the real vLLM.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The checks of the rejection contract. One is registered by its definition in a module below.
 
-1xx is what every output looks like, 2xx greedy requests, 30x and 31x relations between runs, 40x bit for bit the
-oracle, 42x bit for bit the real vLLM, 501 seeds, 6xx sizes, layouts and positions, 7xx serving traces.
+1xx is what every output looks like, 2xx greedy requests, 310 certain drafts, 40x bit for bit the oracle, 42x bit for
+bit the real vLLM, 501 seeds, 6xx sizes, layouts and positions, 7xx serving traces.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The checks of the sampling contract. One is registered by its definition in a module below.
 
-10x and 11x is what every draw is, 12x greedy requests and temperature, 13x relations between runs, 14x and 15x bit for
-bit, 16x seeds, generators and counters, 18x sizes and values of production, 19x time and noise of the
-sampler's own, 20x serving traces (the drafter, too).
+10x and 11x is what every draw is, 12x greedy requests and temperature, 14x and 15x bit for bit, 16x seeds, generators
+and counters, 18x sizes and values of production, 19x time, noise of the sampler's own and tiles, 20x serving traces.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 From the exact distribution to a verdict, in the order in which the modules build on each other:
 
-* `tables`: what is counted, and the null distribution of the counts.
-* `pooling`, `design`: which cells are counted together, and which distance a budget of draws can show.
-* `evidence`, `decision`: an e-process decides, checkpoint after checkpoint; all else is computed once at the end.
-* `distributions`, `outcomes`, `rejection`: the statistics S1 to S8 of the rejection contract, by enumeration.
-* `pit`, `production`: S9, the same at production vocabularies, one token at a time.
-* `workloads`, `_sampling_workloads`: what a check draws from, prepared for a budget.
-* `distribution_check`, `stratified_check`: the two kinds of checks. `suite` and `sampling` list them.
-* `ledger`, `keeping`, `pictures`, `sharding`: nightly runs, pictures, and runs of a billion draws.
-
-Every verdict takes the same path: a workload counts tokens, `decision.decide` adds the counts up and decides.
+* `_count_tables`: what is counted, and the null distribution of the counts.
+* `_pooling`, `_design`: which cells are counted together, and which distance a budget of draws can show.
+* `_evidence`, `_decision`: an e-process decides, checkpoint after checkpoint; all else is computed once at the end.
+* `_distributions`, `_outcomes`, `_rejection_statistics`: S1 to S8 of the rejection contract, by enumeration.
+* `_pit`, `_projections`, `_production`: S9, the same at production vocabularies, one token at a time.
+* `_dependence`, `_noise_quality`, `_pair_statistics`: what draws share, how fine noise is, a drafter and its verifier.
+* `_slices`, `_trace_draws`: draws of serving traces as bets, in every slice of their features.
+* `_workloads`, `_sampling_workloads` and others: what a check draws from, prepared for a budget.
+* `_distribution_check`, `_slice_check`, `_stratified_check`: the kinds of checks, which a module per contract lists.
+* `_ledger`, `_nightly`, `_pictures`, `_sharding`: nightly runs, pictures, and runs of a billion draws.
 """

@@ -1,8 +1,8 @@
 """A statistical check: some tables of one workload, and the decision.
 
 Each check has a code of its own, so that a failure says what is wrong. Checks of one workload share its samples
-(`workloads`), so that codes cost nothing. One error rate serves the run: each of the checks that a contract *ships* has
-an equal share, whichever are run, so that neither workers nor `-k` change a verdict.
+(`_workloads`), so that codes cost nothing. One error rate serves the run: each of the checks that a contract *ships*
+has an equal share, whichever are run, so that neither workers nor `-k` change a verdict.
 """
 
 from __future__ import annotations

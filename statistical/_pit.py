@@ -11,7 +11,7 @@ lost tail moves all rows the same way. By id a lost vocabulary tile does. Losing
 
 Limits:
     `u` tests each token given its prefix. A dependence that leaves those distributions intact (rows that share noise)
-    is invisible here; the pair tables of `rejection` see it.
+    is invisible here; `_dependence` and `_slices` see it.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def pool_cells(
         possible: See `Table`. A possible cell of probability 0 (rounding may reach it) joins the rarest pool.
 
     Returns:
-        A pooling with at least one cell. With a single one nothing can be seen, and `design` reports that.
+        A pooling with at least one cell. With a single one nothing can be seen, and `_design` reports that.
 
     Raises:
         ValueError: If `probs` is not a distribution, or no samples are planned.

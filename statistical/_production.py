@@ -1,7 +1,7 @@
 """S9: production vocabularies, where no distribution is enumerated and no two rows need be alike.
 
 A pool of distributions, as different as traffic is (near-greedy to flat, some truncated), is dealt to the drafted
-positions of ragged batches. Every decision of the sampler is then transformed to a uniform number (`pit`) and pooled:
+positions of ragged batches. Every decision of the sampler is then transformed to a uniform number (`_pit`) and pooled:
 
 * each emitted token under its target distribution, by rank, by id and by projections of it (`_projections`):
   losslessness, whatever the verifier;

@@ -1,10 +1,10 @@
 """The statistics of the rejection contract: what is counted, what it catches, what it is blind to.
 
 Each statistic turns rows into digits, and digits into the cells of a table. Its null is computed by applying it to all
-possible outcomes (`outcomes.enumerate_outcomes`), so it follows from the definition alone. Rows in which its event did
+possible outcomes (`_outcomes.enumerate_outcomes`), so it follows from the definition alone. Rows in which its event did
 not occur are left out. What remains has the conditional distribution, and e-values stay valid.
 
-S9, for vocabularies too large to enumerate, is in `production`. Draft tokens come from the harness's own stream.
+S9, for vocabularies too large to enumerate, is in `_production`. Draft tokens come from the harness's own stream.
 """
 
 from __future__ import annotations

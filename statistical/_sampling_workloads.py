@@ -1,14 +1,11 @@
 """What the statistical checks of the sampling contract draw from, and the tables that they fill.
 
 * Small distributions: eight tokens, requests with different parameters side by side. Every support is settled: no
-  correct sampler can disagree about it (`oracles.supports`), so the distribution is exact. Tokens are counted one by
-  one, and in pairs.
+  correct sampler can disagree about it (`_oracles.supports`), so the distribution is exact.
 * Production vocabulary: no two rows alike, temperatures and min-p per request; tokens become uniform numbers.
 * Largest vocabularies: the same at 151936 and 262144 tokens, few draws, with each filter.
-* Combinations: `_sampling_combinations`.
-* Drafts: the same under the distribution that the drafter *returned*, whatever mask it used.
 
-Distributions of the first two are those of the sampler's own `FilterPolicy`: orders of filters differ legitimately.
+Distributions are those of the sampler's own `FilterPolicy`: orders of filters differ legitimately.
 
 A request never uses a filter that the sampler does not support. It goes without, and its tokens are counted under the
 distribution that is left (`supported_kinds`). So a sampler without filters is judged by the softmax of its logits.
@@ -57,8 +54,8 @@ KINDS = (
 def supported_kinds(kinds: Sequence[Kind], supported: Collection[Capability]) -> tuple[Kind, ...]:
     """The kinds, as many and in their order, none with a filter that is not in `supported`.
 
-    A kind that loses filters is renamed after what is left, so that the check of that judges its table. Several filters
-    that are left together are still all filters of the sampler.
+    A kind that loses filters is renamed after what is left. Several that are left together are still all filters of the
+    sampler.
     """
     return tuple(_supported(kind, supported) for kind in kinds)
 

@@ -105,7 +105,7 @@ class Shards:
         """The verdict from the counts of all shards, and per table the total-variation distance that they can show.
 
         Error rates:
-            See `decision.decide`; the distances belong to a false-pass rate of 1e-3.
+            See `_decision.decide`; the distances belong to a false-pass rate of 1e-3.
         """
         plans = plan_tables(self.tables, 1, false_fail_rate)
         seen = {name: plan.discrepancy for name, plan in plans.items() if isinstance(plan, SamplePlan)}

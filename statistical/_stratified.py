@@ -9,8 +9,8 @@ A sampler that takes its random numbers from the caller (`ExplicitNoise`) need n
   exponentials `-log(1 - u_j)`, every other token one that cannot win. The opponent wins if its exponential is less than
   `odds = weight / weight of the favourite`: in a share `1 - exp(-odds)` of the draws, to within `0.5 / n`.
 
-The checks (`stratified_check`) judge each of these shares by itself. Nothing is random, so there is no false-fail rate:
-a correct sampler is within the bound, always.
+The checks (`_stratified_check`) judge each of these shares by itself. Nothing is random, so there is no false-fail
+rate: a correct sampler is within the bound, always.
 
 Limits:
     Rounding may decide a stratum's edge, which the bound includes. This tests what a sampler does with given noise; how

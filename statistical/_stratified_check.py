@@ -1,7 +1,7 @@
 """Checks by stratified noise: shares of strata instead of samples, for samplers that take the caller's numbers.
 
 If a sampler is so slow that it gets only a few thousand draws, sampling sees a total-variation distance of a tenth.
-With stratified numbers (`stratified`) the same draws determine each acceptance probability, and each race between two
+With stratified numbers (`_stratified`) the same draws determine each acceptance probability, and each race between two
 tokens, to a stratum: a fault of two percent stands out.
 
 Error rates:

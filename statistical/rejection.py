@@ -155,7 +155,7 @@ def completed_rows_of_requests_of_all_kinds_follow_the_target() -> tuple[str, ..
 
 @_check("DIST124", _MIXED_ONE_HOT, (_HOT, _TOKEN), stage=Stage.RAGGED_ROWS)
 def requests_of_all_kinds_follow_each_its_own_distribution_on_one_hot_drafts() -> tuple[str, ...]:
-    """The same with n-gram drafts, one of them a placeholder: it is never accepted, and the target is recovered.
+    """With n-gram drafts, too, each follows its own. A placeholder draft is never accepted; the target is recovered.
 
     The table in the effect names the kind of request.
     """
@@ -164,7 +164,7 @@ def requests_of_all_kinds_follow_each_its_own_distribution_on_one_hot_drafts() -
 
 @_check("DIST125", _MIXED_ONE_HOT, (_HOT,), stage=Stage.RAGGED_ROWS)
 def completed_rows_of_requests_of_all_kinds_follow_the_target_on_one_hot_drafts() -> tuple[str, ...]:
-    """Whatever kinds of requests share a batch, a row of each, completed, has the distribution of plain sampling.
+    """With n-gram drafts, too, completed rows of each kind of request have the distribution of plain sampling.
 
     The table in the effect names the kind of request.
     """
@@ -191,7 +191,7 @@ def drafts_are_accepted_as_often_as_synthetic_rates_say() -> tuple[str, ...]:
 
 @_check("DIST142", _ONE_HOT, (_HOT, _TOKEN), stage=Stage.ROWS)
 def output_rows_follow_the_distribution_in_every_direction_of_a_small_fault_on_one_hot_drafts() -> tuple[str, ...]:
-    """With n-gram drafts, too, rows fit in the order in which a small fault would change them.
+    """With n-gram drafts, rows have their distribution in the order in which a small fault would change it.
 
     A temperature or acceptance that is off by a percent. The table in the effect names the direction in which it
     shows best.

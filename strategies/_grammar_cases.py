@@ -129,7 +129,6 @@ class BitmaskCase(GrammarCase):
         indices: Which rows are masked (`INDEX_KINDS`).
         mask_layout: Strides of the bitmask (`MASK_LAYOUTS`).
         seed: For every bulk number.
-        num_rows: Rows of the batch: `requests` are taken in turn, each time with other bulk numbers. 0: once each.
 
     Raises:
         ValueError: If there is no row, no vocabulary or no word, or a word is unknown.
@@ -148,10 +147,9 @@ class BitmaskCase(GrammarCase):
     layout: str = "contiguous"
     mask_layout: str = "contiguous"
     seed: int = 0
-    num_rows: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seed", "num_rows", "extra_words"):
+        for name in ("vocab_size", "seed", "extra_words"):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("MaskedRow()")
         one_of("BitmaskCase", "tail", self.tail, TAIL_KINDS)
@@ -166,21 +164,15 @@ class BitmaskCase(GrammarCase):
         """Words of the bitmask."""
         return num_words(self.vocab_size) + self.extra_words
 
-    @property
-    def rows(self) -> tuple[MaskedRow, ...]:
-        """The recipe of each row of the batch."""
-        size = self.num_rows or len(self.requests)
-        return (self.requests * (1 + size // len(self.requests)))[:size]
-
     def allowed(self) -> NDArray[np.bool_]:  # [num_rows, vocab_size] bool
         """What each row's bitmask says; columns that it has no word for are not allowed by it."""
         ids = np.arange(self.vocab_size)
-        rows = [MASK_KINDS[r.mask](ids, i, bulk_rng("mask", self.seed, i)) for i, r in enumerate(self.rows)]
+        rows = [MASK_KINDS[r.mask](ids, i, bulk_rng("mask", self.seed, i)) for i, r in enumerate(self.requests)]
         return np.asarray(np.stack(rows) & (ids < self.width * BITS_PER_WORD))
 
     def named_rows(self) -> list[int]:
         """The rows that are masked, in the order of the indices."""
-        every = list(range(len(self.rows)))
+        every = list(range(len(self.requests)))
         rng = bulk_rng("indices", self.seed)
         some = [row for row in every if rng.random() < 0.5]
         kinds: dict[str, list[int]] = {
@@ -197,7 +189,7 @@ class BitmaskCase(GrammarCase):
 
         Logits lie inside larger memory, filled with 7, so that a write beyond them can be seen.
         """
-        rows = [_logits_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.rows)]
+        rows = [_logits_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.requests)]
         logits = torch.from_numpy(np.stack(rows)).to(getattr(torch, self.dtype))
         words = torch.from_numpy(self._words())
         logits, words = logits.to(device), words.to(device)  # first: a copy to another device may change strides
@@ -211,7 +203,7 @@ class BitmaskCase(GrammarCase):
 
     def _words(self) -> NDArray[np.int32]:  # [num_masks, num_words] int32
         shares = {"ones": 1.0, "zeros": 0.0, "random": 0.5}
-        shape = (len(self.rows), self.width * BITS_PER_WORD)
+        shape = (len(self.requests), self.width * BITS_PER_WORD)
         bits = bulk_rng("tail", self.seed).random(shape) < shares[self.tail]
         used = min(self.vocab_size, bits.shape[1])
         bits[:, :used] = self.allowed()[:, :used]

@@ -270,7 +270,6 @@ def filter_cases(
     *,
     min_vocab_size: int = 2,
     max_vocab_size: int = 1025,
-    min_rows: int = 1,
     max_rows: int = 3,
     filters: Sequence[str] | None = None,
     logits: Sequence[str] | None = None,
@@ -291,12 +290,12 @@ def filter_cases(
     Raises:
         TypeError, ValueError: If a bound or kind is invalid; when the first case is drawn.
     """
-    check_interval("filter_cases", "min_rows", min_rows, "max_rows", max_rows, at_least=1)
+    check_interval("filter_cases", "max_rows", 1, "max_rows", max_rows, at_least=1)
     one_of("filter_cases", "settings", settings, ("usual", "any"))
     known, kinds = filters_of(capabilities, filters), check_kinds("filter_cases", "logits", logits, LOGIT_KINDS)
     spoken = check_kinds("filter_cases", "texts", texts, TEXT_KINDS)
     rows = []
-    for _ in range(draw(st.integers(min_rows, max_rows))):
+    for _ in range(draw(st.integers(1, max_rows))):
         name = draw(st.sampled_from(known)) if known else ""
         values = (*SETTINGS.get(name, ({},)), *(EXTREMES.get(name, ()) if settings == "any" else ()))
         params = FilterParams(**draw(st.sampled_from(values)))

@@ -67,7 +67,6 @@ def bitmask_cases(
     max_vocab_size: int = 1025,
     min_rows: int = 1,
     max_rows: int = 4,
-    num_rows: Sequence[int] = (0,),
     logits: Sequence[str] = tuple(TARGET_KINDS),
     masks: Sequence[str] | None = None,
     extra_words: Sequence[int] = (0,),
@@ -85,7 +84,6 @@ def bitmask_cases(
     Args:
         min_rows: Fewest different rows.
         max_rows: Most different rows.
-        num_rows: Rows of the batch, in which they are taken in turn; 0 takes each once.
         logits: Kinds of rows (`LOGIT_KINDS`).
         masks: Which tokens are allowed (`MASK_KINDS`, all of them if `None`).
         extra_words: Words of the bitmask beyond those of the vocabulary; at least one word is left.
@@ -122,7 +120,6 @@ def bitmask_cases(
         layout=draw(st.sampled_from(open_to.layouts(layouts))),
         mask_layout=draw(st.sampled_from(check_kinds(name, "mask_layouts", mask_layouts, MASK_LAYOUTS))),
         seed=draw(bulk_seeds()),
-        num_rows=draw(st.sampled_from(num_rows)),
     )
 
 
@@ -195,7 +192,7 @@ def automaton_cases(
     max_drafts: int = 4,
     drafts: Sequence[str] = ("legal",),
     num_steps: Sequence[int] = (1,),
-    without_grammar: bool | None = None,
+    without_grammar: bool = True,
     dead_ends: bool = False,
     ends: bool = False,
     dtypes: Sequence[str] = ("float32",),
@@ -205,7 +202,7 @@ def automaton_cases(
     Args:
         drafts: Kinds of drafts (`DRAFT_TOKEN_KINDS`).
         num_steps: How many steps follow each other on the same texts.
-        without_grammar: Requests without a grammar: some (`True`), none (`False`), or left to the draw.
+        without_grammar: Requests may have no grammar.
         dead_ends: As in `token_automata`.
         ends: As in `token_automata`.
 
@@ -221,17 +218,14 @@ def automaton_cases(
         min_size=1,
         max_size=max_requests,
     )
-    least = -1 if without_grammar in (None, True) else 0
     one = st.builds(
         ForkedRequest,
-        automaton=st.integers(least, max_requests - 1),
+        automaton=st.integers(-1 if without_grammar else 0, max_requests - 1),
         drafts=st.lists(st.sampled_from(kinds), min_size=min_drafts, max_size=max_drafts).map(tuple),
         logits=st.sampled_from(("flat", "normal", "half")),
         walked=st.integers(0, 3),
     )
     requests = draw(st.lists(one, min_size=min_requests, max_size=max_requests))
-    if without_grammar:
-        requests.insert(draw(st.integers(0, len(requests))), ForkedRequest(automaton=-1, drafts=("legal", "legal")))
     return AutomatonCase(
         vocab_size=vocab_size,
         automata=tuple(draw(automata)),

@@ -75,11 +75,9 @@ def logits_cases(
     max_events: int = 0,
     kinds: Sequence[str] | None = None,
     idle: bool | None = None,
-    greedy: bool | None = None,
     events: Sequence[str] | None = None,
     logits: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
-    placeholders: bool = True,
 ) -> LogitsCase:
     """Live batches, as recipes: any mix of parameters, also none.
 
@@ -91,11 +89,9 @@ def logits_cases(
         max_events: One step more than events; without events there is one step.
         kinds: Parameters with work (`PARAMETER_KINDS`).
         idle: `True`: only parameters without work (`IDLE_KINDS`); `False`: none of those.
-        greedy: All requests are greedy, or none; `None` leaves it to the draw.
         events: Kinds of events (`EVENT_KINDS`).
         logits: Kinds of rows (`TARGET_KINDS`; others of `ROW_KINDS` and `INVALID_ROW_KINDS` only if named).
         dtypes: Of the logits (`DTYPES`).
-        placeholders: The last draft may be -1.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid; when the first case is drawn.
@@ -122,13 +118,11 @@ def logits_cases(
         kinds=st.lists(st.sampled_from(chosen), min_size=min_kinds, max_size=max_kinds, unique=True).map(
             lambda drawn: tuple(kind for kind in known if kind in drawn)
         ),
-        greedy=st.booleans() if greedy is None else st.just(greedy),
+        greedy=st.booleans(),
         num_output=st.integers(0, 4),
         num_drafts=st.integers(min_drafts, max_drafts) if has_drafts else st.just(0),
         logits=st.sampled_from(rows),
-        has_placeholders=st.booleans()
-        if placeholders and Capability.PLACEHOLDER_DRAFTS in capabilities
-        else st.just(False),
+        has_placeholders=st.booleans() if Capability.PLACEHOLDER_DRAFTS in capabilities else st.just(False),
     )
     event = st.builds(EventRecipe, kind=st.sampled_from(happening), row=st.integers(0, 3), request=request)
     halves = DTYPES if Capability.HALF_LOGITS in capabilities else DTYPES[:1]

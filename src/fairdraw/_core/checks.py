@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -130,9 +131,7 @@ class Stage(StrEnum):
     RECOVERY = auto()
     BONUS = auto()
     TOKENS = auto()
-    """Tokens of a token sampler: one filter each, then all together."""
-    DRAFTS = auto()
-    """Tokens of a drafter, and the distributions that it returns."""
+    """Single tokens."""
     INDEPENDENCE = auto()
     """Noise shared between rows or calls."""
     PAIRS = auto()
@@ -144,6 +143,17 @@ class Stage(StrEnum):
     LARGE_ROWS = auto()
     HISTORY = auto()
     """Evidence added up over many runs."""
+
+
+_SPELLINGS = {
+    re.sub("[-_]", " ", word.lower()): word
+    for word in (
+        *("DRY", "EOS", "NaN", "XTC", "log-probability", "log-probabilities", "min-p", "min_tokens", "one-hot"),
+        *("tail-free", "top-a", "top-k", "top-p", "top-n-sigma", "typical-p"),
+    )
+} | {"2 to the 24": "2^24", "2 to the 31": "2^31", "15 16": "15, 16", "accepted recovered": "accepted, recovered"}
+"""Words of the names of functions to how titles spell them."""
+_SPELLED = re.compile(rf"\b(?:{'|'.join(_SPELLINGS)})\b")
 
 
 @dataclass(frozen=True)
@@ -184,9 +194,10 @@ class AnyCheck(ABC):
     def named(
         cls, function: Callable[..., object], code: str, *, suite: str = "properties", **fields: Any
     ) -> Self:  # Any: other fields of the check
-        """Return a check with the name of a function as its title, underscores as spaces, and its docstring as its
+        """Return a check with the name of a function, spelled as a sentence, as its title, and its docstring as its
         meaning: first what is required, then the usual cause of a failure."""
-        said: dict[str, Any] = {"title": function.__name__.replace("_", " "), "needs": ()}  # Any: fields, as above
+        title = _SPELLED.sub(lambda found: _SPELLINGS[found[0]], function.__name__.replace("_", " "))
+        said: dict[str, Any] = {"title": title, "needs": ()}  # Any: fields, as above
         said["meaning"] = inspect.cleandoc(function.__doc__ or "")
         return cls(code=code, suite=suite, **said | fields)
 
