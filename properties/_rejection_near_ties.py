@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 GAP = 1e-3
-"""Relative, between the best score and the second, and between a uniform and its ratio."""
+"""Relative, between the best score and the second."""
 
 _FEWEST = 1e-20
 

@@ -34,7 +34,7 @@ _SELDOM = (
 )
 SELDOM = tuple(map(Capability, _SELDOM.split()))
 """What a correct sampler may well not support. Explicit noise, ragged batches and both kinds of drafts are not among
-them: without those, most of the checks are skipped, and a failure there is the fault to look for."""
+them: a failure of their checks is the fault to look for."""
 
 _SAME_SEEDS = frozenset({"REJ501", "SAM161"})
 """Checks that the same seeds give the same tokens. Others compare calls with the same seeds to find something else."""
