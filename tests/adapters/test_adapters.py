@@ -13,11 +13,11 @@ from hypothesis import given, settings
 
 from fairdraw import ExplicitNoise, RejectionSampler, adapters
 from fairdraw import strategies as fst
-from fairdraw._core import harness
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.adapters import NoiseNotInjected, SamplerNotFound, inject_noise, load
+from fairdraw.contracts._rejection import emit
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples.my_sampler:make"
@@ -158,9 +158,9 @@ def test_example_sampler_equals_the_oracle_on_explicit_noise() -> None:
     @settings(max_examples=50)
     @given(fst.rejection_cases(explicit=True))
     def check(case: fst.RejectionCase) -> None:
-        specified = harness.emit(oracle, case.batch(), case.noise())
+        specified = emit(oracle, case.batch(), case.noise())
 
-        assert specified.tokens.tolist() == harness.emit(sampler, case.batch(), case.noise()).tokens.tolist()
+        assert specified.tokens.tolist() == emit(sampler, case.batch(), case.noise()).tokens.tolist()
 
     check()
 

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 
 from fairdraw import Capability, SpecDecodeBatch
 from fairdraw import strategies as fst
-from fairdraw._core import harness
 from fairdraw._run.loading import all_checks
 from fairdraw.adapters import SamplerNotFound, load
 from fairdraw.adapters._catalogue import read_defects, read_rows
+from fairdraw.contracts._rejection import emit
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw_engines._vllm import VllmSampler
 
@@ -57,8 +57,8 @@ def check_against_oracle(sampler: VllmSampler, **kinds: Any) -> None:  # Any: as
     @settings(max_examples=20)
     @given(fst.rejection_cases(**{**SOUND, **kinds}))
     def check(case: fst.RejectionCase) -> None:
-        specified = harness.emit(oracle, case.batch(device), case.noise(device))
-        upstream = harness.emit(sampler, case.batch(device), case.noise(device))
+        specified = emit(oracle, case.batch(device), case.noise(device))
+        upstream = emit(sampler, case.batch(device), case.noise(device))
 
         assert specified.tokens.tolist() == upstream.tokens.tolist()
         assert specified.generator_states == upstream.generator_states
@@ -89,7 +89,7 @@ def test_greedy_batch_needs_no_noise_and_is_verified(sampler: VllmSampler) -> No
     batch = case.batch(sampler.device)
     likely = batch.target_logits.argmax(-1).tolist()
 
-    assert harness.emit(sampler, batch, case.noise(sampler.device)).emitted(0) == likely
+    assert emit(sampler, batch, case.noise(sampler.device)).emitted(0) == likely
 
 
 def test_name_carries_the_release(sampler: VllmSampler) -> None:

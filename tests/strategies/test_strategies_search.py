@@ -116,7 +116,7 @@ def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
         raise CheckFailure(f"{seen.tokens.tolist()} instead of {expected.tokens.tolist()}")
 
 
-EQUALITY = check("TST001", lambda can: EVERYTHING)(equals_the_oracle)
+EQUALITY = check("TST001", lambda can: EVERYTHING, contract="rejection")(equals_the_oracle)
 
 
 def smallest_failure(name: str) -> RejectionCase:
@@ -187,7 +187,9 @@ def test_a_seed_means_the_same_cases_whatever_modules_are_loaded(
 
     def drawn_numbers() -> list[int]:
         seen: list[int] = []
-        look = check("REJ999", lambda can: st.integers(0, 2**40))(lambda sampler, case: seen.append(case))
+        look = check("REJ999", lambda can: st.integers(0, 2**40), contract="rejection")(
+            lambda sampler, case: seen.append(case)
+        )
         look.run(ORACLE, profile=PROFILES["ci"], seed=3)
         return seen
 
