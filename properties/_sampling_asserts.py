@@ -9,7 +9,14 @@ import numpy as np
 import torch
 
 from fairdraw._core import checks
-from fairdraw._oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
+from fairdraw._oracles.sampling import (
+    MultiplyingOracle,
+    SamplingOracle,
+    draft,
+    draw_exponentials,
+    requests_of,
+    sample,
+)
 from fairdraw._oracles.supports import Support, log_error, support_of
 from fairdraw.contracts import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
 from fairdraw.contracts._sampling import Sampled, sample_tokens
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
     from numpy.typing import NDArray
 
+    from fairdraw._oracles.sampling import Request
     from fairdraw.contracts import Capabilities, SamplingBatch, SamplingNoise, TokenSampler
     from fairdraw.strategies.sampling import SamplingCase
 
@@ -54,11 +62,6 @@ def call(
     """Build the case on the sampler's device and sample once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, sample_tokens(sampler, batch, noise)
-
-
-def requests_of(batch: SamplingBatch) -> list[Request]:
-    """Each request as the oracle sees it."""
-    return [Request(batch, i) for i in range(batch.batch_size)]
 
 
 def slack_of(sampler: TokenSampler, request: Request) -> float:
@@ -121,10 +124,10 @@ def covered_rows(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoi
     has_rounding, has_ties = (one in can for one in (Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES))
     if has_rounding and has_ties:
         return rows
-    exponentials = numbers_of(batch, noise)
+    exponentials, requests = numbers_of(batch, noise), requests_of(batch)
 
     def is_covered(row: int) -> bool:
-        request = Request(batch, row)
+        request = requests[row]
         if request.is_greedy:
             return has_ties or _has_one_largest_logit(request)
         is_known = has_rounding or Capability.REFERENCE_RACE in can

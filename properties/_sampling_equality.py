@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._oracles.sampling import SamplingOracle
+from fairdraw._oracles.sampling import SamplingOracle, requests_of
 from fairdraw.contracts import Capability, RaceNoise, TokenSampler
 from fairdraw.contracts._sampling import Sampled, sample_tokens
 from fairdraw.properties._rejection_near_ties import close_race
@@ -23,7 +23,6 @@ from fairdraw.properties._sampling_asserts import (
     equals_the_oracle_on,
     ordinary,
     pick,
-    requests_of,
     same_tokens,
 )
 from fairdraw.strategies import LARGE_VOCAB_SIZES, SampledRequest

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fairdraw._oracles.sampling import requests_of
 from fairdraw.contracts import Capability, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import (
@@ -17,7 +18,6 @@ from fairdraw.properties._sampling_asserts import (
     check,
     covered_rows,
     ordinary,
-    requests_of,
     same_tokens,
 )
 

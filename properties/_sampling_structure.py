@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.checks import Stage
+from fairdraw._oracles.sampling import requests_of
 from fairdraw.contracts import Capability
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import (
@@ -18,7 +19,6 @@ from fairdraw.properties._sampling_asserts import (
     call,
     check,
     ordinary,
-    requests_of,
     supports_of,
 )
 from fairdraw.strategies.sampling import sampling_cases

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.sampling import requests_of
 from fairdraw._oracles.supports import support_of
 from fairdraw.contracts import Capability, FilterPolicy, SamplingBatch
 from fairdraw.contracts._sampling import sample_tokens
@@ -80,7 +80,7 @@ _PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
 
 def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
     """The exact distribution of a settled row."""
-    support = support_of(Request(batch, row), filters)
+    support = support_of(requests_of(batch)[row], filters)
     assert support is not None
     return support.distribution()
 
@@ -193,7 +193,7 @@ def _pool(filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
 def _as_pool(logits: NDArray[np.float32], kinds: tuple[Kind, ...], filters: FilterPolicy) -> _Pool:
     """Rows and their kinds, with their distributions."""
     batch = batch_of(list(kinds), logits, np.zeros(len(kinds), np.int64), "cpu")
-    supports = [support_of(Request(batch, i), filters) for i in range(len(kinds))]
+    supports = [support_of(request, filters) for request in requests_of(batch)]
     # Less than 1e-6 of all draws depend on a token that rounding keeps or drops: either is correct.
     probs = np.stack([np.where(s.allowed, s.probs, 0.0) for s in supports if s is not None])
     probs /= probs.sum(axis=1, keepdims=True)

@@ -11,7 +11,7 @@ import torch
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import contract_name
 from fairdraw._mutants import logits_plan, rejection, sampling
-from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.sampling import requests_of
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
@@ -180,7 +180,7 @@ def test_support_leaves_open_what_other_roundings_may_order_otherwise() -> None:
     batch = SamplingBatch(
         logits, torch.ones(1), torch.tensor([1], dtype=torch.int32), None, None, torch.zeros(1, dtype=torch.int64)
     )
-    strict, slack = (support_of(Request(batch, 0), FilterPolicy(), slack) for slack in (0.0, 1e-5))
+    strict, slack = (support_of(requests_of(batch)[0], FilterPolicy(), slack) for slack in (0.0, 1e-5))
     assert strict is not None
     assert slack is not None
     assert strict.required.tolist() == strict.allowed.tolist() == [False, True, False]

@@ -10,7 +10,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.sampling import right
-from fairdraw._oracles.sampling import Request, SamplingOracle
+from fairdraw._oracles.sampling import SamplingOracle, requests_of
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
 from fairdraw.contracts import FilterPolicy, TokenSampler, token_sampler
@@ -96,7 +96,7 @@ def test_support_says_what_hangs_on_rounding() -> None:
     """Ten equal tokens at top_p 1/2: whether five or six stay, and which, no two engines agree about."""
     case = SamplingCase(10, (SampledRequest(top_p=0.5), SampledRequest(top_k=3), SampledRequest("normal", top_k=3)))
     by_top_p, by_top_k, settled = (
-        support_of(Request(case.batch(), i), FilterPolicy(top_k_ties="some")) for i in range(3)
+        support_of(request, FilterPolicy(top_k_ties="some")) for request in requests_of(case.batch())
     )
     assert not by_top_p.is_settled
     assert (by_top_k.required.sum(), by_top_k.allowed.sum()) == (0, 10)
@@ -111,7 +111,7 @@ def test_min_p_leaves_open_what_float32_rounds_to_its_least_number(min_p: float,
     """Beside the best token: three times 1e-40, seven tenths of the least number, and nothing."""
     logits = torch.tensor([[0.0, math.log(3e-40), math.log(0.7) - 149 * math.log(2), -200.0]])  # [1, 4] float32
     batch = SamplingCase(4, (SampledRequest(min_p=min_p),)).batch().replace(logits=logits)
-    support = support_of(Request(batch, 0), FilterPolicy())
+    support = support_of(requests_of(batch)[0], FilterPolicy())
     assert support.allowed.tolist() == allowed
     assert support.required.tolist() == [True, False, False, False]
 
@@ -119,5 +119,5 @@ def test_min_p_leaves_open_what_float32_rounds_to_its_least_number(min_p: float,
 def test_greedy_draft_of_a_large_vocabulary_takes_one_row() -> None:
     """A million tokens: an identity matrix of that size has four terabytes."""
     batch = SamplingCase(10**6, (SampledRequest(temperature=0.0),)).batch()
-    said = SamplingOracle().said_distribution(Request(batch, 0), 3)
+    said = SamplingOracle().said_distribution(requests_of(batch)[0], 3)
     assert (said.sum(), said[3]) == (1, 1)

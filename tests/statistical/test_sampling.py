@@ -13,7 +13,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, right_distribution
-from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.sampling import requests_of
 from fairdraw._oracles.supports import support_of
 from fairdraw.adapters import load
 from fairdraw.contracts import (
@@ -124,7 +124,7 @@ def test_rounding_decides_about_hardly_any_token_of_the_production_vocabulary(
     policy = FilterPolicy(temperature=temperature)
     pool = _pool(policy, supported)
     batch = pool.batch(np.arange(len(pool.kinds)), np.zeros(len(pool.kinds), np.int64), "cpu")
-    supports = [support_of(Request(batch, row), policy) for row in range(batch.batch_size)]
+    supports = [support_of(request, policy) for request in requests_of(batch)]
     undecided = [support.probs[support.allowed & ~support.required].sum() for support in supports if support]
     assert len(undecided) == batch.batch_size
     assert np.mean(undecided) < 1e-6

@@ -8,7 +8,7 @@ which order seeded noise is drawn (vLLM's order since 0.10.2).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class DraftStep:
     """One drafted position of one request, as the oracle sees it."""
 
@@ -51,8 +51,9 @@ class RejectionOracle:
         output = np.full((batch.batch_size, batch.max_spec_len + 1), PLACEHOLDER_TOKEN_ID, dtype=np.int32)
         steps = self.steps(batch, noise)
         bonus = batch.bonus_token_ids.flatten().tolist()
+        ends = list(accumulate(batch.num_draft_tokens))
         for request, is_greedy in enumerate(batch.is_greedy.tolist()):
-            own = steps[batch.token_slice(request)]
+            own = steps[ends[request] - batch.num_draft_tokens[request] : ends[request]]
             emitted = (
                 self.greedy_request(own, bonus[request]) if is_greedy else self.random_request(own, bonus[request])
             )
@@ -64,25 +65,20 @@ class RejectionOracle:
 
     def steps(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[DraftStep]:
         """All drafted positions of the batch, flattened as in `draft_token_ids`."""
-        target_logits = batch.target_logits.float().cpu().numpy()
-        target_probs = batch.target_probs().cpu().numpy()
-        draft_probs = None if batch.draft_probs is None else batch.draft_probs.cpu().numpy()
-        rates = None if batch.synthetic_rates is None else batch.synthetic_rates.cpu().numpy()
-        uniforms, exponentials = noise.uniforms.cpu().numpy(), noise.exponentials.cpu().numpy()
-        drafts = batch.draft_token_ids.tolist()
+        exponentials = list(noise.exponentials.cpu().numpy())
         owners = [(i, j) for i, count in enumerate(batch.num_draft_tokens) for j in range(count)]
-        return [
-            DraftStep(
-                draft_token_id=drafts[row],
-                target_logits=target_logits[row],
-                target_probs=target_probs[row],
-                draft_probs=None if draft_probs is None else draft_probs[row],
-                uniform=float(uniforms[row]),
-                exponentials=exponentials[request],
-                synthetic_rate=None if rates is None else rates[position],
-            )
-            for row, (request, position) in enumerate(owners)
-        ]
+        rates = None if batch.synthetic_rates is None else batch.synthetic_rates.cpu().numpy()
+        steps = map(
+            DraftStep,
+            batch.draft_token_ids.tolist(),
+            batch.target_logits.float().cpu().numpy(),
+            batch.target_probs().cpu().numpy(),
+            repeat(None) if batch.draft_probs is None else batch.draft_probs.cpu().numpy(),
+            noise.uniforms.tolist(),
+            [exponentials[request] for request, _ in owners],
+            repeat(None) if rates is None else [rates[position] for _, position in owners],
+        )
+        return list(steps)
 
     def greedy_request(self, steps: list[DraftStep], bonus_token_id: int) -> list[int]:
         """Argmax decoding: at each position the argmax is emitted; the first draft that differs ends the request."""

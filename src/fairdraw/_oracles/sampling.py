@@ -6,7 +6,8 @@ is stated where it matters, because a support may depend on the last bit of a su
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,26 +15,39 @@ import torch
 from fairdraw.contracts import Drafted, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
     from torch import Tensor
 
 
+@dataclass(slots=True)
 class Request:
     """One request of a batch: its row of logits and its parameters; a filter that is off is `None`."""
 
-    def __init__(self, batch: SamplingBatch, number: int) -> None:
-        def value(tensor: Tensor | None) -> float | None:  # [batch_size] any
-            return None if tensor is None else float(tensor[number])
+    logits: NDArray[np.float32]  # [vocab_size] float32
+    temperature: np.float32
+    is_greedy: bool
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
 
-        self.logits: NDArray[np.float32] = batch.logits[number].float().cpu().numpy()
-        self.temperature = np.float32(batch.temperature[number].item())
-        self.is_greedy = bool(batch.is_greedy[number])
-        top_k = value(batch.top_k)
-        self.top_k = None if top_k is None or top_k >= batch.vocab_size else int(top_k)
-        top_p = value(batch.top_p)
-        self.top_p = None if top_p is None or top_p >= 1 else top_p
-        min_p = value(batch.min_p)
-        self.min_p = None if min_p is None or min_p <= 0 else min_p
+
+def requests_of(batch: SamplingBatch) -> list[Request]:
+    """Return the requests of a batch. Its tensors are read once: element by element they take as long as the draws."""
+    most = batch.vocab_size
+
+    def values(tensor: Tensor | None, is_on: Callable[[float], bool]) -> list[Any]:  # [batch_size] any
+        given = [None] * batch.batch_size if tensor is None else tensor.tolist()
+        return [value if value is not None and is_on(value) else None for value in given]
+
+    filters = (
+        values(batch.top_k, lambda k: k < most),
+        values(batch.top_p, lambda p: p < 1),
+        values(batch.min_p, lambda p: p > 0),
+    )
+    temperatures, are_greedy = batch.temperature.cpu().numpy(), batch.is_greedy.tolist()
+    return list(map(Request, batch.logits.float().cpu().numpy(), temperatures, are_greedy, *filters))
 
 
 class SamplingOracle:
@@ -44,13 +58,14 @@ class SamplingOracle:
     def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         """One token per request."""
         exponentials = self.exponentials(batch, noise).cpu().numpy()
-        tokens = [self.token(Request(batch, i), exponentials[i]) for i in range(batch.batch_size)]
+        rows = zip(requests_of(batch), exponentials, strict=True)
+        tokens = [self.token(request, row) for request, row in rows]
         return torch.tensor(tokens, dtype=torch.int64, device=batch.device)
 
     def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
         """The tokens of `sample`, and the distribution of each: a greedy request's is certain of its token."""
         tokens = self.sample(batch, noise)
-        distributions = [self.said_distribution(Request(batch, i), int(token)) for i, token in enumerate(tokens)]
+        distributions = list(map(self.said_distribution, requests_of(batch), tokens.tolist()))
         return Drafted(tokens, torch.from_numpy(np.stack(distributions)).to(batch.device))
 
     def exponentials(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size, vocab_size] float32
