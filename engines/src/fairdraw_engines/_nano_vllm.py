@@ -39,12 +39,9 @@ def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
         (module,) = import_bare("nanovllm.layers.sampler")
     sampler = module.Sampler()
     filters = "top_ks" in signature(sampler.forward).parameters
-    origin = "nano-vllm-fork" if filters else "nano-vllm"
-    release = release_of(origin)
-    capabilities = row.capabilities(({} if filters else _NO_FILTERS) | (_COMPILED if device == "cuda" else {}))
-    known = row.known_defects(release)
-    sample = partial(_sample, sampler.forward)
-    return FunctionTokenSampler(f"{origin} {release}", sample, None, device, capabilities, _POLICY, known_defects=known)
+    release = release_of("nano-vllm-fork" if filters else "nano-vllm")
+    facts = row.facts(release, device, ({} if filters else _NO_FILTERS) | (_COMPILED if device == "cuda" else {}))
+    return FunctionTokenSampler(function=partial(_sample, sampler.forward), filters=_POLICY, **facts)
 
 
 def _sample(forward: Callable[..., Tensor], batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64

@@ -48,8 +48,7 @@ def speculative_sampling(row: SamplerRow, device: str) -> FunctionSampler:
         from transformers.generation.utils import _speculative_sampling
 
     function, drafter = partial(_verify, _speculative_sampling), partial(_propose, logits_process)
-    name, defects = f"transformers {transformers.__version__}", row.known_defects()
-    return FunctionSampler(name, function, device, row.capabilities(), propose=drafter, known_defects=defects)
+    return FunctionSampler(function=function, propose=drafter, **row.facts(transformers.__version__, device))
 
 
 def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
@@ -58,10 +57,8 @@ def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
         import transformers
         from transformers.generation import logits_process
 
-    function = partial(_sample, logits_process)
-    name, defects = f"transformers warpers {transformers.__version__}", row.known_defects()
-    policy = FilterPolicy(order=("top_k", "top_p", "min_p"))
-    return FunctionTokenSampler(name, function, None, device, row.capabilities(), policy, known_defects=defects)
+    function, policy = partial(_sample, logits_process), FilterPolicy(order=("top_k", "top_p", "min_p"))
+    return FunctionTokenSampler(function=function, filters=policy, **row.facts(transformers.__version__, device))
 
 
 def _verify(
