@@ -1,7 +1,8 @@
 """Samplers of LitGPT (PyPI `litgpt`, tried: 0.5.13): `sample`, and the step of `speculative_decoding`.
 
 Their files are imported by themselves: the package needs lightning. `sample` takes one row and one value of each
-parameter, filters by top-k and then, at the temperature, by top-p; temperature 0 takes the argmax.
+parameter, filters by top-k and then, at the temperature, by top-p; temperature 0 takes the argmax. It computes in the
+dtype of the model's logits; here that is float32.
 
 The step gets two models that look up rows instead of computing: the target's are the batch's. The draft's are the same,
 moved by one token, so that the one draft that it draws from them is kept or not; its first token is returned.
@@ -57,7 +58,7 @@ def _sample(token: Callable[..., Tensor], batch: SamplingBatch, noise: SamplingN
     tokens = []
     for i, own in enumerate(values):
         with multinomial_noise(noise.select([i]) if isinstance(noise, RaceNoise) else None):
-            tokens.append(token(batch.logits[None, i : i + 1], **dict(zip(columns, own, strict=True))))
+            tokens.append(token(batch.logits[None, i : i + 1].float(), **dict(zip(columns, own, strict=True))))
     return torch.cat(tokens)
 
 
