@@ -101,7 +101,7 @@ ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
     (
         named("sampling"),
         lambda check: check.weight > 0.1 if check.suite == "properties" else check.code == "DIST701",
-        6,
+        5,
     ),
     # Those of strides, which some fail as known, take long to be made smaller.
     (
