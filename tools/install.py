@@ -14,7 +14,8 @@ for what it imports; `rejection/vllm` runs on it, and nothing else does.
 
 **others**: MLX-LM brings MLX's CPU backend and no torch. xllamacpp is llama.cpp's server as a library; `transformers
 serve` needs accelerate and uvicorn beside what vLLM has brought already. SGLang comes without its declared
-dependencies, which would pull a CUDA build of another torch: its adapters load one file, which needs triton alone. With
+dependencies, which would pull a CUDA build of another torch: its adapters load one file, which needs triton alone. So
+do those of projects that the catalogue of fairdraw-engines names with `files`. With
 --all: JAX for CPUs, and of tpu-inference, LMDeploy and Aphrodite the files that hold their samplers. None can be
 imported here, and the adapters do without.
 
@@ -38,6 +39,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import tomllib
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -240,9 +242,9 @@ PACKAGES = (
     ("mlx-lm[cpu]",),
     # Thousands of files of which one is used: compiling them would take longer than installing them.
     ("--no-deps", "--no-compile", "sglang"),
-    ("--no-deps", "accelerate", "flashspec", "gguf", "uvicorn", "xllamacpp"),
+    ("--no-deps", "accelerate", "gguf", "uvicorn", "xllamacpp"),
 )
-"""The arguments of pip for each; constraints.txt says which version."""
+"""The arguments of pip for each; constraints.txt says which version, or the catalogue."""
 
 
 LARGE = (("--no-deps", "jax", "jaxlib", "ml_dtypes", "opt_einsum"),)
@@ -258,7 +260,9 @@ def install_others(*, everything: bool) -> None:
     Raises:
         InstallError: If pip fails.
     """
-    packages = (*PACKAGES, *(LARGE if everything else ()))
+    catalogue = tomllib.loads((ROOT / "engines/src/fairdraw_engines/samplers.toml").read_text(encoding="utf-8"))
+    files = [one["files"] for one in catalogue["projects"].values() if "files" in one]
+    packages = (*PACKAGES, ("--no-deps", *files), *(LARGE if everything else ()))
     for package in packages:
         print(f"[others] {package[-1]}", flush=True)
         _pip(*constraints(), *package)

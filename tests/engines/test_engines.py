@@ -39,30 +39,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 RECORD = ROOT / "docs" / "records" / "samplers.json"
 
-_VLLM, _OTHERS, _ALL = "python tools/install.py vllm", "make others", "make others ALL=1"
 _CARD = "pip install flashinfer-python, on a machine with a GPU"
-
-PACKAGES = {
-    "aphrodite": ("aphrodite", _ALL),
-    "flashspec": ("flashspec", _OTHERS),
-    "llama.cpp": ("xllamacpp", _OTHERS),
-    "llguidance": ("llguidance", "pip install llguidance"),
-    "lmdeploy": ("lmdeploy", _ALL),
-    "mlx": ("mlx_lm", _OTHERS),
-    "sglang": ("sglang", _OTHERS),
-    "torch": ("torch", "pip install torch"),
-    "tpu-inference": ("tpu_inference", _ALL),
-    "transformers": ("transformers", "pip install transformers"),
-    "vllm": ("vllm", _VLLM),
-    "xgrammar": ("xgrammar", "pip install --no-deps xgrammar"),
-}
-"""Project to its package, and how to get that."""
 
 
 def package_for(name: str) -> tuple[str, str]:
     """Return the package that the adapter `name` wraps, and how to get it."""
-    origin = name.partition("/")[2]
-    return next(found for project, found in PACKAGES.items() if origin.startswith(project))
+    project = samplers_table.project_of(name.partition("/")[2])
+    return samplers_table.CATALOGUE["projects"][project]["module"], samplers_table.install_of(project)
 
 
 def named(contract: str, origins: str = "") -> tuple[str, ...]:
@@ -95,6 +78,7 @@ def loaded(name: str) -> AnySampler:
         return load(name, "cpu")
     except SamplerNotFound as error:
         pins = (ROOT / "constraints.txt").read_text().splitlines()
+        pins += [one.get("files", "") for one in samplers_table.CATALOGUE["projects"].values()]
         if f"{distribution}=={importlib.metadata.version(distribution)}" in pins:
             raise
         pytest.skip(f"{distribution} {importlib.metadata.version(distribution)} is not the pinned release: {error}")
@@ -117,7 +101,7 @@ ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
     (
         named("sampling"),
         lambda check: check.weight > 0.1 if check.suite == "properties" else check.code == "DIST701",
-        6,
+        5,
     ),
     # Those of strides, which some fail as known, take long to be made smaller.
     (
@@ -172,7 +156,7 @@ def test_at_least_20_samplers_of_10_projects_are_in_the_table_and_15_of_them_in_
 
 def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
     in_ci = {name for names, *_ in ASKED for name in names} | {*PENALTIES}
-    assert {name for name in in_ci if package_for(name)[1] != _ALL} == samplers_table.IN_CI
+    assert {name for name in in_ci if "--all" not in package_for(name)[1]} == samplers_table.IN_CI
 
 
 def test_defects_name_adapters_and_checks_that_exist() -> None:
@@ -186,7 +170,7 @@ def test_defects_name_adapters_and_checks_that_exist() -> None:
 def test_recovery_of_tpu_inference_reaches_exponentials_of_zero() -> None:
     """`docs/findings/tpu-inference-zero-exponential.md`."""
     check = next(check for check in all_checks() if check.code == "DIST341")
-    require(*PACKAGES["tpu-inference"])
+    require(*package_for("rejection/tpu-inference"))
     with pytest.raises(CheckFailure, match="tokens that hardly ever come do: exponentials that are 0"):
         check.run(loaded("rejection/tpu-inference"), profile=PROFILES["ci"], seed=0)
 
@@ -221,7 +205,7 @@ assert tokens(1) == tokens(8), (tokens(1), tokens(8))
 
 def test_tokens_of_tpu_inference_do_not_depend_on_the_number_of_devices() -> None:
     """Rows that are spread over eight virtual devices, in a process of its own: JAX counts its devices once."""
-    require(*PACKAGES["tpu-inference"])
+    require(*package_for("rejection/tpu-inference"))
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     environment = {**os.environ, **devices, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-c", SHARDED]
@@ -297,7 +281,7 @@ def package_of(page: Path) -> tuple[str, str]:
     if needs_gpu(page):
         return "flashinfer", _CARD
     project = "mlx" if project == "servers" else project  # what a page about several has beside transformers
-    return next(found for name, found in PACKAGES.items() if name.startswith(project))
+    return package_for(next(name for name in samplers_table.SAMPLERS if name.partition("/")[2].startswith(project)))
 
 
 def too_new(page: Path) -> str:
@@ -400,11 +384,11 @@ def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
     assert "recovers a possible token: why ([page](findings/page-of.md))." in text
     assert "Of the distribution checks only DIST102 ran." in text
     assert "1 samplers of 1 projects were tested." in text
-    assert text.index(f"`{vllm}` | no result") < text.index(f"`{mlx}`")
+    assert text.index(f"`{mlx}`") < text.index(f"`{vllm}` | no result")
 
 
 def test_table_refuses_unknown_samplers(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         samplers_table.main(["nobody"])
 
-    assert "no such sampler: nobody; known: rejection/vllm," in capsys.readouterr().err
+    assert "no such sampler: nobody; known: rejection/flashspec," in capsys.readouterr().err

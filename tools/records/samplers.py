@@ -16,6 +16,7 @@ import json
 import re
 import subprocess
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,34 +30,9 @@ if TYPE_CHECKING:
 
 SECONDS = 1800
 
-_GITHUB = "https://github.com/"
-_OTHERS = "make others ALL=1"
-PROJECTS = {
-    "aphrodite": (_OTHERS, "dphnAI/sonar"),
-    "flashspec": ("pip install --no-deps flashspec", "Mattral/FlashSpec"),
-    "llama.cpp": ("pip install xllamacpp", "ggml-org/llama.cpp"),
-    "llguidance": ("pip install llguidance", "guidance-ai/llguidance"),
-    "lmdeploy": (_OTHERS, "InternLM/lmdeploy"),
-    "mlx": ("pip install 'mlx-lm[cpu]'", "ml-explore/mlx-lm"),
-    "sglang": ("pip install --no-deps sglang", "sgl-project/sglang"),
-    "torch": ("pip install torch", "pytorch/pytorch"),
-    "tpu-inference": (_OTHERS, "vllm-project/tpu-inference"),
-    "transformers": ("pip install transformers", "huggingface/transformers"),
-    "vllm": ("python tools/install.py vllm", "vllm-project/vllm"),
-    "vllm-v2": ("python tools/install.py vllm 0.33.0", "vllm-project/vllm"),
-    "xgrammar": ("pip install --no-deps xgrammar", "mlc-ai/xgrammar"),
-}
-"""How a user gets the sampler of an origin that begins so, and where its source is public."""
-NAMES = """
-rejection/vllm rejection/vllm-v2 rejection/vllm-v2-block rejection/vllm-v2-step rejection/vllm-v2-chunks
-rejection/transformers rejection/mlx rejection/sglang rejection/sglang-block rejection/tpu-inference
-rejection/lmdeploy rejection/flashspec sampling/vllm sampling/vllm-v2 sampling/torch-multinomial
-sampling/torch-exponential sampling/transformers sampling/mlx filters/llama.cpp filters/transformers filters/mlx
-filters/aphrodite grammar/vllm grammar/vllm-v2 grammar/xgrammar grammar/xgrammar-torch grammar/xgrammar-triton
-grammar/llguidance grammar/llguidance-numpy grammar/sglang logprobs/vllm logprobs/vllm-v2 logprobs/transformers
-logprobs/sglang penalties/sglang penalties/sglang-library sampling/sglang sampling/llama.cpp sampling/tpu-inference
-sampling/tpu-inference-step sampling/lmdeploy sampling/lmdeploy-step
-"""
+CATALOGUE = tomllib.loads((ROOT / "engines/src/fairdraw_engines/samplers.toml").read_text(encoding="utf-8"))
+NOT_HERE = ("rejection/sglang-tree", "sampling/sglang-flashinfer", "penalties/vllm", "penalties/vllm-v2")
+"""Those of a GPU, and what docs/matrix.md has; FlashInfer is no project of the catalogue."""
 CODES = {
     "rejection": "REJ",
     "sampling": "SAM",
@@ -92,14 +68,30 @@ class Entry:
     selected: Sequence[str]
 
 
+def project_of(origin: str) -> str:
+    """Return the project that an origin begins with; empty if there is none."""
+    return next((one for one in CATALOGUE["projects"] if origin.startswith(one)), "")
+
+
+def install_of(project: str) -> str:
+    """Return how a user gets a project's package."""
+    module = CATALOGUE["projects"][project]["module"]
+    return str(CATALOGUE["install"].get(module, f"pip install {module}"))
+
+
 def _entry(name: str) -> Entry:
     contract, _, origin = name.partition("/")
-    project = max((one for one in PROJECTS if origin.startswith(one)), key=len)
-    install, page = PROJECTS["vllm" if name == "rejection/vllm-v2" else project]  # recorded with 0.22.0
-    return Entry(install, f"{_GITHUB}{page}", (CODES[contract], *DISTRIBUTIONS.get(name, ("DIST",))))
+    install, page = install_of(project_of(origin)), CATALOGUE["projects"][project_of(origin)]["page"]
+    if "vllm-v2" in name and name != "rejection/vllm-v2":  # which is recorded with 0.22.0
+        install = install.replace("vllm in", "vllm 0.33.0 in")
+    return Entry(install, f"https://github.com/{page}", (CODES[contract], *DISTRIBUTIONS.get(name, ("DIST",))))
 
 
-SAMPLERS = {name: _entry(name) for name in NAMES.split()}
+SAMPLERS = {
+    name: _entry(name)
+    for name in CATALOGUE["samplers"]
+    if name.partition("/")[0] in CODES and project_of(name.partition("/")[2]) and name not in NOT_HERE
+}
 
 IN_CI = frozenset(
     {
@@ -107,12 +99,14 @@ IN_CI = frozenset(
             f"rejection/{one}"
             for one in ("vllm", "vllm-v2", "transformers", "mlx", "sglang", "sglang-block", "flashspec")
         ),
-        *(f"sampling/{one}" for one in ("vllm", "transformers", "mlx", "sglang", "llama.cpp")),
-        *("sampling/torch-multinomial", "sampling/torch-exponential"),
+        *(
+            name
+            for name, entry in SAMPLERS.items()
+            if name.startswith(("sampling/", "filters/")) and "--all" not in entry.install and "vllm-v2" not in name
+        ),
         *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
         *("logprobs/transformers", "logprobs/vllm"),
         *("penalties/sglang", "penalties/sglang-library"),
-        *("filters/llama.cpp", "filters/transformers", "filters/mlx"),
     }
 )
 """Asked by `tests/engines` in every run of CI, on a CPU; with `make others ALL=1` more are."""

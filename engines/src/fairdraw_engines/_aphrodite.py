@@ -59,16 +59,12 @@ def make(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
         ModuleNotFoundError: If Aphrodite is missing.
         UnusableRelease: If its sampler does not import.
     """
-    name, unsupported = f"aphrodite filters {release_of('aphrodite-engine')}", {"not among them": _MISSING}
+    facts = row.facts(release_of("aphrodite-engine"), device, {"not among them": tuple(_CHAIN.unsupported())})
     (module,) = import_bare("aphrodite.v1.sample.sampler", stubs=_stubs())
     sampler = module.Sampler.__new__(module.Sampler)
     torch.nn.Module.__init__(sampler)
     sampler.sampling_ops = module.SamplingOps()
-    capabilities, defects = row.capabilities(unsupported), row.known_defects()
-    return FunctionLogitsFilterer(name, partial(_filter, sampler), _CHAIN, device, capabilities, known_defects=defects)
-
-
-_MISSING = tuple(_CHAIN.unsupported())
+    return FunctionLogitsFilterer(function=partial(_filter, sampler), chain=_CHAIN, **facts)
 
 
 def _stubs() -> Stubs:
@@ -78,18 +74,18 @@ def _stubs() -> Stubs:
     platform = SimpleNamespace(simple_compile_backend="eager", is_cuda=never, is_cpu=never)
     return {
         "aphrodite": {"envs": SimpleNamespace()},
-        "aphrodite._aiter_ops": {"rocm_aiter_ops": None},
+        "aphrodite._aiter_ops": {},
         "aphrodite.config.model": {"LogprobsMode": str},
         "aphrodite.logger": {"init_logger": logging.getLogger},
-        "aphrodite.model_executor.layers.utils": {"apply_penalties": None},
+        "aphrodite.model_executor.layers.utils": {},
         "aphrodite.platforms": {"CpuArchEnum": None, "current_platform": platform},
         "aphrodite.sampling_params": {"SamplerID": enum.IntEnum("SamplerID", _NAMES)},
         "aphrodite.triton_utils": {"HAS_TRITON": False},
-        "aphrodite.utils.gpu_sync_debug": {"gpu_sync_allowed": None},
+        "aphrodite.utils.gpu_sync_debug": {},
         "aphrodite.utils.platform_utils": {"is_pin_memory_available": never},
         "aphrodite.utils.torch_utils": {"PIN_MEMORY": False, "make_tensor_with_pad": None},
-        "aphrodite.v1.outputs": {"LogprobsTensors": None, "SamplerOutput": None},
-        "aphrodite.v1.sample.metadata": {"SamplingMetadata": object},
+        "aphrodite.v1.outputs": {},
+        "aphrodite.v1.sample.metadata": {},
     }
 
 

@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Any
 from fairdraw.adapters import UnusableRelease, quiet_imports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 Stubs = dict[str, dict[str, Any]]  # Any: whatever the module's names stand for
-"""Module to the names that are imported from it."""
+"""Module to the names that are imported from it; a name that is not given is `object`."""
+
+
+class _Stub(ModuleType):
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return object
 
 
 def release_of(distribution: str) -> str:
@@ -52,7 +59,9 @@ def import_bare(*modules: str, stubs: Stubs | None = None) -> list[Any]:  # Any:
     for name, names in (stubs or {}).items():
         attributes[name] = attributes.get(name, {}) | names
     with _restored(own), quiet_imports():
-        sys.modules.update({name: _module(name, names) for name, names in attributes.items()})
+        for name, names in attributes.items():
+            sys.modules[name] = (_Stub if name in (stubs or {}) else ModuleType)(name)
+            vars(sys.modules[name]).update(names)
         try:
             return [importlib.import_module(name) for name in modules]
         except ImportError as error:
@@ -70,12 +79,6 @@ def _above(module: str) -> list[str]:
 
 def _folder(root: str, package: str) -> str:
     return "/".join([root, *package.split(".")[1:]])
-
-
-def _module(name: str, names: Mapping[str, object]) -> ModuleType:
-    module = ModuleType(name)
-    vars(module).update(names)
-    return module
 
 
 @contextmanager

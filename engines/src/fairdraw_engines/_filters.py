@@ -44,8 +44,7 @@ def transformers(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
             rows.append(made(torch.tensor([tokens], device=device), batch.logits[number : number + 1]))
         return torch.cat(rows)
 
-    name = f"transformers warpers {transformers.__version__}"
-    return _known(row, name, filtered, _TRANSFORMERS, device)
+    return _filterer(row, transformers.__version__, filtered, _TRANSFORMERS, device)
 
 
 def _config(kind: Any, params: FilterParams) -> Any:  # Any: GenerationConfig
@@ -65,8 +64,7 @@ def mlx(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
     """Return the functions of the installed MLX-LM; the name carries its release. They run on the CPU."""
     from fairdraw_engines._mlx import _release
 
-    name = f"mlx-lm filters {_release()}"
-    return _known(row, name, _mlx_rows, _MLX, "cpu")
+    return _filterer(row, _release(), _mlx_rows, _MLX, "cpu")
 
 
 def _mlx_rows(batch: FilterBatch, noise: SeededNoise) -> Tensor:  # [num_rows, vocab_size] float32
@@ -96,9 +94,7 @@ def _mlx_row(logits: Tensor, params: FilterParams) -> Tensor:  # [vocab_size] fl
     return torch.from_numpy(np.array(row[0]))
 
 
-def _known(row: SamplerRow, name: str, function: Any, chain: FilterChain, device: str) -> FunctionLogitsFilterer:
+def _filterer(row: SamplerRow, release: str, function: Any, chain: FilterChain, device: str) -> FunctionLogitsFilterer:
     """Return the sampler of a function under the contract, which is Any."""
-    capabilities = row.capabilities({_NONE: tuple(chain.unsupported())})
-    return FunctionLogitsFilterer(
-        name, partial(function), chain, device, capabilities, known_defects=row.known_defects()
-    )
+    facts = row.facts(release, device, {_NONE: tuple(chain.unsupported())})
+    return FunctionLogitsFilterer(function=partial(function), chain=chain, **facts)

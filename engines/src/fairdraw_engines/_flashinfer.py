@@ -58,11 +58,8 @@ def sampling(row: SamplerRow, device: str, *, function: str) -> FunctionTokenSam
     """
     kernels.require(device)
     sample, policy = _SAMPLERS[function]
-    name = f"{row.name.partition('/')[2]} {kernels.versions()['flashinfer-python']}"
-    known = row.known_defects()
-    return FunctionTokenSampler(
-        name, partial(sample, load()), None, device, row.capabilities(), policy, known_defects=known
-    )
+    facts = row.facts(kernels.versions()["flashinfer-python"], device)
+    return FunctionTokenSampler(function=partial(sample, load()), filters=policy, **facts)
 
 
 def rejection(row: SamplerRow, device: str) -> FunctionSampler:
@@ -72,10 +69,8 @@ def rejection(row: SamplerRow, device: str) -> FunctionSampler:
         UnusableRelease: Without a CUDA device or the library.
     """
     kernels.require(device)
-    name = f"{row.name.partition('/')[2]} {kernels.versions()['flashinfer-python']}"
-    return FunctionSampler(
-        name, partial(_verify, load()), device, row.capabilities(), known_defects=row.known_defects()
-    )
+    facts = row.facts(kernels.versions()["flashinfer-python"], device)
+    return FunctionSampler(function=partial(_verify, load()), **facts)
 
 
 def _from_probs(fi: Sampling, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32

@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 
 def make(row: SamplerRow, device: str) -> FunctionSampler:
     """Return the step of the installed FlashSpec; its name carries the release."""
-    name = f"flashspec {release_of('flashspec')}"
+    facts = row.facts(release_of("flashspec"), device)
     stubs: dict[str, dict[str, Any]] = {"flashspec.utils.logging": {"get_logger": logging.getLogger}}  # Any: see _bare
     (module,) = import_bare("flashspec.sampling.rejection", stubs=stubs)
-    function = partial(_verify, module)
-    return FunctionSampler(name, function, device, row.capabilities(), known_defects=row.known_defects())
+    return FunctionSampler(function=partial(_verify, module), **facts)
 
 
 def _verify(

@@ -21,8 +21,6 @@ from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker
 from fairdraw_engines._sglang import load_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from fairdraw.adapters import SamplerRow
@@ -43,8 +41,7 @@ def xgrammar(
             library.apply_token_bitmask_inplace(batch.logits, batch.bitmask, indices=indices, backend=backend)
         return batch.logits
 
-    name = f"{row.name.partition('/')[2]} {metadata.version('xgrammar')}"
-    return _masker(row, name, apply, device, slow=slow)
+    return FunctionGrammarMasker(function=apply, **row.facts(metadata.version("xgrammar"), device, slow=slow))
 
 
 def _as_on_a_gpu(is_needed: bool) -> Any:  # Any: a context
@@ -58,7 +55,6 @@ def _as_on_a_gpu(is_needed: bool) -> Any:  # Any: a context
 def llguidance(row: SamplerRow, device: str, *, numpy: bool = False) -> FunctionGrammarMasker:
     """Return `apply_token_bitmask_inplace` of `llguidance.torch`, or of `llguidance.numpy`; columns beyond are
     forbidden."""
-    name = f"{row.name.partition('/')[2]} {metadata.version('llguidance')}"
     with quiet_imports():
         module = importlib.import_module(f"llguidance.{'numpy' if numpy else 'torch'}")
 
@@ -73,7 +69,8 @@ def llguidance(row: SamplerRow, device: str, *, numpy: bool = False) -> Function
                 module.apply_token_bitmask_inplace(*given)
         return batch.logits
 
-    return _masker(row, name, apply, device, beyond="forbidden")
+    facts = row.facts(metadata.version("llguidance"), device)
+    return FunctionGrammarMasker(function=apply, columns_beyond="forbidden", **facts)
 
 
 _SGLANG_FILE = "sglang/kernels/ops/grammar/bitmask_ops.py"
@@ -90,17 +87,4 @@ def sglang(row: SamplerRow, device: str) -> FunctionGrammarMasker:
         kernel(batch.logits, batch.bitmask, None if batch.indices is None else batch.indices.tolist())
         return batch.logits
 
-    return _masker(row, f"sglang {metadata.version('sglang')}", apply, device, slow=slow)
-
-
-def _masker(
-    row: SamplerRow,
-    name: str,
-    apply: Callable[[BitmaskBatch], Tensor],
-    device: str,
-    *,
-    beyond: Literal["kept", "forbidden"] = "kept",
-    slow: bool = False,
-) -> FunctionGrammarMasker:
-    known = row.known_defects()
-    return FunctionGrammarMasker(name, apply, None, device, row.capabilities(slow=slow), beyond, known_defects=known)
+    return FunctionGrammarMasker(function=apply, **row.facts(metadata.version("sglang"), device, slow=slow))

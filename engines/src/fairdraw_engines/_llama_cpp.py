@@ -68,10 +68,9 @@ def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
         ModuleNotFoundError: If xllamacpp is missing.
         UnusableRelease: If it has no such functions.
     """
-    name, defects = f"llama.cpp (xllamacpp {release_of('xllamacpp')})", row.known_defects()
     policy = FilterPolicy(("top_k", "top_p", "min_p"), temperature="last", top_k_ties="some")
-    sample = partial(_sample, load_library())
-    return FunctionTokenSampler(name, sample, None, "cpu", row.capabilities(), policy, known_defects=defects)
+    facts = row.facts(release_of("xllamacpp"), "cpu")
+    return FunctionTokenSampler(function=partial(_sample, load_library()), filters=policy, **facts)
 
 
 @cache

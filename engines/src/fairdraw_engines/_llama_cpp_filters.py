@@ -57,12 +57,8 @@ def make(row: SamplerRow, device: str) -> FunctionLogitsFilterer:
         ModuleNotFoundError: If xllamacpp is missing.
         UnusableRelease: If it has no such functions.
     """
-    name, unsupported = f"llama.cpp filters (xllamacpp {release_of('xllamacpp')})", {"it has none": _MISSING}
-    capabilities, function = row.capabilities(unsupported), partial(_filter, _library())
-    return FunctionLogitsFilterer(name, function, _CHAIN, "cpu", capabilities, known_defects=row.known_defects())
-
-
-_MISSING = tuple(_CHAIN.unsupported())
+    facts = row.facts(release_of("xllamacpp"), "cpu", {"it has none": tuple(_CHAIN.unsupported())})
+    return FunctionLogitsFilterer(function=partial(_filter, _library()), chain=_CHAIN, **facts)
 
 
 @cache

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
-    "lmdeploy.messages": {"LogitsProcessor": object},
+    "lmdeploy.messages": {},
     "lmdeploy.pytorch.envs": {},
-    "lmdeploy.pytorch.messages": {"SchedulerSequence": object},
-    "lmdeploy.pytorch.engine.guided_process": {"GuidedDecodingManager": object},
+    "lmdeploy.pytorch.messages": {},
+    "lmdeploy.pytorch.engine.guided_process": {},
     "lmdeploy.pytorch.backends.base": {"BuildSpec": dict},
 }
 _POLICY = FilterPolicy(("top_k", "top_p", "min_p"), top_k_ties="some")
@@ -58,8 +58,7 @@ class _Released:
 
 def rejection(row: SamplerRow, device: str) -> FunctionSampler:
     """Return LMDeploy's verification of drafts; the name carries the release."""
-    name, verify = f"lmdeploy {release_of('lmdeploy')}", partial(_verify, _load().verifier)
-    return FunctionSampler(name, verify, device, row.capabilities(), known_defects=row.known_defects())
+    return FunctionSampler(function=partial(_verify, _load().verifier), **row.facts(release_of("lmdeploy"), device))
 
 
 def sampling(row: SamplerRow, device: str) -> FunctionTokenSampler:
@@ -75,9 +74,8 @@ def verified(row: SamplerRow, device: str) -> FunctionTokenSampler:
 def _token_sampler(
     row: SamplerRow, device: str, function: Any
 ) -> FunctionTokenSampler:  # Any: a function of this module
-    name, known = f"{row.name.partition('/')[2]} {release_of('lmdeploy')}", row.known_defects()
-    sample = partial(function, _load())
-    return FunctionTokenSampler(name, sample, None, device, row.capabilities(), _POLICY, known_defects=known)
+    facts = row.facts(release_of("lmdeploy"), device)
+    return FunctionTokenSampler(function=partial(function, _load()), filters=_POLICY, **facts)
 
 
 @cache

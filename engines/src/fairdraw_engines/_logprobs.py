@@ -58,8 +58,7 @@ def vllm(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
         with race_noise(noise):
             return _result(forward(batch.logits.clone(), metadata).logprobs_tensors)
 
-    known = row.known_defects(release)
-    return FunctionLogprobsSampler(f"vllm {release}", logprobs, draw, device, row.capabilities(), known_defects=known)
+    return FunctionLogprobsSampler(function=logprobs, drawing=draw, **row.facts(release, device))
 
 
 def _result(tensors: Upstream) -> LogprobsResult:
@@ -91,9 +90,7 @@ def vllm_v2(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
         missing["this release returns log-probabilities alone"] = ("logit-scores",)
     if interpreted:
         missing["the interpreter compares bfloat16 by its bits, a GPU does not"] = ("half-logits",)
-    capabilities = row.capabilities(missing, slow=interpreted)
-    known = row.known_defects(release)
-    return FunctionLogprobsSampler(f"vllm-v2 {release}", logprobs, None, device, capabilities, known_defects=known)
+    return FunctionLogprobsSampler(function=logprobs, **row.facts(release, device, missing, slow=interpreted))
 
 
 # -- others -----------------------------------------------------------------------------------------------------------
@@ -112,9 +109,7 @@ def transformers(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
         values = mixin.compute_transition_scores(model, tokens, scores, normalize_logits=not batch.wants_logits)
         return LogprobsResult(tokens, values)
 
-    known = row.known_defects(release)
-    capabilities = row.capabilities()
-    return FunctionLogprobsSampler(f"transformers {release}", logprobs, None, device, capabilities, known_defects=known)
+    return FunctionLogprobsSampler(function=logprobs, **row.facts(release, device))
 
 
 def sglang(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
@@ -134,9 +129,7 @@ def sglang(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
         values = torch.cat([logits.gather(1, tokens).float(), best], dim=1)
         return LogprobsResult(torch.cat([tokens, ids], dim=1), (values - maximum[:, None]) - log_sum[:, None])
 
-    release = metadata.version("sglang")
-    known, capabilities = row.known_defects(release), row.capabilities(slow=interpreted)
-    return FunctionLogprobsSampler(f"sglang {release}", logprobs, None, device, capabilities, known_defects=known)
+    return FunctionLogprobsSampler(function=logprobs, **row.facts(metadata.version("sglang"), device, slow=interpreted))
 
 
 def _sglang_rows(

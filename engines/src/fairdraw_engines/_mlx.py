@@ -39,15 +39,13 @@ if TYPE_CHECKING:
 
 def speculative_step(row: SamplerRow, device: str) -> FunctionSampler:
     """Return MLX-LM's step behind the suite's `verify`; its name carries the release. It always runs on the CPU."""
-    name = f"mlx-lm {_release()}"
-    return FunctionSampler(name, _verify, "cpu", row.capabilities(), known_defects=row.known_defects())
+    return FunctionSampler(function=_verify, **row.facts(_release(), "cpu"))
 
 
 def token_sampler(row: SamplerRow, device: str) -> FunctionTokenSampler:
     """Return the sampler of the installed MLX-LM; its name carries the release. It always runs on the CPU."""
-    name, defects = f"mlx-lm sampler {_release()}", row.known_defects()
     policy = FilterPolicy(("top_p", "min_p", "top_k"), temperature="last", top_k_ties="some", top_p_ties="all")
-    return FunctionTokenSampler(name, _sample, None, "cpu", row.capabilities(), policy, known_defects=defects)
+    return FunctionTokenSampler(function=_sample, filters=policy, **row.facts(_release(), "cpu"))
 
 
 def _release() -> str:

@@ -45,9 +45,8 @@ def make(row: SamplerRow, device: str, *, block_verification: bool = False) -> F
     interpreted = triton_is_interpreted(device)
     function: Callable[..., None] = load_file(_FILE).chain_speculative_sampling_triton
     kernel = partial(function, block_verification=block_verification)
-    name = f"{row.name.partition('/')[2]} {metadata.version('sglang')}"
-    capabilities = row.capabilities(slow=interpreted)
-    return FunctionSampler(name, partial(verify, kernel), device, capabilities, known_defects=row.known_defects())
+    facts = row.facts(metadata.version("sglang"), device, slow=interpreted)
+    return FunctionSampler(function=partial(verify, kernel), **facts)
 
 
 def load_file(name: str) -> Any:  # Any: a module of theirs

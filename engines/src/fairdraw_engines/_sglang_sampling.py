@@ -32,28 +32,25 @@ def _no(*arguments: object) -> bool:
 
 _DEVICES = ("is_cuda", "is_gfx1250_supported", "is_hip", "is_musa", "is_npu", "is_xpu", "get_bool_env_var")
 _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
-    "sglang.kernels.ops.sampling": {"softmax": None},
-    "sglang.kernels.ops.sampling.murmur_hash": {"murmur_hash32": None},
+    "sglang.kernels.ops.sampling": {},
+    "sglang.kernels.ops.sampling.murmur_hash": {},
     "sglang.srt.arg_groups.choices": {"BUILT_IN_SAMPLING_BACKENDS": ()},
     "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": _no},
-    "sglang.srt.layers.logits_processor": dict.fromkeys(
-        ("LogitsProcessorOutput", "SamplingMaskOutput", "SamplingMaskStatus"), object
-    ),
-    "sglang.srt.layers.logprob_processor": {"OutputLogprobProcessor": object},
+    "sglang.srt.layers.logits_processor": {},
+    "sglang.srt.layers.logprob_processor": {},
     "sglang.srt.runtime_context": dict.fromkeys(("get_exec", "get_parallel", "get_server_args"), _no),
-    "sglang.srt.sampling.sampling_batch_info": {"SamplingBatchInfo": object},
+    "sglang.srt.sampling.sampling_batch_info": {},
     "sglang.srt.sampling.sampling_params": {"TOP_K_ALL": 1 << 30},
     "sglang.srt.utils.async_probe": dict.fromkeys(("maybe_detect_nan", "sanitize_nan_logits"), _no),
     "sglang.srt.utils.common": dict.fromkeys(_DEVICES, _no),
-    "sglang.utils": {"LazyImport": object},
+    "sglang.utils": {},
 }
 
 
 def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
     """Return the sampler of the installed SGLang; the name carries the release."""
-    name, sample = f"sglang {release_of('sglang')}", partial(_sample, _load())
-    defects = row.known_defects()
-    return FunctionTokenSampler(name, sample, None, device, row.capabilities(), _POLICY, known_defects=defects)
+    facts = row.facts(release_of("sglang"), device)
+    return FunctionTokenSampler(function=partial(_sample, _load()), filters=_POLICY, **facts)
 
 
 @cache

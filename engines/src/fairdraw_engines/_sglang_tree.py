@@ -44,8 +44,7 @@ def make(row: SamplerRow, device: str) -> FunctionSampler:
         UnusableRelease: Without a CUDA device or the library.
     """
     kernels.require(device)
-    name, known = f"{row.name.partition('/')[2]} {kernels.versions()['sglang']}", row.known_defects()
-    return FunctionSampler(name, partial(verify, verify_chains), device, row.capabilities(), known_defects=known)
+    return FunctionSampler(function=partial(verify, verify_chains), **row.facts(kernels.versions()["sglang"], device))
 
 
 def verify_chains(

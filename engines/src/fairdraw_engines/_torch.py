@@ -24,12 +24,12 @@ _RELEASE = torch.__version__.partition("+")[0]
 
 def multinomial(row: SamplerRow, device: str) -> FunctionTokenSampler:
     """Return the function of the installed torch."""
-    return FunctionTokenSampler(f"torch.multinomial {_RELEASE}", _multinomial, None, device, row.capabilities())
+    return FunctionTokenSampler(function=_multinomial, **row.facts(_RELEASE, device))
 
 
 def exponential(row: SamplerRow, device: str) -> FunctionTokenSampler:
     """Return the line's sampler, with the installed torch."""
-    return FunctionTokenSampler(f"torch exponential_ {_RELEASE}", _exponential, None, device, row.capabilities())
+    return FunctionTokenSampler(function=_exponential, **row.facts(_RELEASE, device))
 
 
 def race_noise(noise: SamplingNoise) -> AbstractContextManager[object]:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 _FOLDER = "tpu_inference.layers.jax.sample."
 _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
-    "tpu_inference.runner.input_batch": {"InputBatch": object},
-    "tpu_inference.utils": {"device_array": None},
+    "tpu_inference.runner.input_batch": {},
+    "tpu_inference.utils": {},
     "tpu_inference.logger": {"init_logger": logging.getLogger},
     "tpu_inference.models.common.compiler_options": {"get_sampling_compiler_options": dict},
     "vllm.config.model": {"PROCESSED_LOGPROBS_MODES": ()},
@@ -68,8 +68,7 @@ class _Released:
 
 def rejection(row: SamplerRow, device: str) -> FunctionSampler:
     """Return tpu-inference's `RejectionSampler`; the name carries the release. It always runs on the CPU."""
-    name, verify = f"tpu-inference {release_of('tpu-inference')}", partial(_verify, _load())
-    return FunctionSampler(name, verify, "cpu", row.capabilities(), known_defects=row.known_defects())
+    return FunctionSampler(function=partial(_verify, _load()), **row.facts(release_of("tpu-inference"), "cpu"))
 
 
 def sampling(row: SamplerRow, device: str) -> FunctionTokenSampler:
@@ -83,8 +82,8 @@ def verified(row: SamplerRow, device: str) -> FunctionTokenSampler:
 
 
 def _token_sampler(row: SamplerRow, sample: Any) -> FunctionTokenSampler:  # Any: a function of the contract
-    name, known = f"{row.name.partition('/')[2]} {release_of('tpu-inference')}", row.known_defects()
-    return FunctionTokenSampler(name, sample, None, "cpu", row.capabilities(), _POLICY, known_defects=known)
+    facts = row.facts(release_of("tpu-inference"), "cpu")
+    return FunctionTokenSampler(function=sample, filters=_POLICY, **facts)
 
 
 @cache

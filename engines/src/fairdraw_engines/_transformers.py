@@ -48,8 +48,7 @@ def speculative_sampling(row: SamplerRow, device: str) -> FunctionSampler:
         from transformers.generation.utils import _speculative_sampling
 
     function, drafter = partial(_verify, _speculative_sampling), partial(_propose, logits_process)
-    name, defects = f"transformers {transformers.__version__}", row.known_defects()
-    return FunctionSampler(name, function, device, row.capabilities(), propose=drafter, known_defects=defects)
+    return FunctionSampler(function=function, propose=drafter, **row.facts(transformers.__version__, device))
 
 
 def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
@@ -58,10 +57,8 @@ def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
         import transformers
         from transformers.generation import logits_process
 
-    function = partial(_sample, logits_process)
-    name, defects = f"transformers warpers {transformers.__version__}", row.known_defects()
-    policy = FilterPolicy(order=("top_k", "top_p", "min_p"))
-    return FunctionTokenSampler(name, function, None, device, row.capabilities(), policy, known_defects=defects)
+    function, policy = partial(_sample, logits_process), FilterPolicy(order=("top_k", "top_p", "min_p"))
+    return FunctionTokenSampler(function=function, filters=policy, **row.facts(transformers.__version__, device))
 
 
 def _verify(
@@ -107,8 +104,10 @@ def _propose(warpers: Any, step: DraftStep, noise: SeededNoise) -> Drafted:  # A
     return Drafted(tokens.int(), probs)
 
 
-def multinomial_noise(noise: ExplicitNoise | None) -> AbstractContextManager[object]:
+def multinomial_noise(noise: ExplicitNoise | RaceNoise | None) -> AbstractContextManager[object]:
     """Let `torch.rand_like` give the uniforms and `torch.multinomial` draws by the exponentials of `noise`."""
+    if isinstance(noise, RaceNoise):
+        noise = ExplicitNoise(noise.exponentials.new_empty(0), noise.exponentials)
     return nullcontext() if noise is None else _MultinomialNoise(noise)
 
 
@@ -150,14 +149,14 @@ def _race(probs: Tensor, num_samples: int, generator: None = None) -> Tensor:  #
 def _sample(
     warpers: Any, batch: SamplingBatch, noise: SamplingNoise
 ) -> Tensor:  # [batch_size] int64  # Any: a module of theirs
-    return torch.cat([_token(warpers, batch.select([i]), _noise_of(noise, i)) for i in range(batch.batch_size)])
+    tokens = []
+    for i in range(batch.batch_size):
+        with multinomial_noise(noise.select([i]) if isinstance(noise, RaceNoise) else None):
+            tokens.append(_token(warpers, batch.select([i])))
+    return torch.cat(tokens)
 
 
-def _noise_of(noise: SamplingNoise, request: int) -> SamplingNoise:
-    return noise.select([request]) if isinstance(noise, RaceNoise) else noise
-
-
-def _token(warpers: Any, request: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [1] int64  # Any: as above
+def _token(warpers: Any, request: SamplingBatch) -> Tensor:  # [1] int64  # Any: as above
     scores = request.logits.float()
     if bool(request.is_greedy):
         return scores.argmax(-1)
@@ -170,8 +169,4 @@ def _token(warpers: Any, request: SamplingBatch, noise: SamplingNoise) -> Tensor
         chain.append(warpers.MinPLogitsWarper(float(request.min_p)))
     for warper in chain:
         scores = warper(None, scores)
-    explicit = None
-    if isinstance(noise, RaceNoise):
-        explicit = ExplicitNoise(noise.exponentials.new_empty(0), noise.exponentials)
-    with multinomial_noise(explicit):
-        return torch.multinomial(scores.softmax(-1), 1)[:, 0]
+    return torch.multinomial(scores.softmax(-1), 1)[:, 0]

@@ -52,20 +52,16 @@ def v1(row: SamplerRow, device: str) -> FunctionGrammarMasker:
     """Return the functions of V1, whose worker calls xgrammar's CPU kernel on a CPU."""
     release, _ = import_vllm(device, _MANAGER, _UTILS)
     unpin(device)
-    name, known = f"vllm {release}", row.known_defects(release)
-    return FunctionGrammarMasker(
-        name, *_functions(_apply_v1, compact=True), device, row.capabilities(), known_defects=known
-    )
+    function, drafts = _functions(_apply_v1, compact=True)
+    return FunctionGrammarMasker(function=function, drafts=drafts, **row.facts(release, device))
 
 
 def v2(row: SamplerRow, device: str) -> FunctionGrammarMasker:
     """Return the worker of model runner V2."""
     import_vllm(device, _MANAGER)
     release, interpreted = import_v2(device, "structured_outputs", first=_FIRST_V2)
-    functions = _functions(_apply_v2, compact=False)
-    capabilities = row.capabilities(slow=interpreted)
-    known = row.known_defects(release)
-    return FunctionGrammarMasker(f"vllm-v2 {release}", *functions, device, capabilities, known_defects=known)
+    function, drafts = _functions(_apply_v2, compact=False)
+    return FunctionGrammarMasker(function=function, drafts=drafts, **row.facts(release, device, slow=interpreted))
 
 
 class _Scheduled:

@@ -55,12 +55,8 @@ def make(row: SamplerRow, device: str, **modes: Any) -> FunctionSampler:  # Any:
     require_arguments(release, function, {*kernel_arguments(trial_batch(device), SeededNoise(0)), *modes})
     verify = partial(_verify, partial(function, **modes))
     try_once(release, interpreted, lambda: verify(trial_batch(device), SeededNoise(0)))
-    capabilities = row.capabilities(beyond(release, interpreted), slow=interpreted)
-    name = f"{row.name.partition('/')[2]} {release}"
-    known = row.known_defects(release)
-    return FunctionSampler(
-        name, verify, device, capabilities, known_defects=known, propose=propose, trim=trim_of(device)
-    )
+    facts = row.facts(release, device, beyond(release, interpreted), slow=interpreted)
+    return FunctionSampler(function=verify, propose=propose, trim=trim_of(device), **facts)
 
 
 def beyond(release: str, interpreted: bool) -> Reasons:

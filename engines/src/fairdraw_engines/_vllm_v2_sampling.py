@@ -40,9 +40,8 @@ def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
     import_v2(device, "states", "sample.sampler")
     sample = partial(_sample, device)
     try_once(release, interpreted, lambda: sample(_trial(device), SeededNoise(0)))
-    capabilities = row.capabilities(_LARGE if interpreted else {}, slow=interpreted)
-    known = row.known_defects(release)
-    return FunctionTokenSampler(f"vllm-v2 {release}", sample, None, device, capabilities, known_defects=known)
+    facts = row.facts(release, device, _LARGE if interpreted else {}, slow=interpreted)
+    return FunctionTokenSampler(function=sample, **facts)
 
 
 def _trial(device: str) -> SamplingBatch:

@@ -53,9 +53,8 @@ def make(row: SamplerRow, device: str, *, chunk_rows: int | None = None) -> Func
         raise UnusableRelease(rule, "Install a newer release: python tools/install.py vllm 0.33.0")
     verify = partial(_verify, release_number(release), chunk_rows)
     try_once(release, interpreted, lambda: verify(trial_batch(device), SeededNoise(0)))
-    capabilities = row.capabilities(beyond(release, interpreted), slow=interpreted)
-    name = f"{row.name.partition('/')[2]} {release}"
-    return FunctionSampler(name, verify, device, capabilities, known_defects=row.known_defects(release))
+    facts = row.facts(release, device, beyond(release, interpreted), slow=interpreted)
+    return FunctionSampler(function=verify, **facts)
 
 
 def _verify(

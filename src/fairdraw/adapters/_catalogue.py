@@ -88,6 +88,15 @@ class SamplerRow:
         reasons = {**self.unsupported, **(more or {})}
         return Capabilities.of({word: reason for reason, words in reasons.items() for word in words}, self.slow or slow)
 
+    def facts(self, release: str, device: str, more: Reasons | None = None, *, slow: bool = False) -> dict[str, Any]:
+        """Return what every sampler of a release says of itself: its name, device, capabilities and known defects.
+
+        They are fields of the samplers of `fairdraw.contracts`: `FunctionSampler(function=verify, **row.facts(...))`.
+        """  # Any: one type each
+        name, capabilities = f"{self.name.partition('/')[2]} {release}", self.capabilities(more, slow=slow)
+        known = self.known_defects(release)
+        return {"name": name, "device": device, "capabilities": capabilities, "known_defects": known}
+
     def known_defects(self, release: str = "0") -> dict[str, KnownDefect]:
         """Return check code to the reason why `release` fails it, with a link where there is one."""
         reasons: dict[str, list[str]] = {}
