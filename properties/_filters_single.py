@@ -180,3 +180,15 @@ def mirostat_2_keeps_tokens_up_to_a_surprise(filterer: LogitsFilterer, case: Fil
     Surprise in nats, or mu that begins at tau.
     """
     require_rows(filterer, case)
+
+
+@_check("FIL117", "p_less")
+def p_less_keeps_tokens_of_at_least_the_sum_of_squared_probabilities(
+    filterer: LogitsFilterer, case: FilterCase
+) -> None:
+    """P-less keeps tokens whose probability is at least that of drawing the same token twice, the sum of squared
+    probabilities; one token at least (Tan et al. 2025).
+
+    Another power than the square, the largest probability alone, or a sum that rounds above every token of a flat row.
+    """
+    require_rows(filterer, case)

@@ -95,6 +95,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {  # Any: one type per paramet
     "typical_p": tuple({"typical_p": value} for value in (0.5, 0.9, 0.2, 0.99)),
     "top_n_sigma": tuple({"top_n_sigma": value} for value in (1.0, 2.0, 0.25)),
     "top_a": tuple({"top_a": value} for value in (0.2, 0.05, 0.8)),
+    "p_less": ({"p_less": 1},),
     "tail_free": tuple({"tail_free": value} for value in (0.5, 0.95, 0.2)),
     "eta": tuple({"eta": value} for value in (0.01, 3e-4, 0.3)),
     "epsilon": tuple({"epsilon": value} for value in (0.01, 3e-4, 0.3)),

@@ -33,6 +33,7 @@ ONE = FilterCase(3, (FilterRow(),))
         ({"logits": torch.zeros(1, 3).double()}, "logits.dtype=float64"),
         ({"output_token_ids": [[3]]}, "output_token_ids has other ids"),
         ({"params": [FilterParams(top_p=1.5)]}, r"top_p=1.5, but it must lie in \[0.0, 1.0\]"),
+        ({"params": [FilterParams(p_less=0.5)]}, r"p_less=0.5, but it must be a whole number in \[0, 1\]"),  # type: ignore[arg-type]
         ({"params": [FilterParams(mirostat_v2_tau=3.0, top_k=2)]}, "a row with mirostat has no other filter"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -80,6 +81,7 @@ def kept(probs: list[float], chain: FilterChain | None = None, **params: Any) ->
         ({"top_p": 0.6}, [0, 1]),
         ({"min_p": 0.3}, [0, 1, 2]),
         ({"top_a": 1.0}, [0, 1]),  # 0.25
+        ({"p_less": 1}, [0]),  # 0.359
         ({"epsilon": 0.2}, [0, 1]),
         ({"epsilon": 0.9}, [0]),
         ({"eta": 0.2}, [0, 1, 2]),  # entropy 1.205: min(0.2, 0.134)

@@ -184,6 +184,8 @@ class Capability(StrEnum):
     """Takes `top_n_sigma`. Declare it unsupported if you do not filter by it."""
     TOP_A = "top-a"
     """Takes `top_a`. Declare it unsupported if you do not filter by it."""
+    P_LESS = "p-less"
+    """Takes `p_less`. Declare it unsupported if you do not filter by it."""
     TAIL_FREE = "tail-free"
     """Takes `tail_free` (TFS). Declare it unsupported if you do not filter by it."""
     ETA = "eta"

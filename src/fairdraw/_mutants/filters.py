@@ -144,6 +144,57 @@ def forgets_the_square(right: FiltersOracle, row: Any, context: RowContext) -> A
     return row.above(np.log(context.params.top_a) + row.log_probs.max(), row.slack)
 
 
+@_patched("collision", "FIL117")
+def cubes_probabilities(right: FiltersOracle, row: Any) -> Any:
+    """The third power instead of the second."""
+    return float(np.log(np.exp(3 * row.log_probs).sum())), 0.0
+
+
+@_patched("collision", "FIL117")
+def takes_the_root_of_the_squares(right: FiltersOracle, row: Any) -> Any:
+    """The length of the vector of probabilities."""
+    return right.collision(row)[0] / 2, 0.0
+
+
+@_patched("collision", "FIL117")
+def takes_the_first_entropy(right: FiltersOracle, row: Any) -> Any:
+    """Shannon's entropy, of order 1, instead of that of order 2."""
+    return -row.entropy, 0.0
+
+
+@_patched("collision", "FIL117")
+def squares_the_largest_alone(right: FiltersOracle, row: Any) -> Any:
+    """The largest summand for the sum."""
+    return 2 * row.log_probs.max(), 0.0
+
+
+@_patched("p_less", "FIL117")
+def compares_logits_with_the_collision(right: FiltersOracle, row: Any, context: RowContext) -> Any:
+    """A threshold for log-probabilities that logits are held against."""
+    kept = (row.values >= right.collision(row)[0]) & row.kept
+    return _keeping(row, kept if kept.any() else row.values == row.values.max())
+
+
+@_patched("p_less", "FIL117")
+def demands_more_than_the_threshold(right: FiltersOracle, row: Any, context: RowContext) -> Any:
+    """A strict comparison in float32: nothing is left of a flat row, or of one with a certain token."""
+    probs = np.exp(row.log_probs).astype(np.float32)
+    return _keeping(row, probs > (probs**2).sum())
+
+
+@_mutant("FIL117", "FIL201")
+class HasOneCollisionForTheBatch(_Batchwise):
+    """Every row has the threshold of the first one."""
+
+    def seen(self, batch: Any) -> Any:
+        self.first: Any = None
+        return batch
+
+    def collision(self, row: Any) -> Any:
+        self.first = self.first or super().collision(row)
+        return self.first
+
+
 class _OtherCurvature(FiltersOracle):
     def tail_free(self, row: Any, context: RowContext) -> Any:
         if len(row.ids) < 3:
@@ -459,6 +510,18 @@ class DoesNotNormaliseInBetween(FiltersOracle):
         kept = np.zeros_like(row.kept)
         kept[row.ids[: 1 + int((probs.cumsum() < context.params.top_p).sum())]] = True
         return _keeping(row, kept)
+
+
+@_mutant("FIL201")
+class SquaresTheUnfilteredRow(FiltersOracle):
+    """The threshold of p-less comes from the row without its temperature, and before other filters."""
+
+    def row(self, logits: Any, context: RowContext) -> Any:
+        self.whole = FilteredRow.of(logits)
+        return super().row(logits, context)
+
+    def collision(self, row: Any) -> Any:
+        return super().collision(self.whole)
 
 
 @_patched("order", "FIL201")

@@ -236,6 +236,18 @@ class FiltersOracle:
         """[BlinkDL, RWKV-LM, "top-a sampling"]: at least `top_a` times the square of the largest probability."""
         return row.above(np.log(context.params.top_a) + 2 * row.log_probs.max(), 3 * row.slack + 8 * _ULP)
 
+    def p_less(self, row: FilteredRow, context: RowContext) -> FilteredRow:
+        """[Tan et al. 2025, arXiv 2509.23234, algorithm 1]: at least the probability that two draws are one
+        token."""
+        threshold, error = self.collision(row)
+        return row.above(threshold, row.slack + error + 8 * _ULP, keeps_ties=False)
+
+    def collision(self, row: FilteredRow) -> tuple[float, float]:
+        """The logarithm of the sum of squared probabilities, and how far float32 may be from it."""
+        squares, slack = np.exp(2 * row.log_probs[row.kept]), np.minimum(row.slack[row.kept], -_FAR_OUT)
+        total = squares.sum()
+        return float(np.log(total)), float(2 * (squares * slack).sum() / total) + _ULP * (8 + len(squares))
+
     def epsilon(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Hewitt et al. 2022, arXiv 2210.15191, section 3.2]: at least epsilon."""
         return row.above(np.log(context.params.epsilon), row.slack + 8 * _ULP, keeps_ties=False)

@@ -30,6 +30,7 @@ LOGIT_FILTERS: dict[str, str] = {
     "typical_p": "typical_p",
     "top_n_sigma": "top_n_sigma",
     "top_a": "top_a",
+    "p_less": "p_less",
     "tail_free": "tail_free",
     "eta": "eta",
     "epsilon": "epsilon",
@@ -54,6 +55,7 @@ class FilterParams:
             possible one, to the power of `dynatemp_exponent`.
         dynatemp_exponent: That power.
         top_k: 0 is off, and so is the vocabulary and more.
+        p_less: 1 is on; it has no number.
         tail_free: Tail-free sampling (TFS); 1 is off.
         eta: A probability, not a multiple of 1e-4.
         epsilon: A probability likewise.
@@ -77,6 +79,7 @@ class FilterParams:
     typical_p: float = 1.0
     top_n_sigma: float = 0.0
     top_a: float = 0.0
+    p_less: int = 0
     tail_free: float = 1.0
     eta: float = 0.0
     epsilon: float = 0.0
@@ -348,6 +351,7 @@ def check_filter_batch(batch: FilterBatch) -> None:
 _RANGES = {
     **dict.fromkeys(("top_p", "min_p", "typical_p", "top_a", "tail_free", "eta", "epsilon"), (0.0, 1.0)),
     **dict.fromkeys(("xtc_probability", "xtc_threshold"), (0.0, 1.0)),
+    "p_less": (0, 1),
     "temperature": (1e-3, 1e6),
     "dry_base": (1.0, 1e6),
     "dry_allowed_length": (1, 1 << 30),
@@ -360,8 +364,10 @@ def _check_params(validator: Validator, params: FilterParams) -> None:
         value = getattr(params, one.name)
         if one.name != "dry_breakers":
             low, high = _RANGES.get(one.name, (0, 1e30))
-            rule = f"it must lie in [{low}, {high}]"
-            validator.require(low <= value <= high, f"{one.name}={value!r}", rule, "Use a value in range.")
+            is_whole = not isinstance(one.default, int) or value % 1 == 0
+            rule = f"it must {'be a whole number' if not is_whole else 'lie'} in [{low}, {high}]"
+            fits = is_whole and low <= value <= high
+            validator.require(fits, f"{one.name}={value!r}", rule, "Use a value in range.")
     cuts = set(params.enabled) - {"temperature", "mirostat_v1", "mirostat_v2"}
     alone = not (params.mirostat_v1_tau or params.mirostat_v2_tau) or not cuts
     given, rule = f"params={params!r}", "a row with mirostat has no other filter but a temperature"
