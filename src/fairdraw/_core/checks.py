@@ -149,7 +149,7 @@ _SPELLINGS = {
     re.sub("[-_]", " ", word.lower()): word
     for word in (
         *("DRY", "EOS", "NaN", "XTC", "log-probability", "log-probabilities", "min-p", "min_tokens", "one-hot"),
-        *("tail-free", "top-a", "top-k", "top-p", "top-n-sigma", "typical-p", "p-less"),
+        *("top-k", "top-p"),
     )
 } | {"2 to the 24": "2^24", "2 to the 31": "2^31", "15 16": "15, 16", "accepted recovered": "accepted, recovered"}
 """Words of the names of functions to how titles spell them."""
