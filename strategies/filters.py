@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, FilterBatch, FilterParams, capability_of
-from fairdraw.contracts._filters import LAST
+from fairdraw.contracts._filters import LAST, LogitFilter
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
@@ -86,7 +86,13 @@ that only repeats at its end how it began."""
 SETTINGS = {name: one.usual for name, one in LOGIT_FILTERS.items()}
 """Filter to parameters that people use, the plain ones first."""
 
-EXTREMES = {name: one.extremes for name, one in LOGIT_FILTERS.items()}
+
+def _at(one: LogitFilter, value: float) -> dict[str, Any]:  # Any: as SETTINGS
+    """Return the parameters with which a filter has this number."""
+    return one.usual[0] | {one.number: value}
+
+
+EXTREMES = {name: (_at(one, one.low), _at(one, one.high)) if one.number else () for name, one in LOGIT_FILTERS.items()}
 """Filter to parameters at the ends of their ranges."""
 
 
@@ -269,12 +275,12 @@ _PLAIN = tuple(FilterRow(kind) for kind in _KINDS)
 def _settings(name: str, rng: np.random.Generator) -> list[dict[str, Any]]:  # Any: as SETTINGS
     """Return all settings of a filter: usual ones, those at the ends, and three numbers of any magnitude between."""
     one = LOGIT_FILTERS[name]
-    found = [*one.usual, *one.extremes]
+    found = [*one.usual, *EXTREMES[name]]
     if one.number and isinstance(one.low, float):
         between = np.exp(rng.uniform(np.log(one.low), np.log(one.high) - 1e-3, 3))
         near_one = 1 - 10.0 ** -rng.uniform(0, 7, 3)
         values = np.where((rng.random(3) < 0.5) & (one.high == LAST), np.minimum(near_one, LAST), between)
-        found += [one.at(float(value)) for value in values.astype(np.float32)]
+        found += [_at(one, float(value)) for value in values.astype(np.float32)]
     return found
 
 

@@ -445,7 +445,7 @@ class FiltersOracle:
         for padding in (0, 2) if len(order) < len(row.values) else (0,):
             probs = np.append(np.exp(row.log_probs[order]), np.zeros(padding))
             error = np.append(probs[: len(order)] * row.slack[order], np.zeros(padding))
-            bends = np.abs(np.diff(np.diff(probs)))
+            bends = self.bends(probs)
             unsure = 4 * error.sum() / max(bends.sum(), 1e-300) + _ULP * len(order)
             share = bends.cumsum() / max(bends.sum(), 1e-300)
             counts += [int((share <= limit).sum()) for limit in (z, z - unsure, z + unsure)]
@@ -454,6 +454,10 @@ class FiltersOracle:
             for count in (counts[0], min(counts), max(counts))
         )
         return row.best(fewest, number, most, error=2 * row.error.max(where=row.kept, initial=0))
+
+    def bends(self, probs: Row) -> Row:
+        """The curvature of sorted probabilities."""
+        return np.abs(np.diff(np.diff(probs)))
 
     def xtc(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """XTC leaves the least probable token above the threshold.

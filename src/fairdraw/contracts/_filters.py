@@ -46,63 +46,40 @@ class LogitFilter:
     def switch(self) -> str:
         return next(iter(self.usual[0]))
 
-    def at(self, value: float) -> dict[str, Any]:  # Any: as above
-        """The parameters with which it has this number."""
-        return self.usual[0] | {self.number: value}
-
-    @property
-    def extremes(self) -> tuple[dict[str, Any], ...]:  # Any: as above
-        """Parameters at the ends of its range."""
-        return (self.at(self.low), self.at(self.high)) if self.number else ()
-
 
 FIRST, LAST = 2.0**-126, 1 - 2.0**-24
 """The smallest normal number of float32, and the largest one below 1."""
 
 
-def _by(name: str, code: str, *usual: float, low: float = FIRST, high: float = LAST, **beside: float) -> LogitFilter:
-    """A filter that one parameter decides, with others beside it."""
-    return LogitFilter(code, tuple({**beside, name: value} for value in usual), name, low, high)
+def _by(number: str, code: str, *usual: float, low: float = FIRST, high: float = LAST, **beside: float) -> LogitFilter:
+    """A filter that one number decides, with other parameters beside it."""
+    return LogitFilter(code, tuple({**beside, number: value} for value in usual), number, low, high)
 
 
-LOGIT_FILTERS: dict[str, LogitFilter] = {
+def _of(code: str, names: tuple[str, ...], *usual: tuple[Any, ...]) -> LogitFilter:  # Any: as above
+    """A filter of several parameters; of the last ones the values may be missing."""
+    return LogitFilter(code, tuple(dict(zip(names, values, strict=False)) for values in usual))
+
+
+_DYNATEMP = ("dynatemp_high", "dynatemp_low", "dynatemp_exponent")
+_DRY = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "dry_breakers")
+LOGIT_FILTERS = {
     "temperature": _by("temperature", "FIL111", 0.5, 1.7, 0.9, low=1e-3, high=1e6),
-    "dynatemp": LogitFilter(
-        "FIL112",
-        (
-            {"dynatemp_high": 1.5, "dynatemp_low": 0.5},
-            {"dynatemp_high": 3.0, "dynatemp_low": 0.25, "dynatemp_exponent": 2.0},
-        ),
-    ),
+    "dynatemp": _of("FIL112", _DYNATEMP, (1.5, 0.5), (3.0, 0.25, 2.0)),
     "top_k": _by("top_k", "FIL101", 3, 1, 40, low=1, high=1 << 30),
     "top_p": _by("top_p", "FIL102", 0.5, 0.9, 0.1, 0.99),
     "min_p": _by("min_p", "FIL103", 0.1, 0.5, 0.01, high=1.0),
     "typical_p": _by("typical_p", "FIL104", 0.5, 0.9, 0.2, 0.99),
     "top_n_sigma": _by("top_n_sigma", "FIL105", 1.0, 2.0, 0.25, high=1e30),
     "top_a": _by("top_a", "FIL106", 0.2, 0.05, 0.8, high=1.0),
-    "p_less": LogitFilter("FIL117", ({"p_less": 1},)),
+    "p_less": _by("p_less", "FIL117", 1, low=1, high=1),
     "tail_free": _by("tail_free", "FIL107", 0.5, 0.95, 0.2),
     "eta": _by("eta", "FIL108", 0.01, 3e-4, 0.3),
     "epsilon": _by("epsilon", "FIL109", 0.01, 3e-4, 0.3),
-    "smoothing": LogitFilter(
-        "FIL113",
-        (
-            {"smoothing_factor": 0.3},
-            {"smoothing_factor": 1.0, "smoothing_curve": 2.0},
-            {"smoothing_factor": 0.05, "smoothing_curve": 3.0},
-        ),
-    ),
+    "smoothing": _of("FIL113", ("smoothing_factor", "smoothing_curve"), (0.3,), (1.0, 2.0), (0.05, 3.0)),
     "xtc": _by("xtc_threshold", "FIL110", 0.1, 0.02, 0.3, high=0.5, xtc_probability=1.0),
-    "dry": LogitFilter(
-        "FIL114",
-        (
-            {"dry_multiplier": 0.75},
-            {"dry_multiplier": 2.0, "dry_base": 1.25, "dry_allowed_length": 1},
-            {"dry_multiplier": 0.5, "dry_allowed_length": 4, "dry_breakers": (1,)},
-            {"dry_multiplier": 1.0, "dry_range": 6},
-        ),
-    ),
-    "mirostat_v1": LogitFilter("FIL115", tuple({"mirostat_v1_tau": value} for value in (3.0, 5.0, 1.0))),
+    "dry": _of("FIL114", _DRY, (0.75,), (2.0, 1.25, 1), (0.5, 1.75, 4, 0, (1,)), (1.0, 1.75, 2, 6)),
+    "mirostat_v1": _by("mirostat_v1_tau", "FIL115", 3.0, 5.0, 1.0, low=1.0, high=5.0),
     "mirostat_v2": _by("mirostat_v2_tau", "FIL116", 3.0, 5.0, 0.5, high=100.0),
 }
 """Every filter, in the order in which the specification applies them."""
