@@ -296,8 +296,7 @@ class FiltersOracle:
     def collision(self, row: FilteredRow) -> tuple[float, float]:
         """The logarithm of the sum of squared probabilities, and how far float32 may be from it."""
         squares, slack = np.exp(2 * row.log_probs[row.kept]), np.minimum(row.slack[row.kept], -_FAR_OUT)
-        total = squares.sum()
-        return float(np.log(total)), float(2 * (squares * slack).sum() / total) + _ULP * (8 + len(squares))
+        return float(np.log(squares.sum())), float(2 * np.average(slack, weights=squares)) + _ULP * (8 + len(squares))
 
     def epsilon(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """Epsilon cutoff keeps tokens of at least that probability.
