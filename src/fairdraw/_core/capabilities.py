@@ -180,7 +180,6 @@ class Capability(StrEnum):
     TOP_A = "top-a"
     P_LESS = "p-less"
     TAIL_FREE = "tail-free"
-    """Takes `tail_free` (TFS). Declare it unsupported if you do not filter by it."""
     ETA = "eta"
     EPSILON = "epsilon"
     SMOOTHING = "smoothing"

@@ -49,6 +49,11 @@ def _keeping(row: FilteredRow, kept: Any) -> FilteredRow:  # Any: [vocab_size] b
     return dataclasses.replace(row, kept=kept & row.kept)
 
 
+def _or_top(row: FilteredRow, kept: Any) -> FilteredRow:  # Any: as above
+    """The row with these tokens, or with the largest if none of them was there."""
+    return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
+
+
 def _only(row: FilteredRow, ids: Any) -> FilteredRow:  # Any: [num_kept] int64
     """The row with these tokens, as far as they were there."""
     return _keeping(row, np.isin(np.arange(len(row.kept)), ids))
@@ -166,8 +171,7 @@ def squares_the_largest_alone(right: FiltersOracle, row: Any) -> Any:
 @_patched("p_less", "FIL117")
 def compares_logits_with_the_collision(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """A threshold for log-probabilities that logits are held against."""
-    kept = (row.values >= right.collision(row)[0]) & row.kept
-    return _keeping(row, kept if kept.any() else row.values == row.values.max())
+    return _or_top(row, row.values >= right.collision(row)[0])
 
 
 @_patched("p_less", "FIL117")
@@ -386,8 +390,7 @@ class TakesTheMaximumOfTheBatch(_Batchwise):
         return batch
 
     def min_p(self, row: Any, context: RowContext) -> Any:
-        kept = row.values >= self.top + np.log(context.params.min_p)
-        return _keeping(row, kept if kept.any() else row.values == row.values.max())
+        return _or_top(row, row.values >= self.top + np.log(context.params.min_p))
 
 
 @_seen("FIL201")
@@ -413,8 +416,7 @@ def always_keeps_the_last_id(right: FiltersOracle, logits: Any, context: RowCont
 @_patched("epsilon", "FIL109")
 def takes_logits_for_log_probabilities(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """A threshold on logits that somebody else was to normalise."""
-    kept = row.values >= np.log(context.params.epsilon)
-    return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
+    return _or_top(row, row.values >= np.log(context.params.epsilon))
 
 
 @_seen("FIL201")
