@@ -38,7 +38,7 @@ class InFloat32(FiltersOracle):
 class AddsSquaresInFloat32(FiltersOracle):
     """P-less adds squares one by one, and keeps the first of the largest where the sum rounds above every token."""
 
-    def p_less(self, row: Any, context: RowContext) -> FilteredRow:
+    def p_less(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         probs = np.exp(row.log_probs).astype(np.float32)
         kept = probs >= np.cumsum(probs**2, dtype=np.float32)[-1]
         kept = kept if kept.any() else np.arange(len(kept)) == row.ids[0]

@@ -180,7 +180,7 @@ class FiltersOracle:
         """One row through all filters that are on, in the order of the chain."""
         row = FilteredRow.of(logits)
         for name in self.order(context):
-            row = getattr(self, name)(row, context)
+            row = getattr(self, name)(row, context) if row.kept.any() else row  # a mutant may leave nothing
         return row
 
     def order(self, context: RowContext) -> tuple[str, ...]:
@@ -296,7 +296,7 @@ class FiltersOracle:
     def collision(self, row: FilteredRow) -> tuple[float, float]:
         """The logarithm of the sum of squared probabilities, and how far float32 may be from it."""
         squares, slack = np.exp(2 * row.log_probs[row.kept]), np.minimum(row.slack[row.kept], -_FAR_OUT)
-        return float(np.log(squares.sum())), float(2 * np.average(slack, weights=squares)) + _ULP * (8 + len(squares))
+        return float(np.log(squares.sum())), float(2 * (squares @ slack) / squares.sum()) + _ULP * (8 + len(squares))
 
     def epsilon(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """Epsilon cutoff keeps tokens of at least that probability.
