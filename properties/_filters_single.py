@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._oracles.filters import FiltersOracle
 from fairdraw.contracts import LOGIT_FILTERS, capability_of
@@ -18,7 +18,7 @@ def alone(name: str) -> Check:
     said = inspect.getdoc(getattr(FiltersOracle, name)) or ""
     title, _, meaning = said.partition("\n\nExample:")[0].partition(".\n\n")
     title = title if title[:3].isupper() else title[0].lower() + title[1:]
-    fields = {"title": title, "meaning": meaning, "needs": (capability_of(name),)}
+    fields: dict[str, Any] = {"title": title, "meaning": meaning, "needs": (capability_of(name),)}  # Any: of a check
     return check(LOGIT_FILTERS[name].code, lambda can: cases(can, filters=(name,)), **fields)(require_rows)
 
 
