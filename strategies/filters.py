@@ -12,7 +12,16 @@ import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, FilterBatch, FilterParams, capability_of
+from fairdraw.contracts import (
+    LOGIT_FILTERS,
+    Capabilities,
+    Capability,
+    FilterBatch,
+    FilterParams,
+    LogitFilter,
+    capability_of,
+)
+from fairdraw.contracts._filters import LAST
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
@@ -32,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EXTREMES",
     "LOGIT_KINDS",
-    "RANGES",
     "SETTINGS",
     "TEXT_KINDS",
     "FilterCase",
@@ -83,62 +91,16 @@ TEXT_KINDS: tuple[str, ...] = tuple(_TEXTS)
 """Tokens so far: one token again and again, a loop of three, any of four tokens, such a text that begins again, and one
 that only repeats at its end how it began."""
 
-SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {  # Any: one type per parameter
-    "temperature": tuple({"temperature": value} for value in (0.5, 1.7, 0.9)),
-    "dynatemp": (
-        {"dynatemp_low": 0.5, "dynatemp_high": 1.5},
-        {"dynatemp_low": 0.25, "dynatemp_high": 3.0, "dynatemp_exponent": 2.0},
-    ),
-    "top_k": tuple({"top_k": value} for value in (3, 1, 40)),
-    "top_p": tuple({"top_p": value} for value in (0.5, 0.9, 0.1, 0.99)),
-    "min_p": tuple({"min_p": value} for value in (0.1, 0.5, 0.01)),
-    "typical_p": tuple({"typical_p": value} for value in (0.5, 0.9, 0.2, 0.99)),
-    "top_n_sigma": tuple({"top_n_sigma": value} for value in (1.0, 2.0, 0.25)),
-    "top_a": tuple({"top_a": value} for value in (0.2, 0.05, 0.8)),
-    "tail_free": tuple({"tail_free": value} for value in (0.5, 0.95, 0.2)),
-    "eta": tuple({"eta": value} for value in (0.01, 3e-4, 0.3)),
-    "epsilon": tuple({"epsilon": value} for value in (0.01, 3e-4, 0.3)),
-    "smoothing": (
-        {"smoothing_factor": 0.3},
-        {"smoothing_factor": 1.0, "smoothing_curve": 2.0},
-        {"smoothing_factor": 0.05, "smoothing_curve": 3.0},
-    ),
-    "xtc": tuple({"xtc_probability": 1.0, "xtc_threshold": value} for value in (0.1, 0.02, 0.3)),
-    "dry": (
-        {"dry_multiplier": 0.75},
-        {"dry_multiplier": 2.0, "dry_base": 1.25, "dry_allowed_length": 1},
-        {"dry_multiplier": 0.5, "dry_allowed_length": 4, "dry_breakers": (1,)},
-        {"dry_multiplier": 1.0, "dry_range": 6},
-    ),
-    "mirostat_v1": tuple({"mirostat_v1_tau": value} for value in (3.0, 5.0, 1.0)),
-    "mirostat_v2": tuple({"mirostat_v2_tau": value} for value in (3.0, 5.0, 0.5)),
-}
+SETTINGS = {name: one.usual for name, one in LOGIT_FILTERS.items()}
 """Filter to parameters that people use, the plain ones first."""
 
-_FIRST, _LAST = float(np.float32(2.0**-126)), 1 - 2.0**-24
-_SHARES = ("top_p", "min_p", "typical_p", "top_a", "tail_free", "eta", "epsilon")
-RANGES: dict[str, tuple[str, float, float]] = {
-    **{name: (name, _FIRST, _LAST) for name in _SHARES},
-    "temperature": ("temperature", 1e-3, 1e6),
-    "top_k": ("top_k", 1, 1 << 30),
-    "top_n_sigma": ("top_n_sigma", _FIRST, 1e30),
-    "xtc": ("xtc_threshold", _FIRST, 0.5),
-    "mirostat_v2": ("mirostat_v2_tau", _FIRST, 100.0),
-}
-"""Filter to its number, with the first and the last value that float32 holds, or that the contract allows."""
 
-
-def _at(name: str, value: float) -> dict[str, Any]:  # Any: as SETTINGS
+def _at(one: LogitFilter, value: float) -> dict[str, Any]:  # Any: as SETTINGS
     """Return the parameters with which a filter has this number."""
-    return {**({"xtc_probability": 1.0} if name == "xtc" else {}), RANGES[name][0]: value}
+    return one.usual[0] | {one.number: value}
 
 
-EXTREMES: dict[str, tuple[dict[str, Any], ...]] = {  # Any: as above
-    name: (_at(name, low), _at(name, high)) for name, (_, low, high) in RANGES.items() if name != "temperature"
-} | {
-    "min_p": (_at("min_p", _FIRST), _at("min_p", _LAST), _at("min_p", 1.0)),
-    "top_a": (_at("top_a", _FIRST), _at("top_a", 1.0)),
-}
+EXTREMES = {name: (_at(one, one.low), _at(one, one.high)) if one.number else () for name, one in LOGIT_FILTERS.items()}
 """Filter to parameters at the ends of their ranges."""
 
 
@@ -320,13 +282,13 @@ _PLAIN = tuple(FilterRow(kind) for kind in _KINDS)
 
 def _settings(name: str, rng: np.random.Generator) -> list[dict[str, Any]]:  # Any: as SETTINGS
     """Return all settings of a filter: usual ones, those at the ends, and three numbers of any magnitude between."""
-    found = [*SETTINGS[name], *EXTREMES.get(name, ())]
-    if name in RANGES and name != "top_k":
-        _, low, high = RANGES[name]
-        between = np.exp(rng.uniform(np.log(low), np.log(high) - 1e-3, 3))
+    one = LOGIT_FILTERS[name]
+    found = [*one.usual, *EXTREMES[name]]
+    if one.number and isinstance(one.low, float):
+        between = np.exp(rng.uniform(np.log(one.low), np.log(one.high) - 1e-3, 3))
         near_one = 1 - 10.0 ** -rng.uniform(0, 7, 3)
-        values = np.where((rng.random(3) < 0.5) & (high == _LAST), np.minimum(near_one, _LAST), between)
-        found += [_at(name, float(value)) for value in values.astype(np.float32)]
+        values = np.where((rng.random(3) < 0.5) & (one.high == LAST), np.minimum(near_one, LAST), between)
+        found += [_at(one, float(value)) for value in values.astype(np.float32)]
     return found
 
 

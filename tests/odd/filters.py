@@ -35,6 +35,16 @@ class InFloat32(FiltersOracle):
         return row
 
 
+class AddsSquaresInFloat32(FiltersOracle):
+    """P-less adds squares one by one, and keeps the first of the largest where the sum rounds above every token."""
+
+    def p_less(self, row: FilteredRow, context: RowContext) -> FilteredRow:
+        probs = np.exp(row.log_probs).astype(np.float32)
+        kept = probs >= np.cumsum(probs**2, dtype=np.float32)[-1]
+        kept = kept if kept.any() else np.arange(len(kept)) == row.ids[0]
+        return dataclasses.replace(row, kept=kept & row.kept)
+
+
 class ReturnsLogProbabilities(FiltersOracle):
     """Rows with filters come back normalised."""
 
@@ -102,7 +112,14 @@ _ORDER = FilterChain().order
 ODD_FILTERS: tuple[FunctionLogitsFilterer, ...] = (
     *(
         _odd(kind(), name_of(kind))
-        for kind in (InFloat32, ReturnsLogProbabilities, KeepsAllTies, PrefersHighIds, WritesInPlace)
+        for kind in (
+            InFloat32,
+            ReturnsLogProbabilities,
+            KeepsAllTies,
+            PrefersHighIds,
+            WritesInPlace,
+            AddsSquaresInFloat32,
+        )
     ),
     _odd(ReturnsTheTokenAlone(FilterChain(mirostat_one_hot=True)), "returns the token alone"),
     _odd(FiltersOracle(FilterChain(_ORDER[::-1])), "filters backwards"),

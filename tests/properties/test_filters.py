@@ -1,6 +1,7 @@
 """The filters contract: cases, validation, formulas by hand, and every mutant at the numbers of `ci`."""
 
 import dataclasses
+import doctest
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fairdraw._core.failures import AdapterError, CaseRaised
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants.filters import MUTANTS, as_filterer, right
+from fairdraw._oracles import filters
 from fairdraw._oracles.filters import FiltersOracle, RowContext
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
@@ -33,6 +35,7 @@ ONE = FilterCase(3, (FilterRow(),))
         ({"logits": torch.zeros(1, 3).double()}, "logits.dtype=float64"),
         ({"output_token_ids": [[3]]}, "output_token_ids has other ids"),
         ({"params": [FilterParams(top_p=1.5)]}, r"top_p=1.5, but it must lie in \[0.0, 1.0\]"),
+        ({"params": [FilterParams(p_less=0.5)]}, r"p_less=0.5, but it must be a whole number in \[0, 1\]"),  # type: ignore[arg-type]
         ({"params": [FilterParams(mirostat_v2_tau=3.0, top_k=2)]}, "a row with mirostat has no other filter"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -64,37 +67,15 @@ def test_chain_names_known_filters_once() -> None:
         FilterChain(("top_k", "top_k"))
 
 
-def kept(probs: list[float], chain: FilterChain | None = None, **params: Any) -> list[int]:  # Any: of FilterParams
-    context = RowContext(
-        FilterParams(**params), mu=2 * (params.get("mirostat_v1_tau", 0) or params.get("mirostat_v2_tau", 0))
-    )
-    row = FiltersOracle(chain).row(np.log(np.array(probs)).astype(np.float32), context)
+def kept(**params: Any) -> list[int]:  # Any: of FilterParams
+    context = RowContext(FilterParams(**params), mu=2 * params.get("mirostat_v2_tau", 0))
+    row = FiltersOracle().row(np.log([0.5, 0.284, 0.16, 0.056]).astype(np.float32), context)
     assert not row.maybe.any()
-    return [int(token) for token in np.flatnonzero(row.kept)]
+    return np.flatnonzero(row.kept).tolist()
 
 
-@pytest.mark.parametrize(
-    ("params", "tokens"),
-    [
-        ({"top_k": 2}, [0, 1]),
-        ({"top_p": 0.6}, [0, 1]),
-        ({"min_p": 0.3}, [0, 1, 2]),
-        ({"top_a": 1.0}, [0, 1]),  # 0.25
-        ({"epsilon": 0.2}, [0, 1]),
-        ({"epsilon": 0.9}, [0]),
-        ({"eta": 0.2}, [0, 1, 2]),  # entropy 1.205: min(0.2, 0.134)
-        ({"typical_p": 0.2}, [1]),  # surprises 0.69, 1.26, 1.83, 3.22
-        ({"typical_p": 0.5}, [0, 1]),
-        ({"top_n_sigma": 1.0}, [0, 1]),  # sigma 0.942, threshold -1.635
-        ({"tail_free": 0.9}, [0, 1]),  # second differences 0.092, 0.02; shares 0.821, 1
-        ({"xtc_probability": 1.0, "xtc_threshold": 0.1}, [2, 3]),
-        ({"xtc_probability": 1.0, "xtc_threshold": 0.4}, [0, 1, 2, 3]),
-        ({"mirostat_v2_tau": 0.95}, [0, 1]),  # surprises 1, 1.82, 2.64 bits; mu = 1.9
-    ],
-    ids=str,
-)
-def test_formulas_by_hand(params: dict[str, Any], tokens: list[int]) -> None:
-    assert kept([0.5, 0.284, 0.16, 0.056], **params) == tokens
+def test_examples_of_the_specification() -> None:
+    assert doctest.testmod(filters, extraglobs={"kept": kept}).failed == 0
 
 
 def test_repetitions_by_hand() -> None:

@@ -19,6 +19,8 @@ from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers
 from servers.page import page as table_of_servers
 
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._run.loading import all_checks
+from fairdraw.contracts import LOGIT_FILTERS, FilterParams
 from manual import capability_costs, first_minute, performance
 
 if TYPE_CHECKING:
@@ -65,6 +67,16 @@ def token_kernel() -> str:
     return f'```python title="{name}"\n{code[1]}{code[2]}```'
 
 
+def table_of_filters() -> str:
+    """Return the logit filters as a table, by their records."""
+    titles = {check.code: check.title for check in all_checks("properties", "filters")}
+    rows = (
+        [name, f"`{FilterParams(**one.usual[0])}`", f"[{one.code}](checks/{one.code}.md): {titles[one.code]}"]
+        for name, one in LOGIT_FILTERS.items()
+    )
+    return "\n".join(table(("filter", "for example", "check"), rows))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "defects": lambda: first_minute.defects(""),
     "report": first_minute.shown,
@@ -72,6 +84,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "capabilities": capability_costs.words,
     **{f"capabilities of {name}": partial(capability_costs.words, name) for name in CONTRACTS},
     **{f"policies of {name}": partial(capability_costs.ways, name) for name, one in CONTRACTS.items() if one.policy},
+    "filters": table_of_filters,
     "token kernel": token_kernel,
     "performance": performance.performance_tables,
     "step": performance.step_tables,

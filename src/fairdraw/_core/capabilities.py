@@ -18,7 +18,7 @@ class Capability(StrEnum):
     """Something that a sampler may not support. The value is the word used in adapters and reports.
 
     The strings below say what each means and when to declare it unsupported; `fairdraw explain WORD` and the table in
-    the manual are made of them.
+    the manual are made of them. A word without one is a filter that takes the parameter of its name.
     """
 
     EXPLICIT_NOISE = "explicit-noise"
@@ -86,11 +86,8 @@ class Capability(StrEnum):
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request. Declare it unsupported if no request has more than 8 drafts."""
     TOP_K = "top-k"
-    """Takes `top_k`. Declare it unsupported if you do not filter by it."""
     TOP_P = "top-p"
-    """Takes `top_p`. Declare it unsupported if you do not filter by it."""
     MIN_P = "min-p"
-    """Takes `min_p`. Declare it unsupported if you do not filter by it."""
     COUNTER_NOISE = "counter-noise"
     """With seeded noise, a request that has a seed draws by (seed, position) alone: no generator advances. Declare
     it unsupported if generators advance from draw to draw."""
@@ -179,17 +176,12 @@ class Capability(StrEnum):
     DYNATEMP = "dynatemp"
     """Filters: a temperature that depends on the entropy of the row. Declare it unsupported if you have none."""
     TYPICAL_P = "typical-p"
-    """Takes `typical_p`. Declare it unsupported if you do not filter by it."""
     TOP_N_SIGMA = "top-n-sigma"
-    """Takes `top_n_sigma`. Declare it unsupported if you do not filter by it."""
     TOP_A = "top-a"
-    """Takes `top_a`. Declare it unsupported if you do not filter by it."""
+    P_LESS = "p-less"
     TAIL_FREE = "tail-free"
-    """Takes `tail_free` (TFS). Declare it unsupported if you do not filter by it."""
     ETA = "eta"
-    """Takes `eta` (eta cutoff). Declare it unsupported if you do not filter by it."""
     EPSILON = "epsilon"
-    """Takes `epsilon` (epsilon cutoff). Declare it unsupported if you do not filter by it."""
     SMOOTHING = "smoothing"
     """Takes `smoothing_factor` (quadratic sampling). Declare it unsupported if you do not filter by it."""
     XTC = "xtc"

@@ -145,13 +145,10 @@ class Stage(StrEnum):
     """Evidence added up over many runs."""
 
 
-_SPELLINGS = {
-    re.sub("[-_]", " ", word.lower()): word
-    for word in (
-        *("DRY", "EOS", "NaN", "XTC", "log-probability", "log-probabilities", "min-p", "min_tokens", "one-hot"),
-        *("tail-free", "top-a", "top-k", "top-p", "top-n-sigma", "typical-p"),
-    )
-} | {"2 to the 24": "2^24", "2 to the 31": "2^31", "15 16": "15, 16", "accepted recovered": "accepted, recovered"}
+_WORDS = "DRY EOS NaN XTC log-probability log-probabilities min-p min_tokens one-hot top-k top-p"
+_SPELLINGS = {re.sub("[-_]", " ", word.lower()): word for word in _WORDS.split()}
+_SPELLINGS |= {f"2 to the {power}": f"2^{power}" for power in (24, 31)}
+_SPELLINGS |= {"15 16": "15, 16", "accepted recovered": "accepted, recovered"}
 """Words of the names of functions to how titles spell them."""
 _SPELLED = re.compile(rf"\b(?:{'|'.join(_SPELLINGS)})\b")
 

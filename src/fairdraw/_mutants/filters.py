@@ -15,7 +15,7 @@ import torch
 
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
-from fairdraw.contracts import FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
+from fairdraw.contracts import LOGIT_FILTERS, FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
 
 if TYPE_CHECKING:
     from fairdraw.contracts import FilterBatch, SeededNoise
@@ -49,6 +49,16 @@ def _keeping(row: FilteredRow, kept: Any) -> FilteredRow:  # Any: [vocab_size] b
     return dataclasses.replace(row, kept=kept & row.kept)
 
 
+def _or_top(row: FilteredRow, kept: Any) -> FilteredRow:  # Any: as above
+    """The row with these tokens, or with the largest if none of them was there."""
+    return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
+
+
+def _only(row: FilteredRow, ids: Any) -> FilteredRow:  # Any: [num_kept] int64
+    """The row with these tokens, as far as they were there."""
+    return _keeping(row, np.isin(np.arange(len(row.kept)), ids))
+
+
 class _Batchwise(FiltersOracle):
     """Knows the whole batch."""
 
@@ -75,17 +85,13 @@ def keeps_one_more(right: FiltersOracle, row: Any, context: RowContext) -> Any:
 @_patched("top_k", "FIL101")
 def keeps_the_least_probable(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Sorts the wrong way round."""
-    kept = np.zeros_like(row.kept)
-    kept[row.ids[::-1][: context.params.top_k]] = True
-    return _keeping(row, kept)
+    return _only(row, row.ids[::-1][: context.params.top_k])
 
 
 @_patched("top_p", "FIL102")
 def drops_the_token_that_reaches_the_mass(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Adds before it compares."""
-    kept = np.zeros_like(row.kept)
-    kept[row.ids[: max(1, int((np.exp(row.log_probs[row.ids]).cumsum() < context.params.top_p).sum()))]] = True
-    return _keeping(row, kept)
+    return _only(row, row.ids[: max(1, int((np.exp(row.log_probs[row.ids]).cumsum() < context.params.top_p).sum()))])
 
 
 @_patched("min_p", "FIL103")
@@ -144,35 +150,60 @@ def forgets_the_square(right: FiltersOracle, row: Any, context: RowContext) -> A
     return row.above(np.log(context.params.top_a) + row.log_probs.max(), row.slack)
 
 
-class _OtherCurvature(FiltersOracle):
-    def tail_free(self, row: Any, context: RowContext) -> Any:
-        if len(row.ids) < 3:
-            return row
-        bends = self.bends(np.exp(row.log_probs[row.ids]))
-        share = bends.cumsum() / (bends.sum() or 1)
-        number = int((share <= context.params.tail_free).sum()) + self.chain.tail_free_extra
-        kept = np.zeros_like(row.kept)
-        kept[row.ids[: max(1, number)]] = True
-        return _keeping(row, kept)
-
-    def bends(self, probs: Any) -> Any:
-        return np.abs(np.diff(np.diff(probs)))
+@_patched("collision", "FIL117")
+def cubes_probabilities(right: FiltersOracle, row: Any) -> Any:
+    """The third power instead of the second."""
+    return float(np.log(np.exp(3 * row.log_probs).sum())), 0.0
 
 
-@_mutant("FIL107")
-class TakesTheSlope(_OtherCurvature):
+@_patched("collision", "FIL117")
+def takes_the_first_entropy(right: FiltersOracle, row: Any) -> Any:
+    """Shannon's entropy, of order 1, instead of that of order 2."""
+    return -row.entropy, 0.0
+
+
+@_patched("collision", "FIL117")
+def squares_the_largest_alone(right: FiltersOracle, row: Any) -> Any:
+    """The largest summand for the sum."""
+    return 2 * row.log_probs.max(), 0.0
+
+
+@_patched("p_less", "FIL117")
+def compares_logits_with_the_collision(right: FiltersOracle, row: Any, context: RowContext) -> Any:
+    """A threshold for log-probabilities that logits are held against."""
+    return _or_top(row, row.values >= right.collision(row)[0])
+
+
+@_patched("p_less", "FIL117")
+def demands_more_than_the_threshold(right: FiltersOracle, row: Any, context: RowContext) -> Any:
+    """A strict comparison in float32: nothing is left of a flat row, or of one with a certain token."""
+    probs = np.exp(row.log_probs).astype(np.float32)
+    return _keeping(row, probs > (probs**2).sum())
+
+
+@_mutant("FIL117", "FIL201")
+class HasOneCollisionForTheBatch(_Batchwise):
+    """Every row has the threshold of the first one."""
+
+    def seen(self, batch: Any) -> Any:
+        self.first: Any = None
+        return batch
+
+    def collision(self, row: Any) -> Any:
+        self.first = self.first or super().collision(row)
+        return self.first
+
+
+@_patched("bends", "FIL107")
+def takes_the_slope(right: FiltersOracle, probs: Any) -> Any:
     """First differences instead of second ones."""
-
-    def bends(self, probs: Any) -> Any:
-        return np.abs(np.diff(probs))
+    return np.abs(np.diff(probs))
 
 
-@_mutant("FIL107")
-class BendsBothWays(_OtherCurvature):
+@_patched("bends", "FIL107")
+def bends_both_ways(right: FiltersOracle, probs: Any) -> Any:
     """Second differences with their signs."""
-
-    def bends(self, probs: Any) -> Any:
-        return np.diff(np.diff(probs))
+    return np.diff(np.diff(probs))
 
 
 @_patched("eta", "FIL108")
@@ -332,20 +363,11 @@ def returns_probabilities(right: FiltersOracle, row: Any, context: RowContext) -
     return dataclasses.replace(found, values=np.where(found.kept, np.exp(row.log_probs), -np.inf))
 
 
-class _First(FiltersOracle):
-    """Keeps the first of equal tokens alone."""
-
-    def of_equal(self, row: FilteredRow) -> FilteredRow:
-        _, first = np.unique(row.values, return_index=True)
-        return _keeping(row, np.isin(np.arange(len(row.kept)), first))
-
-
-@_mutant("FIL103")
-class KeepsOneOfEqualTokens(_First):
+@_patched("min_p", "FIL103")
+def keeps_one_of_equal_tokens(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """Tokens are looked up by their value."""
-
-    def min_p(self, row: Any, context: RowContext) -> Any:
-        return self.of_equal(super().min_p(row, context))
+    _, first = np.unique(row.values, return_index=True)
+    return _only(right.min_p(row, context), first)
 
 
 # -- rows and ids -----------------------------------------------------------------------------------------------------
@@ -368,8 +390,7 @@ class TakesTheMaximumOfTheBatch(_Batchwise):
         return batch
 
     def min_p(self, row: Any, context: RowContext) -> Any:
-        kept = row.values >= self.top + np.log(context.params.min_p)
-        return _keeping(row, kept if kept.any() else row.values == row.values.max())
+        return _or_top(row, row.values >= self.top + np.log(context.params.min_p))
 
 
 @_seen("FIL201")
@@ -395,8 +416,7 @@ def always_keeps_the_last_id(right: FiltersOracle, logits: Any, context: RowCont
 @_patched("epsilon", "FIL109")
 def takes_logits_for_log_probabilities(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """A threshold on logits that somebody else was to normalise."""
-    kept = row.values >= np.log(context.params.epsilon)
-    return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
+    return _or_top(row, row.values >= np.log(context.params.epsilon))
 
 
 @_seen("FIL201")
@@ -408,13 +428,13 @@ def reads_parameters_backwards(right: _Batchwise, batch: Any) -> Any:
 @_seen("FIL201")
 def has_one_value_for_all(right: _Batchwise, batch: Any) -> Any:
     """Each parameter is that of the first request that has the filter on."""
-    names = ("top_p", "min_p", "typical_p", "top_k", "top_n_sigma", "top_a", "eta", "epsilon", "tail_free")
-    firsts = {name: [getattr(one, name) for one in batch.params if name in one.enabled] for name in names}
-    changed = []
-    for one in batch.params:
-        own = {name: firsts[name][0] for name in names if name in one.enabled}
-        changed.append(dataclasses.replace(one, **own))
-    return batch.replace(params=changed)
+    first: dict[str, Any] = {}
+
+    def with_first(one: FilterParams) -> FilterParams:
+        switches = [LOGIT_FILTERS[name].switch for name in one.enabled]
+        return dataclasses.replace(one, **{name: first.setdefault(name, getattr(one, name)) for name in switches})
+
+    return batch.replace(params=list(map(with_first, batch.params)))
 
 
 @_mutant("FIL201")
@@ -446,19 +466,27 @@ def has_another_order(right: FiltersOracle, context: RowContext) -> Any:
     return tuple(sorted(right.order(context), key=lambda name: name not in ("temperature", "xtc", "min_p")[::-1]))[::-1]
 
 
-@_mutant("FIL201")
-class DoesNotNormaliseInBetween(FiltersOracle):
-    """Top-p adds up the probabilities of the unfiltered row."""
-
+class _KnowsTheUnfilteredRow(FiltersOracle):
     def row(self, logits: Any, context: RowContext) -> Any:
         self.whole = FilteredRow.of(logits)
         return super().row(logits, context)
 
+
+@_mutant("FIL201")
+class DoesNotNormaliseInBetween(_KnowsTheUnfilteredRow):
+    """Top-p adds up the probabilities of the unfiltered row."""
+
     def top_p(self, row: Any, context: RowContext) -> Any:
-        probs = np.exp(self.whole.log_probs[row.ids])
-        kept = np.zeros_like(row.kept)
-        kept[row.ids[: 1 + int((probs.cumsum() < context.params.top_p).sum())]] = True
-        return _keeping(row, kept)
+        before = np.exp(self.whole.log_probs[row.ids]).cumsum() < context.params.top_p
+        return _only(row, row.ids[: 1 + int(before.sum())])
+
+
+@_mutant("FIL201")
+class SquaresTheUnfilteredRow(_KnowsTheUnfilteredRow):
+    """The threshold of p-less comes from the row without its temperature, and before other filters."""
+
+    def collision(self, row: Any) -> Any:
+        return super().collision(self.whole)
 
 
 @_patched("order", "FIL201")

@@ -3,6 +3,9 @@ otherwise.
 
 A `FilteredRow` says of every token whether it is `sure` to stay, or `possible`. What is possible and not sure lies
 within rounding of a threshold, or ties with the token at which a filter cuts.
+
+The docstring of a filter's step is its check: a title, what is required, and what a failure usually means. Examples say
+what is kept of tokens with the probabilities 0.5, 0.284, 0.16, 0.056.
 """
 
 from __future__ import annotations
@@ -177,7 +180,7 @@ class FiltersOracle:
         """One row through all filters that are on, in the order of the chain."""
         row = FilteredRow.of(logits)
         for name in self.order(context):
-            row = getattr(self, name)(row, context)
+            row = getattr(self, name)(row, context) if row.kept.any() else row  # a mutant may leave nothing
         return row
 
     def order(self, context: RowContext) -> tuple[str, ...]:
@@ -187,6 +190,12 @@ class FiltersOracle:
     # temperatures and curves
 
     def temperature(self, row: FilteredRow, context: RowContext) -> FilteredRow:
+        """Logits are divided by the temperature.
+
+        Distances between logits are divided by the row's temperature.
+
+        A product instead of a quotient, or another row's temperature.
+        """
         return self.divide(row, context.params.temperature)
 
     def divide(self, row: FilteredRow, temperature: float, error: float = 0.0) -> FilteredRow:
@@ -199,7 +208,13 @@ class FiltersOracle:
         )
 
     def dynatemp(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[kalomaze, koboldcpp 1.51, "Dynamic Temperature"]: entropy over the logarithm of the number of candidates."""
+        """The dynamic temperature follows the entropy.
+
+        The temperature is `low + (high - low) * share ** exponent`, where `share` is the entropy over the logarithm of
+        the number of tokens that are left (kalomaze, koboldcpp 1.51, "Dynamic Temperature").
+
+        Forbidden tokens that are counted, an exponent at the wrong place, or low and high exchanged.
+        """
         low, high, power = (getattr(context.params, f"dynatemp_{name}") for name in ("low", "high", "exponent"))
         share, slack = self.normalised_entropy(row)
 
@@ -216,7 +231,13 @@ class FiltersOracle:
         return (row.entropy / most, row.entropy_slack / most) if most else (0.0, 0.0)
 
     def smoothing(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[kalomaze, text-generation-webui PR #5403 and #5551, "quadratic sampling"]: a parabola through the top."""
+        """Quadratic smoothing bends logits around the largest.
+
+        A logit at distance d from the largest becomes `max - f (3 - c) / 2 d**2 + f (c - 1) / 2 d**3`, with factor f
+        and curve c (kalomaze, text-generation-webui PR #5403 and #5551, "quadratic sampling").
+
+        A maximum of the batch, or a cubic term of the wrong sign.
+        """
         factor, curve = context.params.smoothing_factor, context.params.smoothing_curve
         top = row.values.max(where=row.kept, initial=-np.inf)
         distance = np.where(np.isfinite(row.values), row.values - top, 0)
@@ -229,26 +250,98 @@ class FiltersOracle:
     # thresholds
 
     def min_p(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Nguyen et al. 2024, arXiv 2407.01082, eq. 2]: at least `min_p` times the largest probability."""
+        """Min-p keeps tokens of at least a share of the largest probability.
+
+        Min-p keeps tokens whose probability is at least `min_p` times the largest one (Nguyen et al. 2024, arXiv
+        2407.01082, eq. 2).
+
+        Probabilities are compared with `min_p` itself, or with the maximum of the batch.
+
+        Example:
+            >>> kept(min_p=0.3)
+            [0, 1, 2]
+        """
         return row.above(np.log(context.params.min_p) + row.log_probs.max(), 2 * row.slack)
 
     def top_a(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[BlinkDL, RWKV-LM, "top-a sampling"]: at least `top_a` times the square of the largest probability."""
+        """Top-a keeps tokens above a share of the largest probability squared.
+
+        Top-a keeps tokens whose probability is at least `top_a` times the square of the largest one (BlinkDL, RWKV-LM,
+        "top-a sampling").
+
+        A threshold without the square is min-p.
+
+        Example:
+            >>> kept(top_a=1.0)  # 0.25
+            [0, 1]
+        """
         return row.above(np.log(context.params.top_a) + 2 * row.log_probs.max(), 3 * row.slack + 8 * _ULP)
 
+    def p_less(self, row: FilteredRow, context: RowContext) -> FilteredRow:
+        """P-less keeps tokens of at least the sum of squared probabilities.
+
+        P-less keeps tokens whose probability is at least that of drawing the same token twice, the sum of squared
+        probabilities; one token at least (Tan et al. 2025, arXiv 2509.23234).
+
+        Another power than the square, the largest probability alone, or a sum that rounds above every token of a flat
+        row.
+
+        Example:
+            >>> kept(p_less=1)  # 0.359
+            [0]
+        """
+        threshold, error = self.collision(row)
+        return row.above(threshold, row.slack + error + 8 * _ULP, keeps_ties=False)
+
+    def collision(self, row: FilteredRow) -> tuple[float, float]:
+        """The logarithm of the sum of squared probabilities, and how far float32 may be from it."""
+        squares, slack = np.exp(2 * row.log_probs[row.kept]), np.minimum(row.slack[row.kept], -_FAR_OUT)
+        return float(np.log(squares.sum())), float(2 * (squares @ slack) / squares.sum()) + _ULP * (8 + len(squares))
+
     def epsilon(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Hewitt et al. 2022, arXiv 2210.15191, section 3.2]: at least epsilon."""
+        """Epsilon cutoff keeps tokens of at least that probability.
+
+        Epsilon sampling keeps tokens of probability at least epsilon, and the most probable one if none has it (Hewitt
+        et al. 2022, arXiv 2210.15191, section 3.2).
+
+        A threshold in units of 1e-4, as some interfaces take it, or one relative to the largest probability.
+
+        Example:
+            >>> kept(epsilon=0.2)
+            [0, 1]
+            >>> kept(epsilon=0.9)
+            [0]
+        """
         return row.above(np.log(context.params.epsilon), row.slack + 8 * _ULP, keeps_ties=False)
 
     def eta(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Hewitt et al. 2022, eq. 4]: at least min(epsilon, sqrt(epsilon) exp(-entropy))."""
+        """Eta cutoff follows the entropy.
+
+        Eta sampling keeps tokens of probability at least min(epsilon, sqrt(epsilon) exp(-entropy)), and the most
+        probable one (Hewitt et al. 2022, arXiv 2210.15191, eq. 4).
+
+        An entropy in bits or of the wrong sign, or the larger of the two instead of the smaller.
+
+        Example:
+            >>> kept(eta=0.2)  # entropy 1.205: min(0.2, 0.134)
+            [0, 1, 2]
+        """
         epsilon = np.log(context.params.eta)
         slack = row.slack + row.entropy_slack + 8 * _ULP
         return row.above(min(epsilon, epsilon / 2 - row.entropy), slack, keeps_ties=False)
 
     def top_n_sigma(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Tang et al. 2024, arXiv 2411.07641, algorithm 1]: at most n standard deviations of the logits below the
-        top."""
+        """Top-n-sigma keeps logits within n standard deviations of the largest.
+
+        Top-n-sigma keeps logits of at least `max - n * sigma`; sigma is that of the logits that are left. Which of n
+        and n - 1 it divides by is declared (`sigma_ddof`) (Tang et al. 2024, arXiv 2411.07641, algorithm 1).
+
+        The deviation of probabilities, of the batch, or with -inf among the logits, which makes it NaN.
+
+        Example:
+            >>> kept(top_n_sigma=1.0)  # sigma 0.942, threshold -1.635
+            [0, 1]
+        """
         sigma, slack = self.sigma(row)
         top, number = row.values.max(where=row.kept, initial=-np.inf), context.params.top_n_sigma
         rounding = 8 * _ULP * (abs(top) + np.where(row.kept, np.abs(row.values), 0)) + row.error
@@ -269,18 +362,47 @@ class FiltersOracle:
     # sorted tokens
 
     def top_k(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Fan et al. 2018, arXiv 1805.04833]: the k most probable tokens."""
+        """Top-k keeps the k most probable tokens.
+
+        Top-k keeps the k largest logits, and all of them if there are not so many (Fan et al. 2018, arXiv 1805.04833).
+
+        A k-th value that is looked up in the wrong row, or sorted the wrong way round.
+
+        Example:
+            >>> kept(top_k=2)
+            [0, 1]
+        """
         number = min(context.params.top_k, int(row.kept.sum()))
         return row.best(number, number, number, error=2 * row.error.max(where=row.kept, initial=0))
 
     def top_p(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Holtzman et al. 2020, arXiv 1904.09751, eq. 2]: the fewest most probable tokens that have this
-        probability."""
+        """Top-p keeps the fewest most probable tokens that have the mass.
+
+        Top-p keeps the smallest set of most probable tokens whose probabilities reach `top_p` (Holtzman et al. 2020,
+        arXiv 1904.09751, eq. 2).
+
+        The token that reaches the mass is dropped, or one too many is kept: a comparison before the addition.
+
+        Example:
+            >>> kept(top_p=0.6)
+            [0, 1]
+        """
         return self.by_mass(row, context.params.top_p, -row.values, 2 * row.error.max(where=row.kept, initial=0))
 
     def typical_p(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Meister et al. 2022, arXiv 2202.00666, eq. 7]: the fewest tokens, nearest to the entropy, that have at least
-        this probability."""
+        """Typical-p keeps the fewest most typical tokens that have the mass.
+
+        Typical-p sorts tokens by how far their surprise is from the entropy, and keeps the fewest that reach the mass
+        (Meister et al. 2022, arXiv 2202.00666, eq. 7).
+
+        The token that reaches the mass is dropped, or a probability of 0 makes the entropy NaN.
+
+        Example:
+            >>> kept(typical_p=0.2)  # surprises 0.69, 1.26, 1.83, 2.88
+            [1]
+            >>> kept(typical_p=0.5)
+            [0, 1]
+        """
         with np.errstate(invalid="ignore"):
             score = np.abs(-row.log_probs - row.entropy)
         margin = 2 * (row.slack.max(where=row.kept & (score < 40), initial=0) + row.entropy_slack)
@@ -302,10 +424,17 @@ class FiltersOracle:
         return number
 
     def tail_free(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Phénix and Egan 2019, "Tail Free Sampling"]: up to where the curvature of the sorted probabilities has this
-        share of its sum.
+        """Tail-free sampling keeps tokens up to a share of the curvature.
 
-        Whether tokens of probability 0 belong to the curve is open: there are implementations of both.
+        TFS sorts probabilities and keeps tokens as long as the absolute second differences have, added up, at most the
+        given share of their sum; how many more is declared (`tail_free_extra`) (Phénix and Egan 2019, "Tail Free
+        Sampling"). Whether tokens of probability 0 belong to the curve is open: there are implementations of both.
+
+        First differences, no normalisation, or a sum without absolute values.
+
+        Example:
+            >>> kept(tail_free=0.9)  # second differences 0.092, 0.02; shares 0.821, 1
+            [0, 1]
         """
         order, z = row.ids, context.params.tail_free
         if len(order) < 3:  # there is no curvature
@@ -315,7 +444,7 @@ class FiltersOracle:
         for padding in (0, 2) if len(order) < len(row.values) else (0,):
             probs = np.append(np.exp(row.log_probs[order]), np.zeros(padding))
             error = np.append(probs[: len(order)] * row.slack[order], np.zeros(padding))
-            bends = np.abs(np.diff(np.diff(probs)))
+            bends = self.bends(probs)
             unsure = 4 * error.sum() / max(bends.sum(), 1e-300) + _ULP * len(order)
             share = bends.cumsum() / max(bends.sum(), 1e-300)
             counts += [int((share <= limit).sum()) for limit in (z, z - unsure, z + unsure)]
@@ -325,9 +454,24 @@ class FiltersOracle:
         )
         return row.best(fewest, number, most, error=2 * row.error.max(where=row.kept, initial=0))
 
+    def bends(self, probs: Row) -> Row:
+        """The curvature of sorted probabilities."""
+        return np.abs(np.diff(np.diff(probs)))
+
     def xtc(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[p-e-w, text-generation-webui PR #6335, "Exclude Top Choices"]: of the tokens that reach the threshold,
-        only the least probable one stays; nothing happens if there is one such token, or none."""
+        """XTC leaves the least probable token above the threshold.
+
+        With probability 1, XTC removes all tokens that reach the threshold but the least probable of them; with one
+        such token or none it does nothing (p-e-w, text-generation-webui PR #6335, "Exclude Top Choices").
+
+        All of them are removed, the most probable one stays, or the threshold is one of the sorted places.
+
+        Example:
+            >>> kept(xtc_probability=1.0, xtc_threshold=0.1)
+            [2, 3]
+            >>> kept(xtc_probability=1.0, xtc_threshold=0.4)
+            [0, 1, 2, 3]
+        """
         if context.fires is False:
             return row
         log_probs, order, slack = row.log_probs, row.ids, row.slack + 8 * _ULP
@@ -346,8 +490,14 @@ class FiltersOracle:
     # repetitions
 
     def dry(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[p-e-w, text-generation-webui PR #5677, "DRY"]: what would make a repetition longer is penalised by
-        `multiplier * base ** (length - allowed_length)`."""
+        """DRY penalises what would make a repetition longer.
+
+        A token that followed an earlier copy of the last n tokens is penalised by `multiplier * base **
+        (n - allowed_length)` if n is at least `allowed_length`; the longest copy counts (p-e-w, text-generation-webui
+        PR #5677, "DRY").
+
+        Another copy than the longest, an exponent that is one off, or short repetitions that are penalised, too.
+        """
         params, penalty = context.params, np.zeros(len(row.values))
         for token, length in self.repetitions(context).items():
             if length >= params.dry_allowed_length and token < len(penalty):
@@ -372,7 +522,13 @@ class FiltersOracle:
     # mirostat
 
     def mirostat_v1(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Basu et al. 2021, arXiv 2007.14966, algorithm 1]: top-k, with k from an estimate of the Zipf exponent."""
+        """Mirostat keeps the k tokens of its estimate.
+
+        In its first step, version 1 keeps k tokens, by the Zipf exponent of the most probable ones and mu = 2 tau (Basu
+        et al. 2021, arXiv 2007.14966, algorithm 1).
+
+        A logarithm to another base, an exponent of ranks that begin at 0, or a k that overflows.
+        """
         number, error = self.mirostat_k(row, context.mu, len(row.values))
         size = int(row.kept.sum())
         counts = (int(np.clip(part, 1, size)) for part in (number * (1 - error), number, number * (1 + error)))
@@ -399,7 +555,17 @@ class FiltersOracle:
         return float(np.exp(near[1])), float(np.expm1(min(error, 40)))
 
     def mirostat_v2(self, row: FilteredRow, context: RowContext) -> FilteredRow:
-        """[Basu et al. 2021; github.com/basusourya/mirostat, version 2]: tokens of a surprise up to mu, in bits."""
+        """Mirostat 2 keeps tokens up to a surprise.
+
+        In its first step, version 2 keeps tokens whose surprise is at most mu = 2 tau bits, and the most probable one
+        (Basu et al. 2021; github.com/basusourya/mirostat, version 2).
+
+        Surprise in nats, or mu that begins at tau.
+
+        Example:
+            >>> kept(mirostat_v2_tau=0.95)  # surprises 1, 1.82, 2.64 bits; mu = 1.9
+            [0, 1]
+        """
         return row.above(-context.mu * np.log(2), row.slack + 1e-4 * (1 + abs(context.mu)), keeps_ties=False)
 
     def first_mu(self, params: FilterParams) -> float:

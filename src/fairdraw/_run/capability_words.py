@@ -64,7 +64,9 @@ class Word:
 def glossary() -> Mapping[str, Word]:
     """Every capability by its word, in the order of their definition."""
     texts = _strings_below_members()
-    return {str(one): _word(one, *texts[one.name].split(" Declare it unsupported ")) for one in Capability}
+    plain = "Takes `{}`. Declare it unsupported if you do not filter by it."
+    said = {one: texts.get(one.name, plain.format(one.name.lower())) for one in Capability}
+    return {str(one): _word(one, *text.split(" Declare it unsupported ")) for one, text in said.items()}
 
 
 def _word(capability: Capability, meaning: str, unsupported_if: str) -> Word:

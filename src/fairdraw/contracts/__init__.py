@@ -33,6 +33,7 @@ from fairdraw.contracts._filters import FilterChain as FilterChain
 from fairdraw.contracts._filters import FilterParams as FilterParams
 from fairdraw.contracts._filters import FilterResult as FilterResult
 from fairdraw.contracts._filters import FunctionLogitsFilterer as FunctionLogitsFilterer
+from fairdraw.contracts._filters import LogitFilter as LogitFilter
 from fairdraw.contracts._filters import LogitsFilterer as LogitsFilterer
 from fairdraw.contracts._filters import capability_of as capability_of
 from fairdraw.contracts._filters import logits_filterer as logits_filterer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import Capabilities, Capability, KnownDefect
@@ -21,31 +21,77 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-LOGIT_FILTERS: dict[str, str] = {
-    "temperature": "temperature",
-    "dynatemp": "dynatemp_high",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "top_n_sigma": "top_n_sigma",
-    "top_a": "top_a",
-    "tail_free": "tail_free",
-    "eta": "eta",
-    "epsilon": "epsilon",
-    "smoothing": "smoothing_factor",
-    "xtc": "xtc_probability",
-    "dry": "dry_multiplier",
-    "mirostat_v1": "mirostat_v1_tau",
-    "mirostat_v2": "mirostat_v2_tau",
+
+@dataclass(frozen=True)
+class LogitFilter:
+    """What is said once of a filter.
+
+    Its capability has its name, with dashes. Its rule is the step of its name in the specification
+    (`_oracles/filters.py`), whose docstring is its check.
+
+    Args:
+        code: Of its check.
+        usual: Parameters that people use, the plain ones first. The first of them switches the filter on, by any value
+            other than its default.
+        number: The parameter that traces try at any value from `low` to `high`; empty for none.
+    """
+
+    code: str
+    usual: tuple[dict[str, Any], ...]  # Any: one type per parameter
+    number: str = ""
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def switch(self) -> str:
+        return next(iter(self.usual[0]))
+
+
+FIRST, LAST = 2.0**-126, 1 - 2.0**-24
+"""The smallest normal number of float32, and the largest one below 1."""
+
+
+def _by(number: str, code: str, *usual: float, low: float = FIRST, high: float = LAST, **beside: float) -> LogitFilter:
+    """A filter that one number decides, with other parameters beside it."""
+    return LogitFilter(code, tuple({**beside, number: value} for value in usual), number, low, high)
+
+
+def _of(code: str, names: tuple[str, ...], *usual: tuple[Any, ...]) -> LogitFilter:  # Any: as above
+    """A filter of several parameters; of the last ones the values may be missing."""
+    return LogitFilter(code, tuple(dict(zip(names, values, strict=False)) for values in usual))
+
+
+_DYNATEMP = ("dynatemp_high", "dynatemp_low", "dynatemp_exponent")
+_DRY = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "dry_breakers")
+LOGIT_FILTERS = {
+    "temperature": _by("temperature", "FIL111", 0.5, 1.7, 0.9, low=1e-3, high=1e6),
+    "dynatemp": _of("FIL112", _DYNATEMP, (1.5, 0.5), (3.0, 0.25, 2.0)),
+    "top_k": _by("top_k", "FIL101", 3, 1, 40, low=1, high=1 << 30),
+    "top_p": _by("top_p", "FIL102", 0.5, 0.9, 0.1, 0.99),
+    "min_p": _by("min_p", "FIL103", 0.1, 0.5, 0.01, high=1.0),
+    "typical_p": _by("typical_p", "FIL104", 0.5, 0.9, 0.2, 0.99),
+    "top_n_sigma": _by("top_n_sigma", "FIL105", 1.0, 2.0, 0.25, high=1e30),
+    "top_a": _by("top_a", "FIL106", 0.2, 0.05, 0.8, high=1.0),
+    "p_less": _by("p_less", "FIL117", 1, low=1, high=1),
+    "tail_free": _by("tail_free", "FIL107", 0.5, 0.95, 0.2),
+    "eta": _by("eta", "FIL108", 0.01, 3e-4, 0.3),
+    "epsilon": _by("epsilon", "FIL109", 0.01, 3e-4, 0.3),
+    "smoothing": _of("FIL113", ("smoothing_factor", "smoothing_curve"), (0.3,), (1.0, 2.0), (0.05, 3.0)),
+    "xtc": _by("xtc_threshold", "FIL110", 0.1, 0.02, 0.3, high=0.5, xtc_probability=1.0),
+    "dry": _of("FIL114", _DRY, (0.75,), (2.0, 1.25, 1), (0.5, 1.75, 4, 0, (1,)), (1.0, 1.75, 2, 6)),
+    "mirostat_v1": _by("mirostat_v1_tau", "FIL115", 3.0, 5.0, 1.0, low=1.0, high=5.0),
+    "mirostat_v2": _by("mirostat_v2_tau", "FIL116", 3.0, 5.0, 0.5, high=100.0),
 }
-"""Filter to the parameter that switches it on: by any value other than its default. The filter's capability has the
-same name, with dashes."""
+"""Every filter, in the order in which the specification applies them."""
+
+Share = Annotated[float, (0.0, 1.0)]
+"""A number in this range."""
 
 
 @dataclass(frozen=True)
 class FilterParams:
-    """What one row asks for. Every default is off.
+    """What one row asks for. Every default is off. Beside its type stands the range of a parameter; others must not be
+    negative.
 
     Args:
         temperature: Logits are divided by it; positive.
@@ -54,6 +100,7 @@ class FilterParams:
             possible one, to the power of `dynatemp_exponent`.
         dynatemp_exponent: That power.
         top_k: 0 is off, and so is the vocabulary and more.
+        p_less: 1 is on; it has no number.
         tail_free: Tail-free sampling (TFS); 1 is off.
         eta: A probability, not a multiple of 1e-4.
         epsilon: A probability likewise.
@@ -67,26 +114,27 @@ class FilterParams:
         mirostat_eta: Its learning rate.
     """
 
-    temperature: float = 1.0
+    temperature: Annotated[float, (1e-3, 1e6)] = 1.0
     dynatemp_low: float = 0.0
     dynatemp_high: float = 0.0
     dynatemp_exponent: float = 1.0
     top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
+    top_p: Share = 1.0
+    min_p: Share = 0.0
+    typical_p: Share = 1.0
     top_n_sigma: float = 0.0
-    top_a: float = 0.0
-    tail_free: float = 1.0
-    eta: float = 0.0
-    epsilon: float = 0.0
+    top_a: Share = 0.0
+    p_less: Annotated[int, (0, 1)] = 0
+    tail_free: Share = 1.0
+    eta: Share = 0.0
+    epsilon: Share = 0.0
     smoothing_factor: float = 0.0
     smoothing_curve: float = 1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
+    xtc_probability: Share = 0.0
+    xtc_threshold: Share = 0.1
     dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
+    dry_base: Annotated[float, (1.0, 1e6)] = 1.75
+    dry_allowed_length: Annotated[int, (1, 1 << 30)] = 2
     dry_range: int = 0
     dry_breakers: tuple[int, ...] = ()
     mirostat_v1_tau: float = 0.0
@@ -96,7 +144,7 @@ class FilterParams:
     @property
     def enabled(self) -> tuple[str, ...]:
         """The filters that are on, in the order of `LOGIT_FILTERS`."""
-        return tuple(name for name, switch in LOGIT_FILTERS.items() if getattr(self, switch) != _OFF[switch])
+        return tuple(name for name, one in LOGIT_FILTERS.items() if getattr(self, one.switch) != _OFF[one.switch])
 
     def __repr__(self) -> str:
         shown = (f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default)
@@ -104,6 +152,9 @@ class FilterParams:
 
 
 _OFF = {f.name: f.default for f in dataclasses.fields(FilterParams)}
+_PARAMETERS = {
+    name: kind for name, kind in get_type_hints(FilterParams, None, None, True).items() if name != "dry_breakers"
+}
 
 
 @dataclass(frozen=True)
@@ -345,23 +396,12 @@ def check_filter_batch(batch: FilterBatch) -> None:
         _check_params(validator, params)
 
 
-_RANGES = {
-    **dict.fromkeys(("top_p", "min_p", "typical_p", "top_a", "tail_free", "eta", "epsilon"), (0.0, 1.0)),
-    **dict.fromkeys(("xtc_probability", "xtc_threshold"), (0.0, 1.0)),
-    "temperature": (1e-3, 1e6),
-    "dry_base": (1.0, 1e6),
-    "dry_allowed_length": (1, 1 << 30),
-}
-"""Parameter to its smallest and largest value; others must not be negative."""
-
-
 def _check_params(validator: Validator, params: FilterParams) -> None:
-    for one in dataclasses.fields(params):
-        value = getattr(params, one.name)
-        if one.name != "dry_breakers":
-            low, high = _RANGES.get(one.name, (0, 1e30))
-            rule = f"it must lie in [{low}, {high}]"
-            validator.require(low <= value <= high, f"{one.name}={value!r}", rule, "Use a value in range.")
+    for name, hint in _PARAMETERS.items():
+        value, (low, high) = getattr(params, name), getattr(hint, "__metadata__", [(0, 1e30)])[0]
+        fits = low <= value <= high and (isinstance(_OFF[name], float) or value % 1 == 0)
+        rule = f"it must {'lie' if isinstance(_OFF[name], float) else 'be a whole number'} in [{low}, {high}]"
+        validator.require(fits, f"{name}={value!r}", rule, "Use a value in range.")
     cuts = set(params.enabled) - {"temperature", "mirostat_v1", "mirostat_v2"}
     alone = not (params.mirostat_v1_tau or params.mirostat_v2_tau) or not cuts
     given, rule = f"params={params!r}", "a row with mirostat has no other filter but a temperature"
