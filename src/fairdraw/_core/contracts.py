@@ -27,6 +27,7 @@ class Contract:
         beside: Other methods that a sampler may have; beside one that a capability stands for, that capability and what
             a sampler without the method does.
         mutants: Where the mutants are; `{name}` stands for the contract's, here and below.
+        right: Where the factory of the specification as a sampler is: what mutants are compared with.
         default: The sampler under test if none is named.
         reference: The sampler that differential checks compare with if none is named; empty for none.
         policy: The class of its policies, if several ways are right.
@@ -47,6 +48,7 @@ class Contract:
     answer: str
     beside: Mapping[str, tuple[Capability, str] | None] = field(default_factory=dict)
     mutants: tuple[str, ...] = ("fairdraw._mutants.{name}:MUTANTS",)
+    right: str = "fairdraw._mutants.{name}:right"
     default: str = "{name}"
     reference: str = "{name}/vllm"
     policy: type[Policy] | None = None
@@ -61,13 +63,8 @@ class Contract:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mutants", tuple(path.format(name=self.name) for path in self.mutants))
-        for field_name in ("default", "reference"):
+        for field_name in ("right", "default", "reference"):
             object.__setattr__(self, field_name, getattr(self, field_name).format(name=self.name))
-
-    @property
-    def right(self) -> str:
-        """Where the factory of the specification as a sampler is: what mutants are compared with."""
-        return f"fairdraw._mutants.{self.name}:right"
 
 
 class _Contracts(Mapping[str, Contract]):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from fairdraw._core.contracts import CONTRACTS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Around = Callable[[Callable[[], Any], tuple[Any, ...]], Any]
+"""What a wrapper does with a call, a function of `call`, which makes it, and of the arguments that it is given.
 
-
-class Around(Protocol):
-    """What a wrapper does with a call: `call()` makes it, `arguments` are what it is given.
-
-    One that follows sessions has a method `of_session`: from the arguments of the call that opens one to what is done
-    with the calls of that session.
-    """
-
-    def __call__(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any: ...  # Any: of any contract
+One that follows sessions has a method `of_session`: from the arguments of the call that opens one to what is done with
+the calls of that session.
+"""
 
 
 @cache

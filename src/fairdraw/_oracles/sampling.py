@@ -35,14 +35,13 @@ class Request:
 
 def requests_of(batch: SamplingBatch) -> list[Request]:
     """Return the requests of a batch. Its tensors are read once: element by element they take as long as the draws."""
-    most = batch.vocab_size
 
     def values(tensor: Tensor | None, is_on: Callable[[float], bool]) -> list[Any]:  # [batch_size] any
         given = [None] * batch.batch_size if tensor is None else tensor.tolist()
         return [value if value is not None and is_on(value) else None for value in given]
 
     filters = (
-        values(batch.top_k, lambda k: k < most),
+        values(batch.top_k, lambda k: k < batch.vocab_size),
         values(batch.top_p, lambda p: p < 1),
         values(batch.min_p, lambda p: p > 0),
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core import looks
 from fairdraw._core.capabilities import Capability
 from fairdraw._core.contracts import CONTRACTS
-from fairdraw._core.looks import Look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,11 +39,7 @@ _ABOUT_ANSWERS = frozenset(
 """What a sampler answers, not what it is given: no exception comes of it."""
 
 
-def asked_for(
-    case: Any,  # Any: of the contract, or none
-    needs: Sequence[Capability],
-    contract: str,
-) -> tuple[Capability, ...]:
+def asked_for(case: Any, needs: Sequence[Capability], contract: str) -> tuple[Capability, ...]:  # Any: or none
     """Return what an exception on `case` may be about, in the order of `Capability`: the rarer, the likelier.
 
     What the example holds and a correct sampler may well not take (NaN, half precision, ragged drafts ...); if there is
@@ -78,12 +73,12 @@ def _of_batch(batch: Any, noise: Any, contract: Contract) -> Iterator[Capability
     yield from (capability for capability, is_so in numbers.items() if is_so)
 
 
-def _of_words(found: Look) -> Iterator[Capability]:
+def _of_words(found: looks.Look) -> Iterator[Capability]:
     return (_OF_WORDS[one[1]] for one in found.counts if isinstance(one, tuple) and one[1] in _OF_WORDS)
 
 
 def _of_live_batch(batch: Any, contract: Contract) -> Iterator[Capability]:  # Any: with `logits`
-    found = Look(1)
+    found = looks.Look(1)
     looks.add_layout(found, batch.logits, 1)
     yield from _of_words(found)
     yield from contract.uses(batch)

@@ -87,7 +87,8 @@ class Watch:
 
     def wrap(self, sampler: Any) -> Any:  # Any: a sampler of any contract, and the same
         """`sampler`, whose calls are looked at."""
-        return Wrapped(sampler, _Around(_only_called if self._contract.session else self._call, self._open))
+        opens = self._contract.session is not None
+        return Wrapped(sampler, _Around((lambda call, _: call()) if opens else self._call, self._open))
 
     def _open(self, opened_with: tuple[Any, ...]) -> Around:  # Any: of the method that opens a session
         assert self._contract.session is not None
@@ -192,10 +193,6 @@ class _Around:
 
     def __call__(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: as `Around`
         return self.of_call(call, arguments)
-
-
-def _only_called(call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: as `Around`
-    return call()
 
 
 def _or_nothing(read: Callable[[tuple[Any, ...]], Look | None], arguments: tuple[Any, ...]) -> Look | None:

@@ -119,6 +119,5 @@ NAMES = (
 )  # fmt: skip
 """The contracts, in the order of reports: each is the module of this name, behind an underscore."""
 
-__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]  # it reads the imports above
-    name for name in dir() if name[0].isalpha() and name not in ("annotations", "NAMES")
-]
+# The imports above say what is public.
+__all__ = [one for one in dir() if one[0].isalpha() and one not in ("annotations", "NAMES")]  # pyright: ignore

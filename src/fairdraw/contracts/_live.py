@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core import looks
-from fairdraw._core.looks import Look
 from fairdraw._core.rows import Move, RowChanges
 
 if TYPE_CHECKING:
@@ -132,12 +131,12 @@ class SessionLook:
         self._steps = self._rows = self._seen = 0
         self._last: Any = None  # Any: the batch that was looked at last
 
-    def look(self, arguments: tuple[Any, ...]) -> Look | None:  # Any: those of the session's method
+    def look(self, arguments: tuple[Any, ...]) -> looks.Look | None:  # Any: those of the session's method
         """Return what a call held; `None` if it shows nothing."""
         found = None
         for argument in arguments:
             if isinstance(argument, RowChanges):
-                found = Look(max(1, argument.batch_size))
+                found = looks.Look(max(1, argument.batch_size))
                 self._add_changes(found, argument)
             elif argument is not self._last and hasattr(argument, "requests"):
                 self._last = argument
@@ -146,9 +145,9 @@ class SessionLook:
                     found = self._of_batch(argument, arguments)
         return found
 
-    def _of_batch(self, batch: Any, arguments: tuple[Any, ...]) -> Look:  # Any: LiveBatch or LogitsBatch; of the method
+    def _of_batch(self, batch: Any, arguments: tuple[Any, ...]) -> looks.Look:  # Any: a live batch; of the method
         requests = batch.requests
-        found = Look(len(requests))
+        found = looks.Look(len(requests))
         if hasattr(batch, "change"):
             self._add_changes(found, batch.change or RowChanges(len(requests)))
         self._steps += 1
@@ -175,7 +174,7 @@ class SessionLook:
         self._add_params(found, [one.params for one in requests])
         return found.add_pairs()
 
-    def _add_params(self, found: Look, every: Sequence[Any]) -> None:  # Any: RequestParams or LogitsParams
+    def _add_params(self, found: looks.Look, every: Sequence[Any]) -> None:  # Any: RequestParams or LogitsParams
         fields = self._fields or [one.name for one in dataclasses.fields(every[0]) if one.name not in _NO_FIELDS]
         words = tuple(name.replace("_", " ") for name in fields)
         found.each(looks.PARAMETERS, [_enabled(params, fields) for params in every], words)
@@ -202,7 +201,7 @@ class SessionLook:
         kept = self._followed[id(output)] = _Followed(output, (_LATE,) * is_late, length)
         return kept
 
-    def _add_changes(self, found: Look, changes: RowChanges) -> None:
+    def _add_changes(self, found: looks.Look, changes: RowChanges) -> None:
         is_later = self._steps > 0
         swaps = sum(one.direction is Move.SWAP for one in changes.moved)
         happened = (
