@@ -149,7 +149,7 @@ HEAD = """\
 
 Written by `tools/exam` from `statistical/records/exam.jsonl`. A member is a correct sampler with one fault: a random
 condition (a batch size, a row, a token's bit, a dtype, a seed, what came before, a neighbour, some of these) times a
-random effect. The generator knows the protocols and nothing of the suite. The condition holds in ordinary serving, and
+random effect. The generator knows the contracts and nothing of the suite. The condition holds in ordinary serving, and
 the effect was seen there. Of {} members in {} contracts this record has {}, in an order that takes one of each class
 first. *First report names it*: the title, the effect or a note of the first failing check has a word of the condition
 or of the effect.

@@ -32,7 +32,7 @@ SECONDS = 1800
 
 CATALOGUE = tomllib.loads((ROOT / "engines/src/fairdraw_engines/samplers.toml").read_text(encoding="utf-8"))
 NOT_HERE = ("rejection/sglang-tree", "sampling/sglang-flashinfer", "penalties/vllm", "penalties/vllm-v2")
-"""Those of a GPU, and what docs/matrix.md has; FlashInfer is no project of the catalogue."""
+"""Samplers of a GPU, and what docs/matrix.md has; FlashInfer is no project of the catalogue."""
 CODES = {
     "rejection": "REJ",
     "sampling": "SAM",
