@@ -1,4 +1,5 @@
-"""Run every odd but correct sampler as users do: every check must pass or be skipped. Prints what accuses; no record.
+"""Run every odd but correct sampler as users do: every check must pass or be skipped. Prints what accuses, and the
+processor's seconds; no record.
 
 python tools/record.py odd --contract sampling --profile smoke --seeds 20 --jobs 14
 """
@@ -6,6 +7,7 @@ python tools/record.py odd --contract sampling --profile smoke --seeds 20 --jobs
 from __future__ import annotations
 
 import argparse
+import time
 
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.runner import check_sampler
@@ -17,9 +19,10 @@ def accused(task: tuple[str, int, str, int]) -> tuple[str, list[str]]:
     """Run all checks on a sampler (its contract, its number, the profile, the seed): a title, and what did not pass."""
     contract, number, profile, seed = task
     sampler = ODD[contract][number]
+    began = time.process_time()
     records = check_sampler(sampler, profile=profile, seed=seed)
     wrong = [f"{record.id}: {record.status}" for record in records if record.status not in ("passed", "skipped")]
-    return f"{contract}  {sampler.name}  seed {seed}", wrong
+    return f"{contract}  {sampler.name}  seed {seed}  {time.process_time() - began:.0f} s", wrong
 
 
 def main() -> int:
