@@ -91,15 +91,15 @@ def _collect(lists, row, reached, bound, vocab_size, BLOCK: tl.constexpr, MOST: 
         # A run behind the row holds nothing.
         words = words_of_runs(tl.load(lists.runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
         logits = load_logits(row, words, vocab_size)
-        size = _write_candidates(lists, words, logits, least, size, BLOCK, MOST)
+        is_candidate = (argmax_order(logits) >= least) & (logits > float("-inf"))
+        size = write_candidates(lists, words, logits, is_candidate, size, BLOCK, MOST)
     tl.debug_barrier()
     return size
 
 
 @triton.jit
-def _write_candidates(lists, words, logits, least, size, BLOCK: tl.constexpr, MOST: tl.constexpr):
+def write_candidates(lists, words, logits, is_candidate, size, BLOCK: tl.constexpr, MOST: tl.constexpr):
     """Write those of a block behind `size` others, and return how many there are then."""
-    is_candidate = (argmax_order(logits) >= least) & (logits > float("-inf"))
     # Places are counted within words, which is cheap, and then over words, which are few.
     within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
     of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
@@ -123,25 +123,25 @@ def load_candidates(lists, begin, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def weigh(lists, size, least, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+def weigh(lists, size, least, best, by_sum, BLOCK: tl.constexpr):
     """Return the count or sum of the candidates at or above an order."""
     total = tl.zeros((BLOCK,), tl.int64)
     for begin in range(0, size, BLOCK):
         _, orders, scaled = load_candidates(lists, begin, size, BLOCK)
-        total += tl.where(orders >= least, count_or_weights(scaled, best, BY_SUM), 0)
+        total += tl.where(orders >= least, count_or_weights(scaled, best, by_sum), 0)
     return tl.sum(total)
 
 
 @triton.jit
-def split(lists, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+def _split(lists, size, middle, best, by_sum):
     """Return the count or sum of the candidates at or above an order, the least order of these, and the largest of the
     others."""
-    total = tl.zeros((BLOCK,), tl.int64)
-    above = tl.full((BLOCK,), NO_ID, tl.int32)
-    below = tl.full((BLOCK,), LEAST, tl.int32)
-    for begin in range(0, size, BLOCK):
-        _, orders, scaled = load_candidates(lists, begin, size, BLOCK)
-        weights = count_or_weights(scaled, best, BY_SUM)
+    total = tl.zeros((MANY,), tl.int64)
+    above = tl.full((MANY,), NO_ID, tl.int32)
+    below = tl.full((MANY,), LEAST, tl.int32)
+    for begin in range(0, size, MANY):
+        _, orders, scaled = load_candidates(lists, begin, size, MANY)
+        weights = count_or_weights(scaled, best, by_sum)
         total += tl.where(orders >= middle, weights, 0)
         above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
         below = tl.maximum(below, tl.where(orders < middle, orders, LEAST))
@@ -149,13 +149,13 @@ def split(lists, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _highest_listed(lists, size, best, floor, need, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+def highest_listed(lists, size, best, floor, need, by_sum):
     """Return what `highest_with` does, of more candidates than a block has."""
     low = floor
     high = tl.maximum(argmax_order(best), floor)
     while low < high:
         middle = middle_of(low, high)
-        total, above, below = split(lists, size, middle, best, BY_SUM, BLOCK)
+        total, above, below = _split(lists, size, middle, best, by_sum)
         low, high = narrowed_by(total >= need, above, below, low, high)
     return low
 
@@ -187,10 +187,10 @@ def thresholds_of_many(lists, size, best, floor, top_k, top_p, row_sum):
     """Return the same of more."""
     kept = floor
     if top_k > 0:
-        kept = _highest_listed(lists, size, best, kept, top_k.to(tl.int64), False, MANY)
+        kept = highest_listed(lists, size, best, kept, top_k.to(tl.int64), False)
     if top_p < 1:
         need = _need_of(weigh(lists, size, kept, best, True, MANY), row_sum, top_p)
-        kept = _highest_listed(lists, size, best, kept, need, True, MANY)
+        kept = highest_listed(lists, size, best, kept, need, True)
     return kept
 
 
@@ -214,11 +214,12 @@ def _least_bound(reached):
 
 
 @triton.jit
-def _first_bound(reached, floor, statistics, filters, wanted):
-    """Return the bound to begin with, and the sum that the runs' largest have at it. Takes `reached` [runs] int32.
+def first_bound(reached, floor, statistics, filters):
+    """Return the bound to begin with, the sum that the runs' largest have at it, and how many of them reach it.
 
-    Two of the best tokens in one run: the runs' largest have not got all of the sum, and yet few runs are read."""
-    largest, scale = statistics.largest, statistics.scale
+    Two of the best tokens in one run: the runs' largest have not got all of the sum, and yet few runs are read. Takes
+    `reached` [runs] int32."""
+    largest, scale, wanted = statistics.largest, statistics.scale, _wanted_of(statistics, filters)
     bound = floor
     guess = wanted
     if filters.top_k > 0:
@@ -230,7 +231,14 @@ def _first_bound(reached, floor, statistics, filters, wanted):
             bound = _bound_of_sum(reached, largest, scale, guess)
     if bound == NO_BOUND:  # the runs' largest are not enough
         bound = _least_bound(reached)
-    return tl.maximum(bound, floor), guess
+    bound = tl.maximum(bound, floor)
+    return bound, guess, tl.sum((reached >= bound).to(tl.int32))
+
+
+@triton.jit
+def _wanted_of(statistics, filters):
+    """Return the sum that top-p keeps, if it sees the whole row."""
+    return filters.top_p * statistics.row_sum * ENOUGH
 
 
 @triton.jit
@@ -262,13 +270,13 @@ def _lower_bound(reached, bound, floor, largest, scale, top_k, need):
 
 
 @triton.jit
-def list_candidates(lists, row, reached, floor, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
+def list_candidates(lists, row, reached, bounds, need, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Return how many, of
     which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor.
 
-    Takes `floor`: the least bound."""
-    wanted = filters.top_p * statistics.row_sum * ENOUGH
-    bound, need = _first_bound(reached, floor, statistics, filters, wanted)
+    Takes `bounds`: the first one and the least; `need`: the sum that the runs' largest have at the first."""
+    bound, floor = bounds
+    wanted = _wanted_of(statistics, filters)
     size = tl.zeros((), tl.int32)
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough

@@ -1,4 +1,14 @@
-"""Rows whose candidates do not fit a list: flat ones. They are read again and again: correct, and slow."""
+"""Rows that keep more than a list holds: a sample says between which two orders a threshold lies, and a reading proves
+it.
+
+    a sample           8192 entries, all over the row       where the threshold is, about
+    reading 1          | below a | from a on: listed | from b on: summed |         the threshold is among the listed
+    reading 2          tiles are made anew, of what is kept
+
+Sums are of integers, and exact: a sample that misleads costs another reading, and no token. The second threshold of a
+row, top-p after top-k, takes another reading. Most rows have both their thresholds among few candidates (`candidates`)
+and come here never; whether they do depends on nothing but the row.
+"""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false, reportOptionalMemberAccess=false
@@ -9,64 +19,176 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .._shared.kernels import NO_ID, argmax_order
-from .bisection import count_or_weights, middle_of, narrowed_by
+from .._shared.kernels import LOG2_E, argmax_order
+from .bisection import ONE, count_or_weights, middle_of
+from .candidates import highest_listed, write_candidates
+from .named import Sample
 from .rows import LEAST, RUNS, WORDS, load_logits, scaled_by, scaled_order, words_of_runs, words_of_tiles
 from .scan import sum_tiles
 
-
-@triton.jit
-def _measure(
-    row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Return what `split` does, of everything at or above the floor, by reading the row."""
-    total = tl.zeros((BLOCK, WORDS, 32), tl.int64)
-    above = tl.full((BLOCK, WORDS, 32), NO_ID, tl.int32)
-    below = tl.full((BLOCK, WORDS, 32), LEAST, tl.int32)
-    for begin in range(0, all_tiles * RUNS, BLOCK):
-        logits = load_logits(row, words_of_runs(begin + tl.arange(0, BLOCK)), vocab_size)
-        total, above, below = _add_block(logits, total, above, below, middle, floor, largest, temperature, BY_SUM)
-    above = tl.min(tl.min(tl.min(above, axis=2), axis=1))
-    return tl.sum(tl.sum(tl.sum(total, axis=2), axis=1)), above, tl.max(tl.max(tl.max(below, axis=2), axis=1))
+SAMPLED_WORDS = tl.constexpr(256)
+SAMPLED = tl.constexpr(256 * 32)
+UNIT = tl.constexpr(131072.0)
+"""The weight of a sample's heaviest entry, as an integer: all of them add up to an int32."""
+SURE = tl.constexpr(4.0)
+"""Standard deviations by which a bound that a sample gives is moved to the safe side."""
+MOST_GUESSES = tl.constexpr(3)
+"""Readings after which a bracket of orders is halved instead: then 32 of them end any search."""
 
 
 @triton.jit
-def _add_block(logits, total, above, below, middle, floor, largest, temperature, BY_SUM: tl.constexpr):
-    """Return what `_measure` finds, with one block more."""
-    scaled = scaled_by(logits, temperature)
-    orders = argmax_order(scaled)
-    is_there = (orders >= floor) & (logits > float("-inf"))
-    weights = tl.where(is_there, count_or_weights(scaled, largest, BY_SUM), 0)
-    total += tl.where(orders >= middle, weights, 0)
-    above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
-    below = tl.maximum(below, tl.where(is_there & (orders < middle), orders, LEAST))
-    return total, above, below
+def _sample(row, all_tiles, best, temperature, vocab_size):
+    """Return a `Sample` of a row: words of it that are equally far apart, or all."""
+    words, num_words = tl.arange(0, SAMPLED_WORDS), all_tiles * (RUNS * WORDS)
+    if num_words > SAMPLED_WORDS:
+        words = words * num_words // SAMPLED_WORDS
+    logits = load_logits(row, tl.reshape(words, (SAMPLED_WORDS // WORDS, WORDS)), vocab_size)
+    scaled = scaled_by(tl.reshape(logits, (SAMPLED,)), temperature)
+    orders = tl.where(scaled > float("-inf"), argmax_order(scaled), LEAST)
+    exponents = (scaled - best) * LOG2_E
+    most = tl.maximum(tl.max(exponents), -1000.0)
+    weights = (tl.exp2(exponents - most) * UNIT).to(tl.int32)
+    each = tl.maximum(num_words, SAMPLED_WORDS).to(tl.float32) / SAMPLED_WORDS
+    return Sample(orders, weights, each, tl.maximum(tl.exp2(most) * (ONE / UNIT), 1.0e-30))
 
 
 @triton.jit
-def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
-    """Return what `highest_with` does, of a whole row."""
-    low = tl.full((), LEAST, tl.int32)
-    high = argmax_order(largest)
+def _first_rest(sample, low, whole, filters, by_sum):
+    """Return about how much the filter takes of what is at or above an order: a weight, or a count.
+
+    The sample may have none of a few heavy entries. So weights are counted from below, where they are light and many,
+    and taken off the row's sum, which the scan knows."""
+    below = tl.sum(tl.where(sample.orders < low, sample.weights, 0)).to(tl.float32) * sample.unit * sample.each
+    count = tl.sum((sample.orders >= low).to(tl.int32)).to(tl.float32) * sample.each
+    return tl.where(by_sum, (whole.row_sum * ONE - below) * (1.0 - filters.top_p), count - filters.top_k)
+
+
+@triton.jit
+def _highest_sampled(orders, weights, low, high, need):
+    """Return the highest order from `low` to `high` that entries of a weight of `need` reach; `low` if none is."""
     while low < high:
         middle = middle_of(low, high)
-        total, above, below = _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM, BLOCK)
-        low, high = narrowed_by(total >= need, above, below, low, high)
+        is_enough = tl.sum(tl.where(orders >= middle, weights, 0)) >= need
+        low = tl.where(is_enough, middle, low)
+        high = tl.where(is_enough, high, middle - 1)
     return low
 
 
 @triton.jit
-def bisect_row(row, all_tiles, largest, floor, filters, temperature, vocab_size, BLOCK: tl.constexpr):
-    """Return what is kept of a row, as the order of the least one, by reading it some 20 times for each filter."""
+def _around(sample, low, high, rest, most, by_sum):
+    """Return two orders with the one between them that leaves `rest` below it of what is in [low, high): by the sample,
+    and with at most `most` of its entries on either side."""
+    is_inside = (sample.orders >= low) & (sample.orders < high)
+    counts = is_inside.to(tl.int32)
+    weights = tl.where(is_inside, tl.where(by_sum, sample.weights, 1), 0)
+    sampled_rest = rest / (sample.each * tl.where(by_sum, sample.unit, 1.0))
+    need = tl.maximum(tl.sum(weights).to(tl.float32) - sampled_rest, 1.0).to(tl.int32)
+    center = _highest_sampled(sample.orders, weights, low, high - 1, need)
+    rank = tl.sum(tl.where(sample.orders >= center, counts, 0))
+    spread = tl.sqrt(rank.to(tl.float32) * (1.0 - rank.to(tl.float32) / SAMPLED))
+    slack = tl.maximum(tl.minimum(spread * SURE + 8.0, most), 1.0).to(tl.int32)
+    lower = _highest_sampled(sample.orders, counts, low, center, rank + slack)
+    upper = high
+    if rank > slack:
+        upper = tl.maximum(_highest_sampled(sample.orders, counts, center, high - 1, rank - slack), lower + 1)
+    return lower, upper
+
+
+@triton.jit
+def bound_of_sample(row, all_tiles, floor, whole, filters, vocab_size):
+    """Return an order that the first threshold of a row is above, and about how many entries reach that."""
+    best = tl.div_rn(whole.largest, whole.temperature)
+    sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
+    by_sum, lower = filters.top_k <= 0, floor
+    if (filters.top_k > 0) | (filters.top_p < 1):
+        rest, high = _first_rest(sample, floor, whole, filters, by_sum), tl.maximum(argmax_order(best), floor) + 1
+        lower, _ = _around(sample, floor, high, rest, 1.0 * SAMPLED, by_sum)
+    return lower, tl.sum((sample.orders >= lower).to(tl.int32)).to(tl.float32) * sample.each
+
+
+@triton.jit
+def _divide(lists, row, all_tiles, ends, best, vocab_size, by_sum, BLOCK: tl.constexpr, MOST: tl.constexpr):
+    """List what is from `lower` to below `upper`. Return how many that are, and the counts or sums, over 2**-40, of
+    what is at or above each of the `ends`: `floor`, `lower` and `upper`."""
+    floor, lower, upper = ends
+    size = tl.zeros((), tl.int32)
+    total = tl.zeros((BLOCK, WORDS), tl.int64)
+    above_lower, above_upper = total, total
+    for begin in range(0, all_tiles * RUNS, BLOCK):
+        words = words_of_runs(begin + tl.arange(0, BLOCK))
+        logits = load_logits(row, words, vocab_size)
+        scaled = scaled_by(logits, lists.temperature)
+        orders = argmax_order(scaled)
+        weights = tl.where(orders >= floor, count_or_weights(scaled, best, by_sum), 0)
+        total += tl.sum(weights, axis=2)
+        above_lower += tl.sum(tl.where(orders >= lower, weights, 0), axis=2)
+        above_upper += tl.sum(tl.where(orders >= upper, weights, 0), axis=2)
+        size = write_candidates(lists, words, logits, (orders >= lower) & (orders < upper), size, BLOCK, MOST)
+    tl.debug_barrier()
+    return size, _sum(total), _sum(above_lower), _sum(above_upper)
+
+
+@triton.jit
+def _sum(sums):
+    """Return the sum of [BLOCK, WORDS] int64."""
+    return tl.sum(tl.sum(sums, axis=1))
+
+
+@triton.jit
+def _need_of(total, filters, by_sum):
+    """Return what is to be kept at least of a count or sum."""
+    share = tl.maximum((total.to(tl.float64) * filters.top_p.to(tl.float64)).to(tl.int64), 1)
+    return tl.where(by_sum, share, tl.minimum(filters.top_k.to(tl.int64), total))
+
+
+@triton.jit
+def _threshold(
+    lists, row, all_tiles, floor, whole, filters, vocab_size, by_sum, BLOCK: tl.constexpr, MOST: tl.constexpr
+):
+    """Return the order of the least that one filter keeps of what is at or above the floor."""
+    best = tl.div_rn(whole.largest, whole.temperature)
+    low, high = floor, tl.maximum(argmax_order(best), floor) + 1
+    need, above = tl.zeros((), tl.int64), tl.zeros((), tl.int64)
+    rest = tl.zeros((), tl.float32)
+    size, guesses = tl.full((), MOST + 1, tl.int32), tl.zeros((), tl.int32)
+    while (size > MOST) & (low + 1 < high):
+        # Guess a bracket.
+        sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
+        if guesses == 0:
+            rest = _first_rest(sample, floor, whole, filters, by_sum)
+        lower, upper = low, middle_of(low, high)
+        if guesses < MOST_GUESSES:
+            lower, upper = _around(sample, low, high, rest, 0.375 * MOST / sample.each, by_sum)
+        # Read the row.
+        size, total, above_lower, above_upper = _divide(
+            lists, row, all_tiles, (floor, lower, upper), best, vocab_size, by_sum, BLOCK, MOST
+        )
+        need = _need_of(total, filters, by_sum)
+        # Go on in the part that holds the threshold.
+        is_above, is_below = above_upper >= need, above_lower < need
+        above = tl.where(is_above, above, tl.where(is_below, above_lower, above_upper))
+        size = tl.where(is_above | is_below, MOST + 1, size)
+        low, high = (
+            tl.where(is_above, upper, tl.where(is_below, low, lower)),
+            tl.where(is_above, high, tl.where(is_below, lower, upper)),
+        )
+        guesses += 1
+    kept = low
+    if size <= MOST:
+        kept = highest_listed(lists, size, best, low, need - above, by_sum)
+    return kept
+
+
+@triton.jit
+def thresholds_of_flat(
+    lists, row, all_tiles, floor, whole, filters, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr
+):
+    """Return what is kept of a flat row: the order of the least entry."""
     kept = floor
-    if filters.top_k > 0:
-        need = filters.top_k.to(tl.int64)
-        kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, False, BLOCK))
-    if filters.top_p < 1:
-        least = tl.full((), LEAST, tl.int32)
-        total, _, _ = _measure(row, all_tiles, least, kept, largest, temperature, vocab_size, True, BLOCK)
-        need = tl.maximum((total.to(tl.float64) * filters.top_p.to(tl.float64)).to(tl.int64), 1)
-        kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, True, BLOCK))
+    for which in range(0, 2):
+        by_sum = which == 1
+        if tl.where(by_sum, filters.top_p < 1, filters.top_k > 0):
+            kept = _threshold(lists, row, all_tiles, kept, whole, filters, vocab_size, by_sum, BLOCK, MOST)
     return kept
 
 

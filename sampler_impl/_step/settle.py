@@ -24,10 +24,19 @@ import triton.language as tl
 
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
 from .bisection import ONE
-from .candidates import FEW, list_candidates, lists_of, load_reached, thresholds_of_few, thresholds_of_many, weigh
+from .candidates import (
+    FEW,
+    first_bound,
+    list_candidates,
+    lists_of,
+    load_reached,
+    thresholds_of_few,
+    thresholds_of_many,
+    weigh,
+)
 from .draft_rows import draft_probs_of, find_draft_row
 from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, load_words, sum_of_words
-from .flat_rows import bisect_row, filter_words
+from .flat_rows import bound_of_sample, filter_words, thresholds_of_flat
 from .named import DraftRow, Filtering, Found, Noise, Row, RowInputs, Statistics
 from .output import count_accepted, write_tokens
 from .rows import (
@@ -35,6 +44,7 @@ from .rows import (
     MIN_TEMPERATURE,
     NOTHING,
     REJECTION_BITS,
+    RUN,
     RUNS,
     TILE,
     find_request,
@@ -53,6 +63,10 @@ from .rows import (
 from .scan import exponent_scale
 
 MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
+MANY_LISTS = tl.constexpr(6)
+"""So many times more entries than a list holds are rather sampled than read."""
+FILLED = tl.constexpr(0.8)
+"""A part of a list that may be filled, by a sample that is not exact."""
 
 
 @triton.jit
@@ -101,6 +115,13 @@ def _load_filters(filters, slot, vocab_size):
 
 
 @triton.jit
+def _bound_of(order, temperature):
+    """Return a bound of logits that is not above the one of an order: rounded down, and once more for the rounding of
+    quotients."""
+    return tl.maximum((argmax_order(order_to_float(order) * temperature) >> 16) - 1, NOTHING >> 16)
+
+
+@triton.jit
 def _filter(
     row_words_ptr,  # [all_tiles] int64
     row_reached_ptr,  # [num_runs] int16
@@ -117,13 +138,24 @@ def _filter(
     best = tl.div_rn(whole.largest, whole.temperature)
     floor = tl.maximum(argmax_order(best + tl.log(filters.min_p)), NOTHING + 1)
     reached = load_reached(row_reached_ptr, all_tiles, PLAN.tiles)
-    # Rounded down, and once more for the rounding of quotients.
-    least = tl.maximum((argmax_order(order_to_float(floor) * whole.temperature) >> 16) - 1, NOTHING >> 16)
-    size, is_all = list_candidates(lists, row, reached, least, whole, filters, vocab_size, PLAN.block, PLAN.most)
+    least = _bound_of(floor, whole.temperature)
+    bound, need, num_runs = first_bound(reached, least, whole, filters)
+    # Where many runs would be read, a sample says more than their largest.
+    is_flat = num_runs * RUN > MANY_LISTS * PLAN.most
+    if is_flat:
+        order, count = bound_of_sample(row, all_tiles, floor, whole, filters, vocab_size)
+        bound = tl.maximum(_bound_of(order, whole.temperature), least)
+        is_flat = count > FILLED * PLAN.most
+    size, is_all = tl.full((), -1, tl.int32), is_flat
+    if not is_flat:
+        bounds = (bound, least)
+        size, is_all = list_candidates(
+            lists, row, reached, bounds, need, whole, filters, vocab_size, PLAN.block, PLAN.most
+        )
     kept = floor
     if (size < 0) | (size > PLAN.most):
         size = tl.full((), -1, tl.int32)
-        kept = bisect_row(row, all_tiles, best, floor, filters, whole.temperature, vocab_size, PLAN.block)
+        kept = thresholds_of_flat(lists, row, all_tiles, floor, whole, filters, vocab_size, PLAN.block, PLAN.most)
         filter_words(row_words_ptr, row, all_tiles, kept, whole, vocab_size, PLAN.block)
         tl.debug_barrier()
         row_sum = sum_of_words(load_words(row_words_ptr, all_tiles, PLAN.tiles), whole.largest, whole.scale)
