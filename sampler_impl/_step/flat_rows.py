@@ -16,23 +16,38 @@ and come here never; whether they do depends on nothing but the row.
 
 from __future__ import annotations
 
+import os
+
 import triton
 import triton.language as tl
 
 from .._shared.kernels import LOG2_E, argmax_order
-from .bisection import ONE, count_or_weights, middle_of
+from .bisection import ONE, middle_of
 from .candidates import highest_listed, write_candidates
 from .named import Sample
-from .rows import LEAST, RUNS, WORDS, load_logits, scaled_by, scaled_order, words_of_runs, words_of_tiles
+from .rows import (
+    LEAST,
+    RUNS,
+    WORDS,
+    load_logits,
+    order_to_float,
+    scaled_by,
+    scaled_order,
+    words_of_runs,
+    words_of_tiles,
+)
 from .scan import sum_tiles
 
+STAGES = tl.constexpr(int(os.environ.get("STAGES", "1")))
 SAMPLED_WORDS = tl.constexpr(256)
 SAMPLED = tl.constexpr(256 * 32)
 UNIT = tl.constexpr(131072.0)
 """The weight of a sample's heaviest entry, as an integer: all of them add up to an int32."""
 SURE = tl.constexpr(4.0)
 """Standard deviations by which a bound that a sample gives is moved to the safe side."""
-MOST_GUESSES = tl.constexpr(3)
+HALVINGS = tl.constexpr(14)
+"""Steps of a search among a sample: enough for 0.2 % of a vocabulary's orders."""
+MOST_GUESSES = tl.constexpr(4)
 """Readings after which a bracket of orders is halved instead: then 32 of them end any search."""
 
 
@@ -65,13 +80,16 @@ def _first_rest(sample, low, whole, filters, by_sum):
 
 @triton.jit
 def _highest_sampled(orders, weights, low, high, need):
-    """Return the highest order from `low` to `high` that entries of a weight of `need` reach; `low` if none is."""
-    while low < high:
-        middle = middle_of(low, high)
+    """Return the highest order from `low` to `high` that entries of a weight of `need` reach, or one a little lower;
+    the next entry of the sample, if there is one."""
+    begin, end = low.to(tl.int64), high.to(tl.int64) + 1
+    for _ in range(0, HALVINGS):
+        middle = (begin + end) >> 1
         is_enough = tl.sum(tl.where(orders >= middle, weights, 0)) >= need
-        low = tl.where(is_enough, middle, low)
-        high = tl.where(is_enough, high, middle - 1)
-    return low
+        begin = tl.where(is_enough, middle, begin)
+        end = tl.where(is_enough, end, middle)
+    found = begin.to(tl.int32)
+    return tl.minimum(tl.min(tl.where((orders >= found) & (weights > 0), orders, high)), high)
 
 
 @triton.jit
@@ -80,17 +98,22 @@ def _around(sample, low, high, rest, most, by_sum):
     and with at most `most` of its entries on either side."""
     is_inside = (sample.orders >= low) & (sample.orders < high)
     counts = is_inside.to(tl.int32)
-    weights = tl.where(is_inside, tl.where(by_sum, sample.weights, 1), 0)
-    sampled_rest = rest / (sample.each * tl.where(by_sum, sample.unit, 1.0))
-    need = tl.maximum(tl.sum(weights).to(tl.float32) - sampled_rest, 1.0).to(tl.int32)
-    center = _highest_sampled(sample.orders, weights, low, high - 1, need)
-    rank = tl.sum(tl.where(sample.orders >= center, counts, 0))
-    spread = tl.sqrt(rank.to(tl.float32) * (1.0 - rank.to(tl.float32) / SAMPLED))
+    num_inside = tl.sum(counts)
+    rank, center = num_inside - (rest / sample.each).to(tl.int32), low
+    if by_sum:
+        weights = tl.where(is_inside, sample.weights, 0)
+        need = tl.sum(weights).to(tl.float32) - rest / (sample.each * sample.unit)
+        center = _highest_sampled(sample.orders, weights, low, high - 1, tl.maximum(need, 1.0).to(tl.int32))
+        rank = tl.sum(tl.where(sample.orders >= center, counts, 0))
+    rank = tl.minimum(tl.maximum(rank, 0), num_inside)
+    below = (num_inside - rank).to(tl.float32)
+    spread = tl.sqrt(tl.where(by_sum, tl.minimum(rank.to(tl.float32) * 2.0, below + 64.0), rank.to(tl.float32)))
     slack = tl.maximum(tl.minimum(spread * SURE + 8.0, most), 1.0).to(tl.int32)
-    lower = _highest_sampled(sample.orders, counts, low, center, rank + slack)
-    upper = high
+    lower, upper = low, high
+    if rank + slack < num_inside:
+        lower = _highest_sampled(sample.orders, counts, low, high - 1, rank + slack)
     if rank > slack:
-        upper = tl.maximum(_highest_sampled(sample.orders, counts, center, high - 1, rank - slack), lower + 1)
+        upper = tl.maximum(_highest_sampled(sample.orders, counts, low, high - 1, rank - slack), lower + 1)
     return lower, upper
 
 
@@ -114,18 +137,27 @@ def _divide(lists, row, all_tiles, ends, best, vocab_size, by_sum, BLOCK: tl.con
     size = tl.zeros((), tl.int32)
     total = tl.zeros((BLOCK, WORDS), tl.int64)
     above_lower, above_upper = total, total
-    for begin in range(0, all_tiles * RUNS, BLOCK):
+    for begin in tl.range(0, all_tiles * RUNS, BLOCK, num_stages=STAGES):
         words = words_of_runs(begin + tl.arange(0, BLOCK))
         logits = load_logits(row, words, vocab_size)
         scaled = scaled_by(logits, lists.temperature)
-        orders = argmax_order(scaled)
-        weights = tl.where(orders >= floor, count_or_weights(scaled, best, by_sum), 0)
-        total += tl.sum(weights, axis=2)
-        above_lower += tl.sum(tl.where(orders >= lower, weights, 0), axis=2)
-        above_upper += tl.sum(tl.where(orders >= upper, weights, 0), axis=2)
-        size = write_candidates(lists, words, logits, (orders >= lower) & (orders < upper), size, BLOCK, MOST)
+        terms = tl.where(scaled >= floor, 1.0, 0.0)
+        if by_sum:
+            terms = tl.where(scaled >= floor, tl.exp2((scaled - best) * LOG2_E), 0.0)
+        total += _sums_of_words(terms)
+        above_lower += _sums_of_words(tl.where(scaled >= lower, terms, 0.0))
+        above_upper += _sums_of_words(tl.where(scaled >= upper, terms, 0.0))
+        size = write_candidates(lists, words, logits, (scaled >= lower) & (scaled < upper), size, BLOCK, MOST)
     tl.debug_barrier()
     return size, _sum(total), _sum(above_lower), _sum(above_upper)
+
+
+@triton.jit
+def _sums_of_words(terms):
+    """Return [BLOCK, WORDS] int64: sums over 2**-40. 32 terms add up alike in any program; integers do anyway.
+
+    Takes `terms` [BLOCK, WORDS, 32] float32."""
+    return (tl.sum(terms, axis=2) * ONE).to(tl.int64)
 
 
 @triton.jit
@@ -136,9 +168,20 @@ def _sum(sums):
 
 @triton.jit
 def _need_of(total, filters, by_sum):
-    """Return what is to be kept at least of a count or sum."""
+    """Return what is to be kept at least, of a count or sum over 2**-40."""
     share = tl.maximum((total.to(tl.float64) * filters.top_p.to(tl.float64)).to(tl.int64), 1)
-    return tl.where(by_sum, share, tl.minimum(filters.top_k.to(tl.int64), total))
+    return tl.where(by_sum, share, tl.minimum(filters.top_k.to(tl.int64) << 40, total))
+
+
+@triton.jit
+def _guess(row, all_tiles, search, floor, whole, filters, vocab_size, by_sum, MOST: tl.constexpr):
+    """Return two orders around the threshold that is searched for."""
+    low, high, rest, guesses = search
+    best = tl.div_rn(whole.largest, whole.temperature)
+    sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
+    if guesses == 0:
+        rest = _first_rest(sample, floor, whole, filters, by_sum)
+    return _around(sample, low, high, rest, 0.375 * MOST / sample.each, by_sum)
 
 
 @triton.jit
@@ -148,34 +191,32 @@ def _threshold(
     """Return the order of the least that one filter keeps of what is at or above the floor."""
     best = tl.div_rn(whole.largest, whole.temperature)
     low, high = floor, tl.maximum(argmax_order(best), floor) + 1
-    need, above = tl.zeros((), tl.int64), tl.zeros((), tl.int64)
-    rest = tl.zeros((), tl.float32)
+    need, above, reach = tl.zeros((), tl.int64), tl.zeros((), tl.int64), tl.zeros((), tl.int64)
     size, guesses = tl.full((), MOST + 1, tl.int32), tl.zeros((), tl.int32)
     while (size > MOST) & (low + 1 < high):
-        # Guess a bracket.
-        sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
-        if guesses == 0:
-            rest = _first_rest(sample, floor, whole, filters, by_sum)
+        # Guess where the threshold is.
         lower, upper = low, middle_of(low, high)
         if guesses < MOST_GUESSES:
-            lower, upper = _around(sample, low, high, rest, 0.375 * MOST / sample.each, by_sum)
+            search = (low, high, (reach - need).to(tl.float32), guesses)
+            lower, upper = _guess(row, all_tiles, search, floor, whole, filters, vocab_size, by_sum, MOST)
         # Read the row.
-        size, total, above_lower, above_upper = _divide(
-            lists, row, all_tiles, (floor, lower, upper), best, vocab_size, by_sum, BLOCK, MOST
+        ends = (order_to_float(floor), order_to_float(lower), order_to_float(upper))
+        size, total, from_lower, from_upper = _divide(
+            lists, row, all_tiles, ends, best, vocab_size, by_sum, BLOCK, MOST
         )
         need = _need_of(total, filters, by_sum)
-        # Go on in the part that holds the threshold.
-        is_above, is_below = above_upper >= need, above_lower < need
-        above = tl.where(is_above, above, tl.where(is_below, above_lower, above_upper))
+        # Go on in the part that has it.
+        is_above, is_below = from_upper >= need, from_lower < need
         size = tl.where(is_above | is_below, MOST + 1, size)
-        low, high = (
-            tl.where(is_above, upper, tl.where(is_below, low, lower)),
-            tl.where(is_above, high, tl.where(is_below, lower, upper)),
-        )
+        reach = tl.where(is_above, from_upper, tl.where(is_below, tl.where(guesses == 0, total, reach), from_lower))
+        above = tl.where(is_above, above, tl.where(is_below, from_lower, from_upper))
+        high = tl.where(is_above, high, tl.where(is_below, lower, upper))
+        low = tl.where(is_above, upper, tl.where(is_below, low, lower))
         guesses += 1
     kept = low
     if size <= MOST:
-        kept = highest_listed(lists, size, best, low, need - above, by_sum)
+        rest = tl.where(by_sum, need - above, (need - above) >> 40)
+        kept = highest_listed(lists, size, best, low, rest, by_sum)
     return kept
 
 
@@ -203,7 +244,7 @@ def filter_words(
     BLOCK: tl.constexpr,
 ):
     """Write the words of the tiles again, of what is kept alone."""
-    for begin in range(0, all_tiles, BLOCK // RUNS):
+    for begin in tl.range(0, all_tiles, BLOCK // RUNS, num_stages=STAGES):
         tiles = begin + tl.arange(0, BLOCK // RUNS)
         logits = load_logits(row, words_of_tiles(tiles), vocab_size)
         logits = tl.where(scaled_order(logits, statistics.temperature) >= kept, logits, float("-inf"))

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 RUNS = TILE_SIZE // RUN_SIZE
 BLOCK, LARGE_BLOCK = 8, 16
 """Runs that a program has in flight where it searches for candidates; the larger one for the fewer rows."""
+FLAT_WARPS = int(os.environ.get("FW", 16))
+FLAT_BLOCK = int(os.environ.get("FB", 32))
 SETTLE_REGISTERS = 168
 """Registers for three programs per multiprocessor: 256 requests with top-p alone take 173 us, with two 220 and with
 four 181."""
@@ -143,7 +146,12 @@ class Launches:
         memory = Memory(
             Output(self.token_ids, self.num_tokens, self.logprobs),
             scanned.arrivals_ptr,
-            Results(empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs),
+            Results(
+                *(empty(rows) for _ in range(3)),
+                empty(rows, 2, dtype=torch.float32),
+                logprobs,
+                empty(capacity.batch_size, self.width),
+            ),
             scanned.words_ptr,
             empty(capacity.batch_size, self.all_tiles, dtype=torch.int64) if is_dense else None,
             None if reached is None else reached.view(torch.int16),
@@ -171,9 +179,12 @@ class Launches:
         positions = triton.next_power_of_2(self.width)
         plan = Constants(self.edit_capacity, self.tiles, positions, block, MOST)
         self.settle_kernels = {
-            skips: Compiled(settle_kernel, follows | of_settle, PLAN=plan, SKIPS=skips, OVERLAPS=overlaps)
+            skips: Compiled(settle_kernel, follows | of_settle, PLAN=plan, SKIPS=skips, OVERLAPS=overlaps, FLAT=False)
             for skips in (False, True)
         }
+        flat = first | {"num_warps": FLAT_WARPS}
+        plan = plan._replace(block=FLAT_BLOCK)
+        self.flat_kernel = Compiled(settle_kernel, flat, PLAN=plan, SKIPS=True, OVERLAPS=False, FLAT=True)
         self.emit_kernel = Compiled(emit_kernel, follows, TILES=self.tiles, POSITIONS=positions, OVERLAPS=overlaps)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
         of_scan = {"REQUESTS": self.requests_at, "WAITS": waits}
@@ -323,6 +334,8 @@ class Launches:
         self.scan_kernels[shape].launch(number, stream, grid, arguments)
         arguments["memory"] = owned.memory if is_last else owned.silent
         self.settle_kernels[not shape.apart].launch(number, stream, by_row, arguments)
+        if self.capacity.filters:
+            self.flat_kernel.launch(number, stream, by_row, arguments)
         if emits and not is_last:
             arguments["memory"] = owned.memory
             self.emit_kernel.launch(number, stream, (batch_size, -(-self.all_tiles // SCAN_BLOCK), 1), arguments)

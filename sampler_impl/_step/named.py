@@ -146,6 +146,7 @@ class Results(NamedTuple):
     kept_ptr: Any  # [max_rows] int32
     statistics_ptr: Any  # [max_rows, 2] float32
     row_logprobs_ptr: Any  # [max_rows, 2] float32
+    deferred_ptr: Any  # [batch_size, max_spec_len + 1] int32, 0 before and after a step
 
 
 class Lists(NamedTuple):
@@ -197,6 +198,8 @@ Row = namedtuple("Row", "inputs place")
 """Row of logits."""
 DraftRow = namedtuple("DraftRow", "drafts slot offset has_draft logsumexp temperature")
 """Row of a drafter; `has_draft`: whether there is a distribution to subtract."""
+Draft = namedtuple("Draft", "drafts token_id index is_before")
+"""Draft token behind a row, its index, and whether it is one of the request."""
 Request = namedtuple("Request", "req_idx first count")
 """Request, its first row, and how many it has."""
 Noise = namedtuple("Noise", "seed_ptr position_ptr temperature")

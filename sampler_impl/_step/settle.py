@@ -1,11 +1,14 @@
 """The kernel that settles each row: what is kept, whether the draft token is accepted, and which token replaces it.
 
     program (request, row)    find the row
-                              filter it             a list of candidates (`candidates`); of a flat row, tiles that are
-                                                    made anew of what is kept (`flat_rows`)
+                              filter it             a list of candidates (`candidates`)
                               accept or reject the draft token
                               draw another          from the list or the tiles (`drawing`)
                               emit, if this is the last of the request's programs
+
+A row whose candidates do not fit a list is deferred: the same kernel, launched once more (FLAT) with more warps for
+each program, finds what is kept of it otherwise (`flat_rows`), and makes its tiles anew. Most steps have no such row, and
+their programs are the lighter for it.
 
 With SKIPS, a row behind one that is known to be rejected is skipped: the scan may not even have read it.
 
@@ -37,7 +40,7 @@ from .candidates import (
 from .draft_rows import draft_probs_of, find_draft_row
 from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, load_words, sum_of_words
 from .flat_rows import bound_of_sample, filter_words, thresholds_of_flat
-from .named import DraftRow, Filtering, Found, Noise, Row, RowInputs, Statistics
+from .named import Draft, DraftRow, Filtering, Found, Noise, Row, RowInputs, Statistics
 from .output import count_accepted, write_tokens
 from .rows import (
     ARRIVAL_BITS,
@@ -63,6 +66,8 @@ from .rows import (
 from .scan import exponent_scale
 
 MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
+DEFERRED = tl.constexpr(-2)
+"""Mark in place of the number of candidates of a row that is left to the programs of flat rows."""
 MANY_LISTS = tl.constexpr(6)
 """So many times more entries than a list holds are rather sampled than read."""
 FILLED = tl.constexpr(0.8)
@@ -131,41 +136,42 @@ def _filter(
     filters,
     sizes,
     PLAN: tl.constexpr,
+    FLAT: tl.constexpr,
 ):
-    """Return the order of the least that is kept, how many candidates are listed, -1 if words were made anew, and the
-    sum. Takes `whole`: the statistics of the whole row."""
+    """Return the order of the least that is kept, how many candidates are listed, and the sum. For a flat row the
+    second one is DEFERRED, or -1 once its words were made anew. Takes `whole`: the statistics of the whole row."""
     top_k, top_p, vocab_size, all_tiles = filters.top_k, filters.top_p, sizes.vocab_size, sizes.all_tiles
     best = tl.div_rn(whole.largest, whole.temperature)
     floor = tl.maximum(argmax_order(best + tl.log(filters.min_p)), NOTHING + 1)
     reached = load_reached(row_reached_ptr, all_tiles, PLAN.tiles)
     least = _bound_of(floor, whole.temperature)
     bound, need, num_runs = first_bound(reached, least, whole, filters)
-    # Where many runs would be read, a sample says more than their largest.
-    is_flat = num_runs * RUN > MANY_LISTS * PLAN.most
-    if is_flat:
+    is_listed = num_runs * RUN <= MANY_LISTS * PLAN.most
+    if FLAT:
         order, count = bound_of_sample(row, all_tiles, floor, whole, filters, vocab_size)
         bound = tl.maximum(_bound_of(order, whole.temperature), least)
-        is_flat = count > FILLED * PLAN.most
-    size, is_all = tl.full((), -1, tl.int32), is_flat
-    if not is_flat:
+        is_listed = count <= FILLED * PLAN.most
+    size, is_all = tl.full((), DEFERRED, tl.int32), is_listed
+    if is_listed:
         bounds = (bound, least)
         size, is_all = list_candidates(
             lists, row, reached, bounds, need, whole, filters, vocab_size, PLAN.block, PLAN.most
         )
-    kept = floor
-    if (size < 0) | (size > PLAN.most):
-        size = tl.full((), -1, tl.int32)
-        kept = thresholds_of_flat(lists, row, all_tiles, floor, whole, filters, vocab_size, PLAN.block, PLAN.most)
-        filter_words(row_words_ptr, row, all_tiles, kept, whole, vocab_size, PLAN.block)
-        tl.debug_barrier()
-        row_sum = sum_of_words(load_words(row_words_ptr, all_tiles, PLAN.tiles), whole.largest, whole.scale)
-    else:
+    size = tl.where((size < 0) | (size > PLAN.most), DEFERRED, size)
+    kept, row_sum = floor, whole.row_sum
+    if size >= 0:
         seen = tl.where((top_k > 0) | is_all, -1.0, whole.row_sum)
         if size <= FEW:
             kept = thresholds_of_few(lists, size, best, floor, top_k, top_p, seen)
         else:
             kept = thresholds_of_many(lists, size, best, floor, top_k, top_p, seen)
         row_sum = (weigh(lists, size, kept, best, True, FEW).to(tl.float64) / ONE).to(tl.float32)
+    elif FLAT:
+        size = tl.full((), -1, tl.int32)
+        kept = thresholds_of_flat(lists, row, all_tiles, floor, whole, filters, vocab_size, PLAN.block, PLAN.most)
+        filter_words(row_words_ptr, row, all_tiles, kept, whole, vocab_size, PLAN.block)
+        tl.debug_barrier()
+        row_sum = sum_of_words(load_words(row_words_ptr, all_tiles, PLAN.tiles), whole.largest, whole.scale)
     return kept, size, row_sum
 
 
@@ -298,6 +304,30 @@ def _emit_as_last(
 
 
 @triton.jit
+def _decide(memory, row, draft, found, statistics, noise, lists, sizes, PLAN: tl.constexpr):
+    """Accept or reject the draft token of a row with the uniforms of its position, and draw the token that replaces it,
+    or follows. Return whether it is accepted."""
+    place, drafts, vocab_size = row.place, draft.drafts, sizes.vocab_size
+    row_words_ptr = memory.words_ptr + place.row_idx * sizes.all_tiles
+    # Accept or reject.
+    position = tl.load(noise.position_ptr) + place.offset
+    accepting, drawing = philox_uniforms(tl.load(noise.seed_ptr), position, VERIFY_STREAM)
+    # A placeholder has no distribution among logits: there it stands for a draft that was never made, as in vLLM's
+    # model runner V2.
+    has_draft = draft.is_before & ((found.token_id >= 0) | (drafts.row_words_ptr is None))
+    logsumexp, heat = find_draft_row(drafts, place, found.is_valid & has_draft, sizes, PLAN.tiles)
+    draft_row = DraftRow(drafts, place.slot, place.offset, has_draft, logsumexp, heat)
+    accepted, target = _is_accepted(row, draft_row, found, statistics, accepting, vocab_size)
+    # Draw another.
+    drawn = tl.full((), -1, tl.int32)
+    if found.is_valid:
+        drawn = _draw(row_words_ptr, lists, row, draft_row, found, statistics, drawing, sizes, PLAN.tiles)
+    accepted = accepted & found.is_valid
+    _publish(memory.results, row, found, accepted, target, drawn, statistics, vocab_size)
+    return accepted
+
+
+@triton.jit
 def _settle_random(
     memory,
     row,
@@ -307,14 +337,10 @@ def _settle_random(
     words,  # [TILES] int64
     sizes,
     PLAN: tl.constexpr,
+    FLAT: tl.constexpr,
 ):
-    """Filter a row, accept or reject its draft token with the uniforms of its position, and draw the token that
-    replaces it, or follows. Return whether it is accepted.
-
-    Takes `draft`: the drafts of all requests, id and index of this one, and whether it is one of the request."""
-    drafts, token_id, index, is_before = draft
-    place, results, vocab_size = row.place, memory.results, sizes.vocab_size
-    row_words_ptr = memory.words_ptr + place.row_idx * sizes.all_tiles
+    """Filter a row and decide about its draft token. Return whether it is accepted, and whether that is deferred."""
+    place, vocab_size = row.place, sizes.vocab_size
     largest, row_sum, scale, temperature = _softmax_of(words, noise.temperature)
     is_valid = (row_sum > 0) & (row_sum < float("inf"))
     # Filter.
@@ -322,47 +348,38 @@ def _settle_random(
     kept = tl.full((), NOTHING + 1, tl.int32)
     size = tl.full((), -1, tl.int32)
     if memory.run_reached_ptr is not None:
+        row_words_ptr = memory.words_ptr + place.row_idx * sizes.all_tiles
         row_reached_ptr = memory.run_reached_ptr + place.row_idx * sizes.all_tiles * RUNS
         given = _load_filters(filters, place.slot, vocab_size)
         if is_valid & ((given.top_k > 0) | (given.top_p < 1) | (given.min_p > 0)):
             whole = Statistics(largest, row_sum, scale, temperature)
-            kept, size, row_sum = _filter(row_words_ptr, row_reached_ptr, lists, row, whole, given, sizes, PLAN)
-    # Accept or reject.
-    statistics = Statistics(largest, row_sum, scale, temperature)
-    found = Found(token_id, index, kept, size, is_valid)
-    position = tl.load(noise.position_ptr) + place.offset
-    accepting, drawing = philox_uniforms(tl.load(noise.seed_ptr), position, VERIFY_STREAM)
-    # A placeholder has no distribution among logits: there it stands for a draft that was never made, as in vLLM's
-    # model runner V2.
-    has_draft = is_before & ((token_id >= 0) | (drafts.row_words_ptr is None))
-    logsumexp, heat = find_draft_row(drafts, place, is_valid & has_draft, sizes, PLAN.tiles)
-    draft_row = DraftRow(drafts, place.slot, place.offset, has_draft, logsumexp, heat)
-    accepted, target = _is_accepted(row, draft_row, found, statistics, accepting, vocab_size)
-    # Draw another.
-    drawn = tl.full((), -1, tl.int32)
-    if is_valid:
-        drawn = _draw(row_words_ptr, lists, row, draft_row, found, statistics, drawing, sizes, PLAN.tiles)
-    accepted = accepted & is_valid
-    _publish(results, row, found, accepted, target, drawn, statistics, vocab_size)
-    return accepted
+            kept, size, row_sum = _filter(row_words_ptr, row_reached_ptr, lists, row, whole, given, sizes, PLAN, FLAT)
+    # Decide.
+    is_deferred = size == DEFERRED
+    accepted = is_valid
+    if not is_deferred:
+        statistics = Statistics(largest, row_sum, scale, temperature)
+        found = Found(draft.token_id, draft.index, kept, size, is_valid)
+        accepted = _decide(memory, row, draft, found, statistics, noise, lists, sizes, PLAN)
+    return accepted, is_deferred
 
 
 @triton.jit
-def _settle(memory, row, request, requests, filters, drafts, sizes, PLAN: tl.constexpr):
-    """Settle a row, and return whether its draft token is accepted."""
+def _settle(memory, row, request, requests, filters, drafts, sizes, PLAN: tl.constexpr, FLAT: tl.constexpr):
+    """Settle a row, and return whether its draft token is accepted, and whether the row is deferred."""
     place, req_idx = row.place, request.req_idx
     words = load_words(memory.words_ptr + place.row_idx * sizes.all_tiles, sizes.all_tiles, PLAN.tiles)
     is_before = place.offset + 1 < request.count
     token_id, index = _draft_of(row, drafts.draft_token_ids_ptr, is_before, sizes.vocab_size, PLAN.edits)
     temperature = tl.load(requests.temperature_ptr + place.slot)
-    accepted = is_before
+    accepted, is_deferred = is_before, is_before & False
     if temperature == 0:
         accepted = _settle_greedy(memory.results, row, words, token_id, sizes.vocab_size, PLAN.edits)
     else:
         noise = Noise(requests.seeds_ptr + place.slot, requests.positions_ptr + req_idx, temperature)
-        draft = (drafts, token_id, index, is_before)
-        accepted = _settle_random(memory, row, draft, filters, noise, words, sizes, PLAN)
-    return accepted
+        draft = Draft(drafts, token_id, index, is_before)
+        accepted, is_deferred = _settle_random(memory, row, draft, filters, noise, words, sizes, PLAN, FLAT)
+    return accepted, is_deferred
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
@@ -378,6 +395,7 @@ def settle_kernel(
     PLAN: tl.constexpr,
     SKIPS: tl.constexpr,
     OVERLAPS: tl.constexpr,
+    FLAT: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
     let_next_kernel_start(OVERLAPS)
@@ -386,18 +404,26 @@ def settle_kernel(
     # Find the row.
     req_idx, offset = tl.program_id(0), tl.program_id(1)
     request, slot = find_request(requests, req_idx, num_rows, num_slots, sizes.max_spec_len)
-    is_needed = offset < request.count
-    rejections = tl.zeros((), tl.int32)
+    is_there, rejections = offset < request.count, tl.zeros((), tl.int32)
+    deferred_ptr = memory.results.deferred_ptr + req_idx.to(tl.int64) * (sizes.max_spec_len + 1) + offset
+    if FLAT:
+        is_there = is_there & (tl.load(deferred_ptr) != 0)
+    is_needed = is_there
     if SKIPS and EMITS:
         rejections = _known_rejections(memory.arrivals_ptr, req_idx)
         is_needed = is_needed & (not _is_behind(rejections, offset))
     # Settle it.
-    accepted = offset >= 0
+    accepted, is_deferred = offset >= 0, offset < 0
     if is_needed:
         row = Row(inputs, locate(inputs, (request.first + offset).to(tl.int64), slot, offset))
-        accepted = _settle(memory, row, request, requests, filters, drafts, sizes, PLAN)
-    # Emit the tokens of the request.
+        accepted, is_deferred = _settle(memory, row, request, requests, filters, drafts, sizes, PLAN, FLAT)
+    # Leave it to the next kernel, or emit the tokens of the request.
+    ends = offset < tl.maximum(request.count, 1)
+    if FLAT:
+        ends = is_there
+    if is_deferred | (FLAT & is_there):
+        tl.store(deferred_ptr, is_deferred.to(tl.int32))
     if EMITS:  # noqa: SIM102  # the outer one is decided when compiling
-        if offset < tl.maximum(request.count, 1):
+        if ends & (not is_deferred):
             rejection = _new_rejection(rejections, offset, not accepted)
             _emit_as_last(memory, drafts.draft_token_ids_ptr, request, rejection, sizes, PLAN.positions)
