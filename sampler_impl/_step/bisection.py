@@ -88,10 +88,10 @@ def narrowed_by(is_enough, above, below, low, high):
 
 
 @triton.jit
-def count_or_weights(scaled, best, by_sum):
+def count_or_weights(scaled, best, BY_SUM: tl.constexpr):
     """Return [...] int64: by which entries are summed, or 1 each. Takes `scaled` [...] float32."""
     weights = tl.full(scaled.shape, 1, tl.int64)
-    if by_sum:
+    if BY_SUM:
         weights = weights_of(scaled, best)
     return weights
 

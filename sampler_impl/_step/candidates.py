@@ -37,9 +37,8 @@ from .rows import (
     words_of_runs,
 )
 
-FEW = tl.constexpr(128)
 MANY = tl.constexpr(1024)
-"""Candidates in a block. Most rows have few: one block is bisected without being loaded again."""
+"""Candidates in a block where they do not fit the one that is bisected without being loaded again."""
 NEIGHBOURS = tl.constexpr(32)
 """Logits below a bound among which its quotient ends."""
 ENOUGH = tl.constexpr(1.00001)
@@ -123,25 +122,25 @@ def load_candidates(lists, begin, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def weigh(lists, size, least, best, by_sum, BLOCK: tl.constexpr):
+def weigh(lists, size, least, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
     """Return the count or sum of the candidates at or above an order."""
     total = tl.zeros((BLOCK,), tl.int64)
     for begin in range(0, size, BLOCK):
         _, orders, scaled = load_candidates(lists, begin, size, BLOCK)
-        total += tl.where(orders >= least, count_or_weights(scaled, best, by_sum), 0)
+        total += tl.where(orders >= least, count_or_weights(scaled, best, BY_SUM), 0)
     return tl.sum(total)
 
 
 @triton.jit
-def _split(lists, size, middle, best, by_sum):
+def split(lists, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
     """Return the count or sum of the candidates at or above an order, the least order of these, and the largest of the
     others."""
-    total = tl.zeros((MANY,), tl.int64)
-    above = tl.full((MANY,), NO_ID, tl.int32)
-    below = tl.full((MANY,), LEAST, tl.int32)
-    for begin in range(0, size, MANY):
-        _, orders, scaled = load_candidates(lists, begin, size, MANY)
-        weights = count_or_weights(scaled, best, by_sum)
+    total = tl.zeros((BLOCK,), tl.int64)
+    above = tl.full((BLOCK,), NO_ID, tl.int32)
+    below = tl.full((BLOCK,), LEAST, tl.int32)
+    for begin in range(0, size, BLOCK):
+        _, orders, scaled = load_candidates(lists, begin, size, BLOCK)
+        weights = count_or_weights(scaled, best, BY_SUM)
         total += tl.where(orders >= middle, weights, 0)
         above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
         below = tl.maximum(below, tl.where(orders < middle, orders, LEAST))
@@ -149,13 +148,13 @@ def _split(lists, size, middle, best, by_sum):
 
 
 @triton.jit
-def highest_listed(lists, size, best, floor, need, by_sum):
+def _highest_listed(lists, size, best, floor, need, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
     """Return what `highest_with` does, of more candidates than a block has."""
     low = floor
     high = tl.maximum(argmax_order(best), floor)
     while low < high:
         middle = middle_of(low, high)
-        total, above, below = _split(lists, size, middle, best, by_sum)
+        total, above, below = split(lists, size, middle, best, BY_SUM, BLOCK)
         low, high = narrowed_by(total >= need, above, below, low, high)
     return low
 
@@ -168,11 +167,11 @@ def _need_of(total, row_sum, top_p):
 
 
 @triton.jit
-def thresholds_of_few(lists, size, best, floor, top_k, top_p, row_sum):
-    """Return what is kept of at most FEW candidates: the order of the least one.
+def thresholds_of_few(lists, size, best, floor, top_k, top_p, row_sum, BLOCK: tl.constexpr):
+    """Return what is kept of at most BLOCK candidates: the order of the least one.
 
     Takes `row_sum`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
-    _, orders, scaled = load_candidates(lists, 0, size, FEW)
+    _, orders, scaled = load_candidates(lists, 0, size, BLOCK)
     kept = tl.maximum(floor, tl.min(tl.where(orders > LEAST, orders, NO_ID)))
     if top_k > 0:
         kept = highest_with(orders, (orders > LEAST).to(tl.int64), kept, top_k.to(tl.int64))
@@ -187,10 +186,10 @@ def thresholds_of_many(lists, size, best, floor, top_k, top_p, row_sum):
     """Return the same of more."""
     kept = floor
     if top_k > 0:
-        kept = highest_listed(lists, size, best, kept, top_k.to(tl.int64), False)
+        kept = _highest_listed(lists, size, best, kept, top_k.to(tl.int64), False, MANY)
     if top_p < 1:
         need = _need_of(weigh(lists, size, kept, best, True, MANY), row_sum, top_p)
-        kept = highest_listed(lists, size, best, kept, need, True)
+        kept = _highest_listed(lists, size, best, kept, need, True, MANY)
     return kept
 
 

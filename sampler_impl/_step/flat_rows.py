@@ -16,14 +16,12 @@ and come here never; whether they do depends on nothing but the row.
 
 from __future__ import annotations
 
-import os
-
 import triton
 import triton.language as tl
 
 from .._shared.kernels import LOG2_E, argmax_order
-from .bisection import ONE, middle_of
-from .candidates import highest_listed, write_candidates
+from .bisection import ONE, highest_with, middle_of, weights_of
+from .candidates import load_candidates, write_candidates
 from .named import Sample
 from .rows import (
     LEAST,
@@ -38,11 +36,8 @@ from .rows import (
 )
 from .scan import sum_tiles
 
-STAGES = tl.constexpr(int(os.environ.get("STAGES", "1")))
 SAMPLED_WORDS = tl.constexpr(256)
 SAMPLED = tl.constexpr(256 * 32)
-UNIT = tl.constexpr(131072.0)
-"""The weight of a sample's heaviest entry, as an integer: all of them add up to an int32."""
 SURE = tl.constexpr(4.0)
 """Standard deviations by which a bound that a sample gives is moved to the safe side."""
 HALVINGS = tl.constexpr(14)
@@ -60,11 +55,8 @@ def _sample(row, all_tiles, best, temperature, vocab_size):
     logits = load_logits(row, tl.reshape(words, (SAMPLED_WORDS // WORDS, WORDS)), vocab_size)
     scaled = scaled_by(tl.reshape(logits, (SAMPLED,)), temperature)
     orders = tl.where(scaled > float("-inf"), argmax_order(scaled), LEAST)
-    exponents = (scaled - best) * LOG2_E
-    most = tl.maximum(tl.max(exponents), -1000.0)
-    weights = (tl.exp2(exponents - most) * UNIT).to(tl.int32)
     each = tl.maximum(num_words, SAMPLED_WORDS).to(tl.float32) / SAMPLED_WORDS
-    return Sample(orders, weights, each, tl.maximum(tl.exp2(most) * (ONE / UNIT), 1.0e-30))
+    return Sample(orders, tl.exp2((scaled - best) * LOG2_E), each)
 
 
 @triton.jit
@@ -73,21 +65,23 @@ def _first_rest(sample, low, whole, filters, by_sum):
 
     The sample may have none of a few heavy entries. So weights are counted from below, where they are light and many,
     and taken off the row's sum, which the scan knows."""
-    below = tl.sum(tl.where(sample.orders < low, sample.weights, 0)).to(tl.float32) * sample.unit * sample.each
-    count = tl.sum((sample.orders >= low).to(tl.int32)).to(tl.float32) * sample.each
-    return tl.where(by_sum, (whole.row_sum * ONE - below) * (1.0 - filters.top_p), count - filters.top_k)
+    below = tl.sum(tl.where(sample.orders < low, sample.weights, 0.0)) * sample.each
+    count = tl.sum((sample.orders >= low).to(tl.float32)) * sample.each
+    return tl.where(by_sum, (whole.row_sum - below) * (1.0 - filters.top_p), count - filters.top_k)
 
 
 @triton.jit
-def _highest_sampled(orders, weights, low, high, need):
-    """Return the highest order from `low` to `high` that entries of a weight of `need` reach, or one a little lower;
-    the next entry of the sample, if there is one."""
+def _order_above(orders, weights, low, high, rest):
+    """Return an order from `low` to `high` that a weight of at most `rest` is below: the highest one, or one a little
+    lower; that of an entry, if there is one above.
+
+    Takes `weights` [SAMPLED] float32, 0 where an entry is not to be counted."""
     begin, end = low.to(tl.int64), high.to(tl.int64) + 1
     for _ in range(0, HALVINGS):
         middle = (begin + end) >> 1
-        is_enough = tl.sum(tl.where(orders >= middle, weights, 0)) >= need
-        begin = tl.where(is_enough, middle, begin)
-        end = tl.where(is_enough, end, middle)
+        is_low = tl.sum(tl.where(orders < middle, weights, 0.0)) <= rest
+        begin = tl.where(is_low, middle, begin)
+        end = tl.where(is_low, end, middle)
     found = begin.to(tl.int32)
     return tl.minimum(tl.min(tl.where((orders >= found) & (weights > 0), orders, high)), high)
 
@@ -96,25 +90,21 @@ def _highest_sampled(orders, weights, low, high, need):
 def _around(sample, low, high, rest, most, by_sum):
     """Return two orders with the one between them that leaves `rest` below it of what is in [low, high): by the sample,
     and with at most `most` of its entries on either side."""
-    is_inside = (sample.orders >= low) & (sample.orders < high)
-    counts = is_inside.to(tl.int32)
+    counts = ((sample.orders >= low) & (sample.orders < high)).to(tl.float32)
     num_inside = tl.sum(counts)
-    rank, center = num_inside - (rest / sample.each).to(tl.int32), low
+    num_below = tl.minimum(tl.maximum(rest / sample.each, 0.0), num_inside)
     if by_sum:
-        weights = tl.where(is_inside, sample.weights, 0)
-        need = tl.sum(weights).to(tl.float32) - rest / (sample.each * sample.unit)
-        center = _highest_sampled(sample.orders, weights, low, high - 1, tl.maximum(need, 1.0).to(tl.int32))
-        rank = tl.sum(tl.where(sample.orders >= center, counts, 0))
-    rank = tl.minimum(tl.maximum(rank, 0), num_inside)
-    below = (num_inside - rank).to(tl.float32)
-    spread = tl.sqrt(tl.where(by_sum, tl.minimum(rank.to(tl.float32) * 2.0, below + 64.0), rank.to(tl.float32)))
-    slack = tl.maximum(tl.minimum(spread * SURE + 8.0, most), 1.0).to(tl.int32)
+        center = _order_above(sample.orders, counts * sample.weights, low, high - 1, rest / sample.each)
+        num_below = tl.sum(tl.where(sample.orders < center, counts, 0.0))
+    # Counts vary as their smaller part does; weights are unequal, and so vary more.
+    fewer = tl.minimum(num_inside - num_below, num_below)
+    slack = tl.minimum(tl.sqrt(tl.where(by_sum, 2.0 * fewer + 64.0, fewer)) * SURE + 8.0, tl.maximum(most, 1.0))
     lower, upper = low, high
-    if rank + slack < num_inside:
-        lower = _highest_sampled(sample.orders, counts, low, high - 1, rank + slack)
-    if rank > slack:
-        upper = tl.maximum(_highest_sampled(sample.orders, counts, low, high - 1, rank - slack), lower + 1)
-    return lower, upper
+    if num_below > slack:
+        lower = _order_above(sample.orders, counts, low, high - 1, num_below - slack)
+    if num_below + slack < num_inside:
+        upper = _order_above(sample.orders, counts, low, high - 1, num_below + slack)
+    return lower, tl.maximum(upper, lower + 1)
 
 
 @triton.jit
@@ -125,8 +115,8 @@ def bound_of_sample(row, all_tiles, floor, whole, filters, vocab_size):
     by_sum, lower = filters.top_k <= 0, floor
     if (filters.top_k > 0) | (filters.top_p < 1):
         rest, high = _first_rest(sample, floor, whole, filters, by_sum), tl.maximum(argmax_order(best), floor) + 1
-        lower, _ = _around(sample, floor, high, rest, 1.0 * SAMPLED, by_sum)
-    return lower, tl.sum((sample.orders >= lower).to(tl.int32)).to(tl.float32) * sample.each
+        lower, _ = _around(sample, floor, high, rest, SAMPLED, by_sum)
+    return lower, tl.sum((sample.orders >= lower).to(tl.float32)) * sample.each
 
 
 @triton.jit
@@ -137,7 +127,7 @@ def _divide(lists, row, all_tiles, ends, best, vocab_size, by_sum, BLOCK: tl.con
     size = tl.zeros((), tl.int32)
     total = tl.zeros((BLOCK, WORDS), tl.int64)
     above_lower, above_upper = total, total
-    for begin in tl.range(0, all_tiles * RUNS, BLOCK, num_stages=STAGES):
+    for begin in range(0, all_tiles * RUNS, BLOCK):
         words = words_of_runs(begin + tl.arange(0, BLOCK))
         logits = load_logits(row, words, vocab_size)
         scaled = scaled_by(logits, lists.temperature)
@@ -197,7 +187,7 @@ def _threshold(
         # Guess where the threshold is.
         lower, upper = low, middle_of(low, high)
         if guesses < MOST_GUESSES:
-            search = (low, high, (reach - need).to(tl.float32), guesses)
+            search = (low, high, ((reach - need).to(tl.float64) / ONE).to(tl.float32), guesses)
             lower, upper = _guess(row, all_tiles, search, floor, whole, filters, vocab_size, by_sum, MOST)
         # Read the row.
         ends = (order_to_float(floor), order_to_float(lower), order_to_float(upper))
@@ -215,8 +205,9 @@ def _threshold(
         guesses += 1
     kept = low
     if size <= MOST:
-        rest = tl.where(by_sum, need - above, (need - above) >> 40)
-        kept = highest_listed(lists, size, best, low, rest, by_sum)
+        _, orders, scaled = load_candidates(lists, 0, size, MOST)
+        weights = tl.where(orders > LEAST, tl.where(by_sum, weights_of(scaled, best), 1 << 40), 0)
+        kept = highest_with(orders, weights, low, need - above)
     return kept
 
 
@@ -244,7 +235,7 @@ def filter_words(
     BLOCK: tl.constexpr,
 ):
     """Write the words of the tiles again, of what is kept alone."""
-    for begin in tl.range(0, all_tiles, BLOCK // RUNS, num_stages=STAGES):
+    for begin in range(0, all_tiles, BLOCK // RUNS):
         tiles = begin + tl.arange(0, BLOCK // RUNS)
         logits = load_logits(row, words_of_tiles(tiles), vocab_size)
         logits = tl.where(scaled_order(logits, statistics.temperature) >= kept, logits, float("-inf"))

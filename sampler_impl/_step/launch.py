@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,8 +53,11 @@ if TYPE_CHECKING:
 RUNS = TILE_SIZE // RUN_SIZE
 BLOCK, LARGE_BLOCK = 8, 16
 """Runs that a program has in flight where it searches for candidates; the larger one for the fewer rows."""
-FLAT_WARPS = int(os.environ.get("FW", 16))
-FLAT_BLOCK = int(os.environ.get("FB", 32))
+FEW = 128
+"""Candidates in a block. Most rows have few."""
+FLAT_WARPS, FLAT_BLOCK, FLAT_FEW = 16, 32, 2048
+"""The same for flat rows, and warps: each of their programs has a multiprocessor to itself. They are the same in all
+plans, because what a sample says is a sum in float32."""
 SETTLE_REGISTERS = 168
 """Registers for three programs per multiprocessor: 256 requests with top-p alone take 173 us, with two 220 and with
 four 181."""
@@ -177,13 +179,13 @@ class Launches:
         waits = can_start_early and self.edit_capacity > 0
         self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=waits)
         positions = triton.next_power_of_2(self.width)
-        plan = Constants(self.edit_capacity, self.tiles, positions, block, MOST)
+        plan = Constants(self.edit_capacity, self.tiles, positions, block, FEW, MOST)
         self.settle_kernels = {
             skips: Compiled(settle_kernel, follows | of_settle, PLAN=plan, SKIPS=skips, OVERLAPS=overlaps, FLAT=False)
             for skips in (False, True)
         }
         flat = first | {"num_warps": FLAT_WARPS}
-        plan = plan._replace(block=FLAT_BLOCK)
+        plan = plan._replace(block=FLAT_BLOCK, few=min(FLAT_FEW, MOST))
         self.flat_kernel = Compiled(settle_kernel, flat, PLAN=plan, SKIPS=True, OVERLAPS=False, FLAT=True)
         self.emit_kernel = Compiled(emit_kernel, follows, TILES=self.tiles, POSITIONS=positions, OVERLAPS=overlaps)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)

@@ -175,7 +175,8 @@ class Constants(NamedTuple):
     edits: int
     tiles: int
     positions: int
-    block: int
+    block: int  # runs that are in flight where a row is read
+    few: int  # candidates in a block
     most: int
 
 
@@ -208,8 +209,8 @@ Statistics = namedtuple("Statistics", "largest row_sum scale temperature")
 """Softmax of a row: its largest logit, the sum over that, and the factor that makes exponents of 2 of differences."""
 Filtering = namedtuple("Filtering", "top_k top_p min_p")
 """Parameters of the filters of one row."""
-Sample = namedtuple("Sample", "orders weights each unit")
-"""Entries all over a row: orders, weights in a unit of some 2**-40, how many entries each stands for, the unit."""
+Sample = namedtuple("Sample", "orders weights each")
+"""Entries all over a row: their orders, their weights over the best token's, and how many entries each stands for."""
 Candidates = namedtuple("Candidates", "runs_ptr indices_ptr logits_ptr temperature")
 """Lists of one row, and the temperature that its candidates are divided by."""
 Found = namedtuple("Found", "token_id index kept size is_valid")

@@ -7,8 +7,8 @@
                               emit, if this is the last of the request's programs
 
 A row whose candidates do not fit a list is deferred: the same kernel, launched once more (FLAT) with more warps for
-each program, finds what is kept of it otherwise (`flat_rows`), and makes its tiles anew. Most steps have no such row, and
-their programs are the lighter for it.
+each program, finds what is kept of it otherwise (`flat_rows`), and makes its tiles anew. Most steps have no such row,
+and their programs are the lighter for it.
 
 With SKIPS, a row behind one that is known to be rejected is skipped: the scan may not even have read it.
 
@@ -28,7 +28,6 @@ import triton.language as tl
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
 from .bisection import ONE
 from .candidates import (
-    FEW,
     first_bound,
     list_candidates,
     lists_of,
@@ -161,11 +160,13 @@ def _filter(
     kept, row_sum = floor, whole.row_sum
     if size >= 0:
         seen = tl.where((top_k > 0) | is_all, -1.0, whole.row_sum)
-        if size <= FEW:
-            kept = thresholds_of_few(lists, size, best, floor, top_k, top_p, seen)
+        if FLAT:
+            kept = thresholds_of_few(lists, size, best, floor, top_k, top_p, seen, PLAN.most)
+        elif size <= PLAN.few:
+            kept = thresholds_of_few(lists, size, best, floor, top_k, top_p, seen, PLAN.few)
         else:
             kept = thresholds_of_many(lists, size, best, floor, top_k, top_p, seen)
-        row_sum = (weigh(lists, size, kept, best, True, FEW).to(tl.float64) / ONE).to(tl.float32)
+        row_sum = (weigh(lists, size, kept, best, True, PLAN.few).to(tl.float64) / ONE).to(tl.float32)
     elif FLAT:
         size = tl.full((), -1, tl.int32)
         kept = thresholds_of_flat(lists, row, all_tiles, floor, whole, filters, vocab_size, PLAN.block, PLAN.most)
@@ -208,16 +209,16 @@ def _draw(
     statistics,
     uniform,
     sizes,
-    TILES: tl.constexpr,
+    PLAN: tl.constexpr,
 ):
     """Return the index of the token that replaces the draft token, or follows; STREAMED if `emit` has to draw it."""
     vocab_size = sizes.vocab_size
     removed = tl.where(draft_row.drafts.dense_ptr is None, found.index, -1)
     drawn = tl.full((), STREAMED, tl.int32)
     if found.size >= 0:
-        drawn = draw_from_list(lists, row, found, statistics, removed, draft_row, vocab_size, uniform)
+        drawn = draw_from_list(lists, row, found, statistics, removed, draft_row, vocab_size, uniform, PLAN.few)
     elif (draft_row.drafts.dense_ptr is None) | (not draft_row.has_draft):
-        words = load_words(row_words_ptr, sizes.all_tiles, TILES)
+        words = load_words(row_words_ptr, sizes.all_tiles, PLAN.tiles)
         drawn = draw_from_tiles(row, words, removed, found.kept, statistics, vocab_size, uniform)
         if drawn < 0:  # nothing else is kept
             drawn = draw_from_tiles(row, words, -1, found.kept, statistics, vocab_size, uniform)
@@ -321,7 +322,7 @@ def _decide(memory, row, draft, found, statistics, noise, lists, sizes, PLAN: tl
     # Draw another.
     drawn = tl.full((), -1, tl.int32)
     if found.is_valid:
-        drawn = _draw(row_words_ptr, lists, row, draft_row, found, statistics, drawing, sizes, PLAN.tiles)
+        drawn = _draw(row_words_ptr, lists, row, draft_row, found, statistics, drawing, sizes, PLAN)
     accepted = accepted & found.is_valid
     _publish(memory.results, row, found, accepted, target, drawn, statistics, vocab_size)
     return accepted
