@@ -43,7 +43,7 @@ NEIGHBOURS = tl.constexpr(32)
 """Logits below a bound among which its quotient ends."""
 ENOUGH = tl.constexpr(1.00001)
 """A factor of sums in float32 that is surely enough."""
-MOST_TRIES = tl.constexpr(8)
+MOST_TRIES = tl.constexpr(4)
 STEP = tl.constexpr(0.7)
 """Distance by which the bound is lowered where the runs' largest do not help, as a power of 2 of probability."""
 LIKELY = tl.constexpr(0.9)
@@ -214,7 +214,7 @@ def _least_bound(reached):
 
 @triton.jit
 def first_bound(reached, floor, statistics, filters):
-    """Return the bound to begin with, the sum that the runs' largest have at it, and how many of them reach it.
+    """Return the bound to begin with, and the sum that the runs' largest have at it.
 
     Two of the best tokens in one run: the runs' largest have not got all of the sum, and yet few runs are read. Takes
     `reached` [runs] int32."""
@@ -230,8 +230,7 @@ def first_bound(reached, floor, statistics, filters):
             bound = _bound_of_sum(reached, largest, scale, guess)
     if bound == NO_BOUND:  # the runs' largest are not enough
         bound = _least_bound(reached)
-    bound = tl.maximum(bound, floor)
-    return bound, guess, tl.sum((reached >= bound).to(tl.int32))
+    return tl.maximum(bound, floor), guess
 
 
 @triton.jit
@@ -271,15 +270,16 @@ def _lower_bound(reached, bound, floor, largest, scale, top_k, need):
 @triton.jit
 def list_candidates(lists, row, reached, bounds, need, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Return how many, of
-    which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor.
+    which more than MOST do not fit, -1 if that takes too long; and whether they are all that reaches the floor.
 
-    Takes `bounds`: the first one and the least; `need`: the sum that the runs' largest have at the first."""
-    bound, floor = bounds
+    Takes `bounds`: the first one, the least, and how many runs may be read; `need`: the sum that the runs' largest have
+    at the first."""
+    bound, floor, limit = bounds
     wanted = _wanted_of(statistics, filters)
     size = tl.zeros((), tl.int32)
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough
-    while (state == 0) & (tries < MOST_TRIES):
+    while (state == 0) & (tries < MOST_TRIES) & (tl.sum((reached >= bound).to(tl.int32)) <= limit):
         size = _collect(lists, row, reached, bound, vocab_size, BLOCK, MOST)
         state, need = _is_enough(lists, size, bound, floor, statistics, filters, wanted, need, MOST)
         if state == 0:

@@ -104,7 +104,9 @@ def _around(sample, low, high, rest, most, by_sum):
         lower = _order_above(sample.orders, counts, low, high - 1, num_below - slack)
     if num_below + slack < num_inside:
         upper = _order_above(sample.orders, counts, low, high - 1, num_below + slack)
-    return lower, tl.maximum(upper, lower + 1)
+    # Just above the last entry below: then a bracket in which all are equal has a single order.
+    is_between = (counts > 0) & (sample.orders < tl.maximum(upper, lower + 1))
+    return lower, tl.maximum(tl.max(tl.where(is_between, sample.orders, lower)), lower) + 1
 
 
 @triton.jit

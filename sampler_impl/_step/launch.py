@@ -44,7 +44,7 @@ from .named import (
 from .processed import processed_kernel
 from .rows import NOTHING
 from .scan import scan_kernel
-from .settle import settle_kernel
+from .settle import flat_kernel, settle_kernel
 
 if TYPE_CHECKING:
     from .inputs import Capacity, Checked, StepInputs
@@ -58,6 +58,8 @@ FEW = 128
 FLAT_WARPS, FLAT_BLOCK, FLAT_FEW = 16, 32, 2048
 """The same for flat rows, and warps: each of their programs has a multiprocessor to itself. They are the same in all
 plans, because what a sample says is a sum in float32."""
+FLAT_PROGRAMS = 264
+"""Most of them: each is some 0.9 us of a multiprocessor, and in most steps has nothing to do."""
 SETTLE_REGISTERS = 168
 """Registers for three programs per multiprocessor: 256 requests with top-p alone take 173 us, with two 220 and with
 four 181."""
@@ -179,14 +181,14 @@ class Launches:
         waits = can_start_early and self.edit_capacity > 0
         self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=waits)
         positions = triton.next_power_of_2(self.width)
-        plan = Constants(self.edit_capacity, self.tiles, positions, block, FEW, MOST)
+        plan = Constants(self.edit_capacity, self.tiles, positions, block, FEW, MOST, capacity.max_rows)
         self.settle_kernels = {
-            skips: Compiled(settle_kernel, follows | of_settle, PLAN=plan, SKIPS=skips, OVERLAPS=overlaps, FLAT=False)
+            skips: Compiled(settle_kernel, follows | of_settle, PLAN=plan, SKIPS=skips, OVERLAPS=overlaps)
             for skips in (False, True)
         }
-        flat = first | {"num_warps": FLAT_WARPS}
         plan = plan._replace(block=FLAT_BLOCK, few=min(FLAT_FEW, MOST))
-        self.flat_kernel = Compiled(settle_kernel, flat, PLAN=plan, SKIPS=True, OVERLAPS=False, FLAT=True)
+        places = triton.next_power_of_2(triton.cdiv(capacity.max_rows, FLAT_PROGRAMS))
+        self.flat_kernel = Compiled(flat_kernel, first | {"num_warps": FLAT_WARPS}, PLAN=plan, PLACES=places)
         self.emit_kernel = Compiled(emit_kernel, follows, TILES=self.tiles, POSITIONS=positions, OVERLAPS=overlaps)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
         of_scan = {"REQUESTS": self.requests_at, "WAITS": waits}
@@ -337,7 +339,8 @@ class Launches:
         arguments["memory"] = owned.memory if is_last else owned.silent
         self.settle_kernels[not shape.apart].launch(number, stream, by_row, arguments)
         if self.capacity.filters:
-            self.flat_kernel.launch(number, stream, by_row, arguments)
+            programs = min(batch_size * self.width, FLAT_PROGRAMS)
+            self.flat_kernel.launch(number, stream, (programs, 1, 1), arguments)
         if emits and not is_last:
             arguments["memory"] = owned.memory
             self.emit_kernel.launch(number, stream, (batch_size, -(-self.all_tiles // SCAN_BLOCK), 1), arguments)

@@ -178,6 +178,7 @@ class Constants(NamedTuple):
     block: int  # runs that are in flight where a row is read
     few: int  # candidates in a block
     most: int
+    rows: int  # of the largest batch
 
 
 class Shape(NamedTuple):
@@ -199,6 +200,8 @@ Row = namedtuple("Row", "inputs place")
 """Row of logits."""
 DraftRow = namedtuple("DraftRow", "drafts slot offset has_draft logsumexp temperature")
 """Row of a drafter; `has_draft`: whether there is a distribution to subtract."""
+Given = namedtuple("Given", "inputs requests filters drafts")
+"""Inputs of a step."""
 Draft = namedtuple("Draft", "drafts token_id index is_before")
 """Draft token behind a row, its index, and whether it is one of the request."""
 Request = namedtuple("Request", "req_idx first count")

@@ -28,6 +28,7 @@ import triton.language as tl
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
 from .bisection import ONE
 from .candidates import (
+    MOST_SURE,
     first_bound,
     list_candidates,
     lists_of,
@@ -39,14 +40,13 @@ from .candidates import (
 from .draft_rows import draft_probs_of, find_draft_row
 from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, load_words, sum_of_words
 from .flat_rows import bound_of_sample, filter_words, thresholds_of_flat
-from .named import Draft, DraftRow, Filtering, Found, Noise, Row, RowInputs, Statistics
+from .named import Draft, DraftRow, Filtering, Found, Given, Noise, Row, RowInputs, Statistics
 from .output import count_accepted, write_tokens
 from .rows import (
     ARRIVAL_BITS,
     MIN_TEMPERATURE,
     NOTHING,
     REJECTION_BITS,
-    RUN,
     RUNS,
     TILE,
     find_request,
@@ -67,8 +67,6 @@ from .scan import exponent_scale
 MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
 DEFERRED = tl.constexpr(-2)
 """Mark in place of the number of candidates of a row that is left to the programs of flat rows."""
-MANY_LISTS = tl.constexpr(6)
-"""So many times more entries than a list holds are rather sampled than read."""
 FILLED = tl.constexpr(0.8)
 """A part of a list that may be filled, by a sample that is not exact."""
 
@@ -144,15 +142,15 @@ def _filter(
     floor = tl.maximum(argmax_order(best + tl.log(filters.min_p)), NOTHING + 1)
     reached = load_reached(row_reached_ptr, all_tiles, PLAN.tiles)
     least = _bound_of(floor, whole.temperature)
-    bound, need, num_runs = first_bound(reached, least, whole, filters)
-    is_listed = num_runs * RUN <= MANY_LISTS * PLAN.most
+    bound, need = first_bound(reached, least, whole, filters)
+    limit, is_listed = MOST_SURE + 0, whole.row_sum > 0
     if FLAT:
         order, count = bound_of_sample(row, all_tiles, floor, whole, filters, vocab_size)
         bound = tl.maximum(_bound_of(order, whole.temperature), least)
-        is_listed = count <= FILLED * PLAN.most
+        limit, is_listed = reached.shape[0], count <= FILLED * PLAN.most
     size, is_all = tl.full((), DEFERRED, tl.int32), is_listed
     if is_listed:
-        bounds = (bound, least)
+        bounds = (bound, least, limit)
         size, is_all = list_candidates(
             lists, row, reached, bounds, need, whole, filters, vocab_size, PLAN.block, PLAN.most
         )
@@ -383,6 +381,44 @@ def _settle(memory, row, request, requests, filters, drafts, sizes, PLAN: tl.con
     return accepted, is_deferred
 
 
+@triton.jit
+def _settle_place(
+    memory,
+    given,
+    req_idx,
+    offset,
+    num_rows,
+    num_slots,
+    sizes,
+    PLAN: tl.constexpr,
+    SKIPS: tl.constexpr,
+    FLAT: tl.constexpr,
+):
+    """Settle the row at a place of a request, if there is one; and emit the tokens of the request after its last row."""
+    EMITS: tl.constexpr = memory.output.token_ids_ptr is not None
+    # Find the row.
+    request, slot = find_request(given.requests, req_idx, num_rows, num_slots, sizes.max_spec_len)
+    is_needed, rejections = offset < request.count, tl.zeros((), tl.int32)
+    ends = offset < tl.maximum(request.count, 1)
+    if SKIPS and EMITS:
+        rejections = _known_rejections(memory.arrivals_ptr, req_idx)
+        is_needed = is_needed & (not _is_behind(rejections, offset))
+    # Settle it.
+    accepted, is_deferred = offset >= 0, offset < 0
+    if is_needed:
+        row = Row(given.inputs, locate(given.inputs, (request.first + offset).to(tl.int64), slot, offset))
+        accepted, is_deferred = _settle(
+            memory, row, request, given.requests, given.filters, given.drafts, sizes, PLAN, FLAT
+        )
+    # Leave it to the next kernel, or emit the tokens of the request.
+    if is_deferred:
+        tl.store(memory.results.deferred_ptr + req_idx * (sizes.max_spec_len + 1) + offset, 1)
+    if EMITS:  # noqa: SIM102  # the outer one is decided when compiling
+        if ends & (not is_deferred):
+            rejection = _new_rejection(rejections, offset, not accepted)
+            _emit_as_last(memory, given.drafts.draft_token_ids_ptr, request, rejection, sizes, PLAN.positions)
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def settle_kernel(
     memory,
@@ -396,35 +432,37 @@ def settle_kernel(
     PLAN: tl.constexpr,
     SKIPS: tl.constexpr,
     OVERLAPS: tl.constexpr,
-    FLAT: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
     let_next_kernel_start(OVERLAPS)
-    inputs = RowInputs(*inputs)  # as `rows` says
-    EMITS: tl.constexpr = memory.output.token_ids_ptr is not None
-    # Find the row.
-    req_idx, offset = tl.program_id(0), tl.program_id(1)
-    request, slot = find_request(requests, req_idx, num_rows, num_slots, sizes.max_spec_len)
-    is_there, rejections = offset < request.count, tl.zeros((), tl.int32)
-    deferred_ptr = memory.results.deferred_ptr + req_idx.to(tl.int64) * (sizes.max_spec_len + 1) + offset
-    if FLAT:
-        is_there = is_there & (tl.load(deferred_ptr) != 0)
-    is_needed = is_there
-    if SKIPS and EMITS:
-        rejections = _known_rejections(memory.arrivals_ptr, req_idx)
-        is_needed = is_needed & (not _is_behind(rejections, offset))
-    # Settle it.
-    accepted, is_deferred = offset >= 0, offset < 0
-    if is_needed:
-        row = Row(inputs, locate(inputs, (request.first + offset).to(tl.int64), slot, offset))
-        accepted, is_deferred = _settle(memory, row, request, requests, filters, drafts, sizes, PLAN, FLAT)
-    # Leave it to the next kernel, or emit the tokens of the request.
-    ends = offset < tl.maximum(request.count, 1)
-    if FLAT:
-        ends = is_there
-    if is_deferred | (FLAT & is_there):
-        tl.store(deferred_ptr, is_deferred.to(tl.int32))
-    if EMITS:  # noqa: SIM102  # the outer one is decided when compiling
-        if ends & (not is_deferred):
-            rejection = _new_rejection(rejections, offset, not accepted)
-            _emit_as_last(memory, drafts.draft_token_ids_ptr, request, rejection, sizes, PLAN.positions)
+    given = Given(RowInputs(*inputs), requests, filters, drafts)  # as `rows` says
+    _settle_place(memory, given, tl.program_id(0), tl.program_id(1), num_rows, num_slots, sizes, PLAN, SKIPS, False)
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_slots"])
+def flat_kernel(
+    memory,
+    inputs,
+    requests,
+    filters,
+    drafts,
+    num_rows,
+    num_slots,
+    sizes,
+    PLAN: tl.constexpr,
+    PLACES: tl.constexpr,
+):
+    given = Given(RowInputs(*inputs), requests, filters, drafts)  # as `rows` says
+    width, first, step = sizes.max_spec_len + 1, tl.program_id(0), tl.num_programs(0)
+    # Look at all places of the program at once: in most steps nothing is deferred.
+    places = first + step * tl.arange(0, PLACES)
+    deferred_ptr = memory.results.deferred_ptr
+    deferred = tl.load(deferred_ptr + places, mask=places < PLAN.rows, other=0)
+    if tl.sum(deferred) > 0:
+        for place in range(first, PLAN.rows, step):
+            if tl.load(deferred_ptr + place) != 0:
+                tl.debug_barrier()  # every thread has read it
+                tl.store(deferred_ptr + place, 0)
+                _settle_place(
+                    memory, given, place // width, place % width, num_rows, num_slots, sizes, PLAN, True, True
+                )
