@@ -91,22 +91,21 @@ def _around(sample, low, high, rest, most, by_sum):
     """Return two orders with the one between them that leaves `rest` below it of what is in [low, high): by the sample,
     and with at most `most` of its entries on either side."""
     counts = ((sample.orders >= low) & (sample.orders < high)).to(tl.float32)
-    num_inside = tl.sum(counts)
-    num_below = tl.minimum(tl.maximum(rest / sample.each, 0.0), num_inside)
-    if by_sum:
-        center = _order_above(sample.orders, counts * sample.weights, low, high - 1, rest / sample.each)
-        num_below = tl.sum(tl.where(sample.orders < center, counts, 0.0))
+    weights = tl.where(by_sum, counts * sample.weights, counts)
+    center = _order_above(sample.orders, weights, low, high - 1, tl.maximum(rest, 0.0) / sample.each)
+    num_below = tl.sum(tl.where(sample.orders < center, counts, 0.0))
+    num_from = tl.sum(counts) - num_below
     # Counts vary as their smaller part does; weights are unequal, and so vary more.
-    fewer = tl.minimum(num_inside - num_below, num_below)
-    slack = tl.minimum(tl.sqrt(tl.where(by_sum, 2.0 * fewer + 64.0, fewer)) * SURE + 8.0, tl.maximum(most, 1.0))
-    lower, upper = low, high
-    if num_below > slack:
-        lower = _order_above(sample.orders, counts, low, high - 1, num_below - slack)
-    if num_below + slack < num_inside:
-        upper = _order_above(sample.orders, counts, low, high - 1, num_below + slack)
-    # Just above the last entry below: then a bracket in which all are equal has a single order.
-    is_between = (counts > 0) & (sample.orders < tl.maximum(upper, lower + 1))
-    return lower, tl.maximum(tl.max(tl.where(is_between, sample.orders, lower)), lower) + 1
+    fewer = tl.minimum(num_from, num_below)
+    slack = tl.minimum(tl.sqrt(tl.where(by_sum, 2.0 * fewer + 64.0, fewer)) * SURE + 8.0, most)
+    lower, upper = center, center + 1  # of many equal entries, the order is sure enough
+    if tl.sum(tl.where(sample.orders == center, counts, 0.0)) <= slack:
+        lower, upper = low, high
+        if num_below > slack:
+            lower = _order_above(sample.orders, counts, low, center, num_below - slack)
+        if num_from > slack:
+            upper = tl.maximum(_order_above(sample.orders, counts, center, high - 1, num_below + slack), center + 1)
+    return lower, upper
 
 
 @triton.jit
@@ -168,12 +167,13 @@ def _need_of(total, filters, by_sum):
 @triton.jit
 def _guess(row, all_tiles, search, floor, whole, filters, vocab_size, by_sum, MOST: tl.constexpr):
     """Return two orders around the threshold that is searched for."""
-    low, high, rest, guesses = search
+    low, high, rest, guesses, overflows = search
     best = tl.div_rn(whole.largest, whole.temperature)
     sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
     if guesses == 0:
         rest = _first_rest(sample, floor, whole, filters, by_sum)
-    return _around(sample, low, high, rest, 0.375 * MOST / sample.each, by_sum)
+    most = tl.where(overflows, 0.0, tl.maximum(0.375 * MOST / sample.each, 1.0))
+    return _around(sample, low, high, rest, most, by_sum)
 
 
 @triton.jit
@@ -185,11 +185,12 @@ def _threshold(
     low, high = floor, tl.maximum(argmax_order(best), floor) + 1
     need, above, reach = tl.zeros((), tl.int64), tl.zeros((), tl.int64), tl.zeros((), tl.int64)
     size, guesses = tl.full((), MOST + 1, tl.int32), tl.zeros((), tl.int32)
+    overflows = guesses > 0
     while (size > MOST) & (low + 1 < high):
         # Guess where the threshold is.
         lower, upper = low, middle_of(low, high)
         if guesses < MOST_GUESSES:
-            search = (low, high, ((reach - need).to(tl.float64) / ONE).to(tl.float32), guesses)
+            search = (low, high, ((reach - need).to(tl.float64) / ONE).to(tl.float32), guesses, overflows)
             lower, upper = _guess(row, all_tiles, search, floor, whole, filters, vocab_size, by_sum, MOST)
         # Read the row.
         ends = (order_to_float(floor), order_to_float(lower), order_to_float(upper))
@@ -199,6 +200,7 @@ def _threshold(
         need = _need_of(total, filters, by_sum)
         # Go on in the part that has it.
         is_above, is_below = from_upper >= need, from_lower < need
+        overflows = (size > MOST) & (not (is_above | is_below))
         size = tl.where(is_above | is_below, MOST + 1, size)
         reach = tl.where(is_above, from_upper, tl.where(is_below, tl.where(guesses == 0, total, reach), from_lower))
         above = tl.where(is_above, above, tl.where(is_below, from_lower, from_upper))

@@ -394,7 +394,7 @@ def _settle_place(
     SKIPS: tl.constexpr,
     FLAT: tl.constexpr,
 ):
-    """Settle the row at a place of a request, if there is one; and emit the tokens of the request after its last row."""
+    """Settle the row at a place of a request, if there is one, and emit the request's tokens after its last row."""
     EMITS: tl.constexpr = memory.output.token_ids_ptr is not None
     # Find the row.
     request, slot = find_request(given.requests, req_idx, num_rows, num_slots, sizes.max_spec_len)
