@@ -154,7 +154,7 @@ class Launches:
                 *(empty(rows) for _ in range(3)),
                 empty(rows, 2, dtype=torch.float32),
                 logprobs,
-                empty(capacity.batch_size, self.width),
+                empty(self.width, capacity.batch_size),
             ),
             scanned.words_ptr,
             empty(capacity.batch_size, self.all_tiles, dtype=torch.int64) if is_dense else None,
@@ -181,7 +181,7 @@ class Launches:
         waits = can_start_early and self.edit_capacity > 0
         self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=waits)
         positions = triton.next_power_of_2(self.width)
-        plan = Constants(self.edit_capacity, self.tiles, positions, block, FEW, MOST, capacity.max_rows)
+        plan = Constants(self.edit_capacity, self.tiles, positions, block, FEW, MOST, capacity.batch_size)
         self.settle_kernels = {
             skips: Compiled(settle_kernel, follows | of_settle, PLAN=plan, SKIPS=skips, OVERLAPS=overlaps)
             for skips in (False, True)
@@ -339,7 +339,7 @@ class Launches:
         arguments["memory"] = owned.memory if is_last else owned.silent
         self.settle_kernels[not shape.apart].launch(number, stream, by_row, arguments)
         if self.capacity.filters:
-            programs = min(batch_size * self.width, FLAT_PROGRAMS)
+            programs = min(self.capacity.max_rows, FLAT_PROGRAMS)
             self.flat_kernel.launch(number, stream, (programs, 1, 1), arguments)
         if emits and not is_last:
             arguments["memory"] = owned.memory

@@ -146,7 +146,7 @@ class Results(NamedTuple):
     kept_ptr: Any  # [max_rows] int32
     statistics_ptr: Any  # [max_rows, 2] float32
     row_logprobs_ptr: Any  # [max_rows, 2] float32
-    deferred_ptr: Any  # [batch_size, max_spec_len + 1] int32, 0 before and after a step
+    deferred_ptr: Any  # [max_spec_len + 1, batch_size] int32, 0 before and after a step
 
 
 class Lists(NamedTuple):
@@ -178,7 +178,7 @@ class Constants(NamedTuple):
     block: int  # runs that are in flight where a row is read
     few: int  # candidates in a block
     most: int
-    rows: int  # of the largest batch
+    batch: int  # most requests
 
 
 class Shape(NamedTuple):

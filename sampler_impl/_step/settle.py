@@ -412,7 +412,7 @@ def _settle_place(
         )
     # Leave it to the next kernel, or emit the tokens of the request.
     if is_deferred:
-        tl.store(memory.results.deferred_ptr + req_idx * (sizes.max_spec_len + 1) + offset, 1)
+        tl.store(memory.results.deferred_ptr + offset * PLAN.batch + req_idx, 1)
     if EMITS:  # noqa: SIM102  # the outer one is decided when compiling
         if ends & (not is_deferred):
             rejection = _new_rejection(rejections, offset, not accepted)
@@ -453,16 +453,14 @@ def flat_kernel(
     PLACES: tl.constexpr,
 ):
     given = Given(RowInputs(*inputs), requests, filters, drafts)  # as `rows` says
-    width, first, step = sizes.max_spec_len + 1, tl.program_id(0), tl.num_programs(0)
-    # Look at all places of the program at once: in most steps nothing is deferred.
-    places = first + step * tl.arange(0, PLACES)
-    deferred_ptr = memory.results.deferred_ptr
-    deferred = tl.load(deferred_ptr + places, mask=places < PLAN.rows, other=0)
-    if tl.sum(deferred) > 0:
-        for place in range(first, PLAN.rows, step):
+    # Look at all places of the program at once: in most steps nothing is deferred. First rows of requests come first, as
+    # in `settle_kernel`.
+    first, step, end = tl.program_id(0), tl.num_programs(0), PLAN.batch * (sizes.max_spec_len + 1)
+    places, deferred_ptr = first + step * tl.arange(0, PLACES), memory.results.deferred_ptr
+    if tl.sum(tl.load(deferred_ptr + places, mask=places < end, other=0)) > 0:
+        for place in range(first, end, step):
             if tl.load(deferred_ptr + place) != 0:
                 tl.debug_barrier()  # every thread has read it
                 tl.store(deferred_ptr + place, 0)
-                _settle_place(
-                    memory, given, place // width, place % width, num_rows, num_slots, sizes, PLAN, True, True
-                )
+                req_idx, offset = place % PLAN.batch, place // PLAN.batch
+                _settle_place(memory, given, req_idx, offset, num_rows, num_slots, sizes, PLAN, True, True)
