@@ -453,8 +453,8 @@ def flat_kernel(
     PLACES: tl.constexpr,
 ):
     given = Given(RowInputs(*inputs), requests, filters, drafts)  # as `rows` says
-    # Look at all places of the program at once: in most steps nothing is deferred. First rows of requests come first, as
-    # in `settle_kernel`.
+    # Look at all places of the program at once: in most steps nothing is deferred. First rows come first, so that many
+    # rows behind rejected ones need not be settled.
     first, step, end = tl.program_id(0), tl.num_programs(0), PLAN.batch * (sizes.max_spec_len + 1)
     places, deferred_ptr = first + step * tl.arange(0, PLACES), memory.results.deferred_ptr
     if tl.sum(tl.load(deferred_ptr + places, mask=places < end, other=0)) > 0:
@@ -462,5 +462,6 @@ def flat_kernel(
             if tl.load(deferred_ptr + place) != 0:
                 tl.debug_barrier()  # every thread has read it
                 tl.store(deferred_ptr + place, 0)
-                req_idx, offset = place % PLAN.batch, place // PLAN.batch
+                at = tl.zeros((), tl.int32) + place
+                req_idx, offset = at % PLAN.batch, at // PLAN.batch
                 _settle_place(memory, given, req_idx, offset, num_rows, num_slots, sizes, PLAN, True, True)
