@@ -78,25 +78,6 @@ def _closer(orders, weights, need, low, high):
 
 
 @triton.jit
-def narrowed_by(is_enough, above, below, low, high):
-    """Return the ends after a step: to the least order above the middle, or to the largest below it."""
-    if is_enough:
-        low = tl.minimum(above, high)
-    else:
-        high = tl.maximum(below, low)
-    return low, high
-
-
-@triton.jit
-def count_or_weights(scaled, best, BY_SUM: tl.constexpr):
-    """Return [...] int64: by which entries are summed, or 1 each. Takes `scaled` [...] float32."""
-    weights = tl.full(scaled.shape, 1, tl.int64)
-    if BY_SUM:
-        weights = weights_of(scaled, best)
-    return weights
-
-
-@triton.jit
 def weights_of(scaled, largest):
     """Return [...] int64: `exp(scaled - largest)` over 2**-40. Takes `scaled` [...] float32."""
     return (tl.exp2((scaled - largest) * LOG2_E) * ONE).to(tl.int64)

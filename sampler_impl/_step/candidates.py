@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import NO_ID, argmax_order
-from .bisection import NO_BOUND, ONE, count_or_weights, highest_with, middle_of, narrowed_by, reached_with, weights_of
+from .bisection import NO_BOUND, ONE, highest_with, reached_with, weights_of
 from .named import Candidates
 from .rows import (
     LEAST,
@@ -37,8 +37,8 @@ from .rows import (
     words_of_runs,
 )
 
-MANY = tl.constexpr(1024)
-"""Candidates in a block where they do not fit the one that is bisected without being loaded again."""
+FEW = tl.constexpr(128)
+"""Candidates in a block. Most rows have fewer."""
 NEIGHBOURS = tl.constexpr(32)
 """Logits below a bound among which its quotient ends."""
 ENOUGH = tl.constexpr(1.00001)
@@ -122,41 +122,13 @@ def load_candidates(lists, begin, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def weigh(lists, size, least, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the count or sum of the candidates at or above an order."""
+def weigh(lists, size, least, best, BLOCK: tl.constexpr):
+    """Return the sum of the candidates at or above an order."""
     total = tl.zeros((BLOCK,), tl.int64)
     for begin in range(0, size, BLOCK):
         _, orders, scaled = load_candidates(lists, begin, size, BLOCK)
-        total += tl.where(orders >= least, count_or_weights(scaled, best, BY_SUM), 0)
+        total += tl.where(orders >= least, weights_of(scaled, best), 0)
     return tl.sum(total)
-
-
-@triton.jit
-def split(lists, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the count or sum of the candidates at or above an order, the least order of these, and the largest of the
-    others."""
-    total = tl.zeros((BLOCK,), tl.int64)
-    above = tl.full((BLOCK,), NO_ID, tl.int32)
-    below = tl.full((BLOCK,), LEAST, tl.int32)
-    for begin in range(0, size, BLOCK):
-        _, orders, scaled = load_candidates(lists, begin, size, BLOCK)
-        weights = count_or_weights(scaled, best, BY_SUM)
-        total += tl.where(orders >= middle, weights, 0)
-        above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
-        below = tl.maximum(below, tl.where(orders < middle, orders, LEAST))
-    return tl.sum(total), tl.min(above), tl.max(below)
-
-
-@triton.jit
-def _highest_listed(lists, size, best, floor, need, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
-    """Return what `highest_with` does, of more candidates than a block has."""
-    low = floor
-    high = tl.maximum(argmax_order(best), floor)
-    while low < high:
-        middle = middle_of(low, high)
-        total, above, below = split(lists, size, middle, best, BY_SUM, BLOCK)
-        low, high = narrowed_by(total >= need, above, below, low, high)
-    return low
 
 
 @triton.jit
@@ -167,7 +139,7 @@ def _need_of(total, row_sum, top_p):
 
 
 @triton.jit
-def thresholds_of_few(lists, size, best, floor, top_k, top_p, row_sum, BLOCK: tl.constexpr):
+def thresholds_of(lists, size, best, floor, top_k, top_p, row_sum, BLOCK: tl.constexpr):
     """Return what is kept of at most BLOCK candidates: the order of the least one.
 
     Takes `row_sum`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
@@ -178,18 +150,6 @@ def thresholds_of_few(lists, size, best, floor, top_k, top_p, row_sum, BLOCK: tl
     if top_p < 1:
         seen = tl.where(orders >= kept, weights_of(scaled, best), 0)
         kept = highest_with(orders, seen, kept, _need_of(tl.sum(seen), row_sum, top_p))
-    return kept
-
-
-@triton.jit
-def thresholds_of_many(lists, size, best, floor, top_k, top_p, row_sum):
-    """Return the same of more."""
-    kept = floor
-    if top_k > 0:
-        kept = _highest_listed(lists, size, best, kept, top_k.to(tl.int64), False, MANY)
-    if top_p < 1:
-        need = _need_of(weigh(lists, size, kept, best, True, MANY), row_sum, top_p)
-        kept = _highest_listed(lists, size, best, kept, need, True, MANY)
     return kept
 
 
@@ -213,12 +173,12 @@ def _least_bound(reached):
 
 
 @triton.jit
-def first_bound(reached, floor, statistics, filters):
+def _first_bound(reached, floor, statistics, filters, wanted):
     """Return the bound to begin with, and the sum that the runs' largest have at it.
 
     Two of the best tokens in one run: the runs' largest have not got all of the sum, and yet few runs are read. Takes
     `reached` [runs] int32."""
-    largest, scale, wanted = statistics.largest, statistics.scale, _wanted_of(statistics, filters)
+    largest, scale = statistics.largest, statistics.scale
     bound = floor
     guess = wanted
     if filters.top_k > 0:
@@ -234,12 +194,6 @@ def first_bound(reached, floor, statistics, filters):
 
 
 @triton.jit
-def _wanted_of(statistics, filters):
-    """Return the sum that top-p keeps, if it sees the whole row."""
-    return filters.top_p * statistics.row_sum * ENOUGH
-
-
-@triton.jit
 def _is_enough(lists, size, bound, floor, statistics, filters, wanted, need, MOST: tl.constexpr):
     """Whether the candidates hold whatever the filters keep, 1 or 0; and the sum that the runs' largest are to have."""
     state = tl.zeros((), tl.int32)
@@ -249,7 +203,7 @@ def _is_enough(lists, size, bound, floor, statistics, filters, wanted, need, MOS
         state = (size >= filters.top_k).to(tl.int32)
     else:
         best = tl.div_rn(statistics.largest, statistics.temperature)
-        found = weigh(lists, size, LEAST, best, True, MANY).to(tl.float32) / ONE
+        found = weigh(lists, size, LEAST, best, MOST).to(tl.float32) / ONE
         state = (found >= wanted).to(tl.int32)
         need = need * tl.maximum(wanted / found, 1.02)
     return state, need
@@ -268,18 +222,17 @@ def _lower_bound(reached, bound, floor, largest, scale, top_k, need):
 
 
 @triton.jit
-def list_candidates(lists, row, reached, bounds, need, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
+def list_candidates(lists, row, reached, floor, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Return how many, of
     which more than MOST do not fit, -1 if that takes too long; and whether they are all that reaches the floor.
 
-    Takes `bounds`: the first one, the least, and how many runs may be read; `need`: the sum that the runs' largest have
-    at the first."""
-    bound, floor, limit = bounds
-    wanted = _wanted_of(statistics, filters)
+    Takes `floor`: the least bound."""
+    wanted = filters.top_p * statistics.row_sum * ENOUGH
+    bound, need = _first_bound(reached, floor, statistics, filters, wanted)
     size = tl.zeros((), tl.int32)
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough
-    while (state == 0) & (tries < MOST_TRIES) & (tl.sum((reached >= bound).to(tl.int32)) <= limit):
+    while (state == 0) & (tries < MOST_TRIES) & (tl.sum((reached >= bound).to(tl.int32)) <= MOST_SURE):
         size = _collect(lists, row, reached, bound, vocab_size, BLOCK, MOST)
         state, need = _is_enough(lists, size, bound, floor, statistics, filters, wanted, need, MOST)
         if state == 0:
@@ -289,16 +242,13 @@ def list_candidates(lists, row, reached, bounds, need, statistics, filters, voca
 
 
 @triton.jit
-def load_reached(
-    row_reached_ptr,  # [num_runs] int16
-    all_tiles,
-    TILES: tl.constexpr,
-):
+def load_reached(memory, row_idx, all_tiles, TILES: tl.constexpr):
     """Return [TILES * RUNS] int32: what the runs reach.
 
     Not by `other`: of two masked int16 in one register Triton 3.6 gives the second one -1 for any negative number."""
     runs = tl.arange(0, TILES * RUNS)
-    reached = tl.load(row_reached_ptr + runs, mask=runs < all_tiles * RUNS, other=0).to(tl.int32)
+    reached_ptr = memory.run_reached_ptr + row_idx * all_tiles * RUNS
+    reached = tl.load(reached_ptr + runs, mask=runs < all_tiles * RUNS, other=0).to(tl.int32)
     return tl.where(runs < all_tiles * RUNS, reached, NO_BOUND)
 
 

@@ -81,11 +81,7 @@ def load_draft_logits(drafts, slot, offset, ids, vocab_size):
 
 
 @triton.jit
-def _logsumexp(
-    words_ptr,  # [all_tiles] int64
-    vocab_size,
-    TILES: tl.constexpr,
-):
+def _logsumexp(words_ptr, vocab_size, TILES: tl.constexpr):  # [all_tiles] int64
     """Return a float32: that of the words of a row's tiles, which the scan wrote. Not finite if the row has none."""
     tiles = tl.arange(0, TILES)
     words = tl.load(words_ptr + tiles, mask=tiles < tl.cdiv(vocab_size, TILE), other=0)

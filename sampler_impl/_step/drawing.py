@@ -11,7 +11,7 @@ import triton.language as tl
 
 from .._shared.kernels import LOG2_E, NO_ID, argmax_order, cdf_thresholds, unpack
 from .bisection import ONE, weights_of
-from .candidates import load_candidates, weigh
+from .candidates import FEW, load_candidates, weigh
 from .draft_rows import draft_probs_of
 from .rows import NOTHING, TILE, ids_of, load_one_tile, order_to_float, scaled_order
 from .scan import exp2_terms
@@ -21,14 +21,10 @@ STREAMED = tl.constexpr(-2)
 
 
 @triton.jit
-def load_words(
-    row_words_ptr,  # [all_tiles] int64
-    all_tiles,
-    TILES: tl.constexpr,
-):
-    """Return [TILES] int64: words of the tiles; behind the last, of a tile in which there is nothing."""
+def load_words(memory, row_idx, all_tiles, TILES: tl.constexpr):
+    """Return [TILES] int64: words of a row's tiles; behind the last, of a tile in which there is nothing."""
     tiles = tl.arange(0, TILES)
-    words = tl.load(row_words_ptr + tiles, mask=tiles < all_tiles, other=0)
+    words = tl.load(memory.words_ptr + row_idx * all_tiles + tiles, mask=tiles < all_tiles, other=0)
     return tl.where(tiles < all_tiles, words, tl.full((TILES,), NOTHING, tl.int64) << 32)
 
 
@@ -106,11 +102,9 @@ def argmax_token(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def _rest_of_block(
-    lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole, BLOCK: tl.constexpr
-):
-    """Return [BLOCK] int64 and int32: weights of `max(target - draft, 0)`, or of the target, and indices."""
-    indices, orders, scaled = load_candidates(lists, begin, found.size, BLOCK)
+def _rest_of_block(lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole):
+    """Return [FEW] int64 and int32: weights of `max(target - draft, 0)`, or of the target, and indices, of a block."""
+    indices, orders, scaled = load_candidates(lists, begin, found.size, FEW)
     is_kept = (orders >= found.kept) & (indices != NO_ID)
     weights = tl.where(is_kept, weights_of(scaled, best), 0)
     rest = tl.where(indices == removed, 0, weights)
@@ -124,7 +118,7 @@ def _rest_of_block(
 
 
 @triton.jit
-def draw_from_list(lists, row, found, statistics, removed, draft_row, vocab_size, uniform, BLOCK: tl.constexpr):
+def draw_from_list(lists, row, found, statistics, removed, draft_row, vocab_size, uniform):
     """Return the index that replaces a draft token, or follows: by the weights of `max(target - draft, 0)`, or of the
     target if that is empty.
 
@@ -133,20 +127,18 @@ def draw_from_list(lists, row, found, statistics, removed, draft_row, vocab_size
     is_whole = tl.full((), 0, tl.int1)
     total = tl.zeros((), tl.int64)
     # Add up what is left.
-    for begin in range(0, found.size, BLOCK):
-        rest, _ = _rest_of_block(
-            lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole, BLOCK
-        )
+    for begin in range(0, found.size, FEW):
+        rest, _ = _rest_of_block(lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole)
         total += tl.sum(rest)
     is_whole = total == 0
     if is_whole:
-        total = weigh(lists, found.size, found.kept, best, True, BLOCK)
+        total = weigh(lists, found.size, found.kept, best, FEW)
     # Draw from it.
     threshold = cdf_thresholds(uniform, total)
     drawn = tl.full((), -1, tl.int32)
-    for begin in range(0, found.size, BLOCK):
+    for begin in range(0, found.size, FEW):
         rest, indices = _rest_of_block(
-            lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole, BLOCK
+            lists, begin, row, found, best, row_sum, removed, draft_row, vocab_size, is_whole
         )
         ends = tl.cumsum(rest)
         falls = (ends > threshold) & (threshold >= ends - rest)

@@ -82,7 +82,7 @@ def _draw(memory, row, draft_row, statistics, kept, req_idx, uniform, sizes, TIL
     entry, _ = draw_index(tl.reshape(weights, (TILE,)), within)
     index = tl.where((tile < 0) | (entry < 0), -1, tile * TILE + entry)
     if index < 0:
-        words = load_words(memory.words_ptr + row_idx * sizes.all_tiles, sizes.all_tiles, TILES)
+        words = load_words(memory, row_idx, sizes.all_tiles, TILES)
         index = tl.maximum(draw_from_tiles(row, words, -1, kept, statistics, vocab_size, uniform), 0)
     if results.row_logprobs_ptr is not None:
         own = probability(logit_at(row, index, vocab_size), -1, statistics)
@@ -99,16 +99,14 @@ def emit_kernel(
     num_rows,
     num_slots,
     sizes,
-    TILES: tl.constexpr,
-    POSITIONS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
+    PLAN: tl.constexpr,
 ):
-    wait_for_kernel_before(OVERLAPS)
+    wait_for_kernel_before(PLAN.overlaps)
     inputs = RowInputs(*inputs)  # as `rows` says
     # Find the first rejected row.
     req_idx, max_spec_len = tl.program_id(0), sizes.max_spec_len
     request, slot = find_request(requests, req_idx, num_rows, num_slots, max_spec_len)
-    num_accepted = count_accepted(memory.results.accepted_ptr, request, POSITIONS)
+    num_accepted = count_accepted(memory.results.accepted_ptr, request, PLAN.positions)
     last = (request.first + num_accepted).to(tl.int64)
     token = tl.load(memory.results.tokens_ptr + last, mask=request.count > 0, other=-1)
     # Add up what is left of its row, a block per program, and draw the token by the last of them.
@@ -121,14 +119,14 @@ def emit_kernel(
         statistics = Statistics(largest, row_sum, exponent_scale(temperature), temperature)
         kept = tl.load(results.kept_ptr + last)
         place = locate(inputs, last, slot, tl.minimum(num_accepted, max_spec_len - 1))
-        logsumexp, heat = find_draft_row(drafts, place, True, sizes, TILES)
+        logsumexp, heat = find_draft_row(drafts, place, True, sizes, PLAN.tiles)
         draft_row = DraftRow(drafts, slot, place.offset, request.count > 0, logsumexp, heat)
         emits = _is_last_to_add(memory, row, draft_row, statistics, kept, req_idx, sizes)
         if emits:
             position = tl.load(requests.positions_ptr + req_idx) + num_accepted
             _, uniform = philox_uniforms(tl.load(requests.seeds_ptr + slot), position, VERIFY_STREAM)
-            token = _draw(memory, row, draft_row, statistics, kept, req_idx, uniform, sizes, TILES)
+            token = _draw(memory, row, draft_row, statistics, kept, req_idx, uniform, sizes, PLAN.tiles)
             tl.debug_barrier()
     # Write the tokens.
     if emits:
-        write_tokens(memory, drafts.draft_token_ids_ptr, request, num_accepted, token, sizes, POSITIONS)
+        write_tokens(memory, drafts, request, num_accepted, token, sizes, PLAN.positions)

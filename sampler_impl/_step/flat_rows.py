@@ -22,18 +22,9 @@ import triton.language as tl
 from .._shared.kernels import LOG2_E, argmax_order
 from .bisection import ONE, highest_with, middle_of, weights_of
 from .candidates import load_candidates, write_candidates
+from .drawing import load_words, sum_of_words
 from .named import Sample
-from .rows import (
-    LEAST,
-    RUNS,
-    WORDS,
-    load_logits,
-    order_to_float,
-    scaled_by,
-    scaled_order,
-    words_of_runs,
-    words_of_tiles,
-)
+from .rows import LEAST, RUNS, WORDS, load_logits, order_to_float, scaled_by, words_of_runs, words_of_tiles
 from .scan import sum_tiles
 
 SAMPLED_WORDS = tl.constexpr(256)
@@ -109,18 +100,6 @@ def _around(sample, low, high, rest, most, by_sum):
 
 
 @triton.jit
-def bound_of_sample(row, all_tiles, floor, whole, filters, vocab_size):
-    """Return an order that the first threshold of a row is above, and about how many entries reach that."""
-    best = tl.div_rn(whole.largest, whole.temperature)
-    sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
-    by_sum, lower = filters.top_k <= 0, floor
-    if (filters.top_k > 0) | (filters.top_p < 1):
-        rest, high = _first_rest(sample, floor, whole, filters, by_sum), tl.maximum(argmax_order(best), floor) + 1
-        lower, _ = _around(sample, floor, high, rest, SAMPLED, by_sum)
-    return lower, tl.sum((sample.orders >= lower).to(tl.float32)) * sample.each
-
-
-@triton.jit
 def _divide(lists, row, all_tiles, ends, best, vocab_size, by_sum, BLOCK: tl.constexpr, MOST: tl.constexpr):
     """List what is from `lower` to below `upper`. Return how many that are, and the counts or sums, over 2**-40, of
     what is at or above each of the `ends`: `floor`, `lower` and `upper`."""
@@ -165,18 +144,6 @@ def _need_of(total, filters, by_sum):
 
 
 @triton.jit
-def _guess(row, all_tiles, search, floor, whole, filters, vocab_size, by_sum, MOST: tl.constexpr):
-    """Return two orders around the threshold that is searched for."""
-    low, high, rest, guesses, overflows = search
-    best = tl.div_rn(whole.largest, whole.temperature)
-    sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
-    if guesses == 0:
-        rest = _first_rest(sample, floor, whole, filters, by_sum)
-    most = tl.where(overflows, 0.0, tl.maximum(0.375 * MOST / sample.each, 1.0))
-    return _around(sample, low, high, rest, most, by_sum)
-
-
-@triton.jit
 def _threshold(
     lists, row, all_tiles, floor, whole, filters, vocab_size, by_sum, BLOCK: tl.constexpr, MOST: tl.constexpr
 ):
@@ -185,13 +152,16 @@ def _threshold(
     low, high = floor, tl.maximum(argmax_order(best), floor) + 1
     need, above, reach = tl.zeros((), tl.int64), tl.zeros((), tl.int64), tl.zeros((), tl.int64)
     size, guesses = tl.full((), MOST + 1, tl.int32), tl.zeros((), tl.int32)
-    overflows = guesses > 0
+    overflows, rest = guesses > 0, tl.zeros((), tl.float32)
     while (size > MOST) & (low + 1 < high):
         # Guess where the threshold is.
         lower, upper = low, middle_of(low, high)
         if guesses < MOST_GUESSES:
-            search = (low, high, ((reach - need).to(tl.float64) / ONE).to(tl.float32), guesses, overflows)
-            lower, upper = _guess(row, all_tiles, search, floor, whole, filters, vocab_size, by_sum, MOST)
+            sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
+            if guesses == 0:
+                rest = _first_rest(sample, floor, whole, filters, by_sum)
+            most = tl.where(overflows, 0.0, tl.maximum(0.375 * MOST / sample.each, 1.0))
+            lower, upper = _around(sample, low, high, rest, most, by_sum)
         # Read the row.
         ends = (order_to_float(floor), order_to_float(lower), order_to_float(upper))
         size, total, from_lower, from_upper = _divide(
@@ -206,6 +176,7 @@ def _threshold(
         above = tl.where(is_above, above, tl.where(is_below, from_lower, from_upper))
         high = tl.where(is_above, high, tl.where(is_below, lower, upper))
         low = tl.where(is_above, upper, tl.where(is_below, low, lower))
+        rest = ((reach - need).to(tl.float64) / ONE).to(tl.float32)
         guesses += 1
     kept = low
     if size <= MOST:
@@ -216,32 +187,27 @@ def _threshold(
 
 
 @triton.jit
-def thresholds_of_flat(
-    lists, row, all_tiles, floor, whole, filters, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr
-):
-    """Return what is kept of a flat row: the order of the least entry."""
-    kept = floor
-    for which in range(0, 2):
-        by_sum = which == 1
-        if tl.where(by_sum, filters.top_p < 1, filters.top_k > 0):
-            kept = _threshold(lists, row, all_tiles, kept, whole, filters, vocab_size, by_sum, BLOCK, MOST)
-    return kept
-
-
-@triton.jit
-def filter_words(
-    row_words_ptr,  # [all_tiles] int64, written
-    row,
-    all_tiles,
-    kept,
-    statistics,
-    vocab_size,
-    BLOCK: tl.constexpr,
-):
-    """Write the words of the tiles again, of what is kept alone."""
+def _write_words(memory, row, all_tiles, kept, statistics, vocab_size, BLOCK: tl.constexpr):
+    """Write the words of a row's tiles again, of what is kept alone."""
     for begin in range(0, all_tiles, BLOCK // RUNS):
         tiles = begin + tl.arange(0, BLOCK // RUNS)
         logits = load_logits(row, words_of_tiles(tiles), vocab_size)
-        logits = tl.where(scaled_order(logits, statistics.temperature) >= kept, logits, float("-inf"))
+        logits = tl.where(scaled_by(logits, statistics.temperature) >= order_to_float(kept), logits, float("-inf"))
         words, _ = sum_tiles(logits, statistics.scale)
-        tl.store(row_words_ptr + tiles, words, mask=tiles < all_tiles)
+        tl.store(memory.words_ptr + row.place.row_idx * all_tiles + tiles, words, mask=tiles < all_tiles)
+
+
+@triton.jit
+def filter_flat(memory, lists, row, whole, filters, floor, sizes, PLAN: tl.constexpr):
+    """Return the order of the least that is kept of a flat row, and the sum of that.
+
+    Takes `whole`: the statistics of the whole row; `floor`: the least order that min-p leaves."""
+    kept, all_tiles, vocab_size = floor, sizes.all_tiles, sizes.vocab_size
+    for which in range(0, 2):
+        by_sum = which == 1
+        if tl.where(by_sum, filters.top_p < 1, filters.top_k > 0):
+            kept = _threshold(lists, row, all_tiles, kept, whole, filters, vocab_size, by_sum, PLAN.block, PLAN.most)
+    _write_words(memory, row, all_tiles, kept, whole, vocab_size, PLAN.block)
+    tl.debug_barrier()
+    words = load_words(memory, row.place.row_idx, all_tiles, PLAN.tiles)
+    return kept, sum_of_words(words, whole.largest, whole.scale)

@@ -44,7 +44,7 @@ from .named import (
 from .processed import processed_kernel
 from .rows import NOTHING
 from .scan import scan_kernel
-from .settle import flat_kernel, settle_kernel
+from .settle import settle_kernel
 
 if TYPE_CHECKING:
     from .inputs import Capacity, Checked, StepInputs
@@ -53,11 +53,9 @@ if TYPE_CHECKING:
 RUNS = TILE_SIZE // RUN_SIZE
 BLOCK, LARGE_BLOCK = 8, 16
 """Runs that a program has in flight where it searches for candidates; the larger one for the fewer rows."""
-FEW = 128
-"""Candidates in a block. Most rows have few."""
-FLAT_WARPS, FLAT_BLOCK, FLAT_FEW = 16, 32, 2048
-"""The same for flat rows, and warps: each of their programs has a multiprocessor to itself. They are the same in all
-plans, because what a sample says is a sum in float32."""
+FLAT_WARPS, FLAT_BLOCK = 16, 32
+"""Warps and runs for flat rows: each of their programs has a multiprocessor to itself. They are the same in all plans,
+because what a sample says is a sum in float32."""
 FLAT_PROGRAMS = 264
 """Most of them: each is some 0.9 us of a multiprocessor, and in most steps has nothing to do."""
 SETTLE_REGISTERS = 168
@@ -69,8 +67,8 @@ penalties these are more, so that it is for the fewer: 64 requests take 97 us wi
 SCAN_REGISTERS = 128
 """Registers with penalties, for four programs per multiprocessor: 256 requests take 221 us, with three 246 and with
 five 234."""
-MOST = 8192
-"""Candidates of a row. More of them are found by reading the row again and again."""
+LISTED, MOST = 1024, 8192
+"""Candidates that fit a list, and those in the bracket of a flat row's threshold."""
 EACH_ROUNDED = {"enable_fp_fusion": False}
 """`logit - frequency * count` in two operations, as in vLLM and PyTorch: fused, it has another last bit."""
 KEEPS_ALL = NOTHING.value + 1
@@ -180,24 +178,24 @@ class Launches:
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
         self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=waits)
-        positions = triton.next_power_of_2(self.width)
-        plan = Constants(self.edit_capacity, self.tiles, positions, block, FEW, MOST, capacity.batch_size)
-        self.settle_kernels = {
-            skips: Compiled(settle_kernel, follows | of_settle, PLAN=plan, SKIPS=skips, OVERLAPS=overlaps)
-            for skips in (False, True)
-        }
-        plan = plan._replace(block=FLAT_BLOCK, few=min(FLAT_FEW, MOST))
+        positions, batch = triton.next_power_of_2(self.width), capacity.batch_size
+        plan = Constants(self.edit_capacity, self.tiles, positions, block, LISTED, batch, False, overlaps, False, 1)
+        plans = {skips: plan._replace(skips=skips) for skips in (False, True)}
+        options = follows | of_settle
+        self.settle_kernels = {skips: Compiled(settle_kernel, options, PLAN=plan) for skips, plan in plans.items()}
+        self.emit_kernel = Compiled(emit_kernel, follows, PLAN=plan)
         places = triton.next_power_of_2(triton.cdiv(capacity.max_rows, FLAT_PROGRAMS))
-        self.flat_kernel = Compiled(flat_kernel, first | {"num_warps": FLAT_WARPS}, PLAN=plan, PLACES=places)
-        self.emit_kernel = Compiled(emit_kernel, follows, TILES=self.tiles, POSITIONS=positions, OVERLAPS=overlaps)
-        self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
-        of_scan = {"REQUESTS": self.requests_at, "WAITS": waits}
+        plan = plan._replace(block=FLAT_BLOCK, most=MOST, skips=True, overlaps=False, flat=True, places=places)
+        self.flat_kernel = Compiled(settle_kernel, first | {"num_warps": FLAT_WARPS}, PLAN=plan)
+        self.requests_at = int(batch <= LONGEST_SIDE)
         # Instructions of a card, not choices: `mov` is NVIDIA's, and programs that overlap wait by another one.
-        of_scan |= {"PINS": device.type == "cuda" and limits, "OVERLAPS": overlaps}
-        scan_options = first | (early if waits else {})
+        of_scan = (self.requests_at, waits, overlaps, device.type == "cuda" and limits)
+        options = first | (early if waits else {})
         if capacity.penalties and limits:
-            scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
-        self.scan_kernels = {shape: Compiled(scan_kernel, scan_options, SHAPE=shape, **of_scan) for shape in SHAPES}
+            options = options | {"maxnreg": SCAN_REGISTERS}
+        self.scan_kernels = {
+            shape: Compiled(scan_kernel, options, SHAPE=Shape(shape.strip, shape.apart, *of_scan)) for shape in SHAPES
+        }
 
     def _settle_options(self, *, limits: bool) -> tuple[dict[str, int], int]:
         """Return options of the kernel that settles rows, and its block."""

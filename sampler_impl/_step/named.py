@@ -170,22 +170,29 @@ class Memory(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Constants of the kernel that settles the rows of a plan."""
+    """Constants of the kernels that settle the rows of a plan."""
 
     edits: int
     tiles: int
     positions: int
     block: int  # runs that are in flight where a row is read
-    few: int  # candidates in a block
-    most: int
+    most: int  # candidates in a list
     batch: int  # most requests
+    skips: bool  # whether a row is skipped behind one that is known to be rejected
+    overlaps: bool
+    flat: bool  # whether these are the programs of flat rows
+    places: int  # of each of these programs
 
 
 class Shape(NamedTuple):
-    """Division of a scan among programs."""
+    """Division of a scan among programs, and what its device has: overlapping launches, and `mov`."""
 
     strip: int  # blocks of a program
     apart: bool  # whether the rows of a request have programs of their own
+    requests_at: int = 1  # side of the grid
+    waits: bool = False  # for the kernel that lists edits
+    overlaps: bool = False
+    pins: bool = False
 
 
 # What kernels make themselves, of numbers and tensors that have no Python type.

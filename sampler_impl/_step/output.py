@@ -10,11 +10,7 @@ import triton.language as tl
 
 
 @triton.jit
-def count_accepted(
-    accepted_ptr,  # [max_rows] int32
-    request,
-    POSITIONS: tl.constexpr,
-):
+def count_accepted(accepted_ptr, request, POSITIONS: tl.constexpr):  # [max_rows] int32
     """Return how many drafts of a request are accepted before the first that is not."""
     offsets = tl.arange(0, POSITIONS)
     is_draft = offsets + 1 < request.count
@@ -24,15 +20,7 @@ def count_accepted(
 
 
 @triton.jit
-def write_tokens(
-    memory,
-    draft_token_ids_ptr,  # [num_rows] int32 | int64, or None
-    request,
-    num_accepted,
-    token,
-    sizes,
-    POSITIONS: tl.constexpr,
-):
+def write_tokens(memory, drafts, request, num_accepted, token, sizes, POSITIONS: tl.constexpr):
     """Write the tokens of a request, -1 behind the last. Takes `token`: that of its first rejected row."""
     req_idx, first, count = request
     output, row_logprobs_ptr = memory.output, memory.results.row_logprobs_ptr
@@ -41,8 +29,8 @@ def write_tokens(
     token = tl.where((count <= 0) | ((token >= 0) & (token < sizes.vocab_size)), token, 0)
     is_last = offsets == num_accepted
     drafted = tl.full((POSITIONS,), -1, tl.int32)
-    if draft_token_ids_ptr is not None:
-        drafted = tl.load(draft_token_ids_ptr + first + offsets, mask=offsets + 1 < count, other=-1).to(tl.int32)
+    if drafts.draft_token_ids_ptr is not None:
+        drafted = tl.load(drafts.draft_token_ids_ptr + first + offsets, mask=offsets + 1 < count, other=-1).to(tl.int32)
     tokens = tl.where(offsets < num_accepted, drafted, tl.where(is_last, token, -1))
     width = sizes.max_spec_len + 1
     is_written = offsets < width

@@ -89,11 +89,7 @@ def rejection_at(offset):
 
 
 @triton.jit
-def load_or(
-    ptr,  # [num_slots] any, or None
-    slot,
-    otherwise,
-):
+def load_or(ptr, slot, otherwise):  # [num_slots] any, or None
     """Return a parameter of a slot, or what stands for "off"."""
     value = otherwise
     if ptr is not None:
@@ -174,11 +170,7 @@ def indices_of(words):
 
 
 @triton.jit
-def load_bits(
-    mask_ptr,  # [num_words] int32
-    words,
-    vocab_size,
-):
+def load_bits(mask_ptr, words, vocab_size):  # [num_words] int32
     """Return [..., 32] int32, 0 or 1. Bits behind the vocabulary are 0. Takes `words` [...] int32."""
     loaded = tl.load(mask_ptr + words, mask=words * 32 < vocab_size, other=0)
     return (tl.expand_dims(loaded, -1) >> tl.arange(0, 32)) & 1
@@ -255,10 +247,7 @@ def most_of_draft(row, token_id, is_draft, vocab_size):
 
 
 @triton.jit
-def bit_at(
-    mask_ptr,  # [num_words] int32
-    token_id,
-):
+def bit_at(mask_ptr, token_id):  # [num_words] int32
     """Whether a mask has the bit of a token."""
     return ((tl.load(mask_ptr + token_id // 32) >> (token_id % 32)) & 1) != 0
 

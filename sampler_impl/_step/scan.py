@@ -205,25 +205,12 @@ def _stops(most, order, scale, noise, offset, end, FILTERS: tl.constexpr):
 
 
 @triton.jit
-def _scan_block(
-    scanned,
-    inputs,
-    request,
-    slot,
-    rows,
-    noise,
-    draft_token_ids_ptr,  # [num_rows] int32, or None
-    block,
-    sizes,
-    APART: tl.constexpr,
-    WAITS: tl.constexpr,
-    PINS: tl.constexpr,
-):
+def _scan_block(scanned, inputs, request, slot, rows, noise, drafts, block, sizes, SHAPE: tl.constexpr):
     """Scan one block of some rows of a request. Return their new end: no row behind it is needed.
 
     Takes `rows`: the first of them, and the one behind the last."""
     offset, end = rows
-    SKIPS: tl.constexpr = scanned.arrivals_ptr is not None and not APART
+    SKIPS: tl.constexpr = scanned.arrivals_ptr is not None and not SHAPE.apart
     FILTERS: tl.constexpr = scanned.reached_ptr is not None
     scale = exponent_scale(noise.temperature)
     tiles = block * BLOCK_TILES + tl.arange(0, BLOCK_TILES)
@@ -233,10 +220,10 @@ def _scan_block(
     seen = words
     if inputs.penalties.output_counts_ptr is not None:
         seen = _load_seen(inputs.penalties, slot, words, factors, sizes.vocab_size)
-        if APART:
+        if SHAPE.apart:
             for before in range(0, offset):
                 seen = _with_draft(seen, inputs, (request.first + before).to(tl.int64), block, factors)
-    wait_for_kernel_before(WAITS)  # what it lists is needed from here on
+    wait_for_kernel_before(SHAPE.waits)  # what it lists is needed from here on
     while offset < end:
         # Load the row. What the draft token has is there when the tiles are.
         row_idx = (request.first + offset).to(tl.int64)
@@ -245,10 +232,10 @@ def _scan_block(
         most = tl.zeros((), tl.float32)
         if SKIPS:
             is_draft = offset + 1 < request.count
-            token_id = tl.load(draft_token_ids_ptr + row_idx, mask=is_draft, other=-1)
+            token_id = tl.load(drafts.draft_token_ids_ptr + row_idx, mask=is_draft, other=-1)
             most = most_of_draft(row, token_id, is_draft, sizes.vocab_size)
         # Add up the tiles.
-        sums, reached = sum_tiles(_edited(row, words, raw, seen, block, sizes.vocab_size, PINS), scale)
+        sums, reached = sum_tiles(_edited(row, words, raw, seen, block, sizes.vocab_size, SHAPE.pins), scale)
         at = row_idx * sizes.all_tiles + tiles
         is_tile = tiles < tl.cdiv(sizes.vocab_size, TILE)
         store_by_warps(scanned.words_ptr + at, sums, is_tile)
@@ -290,15 +277,11 @@ def scan_kernel(
     num_slots,
     sizes,
     SHAPE: tl.constexpr,
-    REQUESTS: tl.constexpr,
-    WAITS: tl.constexpr,
-    PINS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    let_next_kernel_start(OVERLAPS)
+    let_next_kernel_start(SHAPE.overlaps)
     inputs = RowInputs(*inputs)  # as `rows` says
     # Find the rows.
-    req_idx, strip = tl.program_id(REQUESTS), tl.program_id(1 - REQUESTS)
+    req_idx, strip = tl.program_id(SHAPE.requests_at), tl.program_id(1 - SHAPE.requests_at)
     request, slot = find_request(requests, req_idx, num_rows, num_slots, sizes.max_spec_len)
     begin, end = tl.zeros((), tl.int32), request.count
     if SHAPE.apart:
@@ -315,7 +298,5 @@ def scan_kernel(
     noise = Noise(requests.seeds_ptr + slot, requests.positions_ptr + req_idx, temperature)
     for step in range(SHAPE.strip):
         if begin < end:
-            block, rows, ids_ptr = strip * SHAPE.strip + step, (begin, end), drafts.draft_token_ids_ptr
-            end = _scan_block(
-                scanned, inputs, request, slot, rows, noise, ids_ptr, block, sizes, SHAPE.apart, WAITS, PINS
-            )
+            block, rows = strip * SHAPE.strip + step, (begin, end)
+            end = _scan_block(scanned, inputs, request, slot, rows, noise, drafts, block, sizes, SHAPE)

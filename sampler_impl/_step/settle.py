@@ -6,11 +6,11 @@
                               draw another          from the list or the tiles (`drawing`)
                               emit, if this is the last of the request's programs
 
-A row whose candidates do not fit a list is deferred: the same kernel, launched once more (FLAT) with more warps for
-each program, finds what is kept of it otherwise (`flat_rows`), and makes its tiles anew. Most steps have no such row,
-and their programs are the lighter for it.
+A row whose candidates do not fit a list is deferred: the same kernel, launched once more (`PLAN.flat`) with more warps
+for each program, finds what is kept of it otherwise (`flat_rows`), and makes its tiles anew. Most steps have no such
+row, and their programs are the lighter for it.
 
-With SKIPS, a row behind one that is known to be rejected is skipped: the scan may not even have read it.
+With `PLAN.skips`, a row behind one that is known to be rejected is skipped: the scan may not even have read it.
 
 Only a row of tiles with a dense draft row is left to `emit`, which reads it whole, and for the rejected row
 alone.
@@ -27,19 +27,10 @@ import triton.language as tl
 
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
 from .bisection import ONE
-from .candidates import (
-    MOST_SURE,
-    first_bound,
-    list_candidates,
-    lists_of,
-    load_reached,
-    thresholds_of_few,
-    thresholds_of_many,
-    weigh,
-)
+from .candidates import FEW, list_candidates, lists_of, load_reached, thresholds_of, weigh
 from .draft_rows import draft_probs_of, find_draft_row
 from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, load_words, sum_of_words
-from .flat_rows import bound_of_sample, filter_words, thresholds_of_flat
+from .flat_rows import filter_flat
 from .named import Draft, DraftRow, Filtering, Found, Given, Noise, Row, RowInputs, Statistics
 from .output import count_accepted, write_tokens
 from .rows import (
@@ -47,7 +38,6 @@ from .rows import (
     MIN_TEMPERATURE,
     NOTHING,
     REJECTION_BITS,
-    RUNS,
     TILE,
     find_request,
     ids_of,
@@ -67,8 +57,6 @@ from .scan import exponent_scale
 MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
 DEFERRED = tl.constexpr(-2)
 """Mark in place of the number of candidates of a row that is left to the programs of flat rows."""
-FILLED = tl.constexpr(0.8)
-"""A part of a list that may be filled, by a sample that is not exact."""
 
 
 @triton.jit
@@ -117,60 +105,24 @@ def _load_filters(filters, slot, vocab_size):
 
 
 @triton.jit
-def _bound_of(order, temperature):
-    """Return a bound of logits that is not above the one of an order: rounded down, and once more for the rounding of
-    quotients."""
-    return tl.maximum((argmax_order(order_to_float(order) * temperature) >> 16) - 1, NOTHING >> 16)
+def _filter_by_list(memory, lists, row, whole, filters, floor, sizes, PLAN: tl.constexpr):
+    """Return the order of the least that is kept, how many candidates are listed or DEFERRED, and the sum.
 
-
-@triton.jit
-def _filter(
-    row_words_ptr,  # [all_tiles] int64
-    row_reached_ptr,  # [num_runs] int16
-    lists,
-    row,
-    whole,
-    filters,
-    sizes,
-    PLAN: tl.constexpr,
-    FLAT: tl.constexpr,
-):
-    """Return the order of the least that is kept, how many candidates are listed, and the sum. For a flat row the
-    second one is DEFERRED, or -1 once its words were made anew. Takes `whole`: the statistics of the whole row."""
-    top_k, top_p, vocab_size, all_tiles = filters.top_k, filters.top_p, sizes.vocab_size, sizes.all_tiles
-    best = tl.div_rn(whole.largest, whole.temperature)
-    floor = tl.maximum(argmax_order(best + tl.log(filters.min_p)), NOTHING + 1)
-    reached = load_reached(row_reached_ptr, all_tiles, PLAN.tiles)
-    least = _bound_of(floor, whole.temperature)
-    bound, need = first_bound(reached, least, whole, filters)
-    limit, is_listed = MOST_SURE + 0, whole.row_sum > 0
-    if FLAT:
-        order, count = bound_of_sample(row, all_tiles, floor, whole, filters, vocab_size)
-        bound = tl.maximum(_bound_of(order, whole.temperature), least)
-        limit, is_listed = reached.shape[0], count <= FILLED * PLAN.most
-    size, is_all = tl.full((), DEFERRED, tl.int32), is_listed
-    if is_listed:
-        bounds = (bound, least, limit)
-        size, is_all = list_candidates(
-            lists, row, reached, bounds, need, whole, filters, vocab_size, PLAN.block, PLAN.most
-        )
+    Takes `whole`: the statistics of the whole row; `floor`: the least order that min-p leaves."""
+    top_k, top_p, best = filters.top_k, filters.top_p, tl.div_rn(whole.largest, whole.temperature)
+    reached = load_reached(memory, row.place.row_idx, sizes.all_tiles, PLAN.tiles)
+    # Rounded down, and once more for the rounding of quotients.
+    least = tl.maximum((argmax_order(order_to_float(floor) * whole.temperature) >> 16) - 1, NOTHING >> 16)
+    size, is_all = list_candidates(lists, row, reached, least, whole, filters, sizes.vocab_size, PLAN.block, PLAN.most)
     size = tl.where((size < 0) | (size > PLAN.most), DEFERRED, size)
     kept, row_sum = floor, whole.row_sum
     if size >= 0:
         seen = tl.where((top_k > 0) | is_all, -1.0, whole.row_sum)
-        if FLAT:
-            kept = thresholds_of_few(lists, size, best, floor, top_k, top_p, seen, PLAN.most)
-        elif size <= PLAN.few:
-            kept = thresholds_of_few(lists, size, best, floor, top_k, top_p, seen, PLAN.few)
+        if size <= FEW:
+            kept = thresholds_of(lists, size, best, floor, top_k, top_p, seen, FEW)
         else:
-            kept = thresholds_of_many(lists, size, best, floor, top_k, top_p, seen)
-        row_sum = (weigh(lists, size, kept, best, True, PLAN.few).to(tl.float64) / ONE).to(tl.float32)
-    elif FLAT:
-        size = tl.full((), -1, tl.int32)
-        kept = thresholds_of_flat(lists, row, all_tiles, floor, whole, filters, vocab_size, PLAN.block, PLAN.most)
-        filter_words(row_words_ptr, row, all_tiles, kept, whole, vocab_size, PLAN.block)
-        tl.debug_barrier()
-        row_sum = sum_of_words(load_words(row_words_ptr, all_tiles, PLAN.tiles), whole.largest, whole.scale)
+            kept = thresholds_of(lists, size, best, floor, top_k, top_p, seen, PLAN.most)
+        row_sum = (weigh(lists, size, kept, best, FEW).to(tl.float64) / ONE).to(tl.float32)
     return kept, size, row_sum
 
 
@@ -198,25 +150,15 @@ def _is_accepted(row, draft_row, found, statistics, uniform, vocab_size):
 
 
 @triton.jit
-def _draw(
-    row_words_ptr,  # [all_tiles] int64
-    lists,
-    row,
-    draft_row,
-    found,
-    statistics,
-    uniform,
-    sizes,
-    PLAN: tl.constexpr,
-):
+def _draw(memory, lists, row, draft_row, found, statistics, uniform, sizes, TILES: tl.constexpr):
     """Return the index of the token that replaces the draft token, or follows; STREAMED if `emit` has to draw it."""
     vocab_size = sizes.vocab_size
     removed = tl.where(draft_row.drafts.dense_ptr is None, found.index, -1)
     drawn = tl.full((), STREAMED, tl.int32)
     if found.size >= 0:
-        drawn = draw_from_list(lists, row, found, statistics, removed, draft_row, vocab_size, uniform, PLAN.few)
+        drawn = draw_from_list(lists, row, found, statistics, removed, draft_row, vocab_size, uniform)
     elif (draft_row.drafts.dense_ptr is None) | (not draft_row.has_draft):
-        words = load_words(row_words_ptr, sizes.all_tiles, PLAN.tiles)
+        words = load_words(memory, row.place.row_idx, sizes.all_tiles, TILES)
         drawn = draw_from_tiles(row, words, removed, found.kept, statistics, vocab_size, uniform)
         if drawn < 0:  # nothing else is kept
             drawn = draw_from_tiles(row, words, -1, found.kept, statistics, vocab_size, uniform)
@@ -256,14 +198,11 @@ def _publish(results, row, found, accepted, target, drawn, statistics, vocab_siz
 
 
 @triton.jit
-def _known_rejections(
-    arrivals_ptr,  # [batch_size] int32
-    req_idx,
-):
+def _known_rejections(memory, req_idx):
     """Return the bits of a request's arrivals. Programs of first rows come first; where not all fit the GPU at once,
     half of the others have nothing to do."""
     # One thread asks for all: others change the number meanwhile, and warps of a program must not part ways.
-    return tl.atomic_or(arrivals_ptr + req_idx, 0, sem="relaxed") & ~MOST_ARRIVALS
+    return tl.atomic_or(memory.arrivals_ptr + req_idx, 0, sem="relaxed") & ~MOST_ARRIVALS
 
 
 @triton.jit
@@ -281,14 +220,7 @@ def _new_rejection(rejections, offset, is_rejected):
 
 
 @triton.jit
-def _emit_as_last(
-    memory,
-    draft_token_ids_ptr,  # [num_rows] int32, or None
-    request,
-    rejection,
-    sizes,
-    POSITIONS: tl.constexpr,
-):
+def _emit_as_last(memory, drafts, request, rejection, sizes, POSITIONS: tl.constexpr):
     """Emit the tokens of a request by the last of its programs: a kernel less to wait for. Takes `rejection`: what
     `_new_rejection` returns for this row."""
     tl.debug_barrier()  # every thread has written what it found, before one of them says so
@@ -299,7 +231,7 @@ def _emit_as_last(
         num_accepted = count_accepted(results.accepted_ptr, request, POSITIONS)
         token_ptr = results.tokens_ptr + (request.first + num_accepted).to(tl.int64)
         token = tl.load(token_ptr, mask=request.count > 0, other=-1, cache_modifier=".cg")
-        write_tokens(memory, draft_token_ids_ptr, request, num_accepted, token, sizes, POSITIONS)
+        write_tokens(memory, drafts, request, num_accepted, token, sizes, POSITIONS)
 
 
 @triton.jit
@@ -307,7 +239,6 @@ def _decide(memory, row, draft, found, statistics, noise, lists, sizes, PLAN: tl
     """Accept or reject the draft token of a row with the uniforms of its position, and draw the token that replaces it,
     or follows. Return whether it is accepted."""
     place, drafts, vocab_size = row.place, draft.drafts, sizes.vocab_size
-    row_words_ptr = memory.words_ptr + place.row_idx * sizes.all_tiles
     # Accept or reject.
     position = tl.load(noise.position_ptr) + place.offset
     accepting, drawing = philox_uniforms(tl.load(noise.seed_ptr), position, VERIFY_STREAM)
@@ -320,25 +251,17 @@ def _decide(memory, row, draft, found, statistics, noise, lists, sizes, PLAN: tl
     # Draw another.
     drawn = tl.full((), -1, tl.int32)
     if found.is_valid:
-        drawn = _draw(row_words_ptr, lists, row, draft_row, found, statistics, drawing, sizes, PLAN)
+        drawn = _draw(memory, lists, row, draft_row, found, statistics, drawing, sizes, PLAN.tiles)
     accepted = accepted & found.is_valid
     _publish(memory.results, row, found, accepted, target, drawn, statistics, vocab_size)
     return accepted
 
 
 @triton.jit
-def _settle_random(
-    memory,
-    row,
-    draft,
-    filters,
-    noise,
-    words,  # [TILES] int64
-    sizes,
-    PLAN: tl.constexpr,
-    FLAT: tl.constexpr,
-):
-    """Filter a row and decide about its draft token. Return whether it is accepted, and whether that is deferred."""
+def _settle_random(memory, row, draft, filters, noise, words, sizes, PLAN: tl.constexpr):
+    """Filter a row and decide about its draft token. Return whether it is accepted, and whether that is deferred.
+
+    Takes `words` [TILES] int64."""
     place, vocab_size = row.place, sizes.vocab_size
     largest, row_sum, scale, temperature = _softmax_of(words, noise.temperature)
     is_valid = (row_sum > 0) & (row_sum < float("inf"))
@@ -347,12 +270,15 @@ def _settle_random(
     kept = tl.full((), NOTHING + 1, tl.int32)
     size = tl.full((), -1, tl.int32)
     if memory.run_reached_ptr is not None:
-        row_words_ptr = memory.words_ptr + place.row_idx * sizes.all_tiles
-        row_reached_ptr = memory.run_reached_ptr + place.row_idx * sizes.all_tiles * RUNS
         given = _load_filters(filters, place.slot, vocab_size)
         if is_valid & ((given.top_k > 0) | (given.top_p < 1) | (given.min_p > 0)):
             whole = Statistics(largest, row_sum, scale, temperature)
-            kept, size, row_sum = _filter(row_words_ptr, row_reached_ptr, lists, row, whole, given, sizes, PLAN, FLAT)
+            floor = argmax_order(tl.div_rn(largest, temperature) + tl.log(given.min_p))
+            floor = tl.maximum(floor, NOTHING + 1)
+            if PLAN.flat:
+                kept, row_sum = filter_flat(memory, lists, row, whole, given, floor, sizes, PLAN)
+            else:
+                kept, size, row_sum = _filter_by_list(memory, lists, row, whole, given, floor, sizes, PLAN)
     # Decide.
     is_deferred = size == DEFERRED
     accepted = is_valid
@@ -364,10 +290,10 @@ def _settle_random(
 
 
 @triton.jit
-def _settle(memory, row, request, requests, filters, drafts, sizes, PLAN: tl.constexpr, FLAT: tl.constexpr):
+def _settle(memory, row, request, requests, filters, drafts, sizes, PLAN: tl.constexpr):
     """Settle a row, and return whether its draft token is accepted, and whether the row is deferred."""
     place, req_idx = row.place, request.req_idx
-    words = load_words(memory.words_ptr + place.row_idx * sizes.all_tiles, sizes.all_tiles, PLAN.tiles)
+    words = load_words(memory, place.row_idx, sizes.all_tiles, PLAN.tiles)
     is_before = place.offset + 1 < request.count
     token_id, index = _draft_of(row, drafts.draft_token_ids_ptr, is_before, sizes.vocab_size, PLAN.edits)
     temperature = tl.load(requests.temperature_ptr + place.slot)
@@ -377,46 +303,50 @@ def _settle(memory, row, request, requests, filters, drafts, sizes, PLAN: tl.con
     else:
         noise = Noise(requests.seeds_ptr + place.slot, requests.positions_ptr + req_idx, temperature)
         draft = Draft(drafts, token_id, index, is_before)
-        accepted, is_deferred = _settle_random(memory, row, draft, filters, noise, words, sizes, PLAN, FLAT)
+        accepted, is_deferred = _settle_random(memory, row, draft, filters, noise, words, sizes, PLAN)
     return accepted, is_deferred
 
 
 @triton.jit
-def _settle_place(
-    memory,
-    given,
-    req_idx,
-    offset,
-    num_rows,
-    num_slots,
-    sizes,
-    PLAN: tl.constexpr,
-    SKIPS: tl.constexpr,
-    FLAT: tl.constexpr,
-):
+def _settle_place(memory, given, place, limits, sizes, PLAN: tl.constexpr):
     """Settle the row at a place of a request, if there is one, and emit the request's tokens after its last row."""
     EMITS: tl.constexpr = memory.output.token_ids_ptr is not None
     # Find the row.
+    (req_idx, offset), (num_rows, num_slots) = place, limits
     request, slot = find_request(given.requests, req_idx, num_rows, num_slots, sizes.max_spec_len)
     is_needed, rejections = offset < request.count, tl.zeros((), tl.int32)
     ends = offset < tl.maximum(request.count, 1)
-    if SKIPS and EMITS:
-        rejections = _known_rejections(memory.arrivals_ptr, req_idx)
+    if PLAN.skips and EMITS:
+        rejections = _known_rejections(memory, req_idx)
         is_needed = is_needed & (not _is_behind(rejections, offset))
     # Settle it.
     accepted, is_deferred = offset >= 0, offset < 0
     if is_needed:
         row = Row(given.inputs, locate(given.inputs, (request.first + offset).to(tl.int64), slot, offset))
-        accepted, is_deferred = _settle(
-            memory, row, request, given.requests, given.filters, given.drafts, sizes, PLAN, FLAT
-        )
+        accepted, is_deferred = _settle(memory, row, request, given.requests, given.filters, given.drafts, sizes, PLAN)
     # Leave it to the next kernel, or emit the tokens of the request.
     if is_deferred:
         tl.store(memory.results.deferred_ptr + offset * PLAN.batch + req_idx, 1)
     if EMITS:  # noqa: SIM102  # the outer one is decided when compiling
         if ends & (not is_deferred):
             rejection = _new_rejection(rejections, offset, not accepted)
-            _emit_as_last(memory, given.drafts.draft_token_ids_ptr, request, rejection, sizes, PLAN.positions)
+            _emit_as_last(memory, given.drafts, request, rejection, sizes, PLAN.positions)
+
+
+@triton.jit
+def _settle_deferred(memory, given, limits, sizes, PLAN: tl.constexpr):
+    """Settle the rows that are left to the programs of flat rows. First rows come first, so that many rows behind
+    rejected ones need not be settled."""
+    # Look at all places of the program at once: in most steps nothing is deferred.
+    first, step, end = tl.program_id(0), tl.num_programs(0), PLAN.batch * (sizes.max_spec_len + 1)
+    places, deferred_ptr = first + step * tl.arange(0, PLAN.places), memory.results.deferred_ptr
+    if tl.sum(tl.load(deferred_ptr + places, mask=places < end, other=0)) > 0:
+        for place in range(first, end, step):
+            if tl.load(deferred_ptr + place) != 0:
+                tl.debug_barrier()  # every thread has read it
+                tl.store(deferred_ptr + place, 0)
+                at = tl.zeros((), tl.int32) + place
+                _settle_place(memory, given, (at % PLAN.batch, at // PLAN.batch), limits, sizes, PLAN)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
@@ -430,38 +360,11 @@ def settle_kernel(
     num_slots,
     sizes,
     PLAN: tl.constexpr,
-    SKIPS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    wait_for_kernel_before(OVERLAPS)
-    let_next_kernel_start(OVERLAPS)
-    given = Given(RowInputs(*inputs), requests, filters, drafts)  # as `rows` says
-    _settle_place(memory, given, tl.program_id(0), tl.program_id(1), num_rows, num_slots, sizes, PLAN, SKIPS, False)
-
-
-@triton.jit(do_not_specialize=["num_rows", "num_slots"])
-def flat_kernel(
-    memory,
-    inputs,
-    requests,
-    filters,
-    drafts,
-    num_rows,
-    num_slots,
-    sizes,
-    PLAN: tl.constexpr,
-    PLACES: tl.constexpr,
-):
-    given = Given(RowInputs(*inputs), requests, filters, drafts)  # as `rows` says
-    # Look at all places of the program at once: in most steps nothing is deferred. First rows come first, so that many
-    # rows behind rejected ones need not be settled.
-    first, step, end = tl.program_id(0), tl.num_programs(0), PLAN.batch * (sizes.max_spec_len + 1)
-    places, deferred_ptr = first + step * tl.arange(0, PLACES), memory.results.deferred_ptr
-    if tl.sum(tl.load(deferred_ptr + places, mask=places < end, other=0)) > 0:
-        for place in range(first, end, step):
-            if tl.load(deferred_ptr + place) != 0:
-                tl.debug_barrier()  # every thread has read it
-                tl.store(deferred_ptr + place, 0)
-                at = tl.zeros((), tl.int32) + place
-                req_idx, offset = at % PLAN.batch, at // PLAN.batch
-                _settle_place(memory, given, req_idx, offset, num_rows, num_slots, sizes, PLAN, True, True)
+    wait_for_kernel_before(PLAN.overlaps)
+    let_next_kernel_start(PLAN.overlaps)
+    given, limits = Given(RowInputs(*inputs), requests, filters, drafts), (num_rows, num_slots)  # as `rows` says
+    if PLAN.flat:
+        _settle_deferred(memory, given, limits, sizes, PLAN)
+    else:
+        _settle_place(memory, given, (tl.program_id(0), tl.program_id(1)), limits, sizes, PLAN)

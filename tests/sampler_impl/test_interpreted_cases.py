@@ -33,7 +33,7 @@ STEP: dict[str, Sequence[Any]] = {  # Any: as above
     "groups": ((), ("penalties",), ("edits",), ("grammar",), tuple(OFF)),
     "young": (False, True),  # as many tokens as a bad word has before its last one, or none
     "filters": (False, True),
-    "most": (16, launch.MOST),  # candidates of a row: where they do not fit, it is bisected
+    "most": (16, launch.MOST),  # candidates of a row: where they do not fit, it is a flat one
     "dtype": FLOATS,
     "draft_dtype": FLOATS[:2],
     "logsumexp": (False, True),
@@ -62,6 +62,7 @@ def test_kernels_of_the_step_do_what_the_twin_does(chosen: Chosen, monkeypatch: 
     options = {**chosen}
     counts, size, shape, groups = (options.pop(name) for name in ("counts", "vocab_size", "shape", "groups"))
     monkeypatch.setattr(launch, "MOST", options.pop("most"))
+    monkeypatch.setattr(launch, "LISTED", min(launch.LISTED, launch.MOST))
     is_young = options.pop("young")
     counts = [0] * len(counts) if options["drafts"] is Drafts.NONE else counts
     case = make_case(size, counts, size, edits=len(groups) > 0, **options)

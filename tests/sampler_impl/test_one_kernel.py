@@ -106,7 +106,13 @@ def kernels_of_plans(launch: Any) -> Iterator[Any]:  # Any: a module, words and 
                     batch_size, most, vocab_size, torch.float32, drafts, filters, penalties=edits > 0, edits=edits
                 )
                 run = launch.Launches(capacity, torch.device("cpu"))
-                kernels = run.edit_kernel, run.emit_kernel, *run.scan_kernels.values(), *run.settle_kernels.values()
+                kernels = (
+                    run.edit_kernel,
+                    run.emit_kernel,
+                    run.flat_kernel,
+                    *run.scan_kernels.values(),
+                    *run.settle_kernels.values(),
+                )
                 yield [[one.kernel.fn.__name__, one.options, one.constants] for one in kernels]
                 yield [run._shape_of(blocks) for blocks in (1, 700, 4000, 1 << 15)], run.num_blocks, run.tiles
         for seed, edits in enumerate((False, True)):

@@ -374,4 +374,4 @@ def test_no_kernel_fuses_products_into_sums() -> None:
     launches = vars(plan_of(make_case(0, COUNTS, 40, edits=True), "triton")._run)
     shaped = [*launches["scan_kernels"].values(), *launches["settle_kernels"].values()]
     kernels = [*shaped, *(one for one in launches.values() if isinstance(one, Compiled))]
-    assert [kernel.options["enable_fp_fusion"] for kernel in kernels] == [False] * 7
+    assert [kernel.options["enable_fp_fusion"] for kernel in kernels] == [False] * 8
