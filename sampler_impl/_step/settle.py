@@ -312,7 +312,8 @@ def _settle_place(memory, given, place, limits, sizes, PLAN: tl.constexpr):
     """Settle the row at a place of a request, if there is one, and emit the request's tokens after its last row."""
     EMITS: tl.constexpr = memory.output.token_ids_ptr is not None
     # Find the row.
-    (req_idx, offset), (num_rows, num_slots) = place, limits
+    req_idx, offset = place
+    num_rows, num_slots = limits
     request, slot = find_request(given.requests, req_idx, num_rows, num_slots, sizes.max_spec_len)
     is_needed, rejections = offset < request.count, tl.zeros((), tl.int32)
     ends = offset < tl.maximum(request.count, 1)
