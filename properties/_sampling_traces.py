@@ -124,7 +124,11 @@ def _require_winners(call: SamplingCall, noise: RaceNoise, tokens: Ints) -> None
     with np.errstate(over="ignore"):
         scores = probs / noise.exponentials.cpu().numpy().astype(np.float64)
     own = scores[np.arange(len(tokens)), tokens]
-    _wrong(call, rows & (own * (1 + _MARGIN) < scores.max(axis=1)), tokens, "which does not win its race")
+    # A sampler may race with logarithms: of the two scores, each is off by so much.
+    with np.errstate(divide="ignore"):
+        logs = np.abs(np.log(noise.exponentials.cpu().numpy().astype(np.float64)))
+    margins = 1 + _MARGIN + 2 * (_log_errors(call)[:, 0] + log_error(logs.max(axis=1)))
+    _wrong(call, rows & (own * margins < scores.max(axis=1)), tokens, "which does not win its race")
 
 
 _AT_ONCE = 64
