@@ -1,4 +1,4 @@
-"""Faults planted into the specification: the samplers of the exam, whatever their contract.
+"""Faults in steps of the specification: the samplers of the exam, whatever their contract.
 
 A fault strikes where its condition holds. There a row's parameters are taken for other ones (`asks` of `faults.toml`),
 or a step of the specification has another answer (`changed`).

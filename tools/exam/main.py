@@ -3,9 +3,8 @@
     python tools/exam --profile smoke --contract sampling --contract rejection --out statistical/records/exam.jsonl
     python tools/exam --seed 40 --members 0:50 -j 2
     python tools/exam --list
-    python tools/exam --rows --out statistical/records/exam.jsonl
 
-A fault is a random condition (see `exam.conditions`) times a random effect (`faults.toml`), planted in a step of the
+A fault is a random condition (see `exam.conditions`) times a random effect (`faults.toml`), put into a step of the
 specification; `--seed` draws other ones. Each member is checked by the functions of the suite, in its order, until one
 fails; each in a process of its own. What the report says is recorded, and whether it names the cause by this rule: its
 title, its effect and its notes match the pattern of words that stands in `faults.toml` beside a feature of the
@@ -189,7 +188,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no member after so many seconds.")
     parser.add_argument("--out", type=Path, default=Path("exam.jsonl"), help="Write rows here, and go on from them.")
     parser.add_argument("--list", action="store_true", help="Print the members in words; examine none.")
-    parser.add_argument("--rows", action="store_true", help="Print the misses of the record in words; examine none.")
     return parser.parse_args()
 
 
@@ -199,9 +197,6 @@ def main() -> int:
         for seed, _, contract, kind, number in tasks(arguments):
             member = member_of(seed, contract, kind, number)
             print(f"{member.id}: {member.words}", flush=True)
-        return 0
-    if arguments.rows:
-        print("\n".join(missed(read(arguments.out))))
         return 0
     rows = list(ran(arguments))
     print("\n".join([*groups(rows, "contract"), "", *groups(rows, "class")]))
