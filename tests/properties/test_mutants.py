@@ -32,8 +32,7 @@ BY_NAME = {mutant.name: mutant for mutant in rejection.MUTANTS}
 
 @pytest.mark.parametrize(("mutant", "code"), PAIRS, ids=[f"{code} {mutant}" for mutant, code in PAIRS])
 def test_mutant_is_caught_by_every_check_that_it_names(mutant: Mutant, code: str) -> None:
-    caught, _ = sees(CHECKS[code], mutant.make(), PROFILES["ci"], DEFAULT_SEED)
-    assert caught
+    assert sees(CHECKS[code], mutant.make(), PROFILES["ci"], DEFAULT_SEED)[0]
 
 
 def test_no_code_stands_for_two_checks() -> None:
