@@ -88,6 +88,10 @@ class SamplerRow:
         reasons = {**self.unsupported, **(more or {})}
         return Capabilities.of({word: reason for reason, words in reasons.items() for word in words}, self.slow or slow)
 
+    @property
+    def contract(self) -> str:
+        return self.name.partition("/")[0]
+
     def facts(self, release: str, device: str, more: Reasons | None = None, *, slow: bool = False) -> dict[str, Any]:
         """Return what every sampler of a release says of itself: its name, device, capabilities and known defects.
 

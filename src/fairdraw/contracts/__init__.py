@@ -51,8 +51,8 @@ from fairdraw.contracts._grammar import words_of as words_of
 from fairdraw.contracts._live import LiveBatch as LiveBatch
 from fairdraw.contracts._live import LiveRequest as LiveRequest
 from fairdraw.contracts._live import RequestParams as RequestParams
+from fairdraw.contracts._live import SessionSampler as SessionSampler
 from fairdraw.contracts._logits_plan import CustomLogitsProcessor as CustomLogitsProcessor
-from fairdraw.contracts._logits_plan import FunctionLogitsPlanner as FunctionLogitsPlanner
 from fairdraw.contracts._logits_plan import LogitsBatch as LogitsBatch
 from fairdraw.contracts._logits_plan import LogitsParams as LogitsParams
 from fairdraw.contracts._logits_plan import LogitsPlanner as LogitsPlanner

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 
 from fairdraw._core import looks
 from fairdraw._core.batches import Batch, rows_of
-from fairdraw._core.capabilities import Capabilities, Capability, KnownDefect
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
@@ -188,7 +188,7 @@ Noise = ExplicitNoise | SeededNoise
 
 
 @runtime_checkable
-class RejectionSampler(Protocol):
+class RejectionSampler(AnySampler, Protocol):
     """A sampler under the rejection contract. Any object with these attributes is one; do not subclass.
 
     `verify` returns `[batch_size, max_spec_len + 1] int32`: per request the accepted drafts, then one
@@ -198,12 +198,6 @@ class RejectionSampler(Protocol):
     happened to the rows since the call before (`RowChanges`), if something is kept by row.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor: ...
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw._core.batches import Batch, rows_of
-from fairdraw._core.capabilities import Capabilities, Capability, KnownDefect
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.looks import FILTERS, Look, add_noises, read_positions, read_temperatures
@@ -122,7 +122,7 @@ class FilterPolicy:
 
 
 @runtime_checkable
-class TokenSampler(Protocol):
+class TokenSampler(AnySampler, Protocol):
     """A sampler under the sampling contract. Any object with these attributes is one; do not subclass.
 
     `sample` returns one token id per request, `[batch_size]` int32 or int64, with any strides; it may be a buffer that
@@ -132,12 +132,6 @@ class TokenSampler(Protocol):
     happened to the rows since the call before (`RowChanges`), if something is kept by row.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor: ...
 
 
