@@ -27,12 +27,11 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fairdraw._core.array_types import Flags, Ints, Numbers
     from fairdraw.contracts import Capabilities, Noise
     from fairdraw.contracts._rejection import Emission
     from fairdraw.strategies._rejection_traces import RejectionCall
 
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
 
 _MARGIN = 1e-4
 """Relative: decisions that are clearer than that are no matter of rounding."""
@@ -161,7 +160,7 @@ def _decided(call: RejectionCall) -> Flags:  # [num_tokens] bool
     return np.asarray(call.is_random[call.owner] & is_normal)
 
 
-def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> NDArray[np.float64]:
+def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> Numbers:
     """Return by how much a token's draft probability exceeds its target probability, relative; 1 if it has none."""
     target = call.target_probs[call.kinds[tokens], last]
     if call.draft_probs is None:

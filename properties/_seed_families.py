@@ -16,11 +16,9 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.strategies._seed_families import seed_family
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from fairdraw._core.array_types import Ints
     from fairdraw.contracts import Capabilities
 
-    Ints = NDArray[np.int64]
 
 Signatures = Callable[[list[int], int], "Ints"]
 """From seeds and a number to `[num_seeds, num_draws] int64`: what each draws; another number, other draws."""

@@ -20,12 +20,9 @@ from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from fairdraw._core.array_types import Ints, Numbers
     from fairdraw.strategies._rejection_traces import RejectionCall, RejectionTrace, Verified
 
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
 
 _CROSSED = (
     "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "alike", "a row without distribution",
@@ -80,7 +77,7 @@ def _events_of_drafts(
     call: RejectionCall,
     seen: Verified,
     past: Past,
-    chance: NDArray[np.float64],
+    chance: Numbers,
     eighths: Ints,
     first: Ints,
 ) -> dict[str, Event]:
@@ -105,7 +102,7 @@ def _events_of_tokens(
     table: TokenKinds,
     kinds: Ints,
     tokens: Ints,
-    ranks: NDArray[np.float64],
+    ranks: Numbers,
     rejected: Ints,
     recovered: Ints,  # [2, batch_size] int64
     first: Ints,

@@ -16,11 +16,9 @@ from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from fairdraw._core.array_types import Ints
     from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace
 
-    Ints = NDArray[np.int64]
 
 _CROSSED = (
     "dtype", "layout", "noise", "filters", "greedy requests", "alike", "a row without distribution", "seeded",

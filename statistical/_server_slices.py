@@ -20,14 +20,11 @@ from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, num_tokens, pool_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from fairdraw._core.array_types import Ints, Numbers
     from fairdraw._core.checks import OutOfTime, Profile
     from fairdraw.contracts import Answer, Claims, Server
     from fairdraw.strategies._server_requests import Kind
 
-    Ints = NDArray[np.int64]
-    Numbers = NDArray[np.float64]
 
 _CROSSED = (
     "temperature", "filter", "edit", "kind of filter", "kind of edit", "choices", "choice", "max_tokens", "seeded",

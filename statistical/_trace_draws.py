@@ -11,12 +11,9 @@ from fairdraw.statistical._slices import Event
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
+    from fairdraw._core.array_types import Flags, Ints, Numbers
     from fairdraw.strategies._serving import ServedRows
 
-    Ints = NDArray[np.int64]
-    Numbers = NDArray[np.float64]
 
 LAGS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Distances of rows whose draws must be independent."""
@@ -24,7 +21,7 @@ LAGS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 EIGHTHS = 8
 
 
-def eighths_of(ranks: Numbers, is_judged: NDArray[np.bool_]) -> Ints:  # [num_draws] int64
+def eighths_of(ranks: Numbers, is_judged: Flags) -> Ints:  # [num_draws] int64
     """Return in which eighth of its distribution each draw lies; -1 if it is not judged."""
     return np.where(is_judged, np.minimum((ranks * EIGHTHS).astype(np.int64), EIGHTHS - 1), -1)
 
@@ -95,7 +92,7 @@ def features_of_rows(
     call: Any,  # of a trace: `number`, `setting`, `rows`, `noise`, `batch`
     past: Past,
     *,
-    is_odd: NDArray[np.bool_],  # [batch_size] bool
+    is_odd: Flags,  # [batch_size] bool
 ) -> dict[str, Ints]:
     """Return the level of every feature of each row; none depends on what this call drew."""
     rows: ServedRows = call.rows

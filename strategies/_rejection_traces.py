@@ -36,11 +36,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fairdraw._core.array_types import Flags, Float32s, Ints, Numbers
     from fairdraw.contracts import Noise
 
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
-    Numbers = NDArray[np.float64]
 
 _SETTINGS = SETTINGS | {
     "noise": ("call", "some seeds", "all seeds", "seeds that went on", "explicit"),
@@ -243,7 +241,7 @@ _BLENDED = 0.01
 
 
 @lru_cache(maxsize=2 * NUM_ROWS)
-def _draft_rows(size: int, seed: int, number: int) -> NDArray[np.float32]:  # [4, vocab_size] float32, rows sum to 1
+def _draft_rows(size: int, seed: int, number: int) -> Float32s:  # [4, vocab_size] float32, rows sum to 1
     """Return the draft distributions of a row: near the target, flat, of another row, and nearly the target itself.
 
     A rejection must leave something to recover, so a distribution that equals the target gives a hundredth of itself to
@@ -332,7 +330,7 @@ class _Player(Player):
         number: int,
         kinds: Ints,
         target_probs: Numbers,
-        draft_probs: NDArray[np.float32] | None,
+        draft_probs: Float32s | None,
         is_greedy: Flags,  # [num_tokens] bool
     ) -> Ints:  # [num_tokens] int64
         """Return the draft tokens: most drawn as a drafter would, or the best of greedy requests; some unlikely."""
@@ -363,7 +361,7 @@ class _Player(Player):
         lengths: Ints,
         row: Ints,
         kinds: Ints,
-        draft_probs: NDArray[np.float32] | None,
+        draft_probs: Float32s | None,
         drafts: Ints,
         owner: Ints,
         is_greedy: Flags,

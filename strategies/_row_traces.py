@@ -21,9 +21,8 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
+    from fairdraw._core.array_types import Ints
 
-    Ints = NDArray[np.int64]
 
 TENSOR_NEEDS: dict[tuple[str, Any], Capability] = {  # Any: a word
     **{("dtype", dtype): Capability.HALF_LOGITS for dtype in DTYPES[1:]},

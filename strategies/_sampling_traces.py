@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fairdraw._core.array_types import Flags, Float32s, Ints, Numbers
     from fairdraw.contracts import SamplingNoise
 
-    Ints = NDArray[np.int64]
 
 _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
@@ -82,10 +82,10 @@ class SamplingCall:
     kinds: Ints  # [batch_size] int64
     logit_rows: Ints  # [batch_size] int64
     parameters: Ints  # [batch_size] int64
-    is_odd: NDArray[np.bool_]  # [batch_size] bool
+    is_odd: Flags  # [batch_size] bool
 
     @property
-    def is_random(self) -> NDArray[np.bool_]:  # [batch_size] bool
+    def is_random(self) -> Flags:  # [batch_size] bool
         """Whether the row's token is drawn from a distribution."""
         greedy = self.batch.is_greedy.cpu().numpy()
         return np.asarray(~greedy & ~self.is_odd & self.support.is_distribution)
@@ -135,7 +135,7 @@ def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace: 
 # -- rows and parameters of a trace -----------------------------------------------------------------------------------
 
 
-def _row(number: int, size: int, seed: int) -> NDArray[np.float32]:  # [vocab_size] float32
+def _row(number: int, size: int, seed: int) -> Float32s:  # [vocab_size] float32
     """Return one of a trace's rows: a kind of logits, and a mask that tells it from its neighbours."""
     kind, mask = _KINDS[number % len(_KINDS)], _MASKS[number // 2 % len(_MASKS)]
     row = target_row(kind, size, derive_seed("trace row", seed, number)).copy()
@@ -244,8 +244,8 @@ class _Player(Player):
         row: Ints,
         parameters: Ints,
         given: Sequence[str],
-        is_greedy: NDArray[np.bool_],
-        is_odd: NDArray[np.bool_],
+        is_greedy: Flags,
+        is_odd: Flags,
     ) -> SamplingBatch:
         logits = self.rows[setting["dtype"]][torch.from_numpy(row)]
         for place in np.flatnonzero(is_odd):
@@ -280,7 +280,7 @@ _AIMED = np.float32(2.0**-100)
 
 
 def _aim(
-    exponentials: NDArray[np.float32],  # [batch_size, vocab_size] float32, written
+    exponentials: Float32s,  # [batch_size, vocab_size] float32, written
     support: Support,
     rng: np.random.Generator,
 ) -> None:
@@ -333,12 +333,12 @@ class _Supports:
         self._whole = block if self._whole is None else _joined(self._whole, block)
 
 
-def _slack(trace: SamplingTrace, logits: NDArray[np.float32], asked: Parameters) -> Any:  # 0.0, or [num_rows, 1]
+def _slack(trace: SamplingTrace, logits: Float32s, asked: Parameters) -> Any:  # 0.0, or [num_rows, 1]
     """Return how far a sampler with formulas of its own may move each row's probabilities, relative."""
     if str(Capability.REFERENCE_ROUNDING) not in trace.without:
         return np.zeros((len(logits), 1))
     largest = np.abs(np.where(np.isfinite(logits), logits, 0)).max(axis=1) / np.minimum(1, asked.temperature)
-    slack: NDArray[np.float64] = log_error(largest.astype(np.float64))[:, None]
+    slack: Numbers = log_error(largest.astype(np.float64))[:, None]
     return slack
 
 

@@ -20,9 +20,8 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from fairdraw._core.array_types import Flags, Ints
 
-    Ints = NDArray[np.int64]
 
 Answer = TypeVar("Answer")
 
@@ -187,7 +186,7 @@ def of_request(salt: np.int64, what: int, request: Ints, modulus: int) -> Ints: 
     return (hashed & np.int64(2**62 - 1)) % modulus
 
 
-def greedy_requests(how: str, is_one_of_some: NDArray[np.bool_]) -> NDArray[np.bool_]:  # [batch_size] bool
+def greedy_requests(how: str, is_one_of_some: Flags) -> Flags:  # [batch_size] bool
     """Return which requests are greedy: `none`, `all`, `one` in the middle, or `some`."""
     size = len(is_one_of_some)
     chosen = {"none": False, "all": True, "one": np.arange(size) == size // 2, "some": is_one_of_some}[how]

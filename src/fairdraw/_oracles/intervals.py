@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from fairdraw._core.array_types import Flags, Float32s, Numbers
 
-    Float64s = NDArray[np.float64]
-    Float32s = NDArray[np.float32]
 
 UNIT_ROUNDOFF = 2.0**-24
 """Of float32: how far, relative to it, a number is from the nearest float32."""
@@ -29,8 +27,8 @@ LARGEST = float(np.finfo(np.float32).max)
 class Intervals:
     """What each logit may be; `low` and `high` are both NaN where it must be NaN."""
 
-    low: Float64s  # [..., vocab_size] float64
-    high: Float64s  # [..., vocab_size] float64
+    low: Numbers  # [..., vocab_size] float64
+    high: Numbers  # [..., vocab_size] float64
 
     @staticmethod
     def exactly(
@@ -42,7 +40,7 @@ class Intervals:
 
     def widened(
         self,
-        error: Float64s,  # [..., vocab_size] float64, 0 where nothing was rounded
+        error: Numbers,  # [..., vocab_size] float64, 0 where nothing was rounded
     ) -> Intervals:
         """Both ends moved outwards; an end beyond float32 is infinite, as it is in float32."""
         error = np.where(error > 0, error + SMALLEST_NORMAL, 0)
@@ -54,12 +52,12 @@ class Intervals:
     def hold(
         self,
         logits: Float32s,  # [..., vocab_size] float32
-    ) -> NDArray[np.bool_]:  # [..., vocab_size] bool
+    ) -> Flags:  # [..., vocab_size] bool
         """Whether each logit lies in its interval; zeros of both signs are alike, and so are all NaN."""
         return ((self.low <= logits) & (logits <= self.high)) | (np.isnan(self.low) & np.isnan(logits))
 
     @property
-    def width(self) -> Float64s:  # [..., vocab_size] float64
+    def width(self) -> Numbers:  # [..., vocab_size] float64
         """How far two correct answers may be apart; 0 where an end is not finite."""
         finite = np.isfinite(self.low) & np.isfinite(self.high)
         return np.subtract(self.high, self.low, out=np.zeros_like(self.low), where=finite)
@@ -68,10 +66,10 @@ class Intervals:
 def alike(
     one: Float32s,  # [..., vocab_size] float32
     other: Float32s,  # [..., vocab_size] float32
-    apart: Float64s | float = 0.0,  # [..., vocab_size] float64
-) -> NDArray[np.bool_]:  # [..., vocab_size] bool
+    apart: Numbers | float = 0.0,  # [..., vocab_size] float64
+) -> Flags:  # [..., vocab_size] bool
     """Whether two answers agree, up to `apart`, the sign of zero and the bits of NaN."""
     equal = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore"):
-        found: NDArray[np.bool_] = equal | (np.abs(one.astype(np.float64) - other) <= apart)
+        found: Flags = equal | (np.abs(one.astype(np.float64) - other) <= apart)
     return found

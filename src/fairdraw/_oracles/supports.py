@@ -18,13 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from fairdraw._core.array_types import Flags, Float32s, Ints, Numbers
     from fairdraw._oracles.sampling import Request
     from fairdraw.contracts import FilterPolicy
 
-    Flags = NDArray[np.bool_]
-    Numbers = NDArray[np.float64]
 
 _DENORMAL = 2.0**-149
 """Float32's least number: by so much a probability and a threshold may be rounded, however small they are."""
@@ -50,8 +47,8 @@ def log_error(*magnitudes: Any) -> Any:  # a float, or an array of the magnitude
 class Parameters:
     """What the requests of a batch ask of their rows; a filter that is off has the value that keeps every token."""
 
-    temperature: NDArray[np.float32]  # [num_rows] float32, above 0
-    top_k: NDArray[np.int64]  # [num_rows] int64, `vocab_size` if off
+    temperature: Float32s  # [num_rows] float32, above 0
+    top_k: Ints  # [num_rows] int64, `vocab_size` if off
     top_p: Numbers  # [num_rows] float64, 1 if off
     min_p: Numbers  # [num_rows] float64, 0 if off
 
@@ -120,7 +117,7 @@ def support_of(request: Request, policy: FilterPolicy, slack: float = 0.0) -> Su
 
 
 def supports_of_rows(
-    logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
+    logits: Float32s,  # [num_rows, vocab_size] float32
     parameters: Parameters,
     policy: FilterPolicy,
     slack: Any = 0.0,  # a float, or [num_rows, 1] float64
@@ -167,14 +164,14 @@ def _filtered(whole: Support, parameters: Parameters, policy: FilterPolicy) -> S
     return found
 
 
-def _taken(support: Support, rows: NDArray[np.int64]) -> Support:
+def _taken(support: Support, rows: Ints) -> Support:
     """Return some rows of `support`."""
     slack = support.slack if np.ndim(support.slack) == 0 else support.slack[rows]
     bounds = support.required[rows], support.allowed[rows]
     return Support(*bounds, support.probs[rows], support.is_distribution[rows], slack)
 
 
-def _put(support: Support, rows: NDArray[np.int64], part: Support) -> Support:
+def _put(support: Support, rows: Ints, part: Support) -> Support:
     """Return `support` with `part` in these rows."""
     if rows.size == len(support.probs):
         return replace(part, slack=support.slack)
@@ -203,7 +200,7 @@ def _min_p(found: Support, seen: Support, min_p: Numbers, policy: FilterPolicy) 
     return found.narrowed(required, found.probs >= least * (1 - rounding) - _DENORMAL)
 
 
-def _top_k(found: Support, seen: Support, top_k: NDArray[np.int64], policy: FilterPolicy) -> Support:
+def _top_k(found: Support, seen: Support, top_k: Ints, policy: FilterPolicy) -> Support:
     """Return what top-k leaves. The k-th largest of more tokens is larger: bounds of one bound the other."""
     slack = found.slack
     least = _kth_largest(np.where(seen.required, seen.probs, 0.0), top_k)
@@ -216,7 +213,7 @@ def _top_k(found: Support, seen: Support, top_k: NDArray[np.int64], policy: Filt
     return found.narrowed(required, _near(found.probs, least, slack))
 
 
-def _kth_largest(probs: Numbers, top_k: NDArray[np.int64]) -> Numbers:  # [num_rows, 1] float64
+def _kth_largest(probs: Numbers, top_k: Ints) -> Numbers:  # [num_rows, 1] float64
     """Return the k-th largest probability of each row; 0 if it has fewer."""
     place = np.clip(probs.shape[1] - top_k, 0, probs.shape[1] - 1)
     return np.take_along_axis(np.sort(probs, axis=1), place, axis=1)
@@ -249,7 +246,7 @@ def _top_p(found: Support, seen: Support, top_p: Numbers, policy: FilterPolicy) 
     return found.narrowed(required, above / most_mass < top_p + rounding)
 
 
-def _num_larger(ascending: Numbers, than: Numbers) -> NDArray[np.int64]:  # [num_rows, vocab_size] int64
+def _num_larger(ascending: Numbers, than: Numbers) -> Ints:  # [num_rows, vocab_size] int64
     """Return how many numbers of a row are larger than each of `than`."""
     return np.asarray(ascending.shape[1] - _search(ascending, than, right=True))
 
@@ -259,7 +256,7 @@ def _mass_not_smaller(ascending: Numbers, mass: Numbers, than: Numbers) -> Numbe
     return np.take_along_axis(mass, ascending.shape[1] - _search(ascending, than, right=False), axis=1)
 
 
-def _search(ascending: Numbers, values: Numbers, *, right: bool) -> NDArray[np.int64]:
+def _search(ascending: Numbers, values: Numbers, *, right: bool) -> Ints:
     """Return where each value would be inserted into its row: `np.searchsorted` for many rows.
 
     Row by row if rows are wide, else by halving for all rows at once.
