@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from fairdraw.perf_regression._named import NoVerdictError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from fairdraw.perf_regression._world import Sizes
-
+from fairdraw.perf_regression._world import Sizes
 
 PAPER, INK = "#fdfdfc", "#24292f"
 DARK = f"""<style>svg {{ --paper: {PAPER}; --ink: {INK} }}

@@ -7,10 +7,13 @@ row in its place.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
@@ -18,15 +21,7 @@ from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._device_time import event_clock, gpu_watches
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rounds import Rounds, calibrate, cpu_clock
-from fairdraw.perf_regression._world import BenchmarkWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from functools import partial
-
-    from torch import Tensor
-
-    from fairdraw.perf_regression._world import Sizes, Step
+from fairdraw.perf_regression._world import BenchmarkWorld, Sizes, Step
 
 SHORTEST_SAMPLE = {"cpu": 5e-4, "cuda": 2e-4}
 

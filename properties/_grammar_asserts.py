@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fairdraw.contracts import BITS_PER_WORD, columns_beyond
+from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, GrammarBatch, GrammarMasker, columns_beyond
 from fairdraw.contracts._grammar import bits_of, mask_rows, mask_step
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.strategies.grammar import DONE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import BitmaskBatch, GrammarBatch, GrammarMasker
-    from fairdraw.strategies._grammar_cases import Text
-    from fairdraw.strategies.grammar import AutomatonCase, BitmaskCase
+from fairdraw.strategies._grammar_cases import Text
+from fairdraw.strategies.grammar import DONE, AutomatonCase, BitmaskCase
 
 
 def allowed_in(case: BitmaskCase, masker: GrammarMasker) -> NDArray[np.bool_]:  # [num_rows, vocab_size] bool

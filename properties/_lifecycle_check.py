@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -13,12 +14,7 @@ from fairdraw._core.checks import PROFILES, Check, Enough, OutOfTime, Profile, T
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability
-from fairdraw.strategies.lifecycle import LifecycleMachine, PlannedTraces, Playing, Replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.strategies.lifecycle import Event, EventTrace
+from fairdraw.strategies.lifecycle import Event, EventTrace, LifecycleMachine, PlannedTraces, Playing, Replace
 
 
 def _by_machine(_: object) -> NoReturn:

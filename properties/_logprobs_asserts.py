@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core import checks
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
 from fairdraw._oracles.logprobs import exact_logits, exact_scores, tolerance
 from fairdraw.contracts import NOT_EMITTED, Capability, LogprobsBatch, LogprobsSampler, RankTies, rank_ties_of
 from fairdraw.contracts._logprobs import Returned, call_logprobs
 from fairdraw.properties._rejection_asserts import broken
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from fairdraw._core.array_types import Flags, Float32s, Ints, Numbers
-
 
 check = partial(checks.check, contract="logprobs")
 
@@ -60,11 +54,11 @@ class Rows:
         return exact_logits(self.batch)[self.places]
 
     @cached_property
-    def scores(self) -> Numbers:  # [num_read, vocab_size] float64
+    def scores(self) -> Float64s:  # [num_read, vocab_size] float64
         return exact_scores(self.batch)[self.places]
 
     @cached_property
-    def slack(self) -> Numbers:  # [num_read, vocab_size] float64
+    def slack(self) -> Float64s:  # [num_read, vocab_size] float64
         with np.errstate(invalid="ignore"):  # rows without a distribution
             return np.zeros_like(self.scores) if self.batch.wants_logits else tolerance(self.logits)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core import checks
 from fairdraw._core.failures import AdapterError, CheckFailure
@@ -19,6 +21,7 @@ from fairdraw.contracts import (
     Capability,
     ExplicitNoise,
     Noise,
+    RaceNoise,
     RejectionSampler,
     SeededNoise,
     SpecDecodeBatch,
@@ -26,15 +29,8 @@ from fairdraw.contracts import (
 )
 from fairdraw.contracts._rejection import Emission, emit
 from fairdraw.properties._rejection_settled import covered_requests
+from fairdraw.strategies import RejectionCase
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import RaceNoise
-    from fairdraw.strategies import RejectionCase
 
 check = partial(checks.check, contract="rejection")
 differential = partial(checks.differential, contract="rejection")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,18 +23,16 @@ from fairdraw.contracts._sampling import Sampled, sample_tokens
 from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._rejection_asserts import pick as pick
-from fairdraw.strategies.sampling import sampling_cases
+from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
     from hypothesis import strategies as st
     from numpy.typing import NDArray
 
     from fairdraw._oracles.sampling import Request
     from fairdraw.contracts import Capabilities, SamplingBatch, SamplingNoise, TokenSampler
-    from fairdraw.strategies.sampling import SamplingCase
 
 check = partial(checks.check, contract="sampling")
 differential = partial(checks.differential, contract="sampling")

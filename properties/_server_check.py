@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, AnyCheck, DistributionCase, OutOfTime, Profile
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw.contracts import NoAnswer
+from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, NoAnswer, Server
 from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_requests import num_tokens, pool_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, Server
-    from fairdraw.strategies._server_requests import Kind, Pool
+from fairdraw.strategies._server_requests import Kind, Pool, num_tokens, pool_of
 
 
 @dataclass

@@ -7,11 +7,12 @@ it needs some of those before it, and the report says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -21,10 +22,7 @@ from fairdraw._core.failures import CheckFailure, failed
 from fairdraw.contracts import Capability
 from fairdraw.strategies._trace_plans import traces
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
+Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
 
 
 class WrongRow(CheckFailure):

@@ -12,26 +12,20 @@ Error rates:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtrc
 
 from fairdraw.statistical._binomial import binomial_tail
 from fairdraw.statistical._count_tables import Counts, Label, Table, sum_counts
 from fairdraw.statistical._design import NoPower, Plans, SamplePlan
 from fairdraw.statistical._evidence import log_e_value, mean_log_e_value
-from fairdraw.statistical._pooling import pool_cells
+from fairdraw.statistical._pooling import Pooling, pool_cells
 from fairdraw.statistical._validation import check_rate, refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._pooling import Pooling
 
 
 class Verdict(StrEnum):

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded, is_cut, is_enough
 from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile, Resolution
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
+from fairdraw.contracts import Capability, RejectionSampler
+from fairdraw.statistical._count_tables import Counts
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
 from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from fairdraw.contracts import Capability, RejectionSampler
-    from fairdraw.statistical._count_tables import Counts
 
 _FIXED_SEED_RATE, _OTHER_SEED_RATE = 1e-6, 1e-4
 

@@ -7,15 +7,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
 from fairdraw.statistical._validation import refuse
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 ROUNDING = 2.0**-20
 """Relative gap of target and draft below which a float32 sampler may get either sign: 8 units in the last place."""

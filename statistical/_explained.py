@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fairdraw._core.checks import PROFILES
+from fairdraw._core.checks import PROFILES, OutOfTime, Profile
 from fairdraw._core.failures import CheckFailure, raised_by
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import RejectionSampler
 from fairdraw.statistical._count_tables import Counts
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._workloads import SamplingPlan, shared_counts
-
-if TYPE_CHECKING:
-    from fairdraw._core.checks import OutOfTime, Profile
-    from fairdraw.contracts import RejectionSampler
 
 Explain = Callable[[Sequence[Counts], str], str]
 """From the counts of the checkpoints, and the name of the table that carries most of the evidence, to the cause."""

@@ -14,23 +14,18 @@ A masker with `emit` draws its own tokens. For others the suite draws, by the so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import BitmaskBatch, GrammarBatch, GrammarRequest, SeededNoise, num_words, words_of
 from fairdraw.contracts._grammar import emit_step, mask_rows, mask_step
-from fairdraw.statistical._count_tables import Table, count_codes, joint_codes
-from fairdraw.statistical._workloads import SamplingPlan, Workload
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes
+from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 from fairdraw.strategies.grammar import TokenAutomaton, TokenMatcher
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._count_tables import Counts
-    from fairdraw.statistical._workloads import Setting
 
 _VOCAB_SIZE = 40
 _IDS = np.array([0, 3, 31, 32, 38, 39])

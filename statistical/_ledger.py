@@ -25,20 +25,15 @@ import json
 import math
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.foreign import read_json
+from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._evidence import log_e_value
 from fairdraw.statistical._validation import check_rate, refuse
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._design import SamplePlan
 
 _NUM_P_VALUES_KEPT = 365
 

@@ -13,27 +13,24 @@ import dataclasses
 import hashlib
 import inspect
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core.budget import BudgetEnded, cut_short
 from fairdraw._core.checks import PROFILES, AnyCheck, OutOfTime, Profile, Stage
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw.contracts import RejectionSampler
 from fairdraw.statistical._decision import Verdict, weigh
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._ledger import Ledger
 from fairdraw.statistical._pictures import Picture, write_pictures
 from fairdraw.statistical._validation import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from fairdraw.contracts import RejectionSampler
 
 LEDGER_RATE = 1e-4
 """Of all lines of a ledger together; see `ledger` for what it bounds."""

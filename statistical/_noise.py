@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from fairdraw.contracts import Capability, ExplicitNoise, SeededNoise
+from fairdraw.contracts import Capability, ExplicitNoise, Noise, RejectionSampler, SeededNoise, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.contracts import Noise, RejectionSampler, SpecDecodeBatch
 
 
 def noise_kind(sampler: RejectionSampler) -> Capability:

@@ -20,32 +20,27 @@ their temperature; where a drafter reports something that rejects less often, nu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability
-from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distributions import ROUNDING, recoverable, softmax_probs
 from fairdraw.statistical._pair_steps import CYCLE, DRAFT, NUM_STEPS, TARGET, PairSteps, have_seeds, num_drafts
 from fairdraw.statistical._pit import IMPOSSIBLE, Order, pit_of_tensors
 from fairdraw.statistical._token_draws import draw_one
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from numpy.typing import NDArray
-
-    from fairdraw._core.array_types import Flags, Ints, Numbers
-    from fairdraw.statistical._count_tables import Counts
-
 
 @lru_cache(maxsize=1)
-def target_probs() -> Numbers:  # [vocab_size] float64
+def target_probs() -> Float64s:  # [vocab_size] float64
     """The target distribution that the stored logits stand for, by kind of token."""
     with np.errstate(divide="ignore"):
         return softmax_probs(np.log(TARGET).astype(np.float32))
@@ -76,11 +71,11 @@ class Numbers:
         self._last = np.take_along_axis(steps.tokens, np.maximum(emitted - 1, 0)[..., None], axis=2)[..., 0]
 
     @cached_property
-    def draft(self) -> Numbers:
+    def draft(self) -> Float64s:
         return self._pit(self._steps.draft_probs, self._steps.drafts)
 
     @cached_property
-    def acceptance(self) -> Numbers:
+    def acceptance(self) -> Float64s:
         """Rejected drafts lie at the upper end."""
         drafts, share = self._steps.drafts, self._rng.random(self._steps.drafts.shape)
         own = np.take_along_axis(self._steps.draft_probs, drafts[..., None], axis=3)[..., 0]
@@ -90,17 +85,17 @@ class Numbers:
         return np.where(np.where(self.is_rejected, chance == 1, chance == 0), IMPOSSIBLE, found)
 
     @cached_property
-    def rejected(self) -> Numbers:
+    def rejected(self) -> Float64s:
         """Of the last draft that was reached, if it was rejected."""
         return self._pit(np.maximum(self._at_end(self._steps.draft_probs) - target_probs(), 0), self._token_at_end)
 
     @cached_property
-    def accepted(self) -> Numbers:
+    def accepted(self) -> Float64s:
         """Of the last draft, if all were accepted."""
         return self._pit(np.minimum(self._at_end(self._steps.draft_probs), target_probs()), self._token_at_end)
 
     @cached_property
-    def recovered(self) -> Numbers:
+    def recovered(self) -> Float64s:
         """A token that only rounding may recover stands anywhere."""
         draft, target = self._at_end(self._steps.draft_probs), target_probs()
         found = self._pit(np.maximum(target - draft, 0), self._last)
@@ -108,11 +103,11 @@ class Numbers:
         return np.where((found < 0) & may & (self._last >= 0), self._rng.random(found.shape), found)
 
     @cached_property
-    def bonus(self) -> Numbers:
+    def bonus(self) -> Float64s:
         return self._pit(np.broadcast_to(target_probs(), (*self._last.shape, TARGET.size)), self._last)
 
     @cached_property
-    def reach_rate(self) -> Numbers:  # [num_steps, batch_size, max_spec_len] float64
+    def reach_rate(self) -> Float64s:  # [num_steps, batch_size, max_spec_len] float64
         """How often each draft is reached, given what the drafter reports."""
         before = np.cumprod(1 - self.rejection_rate, axis=2)
         return (
@@ -121,11 +116,11 @@ class Numbers:
         )
 
     @cached_property
-    def rejection_rate(self) -> Numbers:  # [num_steps, batch_size, max_spec_len] float64
+    def rejection_rate(self) -> Float64s:  # [num_steps, batch_size, max_spec_len] float64
         return np.asarray(np.maximum(self._steps.draft_probs - target_probs(), 0).sum(axis=3) * self.has_draft)
 
     @cached_property
-    def bonus_rate(self) -> Numbers:
+    def bonus_rate(self) -> Float64s:
         return np.asarray(np.prod(1 - self.rejection_rate, axis=2))
 
     @property
@@ -137,7 +132,7 @@ class Numbers:
         index = self._end.reshape(*self._end.shape, *[1] * (array.ndim - 2))
         return np.take_along_axis(array, index, axis=2)[:, :, 0]
 
-    def _pit(self, weights: Numbers, tokens: Ints) -> Numbers:
+    def _pit(self, weights: Float64s, tokens: Ints) -> Float64s:
         """The transform of `tokens` under rows of weights, which need not be normalised."""
         sums = weights.sum(axis=-1, keepdims=True)
         rows = np.divide(weights, sums, out=np.zeros_like(weights), where=sums > 0).reshape(-1, TARGET.size)
@@ -154,8 +149,8 @@ class Event:
     """
 
     happened: Flags
-    rate: Numbers
-    numbers: tuple[Numbers, ...]
+    rate: Float64s
+    numbers: tuple[Float64s, ...]
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,7 @@ class PairStatistic:
     words: tuple[str, ...]
     parts: tuple[int, ...]
     event: Callable[[Numbers], Event]
-    least: Callable[[Ints], Numbers]
+    least: Callable[[Ints], Float64s]
     steps: int = 1
     place: int | None = None
 
@@ -211,11 +206,11 @@ class PairStatistic:
 _NOT_SEEN = -2
 
 
-def _reached(place: int) -> Callable[[Ints], Numbers]:
+def _reached(place: int) -> Callable[[Ints], Float64s]:
     return lambda num_draft: np.where(num_draft > place, (1 - _REJECTED) ** place, 0.0)
 
 
-def _ends(*, rejected: bool) -> Callable[[Ints], Numbers]:
+def _ends(*, rejected: bool) -> Callable[[Ints], Float64s]:
     """How often the suite's own drafts end with a recovered token, or a bonus token."""
     return lambda num_draft: np.abs(rejected - (1 - _REJECTED) ** num_draft)
 
@@ -277,9 +272,9 @@ def _of_two_steps() -> tuple[PairStatistic, ...]:
 
     def next_to(
         words: tuple[str, str],
-        end: Callable[[Numbers], tuple[Flags, Numbers, Numbers]],
-        first: Callable[[Numbers], Numbers],
-        least: Callable[[Ints], Numbers],
+        end: Callable[[Numbers], tuple[Flags, Float64s, Float64s]],
+        first: Callable[[Numbers], Float64s],
+        least: Callable[[Ints], Float64s],
     ) -> PairStatistic:
         def event(n: Numbers) -> Event:
             happened, rate, numbers = end(n)
@@ -287,16 +282,16 @@ def _of_two_steps() -> tuple[PairStatistic, ...]:
 
         return PairStatistic(f"P5 {words[0]} x {words[1]}", words, (3, 3), event, least, steps=2)
 
-    def recovered(n: Numbers) -> tuple[Flags, Numbers, Numbers]:
+    def recovered(n: Numbers) -> tuple[Flags, Float64s, Float64s]:
         return n.is_recovered, 1 - n.bonus_rate, n.recovered
 
-    def bonus(n: Numbers) -> tuple[Flags, Numbers, Numbers]:
+    def bonus(n: Numbers) -> tuple[Flags, Float64s, Float64s]:
         return n.is_bonus, n.bonus_rate, n.bonus
 
-    def first(n: Numbers) -> tuple[Flags, Numbers, Numbers]:
+    def first(n: Numbers) -> tuple[Flags, Float64s, Float64s]:
         return n.is_right, np.ones_like(n.bonus_rate), n.draft[..., 0]
 
-    def last(n: Numbers) -> tuple[Flags, Numbers, Numbers]:
+    def last(n: Numbers) -> tuple[Flags, Float64s, Float64s]:
         return n.is_right, np.ones_like(n.bonus_rate), np.where(n.is_bonus, n.bonus, n.recovered)
 
     next_draft, always = "first draft of the next step", _reached(0)

@@ -13,11 +13,13 @@ distribution that is left (`supported_kinds`). So a sampler without filters is j
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import requests_of
@@ -29,11 +31,6 @@ from fairdraw.statistical._pit import PitCells
 from fairdraw.statistical._projections import PitDistributions, TokenTables
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from numpy.typing import NDArray
 
 _FILTER_WORDS = frozenset(FILTERS.values())
 

@@ -12,15 +12,18 @@ end early, and positions about which the list says nothing, are made up for by m
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
+from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw.contracts import Capability, NoAnswer
-from fairdraw.statistical._count_tables import Table
+from fairdraw.contracts import Answer, Capability, Claims, NoAnswer, Server
+from fairdraw.statistical._count_tables import Counts, Table
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
 from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate
@@ -30,16 +33,6 @@ from fairdraw.statistical._server_numbers import ORDERS, PROJECTIONS, WAYS, sing
 from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from fairdraw._core.checks import AnyCheck
-    from fairdraw.contracts import Answer, Claims, Server
-    from fairdraw.statistical._count_tables import Counts
 
 _FIRST = 48
 """Requests before the first checkpoint: a server that is silently greedy is seen there."""

@@ -6,19 +6,14 @@ without. Each token of an answer is one request to the reference: prompt and tok
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from fairdraw._core.checks import OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.contracts import Answer, Choice, Position
+from fairdraw.contracts import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, Server, ServerSettings
 from fairdraw.statistical._server_check import ServerDistributionCheck
 from fairdraw.strategies._server_requests import PLAIN, pool_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw._core.checks import OutOfTime, Profile
-    from fairdraw.contracts import Capabilities, Claims, GenerationRequest, Server, ServerSettings
 
 _PROMPTS = 8
 _LENGTH = 6

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw.statistical._distribution_check import false_fail_rate
-from fairdraw.statistical._slices import Evidence, Slices
+from fairdraw.statistical._slices import Evidence, Found, Slices
 from fairdraw.statistical._trace_draws import word
 from fairdraw.strategies._trace_plans import flat_traces, traces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.statistical._slices import Found
 
 _SHOWN = 3
 """Slices that a report names."""

@@ -17,20 +17,16 @@ error rate stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from fairdraw._core.array_types import Flags, Float32s, Ints, Numbers
-
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
 
 _TILTS = (1 / 64, 1 / 8, 1 / 2, 0.8, 0.93, 1.07, 1.25, 2.0, 8.0, 64.0, 1024.0)
 """Factors of the odds that are bet on."""
@@ -248,7 +244,7 @@ class TokenKinds:
         distributions: A row per kind, each sums to 1.
     """
 
-    def __init__(self, distributions: Numbers) -> None:  # [num_kinds, vocab_size] float64
+    def __init__(self, distributions: Float64s) -> None:  # [num_kinds, vocab_size] float64
         self.probs = distributions
         num_kinds, size = distributions.shape
         rows = np.arange(num_kinds)[:, None]
@@ -265,14 +261,14 @@ class TokenKinds:
         # What is certain or impossible up to rounding is no bet.
         self._chances = np.where(chances < _NEGLIGIBLE, 0.0, np.where(chances > 1 - _NEGLIGIBLE, 1.0, chances))
 
-    def ranks(self, kinds: Ints, tokens: Ints, rng: np.random.Generator) -> Numbers:  # [num_draws] float64
+    def ranks(self, kinds: Ints, tokens: Ints, rng: np.random.Generator) -> Float64s:  # [num_draws] float64
         """Return numbers that are uniform if tokens follow their distributions: by probability, the largest first.
 
         The place of a token in its own interval is drawn (the randomised probability integral transform).
         """
         return self._above[kinds, tokens] + rng.random(len(tokens)) * self.probs[kinds, tokens]
 
-    def events(self, kinds: Ints, tokens: Ints, ranks: Numbers) -> dict[str, Event]:
+    def events(self, kinds: Ints, tokens: Ints, ranks: Float64s) -> dict[str, Event]:
         """Return the projections that look at one token alone."""
         found = {
             f"{name} of the ranks": Event((ranks * scale).astype(np.int64) % 2 == 1, np.full(len(tokens), 0.5))

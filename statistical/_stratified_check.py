@@ -16,23 +16,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
+from fairdraw._core.checks import PROFILES, DistributionCase, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
-from fairdraw.contracts import Capability
-from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT
+from fairdraw.contracts import Capability, RejectionSampler
+from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, RequestDistributions
 from fairdraw.statistical._distributions import ROUNDING
 from fairdraw.statistical._injection import Injected, probe
 from fairdraw.statistical._stratified import StratifiedDraws
-
-if TYPE_CHECKING:
-    from fairdraw._core.checks import DistributionCase
-    from fairdraw.contracts import RejectionSampler
-    from fairdraw.statistical._configurations import RequestDistributions
 
 _FEWEST, _MOST = 8, 1024
 """Strata: fewer show nothing, and more would show the rounding of float32."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor
 
 
 class Uniforms:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw.statistical._slices import Event
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fairdraw._core.array_types import Flags, Ints, Numbers
-    from fairdraw.strategies._serving import ServedRows
-
+from fairdraw.strategies._serving import ServedRows
 
 LAGS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Distances of rows whose draws must be independent."""
@@ -21,7 +17,7 @@ LAGS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 EIGHTHS = 8
 
 
-def eighths_of(ranks: Numbers, is_judged: Flags) -> Ints:  # [num_draws] int64
+def eighths_of(ranks: Float64s, is_judged: Flags) -> Ints:  # [num_draws] int64
     """Return in which eighth of its distribution each draw lies; -1 if it is not judged."""
     return np.where(is_judged, np.minimum((ranks * EIGHTHS).astype(np.int64), EIGHTHS - 1), -1)
 

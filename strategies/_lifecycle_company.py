@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from fairdraw._core.failures import CheckFailure
 from fairdraw.contracts import LiveBatch, LiveRequest, RowChanges, all_added
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.strategies._lifecycle_checkers import PenaltiesChecker, ThinkingChecker
+from fairdraw.strategies._lifecycle_checkers import PenaltiesChecker, ThinkingChecker
 
 _FRESH_EVERY = 5
 """Looks of a fresh session, before another one takes its place."""

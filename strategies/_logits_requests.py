@@ -7,8 +7,11 @@ drafts; minima lie between the output and the output with all drafts; thinking b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
 from fairdraw.strategies._arguments import one_of
@@ -27,13 +30,6 @@ from fairdraw.strategies._logits_values import (
 )
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from torch import Tensor
-
 
 START, END = (1,), (2, 3)
 """Markers of thinking sections; ordinary texts consist of the ids after them, without the last one."""

@@ -7,13 +7,16 @@ What a row may draw is in a table of supports, which is computed once for each k
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
 from fairdraw.contracts import (
@@ -21,6 +24,7 @@ from fairdraw.contracts import (
     FilterPolicy,
     RaceNoise,
     SamplingBatch,
+    SamplingNoise,
     SeededNoise,
     filter_policy,
     follows_rows,
@@ -30,15 +34,6 @@ from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
 from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
 from fairdraw.strategies.rows import bulk_rng, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw._core.array_types import Flags, Float32s, Ints, Numbers
-    from fairdraw.contracts import SamplingNoise
-
 
 _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
@@ -338,7 +333,7 @@ def _slack(trace: SamplingTrace, logits: Float32s, asked: Parameters) -> Any:  #
     if str(Capability.REFERENCE_ROUNDING) not in trace.without:
         return np.zeros((len(logits), 1))
     largest = np.abs(np.where(np.isfinite(logits), logits, 0)).max(axis=1) / np.minimum(1, asked.temperature)
-    slack: Numbers = log_error(largest.astype(np.float64))[:, None]
+    slack: Float64s = log_error(largest.astype(np.float64))[:, None]
     return slack
 
 

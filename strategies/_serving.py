@@ -6,22 +6,18 @@ after the other, so that all that matters is who stands in which row. A call of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from fairdraw._core.array_types import Flags, Ints
 from fairdraw._core.failures import AdapterError
 from fairdraw._core.rows import Owner, seat
 from fairdraw.contracts import Capability, follows_rows
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from fairdraw._core.array_types import Flags, Ints
-
 
 Answer = TypeVar("Answer")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
+from fairdraw._core.array_types import Float32s, Ints
 from fairdraw._core.rows import Owner
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability
@@ -15,12 +17,6 @@ from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving import TIMES, WALKS, ServedRows, Serving, mixed_seeds, of_request, sizes_of
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw._core.array_types import Float32s, Ints
-
 
 SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "dtype": ("float32", "bfloat16", "float16", "float32"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import (
@@ -27,16 +29,9 @@ from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import LAYOUTS, PrintsAsCode, Recipe
-from fairdraw.strategies._row_traces import MOST_ROWS, RowTrace
+from fairdraw.strategies._row_traces import MOST_ROWS, RowCall, RowTrace
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.strategies._row_traces import RowCall
 
 __all__ = [
     "EXTREMES",

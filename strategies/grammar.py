@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import strategies as st
 
 from fairdraw.contracts import BitmaskBatch, Capabilities, num_words
@@ -28,11 +29,6 @@ from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatcher
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
 
 __all__ = [
     "DONE",

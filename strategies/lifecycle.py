@@ -38,8 +38,9 @@ In a test module of your own:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
@@ -68,9 +69,6 @@ from fairdraw.strategies._lifecycle_events import (
 from fairdraw.strategies._lifecycle_shrink import shrunk
 from fairdraw.strategies._lifecycle_traces import EventTrace, PenaltiesTrace, Playing, ThinkingTrace
 from fairdraw.strategies._serving_batch import MOST_REQUESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "MOST_DRAFTS",

@@ -8,9 +8,9 @@ Small parts (counts, kinds, ids) are drawn by Hypothesis, so they shrink; bulk n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
@@ -21,9 +21,6 @@ from fairdraw.strategies._narrowing import CaseSpace, Kinds, Narrowing, kinds_of
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import bulk_seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["draft_recipes", "rejection_cases", "request_recipes", "spec_decode_batches"]
 

@@ -8,19 +8,15 @@ not depend on a random number keeps failing while everything else shrinks.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._sizes import vocab_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 __all__ = [
     "DRAFT_KINDS",

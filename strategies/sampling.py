@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -15,9 +16,6 @@ from fairdraw.strategies._sampling_cases import FILTERS, SampledRequest, Samplin
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["FILTERS", "SampledRequest", "SamplingCase", "sampled_requests", "sampling_batches", "sampling_cases"]
 

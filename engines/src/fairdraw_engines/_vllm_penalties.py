@@ -8,18 +8,14 @@ from __future__ import annotations
 import importlib
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import quiet_floats
+from fairdraw.adapters import SamplerRow, quiet_floats
 from fairdraw.contracts import AddedRow, LiveBatch, Move, Rounding, RowChanges, SessionSampler
 from fairdraw_engines._others import USUAL_SIZES, Upstream, import_vllm, rows_after, sizes_for, unpin, vllm_module
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
 
 
 def make(row: SamplerRow, device: str) -> SessionSampler:

@@ -14,16 +14,18 @@ It is meant as a reference. As a sampler under test, release 0.22.0 fails the ch
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import UnusableRelease, quiet_floats, release_number
+from fairdraw.adapters import SamplerRow, UnusableRelease, quiet_floats, release_number
 from fairdraw.contracts import (
     CustomLogitsProcessor,
     LogitsBatch,
@@ -32,19 +34,12 @@ from fairdraw.contracts import (
     PlanSetup,
     RequestParams,
     Rounding,
+    RowChanges,
     RowOfRequest,
     SessionSampler,
 )
 from fairdraw_engines._others import Upstream, import_vllm, unpinned, vllm_module
 from fairdraw_engines._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, make_holder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import RowChanges
 
 GREEDY_BELOW = 1e-5
 FIRST_WITH_BUDGETS = (0, 21)

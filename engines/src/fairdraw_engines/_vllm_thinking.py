@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw.contracts import SessionSampler
+from fairdraw.adapters import SamplerRow
+from fairdraw.contracts import LiveBatch, Markers, RowChanges, SessionSampler
 from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
-
-if TYPE_CHECKING:
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import LiveBatch, Markers, RowChanges
 
 MOST_REQUESTS, MOST_DRAFTS = 1040, 128
 COMBINES_BEFORE = (0, 26)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.adapters import quiet_floats
+from fairdraw.adapters import SamplerRow, quiet_floats
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers, SessionSampler, ThinkingPolicy
 from fairdraw_engines._vllm_v2_runtime import FIRST_RELEASE, call, import_v2
 from fairdraw_engines._vllm_v2_slots import Slots
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.adapters import SamplerRow
     from fairdraw.contracts import LiveBatch, LogitsBatch, PlanSetup, RowChanges
     from fairdraw_engines._others import Upstream
 

@@ -7,5 +7,5 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Numbers = NDArray[np.float64]
+Float64s = NDArray[np.float64]
 Float32s = NDArray[np.float32]

@@ -5,11 +5,14 @@ They follow the lists by reading what is new, and leave all arithmetic to the or
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from fairdraw._core.policies import Policy
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
@@ -24,13 +27,6 @@ from fairdraw.contracts import (
     RowChanges,
     SessionSampler,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import Tensor
-
-    from fairdraw._core.policies import Policy
 
 
 @dataclass(eq=False)

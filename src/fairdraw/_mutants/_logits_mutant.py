@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
-from fairdraw.contracts import LogitsPolicy, SessionSampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.contracts import LogitsBatch, PlanSetup
+from fairdraw.contracts import LogitsBatch, LogitsPolicy, PlanSetup, SessionSampler, policy_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class OraclePlanner(SessionSampler):
 
     def open_session(self, setting: Any) -> _OracleSession:  # Any: a PlanSetup
         oracle: LogitsPlanOracle = self.function()
-        policy = self.done or self.policy or LogitsPolicy()
+        policy = self.done or policy_of(self, LogitsPolicy)
         oracle.policy, oracle.arithmetic = policy, copy(oracle.arithmetic)
         oracle.arithmetic.policy = policy.penalties
         return _OracleSession(oracle, setting)

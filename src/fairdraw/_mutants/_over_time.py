@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fairdraw._mutants._mutant import STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import RejectionOracle
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @as_mutant("REJ701")

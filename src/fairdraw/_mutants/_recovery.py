@@ -6,16 +6,13 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairdraw._mutants._mutant import GIVEN, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import ExplicitNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise, SpecDecodeBatch
 
 Steps = list[DraftStep]
 Row = NDArray[np.float32]

@@ -5,8 +5,6 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,9 +12,7 @@ from torch import Tensor
 from fairdraw._core.array_types import Flags, Float32s
 from fairdraw._mutants._mutant import EXPLICIT, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, masked, softmax
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
+from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 Row = Float32s
 

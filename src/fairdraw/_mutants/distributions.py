@@ -5,10 +5,13 @@ Each function stands for one step of the correct sampler, with that step's argum
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import (
@@ -22,16 +25,7 @@ from fairdraw._mutants._distribution_sampler import (
 )
 from fairdraw._mutants._lanes import lane_mutants, rejecting
 from fairdraw._mutants._mutant import Mutant, patching
-from fairdraw.contracts import Capability
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.contracts import Noise, SpecDecodeBatch
-
+from fairdraw.contracts import Capability, Noise, SpecDecodeBatch
 
 _patched = patching(mutant_distribution, DistributionSampler)
 

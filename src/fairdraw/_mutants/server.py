@@ -6,23 +6,19 @@ Each function stands for one step of the toy server, with that step's arguments;
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.array_types import Float64s
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
 from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw._core.array_types import Numbers
-    from fairdraw.contracts import Answer, Choice, Position
-    from fairdraw.contracts import GenerationRequest as Request
+from fairdraw.contracts import Answer, Choice, Position
+from fairdraw.contracts import GenerationRequest as Request
 
 
 def right() -> ToyServer:
@@ -55,19 +51,19 @@ def end_counts_as_length(right: ToyServer, stream: Stream, positions: tuple[Posi
 
 
 @_patched("position", "SRV102")
-def logits_as_log_probabilities(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> Position:
+def logits_as_log_probabilities(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """It returns logits."""
     return right.position(token, logprobs + 4.0, request)
 
 
 @_patched("position", "SRV103")
-def log_probability_of_another_token(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> Position:
+def log_probability_of_another_token(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """The sampled token has the log-probability of the most probable one."""
     return replace(right.position(token, logprobs, request), logprob=float(logprobs.max()))
 
 
 @_patched("position", "SRV103")
-def sampled_token_missing(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> Position:
+def sampled_token_missing(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """A token outside of the list has no log-probability."""
     found = right.position(token, logprobs, request)
     is_rare = token not in np.argsort(-logprobs)[:5]
@@ -81,19 +77,19 @@ def one_list_per_step(right: ToyServer, stream: Stream, positions: tuple[Positio
 
 
 @_patched("listed", "SRV105")
-def unsorted_lists(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> list[int]:
+def unsorted_lists(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> list[int]:
     """Lists are in the order of ids."""
     return sorted(right.listed(token, logprobs, request))
 
 
 @_patched("listed", "SRV105")
-def sampled_token_twice(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> list[int]:
+def sampled_token_twice(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> list[int]:
     """The sampled token is put before the list, although it is listed."""
     return [token, *right.listed(token, logprobs, request)]
 
 
 @_patched("position", "SRV106")
-def rounded_log_probabilities(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> Position:
+def rounded_log_probabilities(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """Log-probabilities have one decimal."""
     return right.position(token, np.round(logprobs, 1), request)
 
@@ -107,7 +103,7 @@ class TemperatureTwice(ProcessedServer):
 
 
 @_patched("position", "SRV108")
-def normalised_over_the_list(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> Position:
+def normalised_over_the_list(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """Log-probabilities are normalised over what is returned."""
     order = np.argsort(-logprobs)[: request.logprobs]
     return right.position(token, logprobs - np.log(np.exp(logprobs[order]).sum()), request)
@@ -117,7 +113,7 @@ def normalised_over_the_list(right: ToyServer, token: int, logprobs: Numbers, re
 
 
 @_patched("drawn", "SRV121", "SRV122")
-def greedy_is_only_cold(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def greedy_is_only_cold(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Greedy requests draw at a temperature of 0.2."""
     if request.is_greedy:
         return right.drawn(logits / 0.2, request.replace(temperature=1.0), stream)
@@ -132,19 +128,19 @@ class LogitsOfAnEarlierRequest(ToyServer):
         self.is_stale = next(self.calls) % 3 == 0
         return super().answer(request, beside)
 
-    def logits(self, request: Request, output: Sequence[int]) -> Numbers:
+    def logits(self, request: Request, output: Sequence[int]) -> Float64s:
         row = super().logits(request, output)
         return np.roll(row, 1) if self.is_stale and len(output) == 2 else row
 
 
 @_patched("drawn", "SRV123", "DIST911")
-def silent_greedy(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def silent_greedy(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Every request is greedy."""
     return int(logits.argmax())
 
 
 @_patched("filtered", "SRV131", "DIST925")
-def top_k_plus_one(right: ToyServer, logits: Numbers, request: Request) -> Numbers:
+def top_k_plus_one(right: ToyServer, logits: Float64s, request: Request) -> Float64s:
     """`top_k` leaves one token too many."""
     return right.filtered(logits, request.replace(top_k=request.top_k + 1 if request.top_k else None))
 
@@ -159,13 +155,13 @@ class TopKIgnoredInSteps(ProcessedServer):
 
 
 @_patched("nucleus", "SRV132", "DIST925")
-def top_p_ignored(right: ToyServer, row: Numbers, top_p: float) -> Numbers:
+def top_p_ignored(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
     """`top_p` is not applied."""
     return row
 
 
 @_patched("nucleus", "DIST925")
-def top_p_without_its_edge(right: ToyServer, row: Numbers, top_p: float) -> Numbers:
+def top_p_without_its_edge(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
     """The token that reaches `top_p` is dropped."""
     kept = right.nucleus(row, top_p)
     kept[np.where(np.isfinite(kept), kept, np.inf).argmin()] = -np.inf
@@ -173,7 +169,7 @@ def top_p_without_its_edge(right: ToyServer, row: Numbers, top_p: float) -> Numb
 
 
 @_patched("filtered", "SRV133", "DIST925")
-def min_p_is_absolute(right: ToyServer, logits: Numbers, request: Request) -> Numbers:
+def min_p_is_absolute(right: ToyServer, logits: Float64s, request: Request) -> Float64s:
     """`min_p` is compared with the probabilities themselves."""
     if not request.min_p:
         return right.filtered(logits, request)
@@ -253,13 +249,13 @@ def another_path_with_lists(right: ToyServer, request: Request, seed: int, numbe
 
 
 @_patched("edited", "SRV151")
-def bias_at_the_first_token(right: ToyServer, logits: Numbers, request: Request, output: Sequence[int]) -> Numbers:
+def bias_at_the_first_token(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Logit bias is applied to the first token alone."""
     return right.edited(logits, request.replace(logit_bias=()) if output else request, output)
 
 
 @_patched("edited", "SRV152")
-def bias_unapplied_to_drafts(right: ToyServer, logits: Numbers, request: Request, output: Sequence[int]) -> Numbers:
+def bias_unapplied_to_drafts(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Tokens of a speculative step do not see a negative bias."""
     drafted = tuple(pair for pair in request.logit_bias if pair[1] > 0)
     return right.edited(logits, request.replace(logit_bias=drafted) if len(output) % 2 else request, output)
@@ -269,7 +265,7 @@ def bias_unapplied_to_drafts(right: ToyServer, logits: Numbers, request: Request
 class BiasTwice(ProcessedServer):
     """Logit bias is added twice."""
 
-    def edited(self, logits: Numbers, request: Request, output: Sequence[int]) -> Numbers:
+    def edited(self, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
         return super().edited(logits, request.replace(logit_bias=request.logit_bias * 2), output)
 
 
@@ -277,7 +273,7 @@ class BiasTwice(ProcessedServer):
 class PromptIsPenalised(ProcessedServer):
     """Penalties count the tokens of the prompt, too."""
 
-    def penalised(self, row: Numbers, request: Request, output: Sequence[int]) -> Numbers:
+    def penalised(self, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
         prompt = [] if isinstance(request.prompt, str) else request.prompt
         return super().penalised(row, request, [*prompt, *output])
 
@@ -286,12 +282,12 @@ class PromptIsPenalised(ProcessedServer):
 class RepetitionDividesEverything(ProcessedServer):
     """A repetition penalty divides negative logits, too, which rewards them."""
 
-    def repeated(self, row: Numbers, factor: float) -> Numbers:
+    def repeated(self, row: Float64s, factor: float) -> Float64s:
         return row / factor
 
 
 @_patched("repeated", "SRV155")
-def repetition_rewards(right: ToyServer, row: Numbers, factor: float) -> Numbers:
+def repetition_rewards(right: ToyServer, row: Float64s, factor: float) -> Float64s:
     """A repetition penalty is applied as its inverse; log-probabilities are raw."""
     return right.repeated(row, 1 / factor)
 
@@ -323,13 +319,15 @@ def first_stop_string_alone(right: ToyServer, stream: Stream) -> bool:
 
 
 @_patched("edited", "SRV162")
-def min_tokens_ignored(right: ToyServer, logits: Numbers, request: Request, output: Sequence[int]) -> Numbers:
+def min_tokens_ignored(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """A text may end before `min_tokens`."""
     return right.edited(logits, request.replace(min_tokens=0), output)
 
 
 @_patched("edited", "SRV163")
-def bad_words_at_the_first_token(right: ToyServer, logits: Numbers, request: Request, output: Sequence[int]) -> Numbers:
+def bad_words_at_the_first_token(
+    right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]
+) -> Float64s:
     """Bad words are masked at the first token alone."""
     return right.edited(logits, request.replace(bad_words=()) if output else request, output)
 
@@ -366,7 +364,7 @@ def _ids(made: Choice) -> list[int]:
 
 
 @_patched("drawn", "SRV181", "SRV121")
-def any_draft_is_greedy(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def any_draft_is_greedy(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """A greedy request accepts a draft that is among the two most probable tokens."""
     if request.is_greedy and len(stream.output) % 3 == 1:
         return int(np.argsort(-logits)[1])
@@ -374,7 +372,7 @@ def any_draft_is_greedy(right: ToyServer, logits: Numbers, request: Request, str
 
 
 @_patched("position", "SRV182")
-def lists_of_the_drafter(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> Position:
+def lists_of_the_drafter(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """Every third token has the log-probabilities of the draft model, which prefers the same token."""
     return right.position(token, log_softmax(1.3 * logprobs) if token % 3 == 0 else logprobs, request)
 
@@ -402,7 +400,7 @@ def cold_at_temperature_one(right: ToyServer, request: Request) -> float:
 
 
 @_patched("drawn", "DIST911")
-def tail_is_lost(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def tail_is_lost(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Tokens of less than 2 % are never drawn: a race in half precision."""
     rare = log_softmax(logits) < np.log(0.02)
     return right.drawn(np.where(rare, -np.inf, logits), request, stream)
@@ -421,7 +419,7 @@ def temperature_twice_in_tokens(right: ToyServer, request: Request) -> float:
 
 
 @_patched("drawn", "DIST925")
-def removed_tokens_become_the_best(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def removed_tokens_become_the_best(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """A token that top-k removed is replaced by the most probable one, without normalising again."""
     if not request.top_k:
         return right.drawn(logits, request, stream)
@@ -430,7 +428,7 @@ def removed_tokens_become_the_best(right: ToyServer, logits: Numbers, request: R
 
 
 @_patched("drawn", "DIST925")
-def min_p_draws_evenly(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def min_p_draws_evenly(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """With `min_p`, what is left is drawn evenly."""
     even = np.where(np.isfinite(logits), 0.0, -np.inf)
     return right.drawn(even if request.min_p else logits, request, stream)
@@ -443,7 +441,7 @@ def temperature_inverted_with_filters(right: ToyServer, request: Request) -> flo
 
 
 @_patched("filtered", "DIST925")
-def top_p_before_temperature(right: ToyServer, logits: Numbers, request: Request) -> Numbers:
+def top_p_before_temperature(right: ToyServer, logits: Float64s, request: Request) -> Float64s:
     """`top_p` sees the distribution before the temperature, against what is documented."""
     if request.top_p is None or request.is_greedy:
         return right.filtered(logits, request)
@@ -452,7 +450,7 @@ def top_p_before_temperature(right: ToyServer, logits: Numbers, request: Request
 
 
 @_patched("drawn", "DIST921")
-def poor_first_numbers(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def poor_first_numbers(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """The numbers of a request with a seed never reach 0.8."""
     if request.seed is not None and not stream.output and request.temperature == 1:
         stream.rng = _Halved(stream.rng)  # type: ignore[assignment]
@@ -470,13 +468,13 @@ class _Halved:
 
 
 @_patched("penalised", "DIST925")
-def penalties_ignored(right: ToyServer, row: Numbers, request: Request, output: Sequence[int]) -> Numbers:
+def penalties_ignored(right: ToyServer, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Penalties are not applied."""
     return row
 
 
 @_patched("drawn", "DIST921")
-def generator_advances_every_second_token(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def generator_advances_every_second_token(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Two tokens of a speculative step are drawn with one number."""
     if len(stream.output) % 2 == 0:
         stream.kept = stream.rng.random()
@@ -493,11 +491,11 @@ class NeighboursShareNoise(ToyServer):
         fresh = next(self.calls) // 2 + 10**6
         return fresh if request.seed is None else request.seed
 
-    def drawn(self, logits: Numbers, request: Request, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         return _by_rank(logits, request, stream)
 
 
-def _by_rank(logits: Numbers, request: Request, stream: Stream) -> int:
+def _by_rank(logits: Float64s, request: Request, stream: Stream) -> int:
     """A token by an inverse CDF in the order of rank: equal numbers then show in the rank of every distribution."""
     order = np.argsort(-logits, kind="stable")
     sums = np.cumsum(np.exp(log_softmax(logits))[order])
@@ -515,7 +513,7 @@ class ChoicesShareNoiseInPairs(ToyServer):
             made.rng = _Mirrored(made.rng)  # type: ignore[assignment]
         return made
 
-    def drawn(self, logits: Numbers, request: Request, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         return _by_rank(logits, request, stream)
 
 
@@ -539,7 +537,7 @@ def seed_without_its_lowest_bit(right: ToyServer, request: Request, beside: Sequ
 
 
 @_patched("drawn", "SRV147")
-def sampling_is_a_switch_of_its_own(right: ToyServer, logits: Numbers, request: Request, stream: Stream) -> int:
+def sampling_is_a_switch_of_its_own(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Every answer is greedy, and no log-probabilities tell."""
     return int(logits.argmax())
 
@@ -559,7 +557,7 @@ class ASeedIsSetForTheProcess(ToyServer):
 
 
 @_patched("position", "SRV149")
-def tokens_are_the_first_of_their_lists(right: ToyServer, token: int, logprobs: Numbers, request: Request) -> Position:
+def tokens_are_the_first_of_their_lists(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """Log-probabilities are those of the most probable token, its text, too."""
     return right.position(int(logprobs.argmax()), logprobs, request)
 
@@ -572,13 +570,13 @@ class FilterOfTheNeighbour(ToyServer):
         self.top_p = next((one.top_p for one in beside if one.top_p), None)
         return super().answer(request, beside)
 
-    def filtered(self, logits: Numbers, request: Request) -> Numbers:
+    def filtered(self, logits: Float64s, request: Request) -> Float64s:
         is_bare = not (request.top_k or request.top_p or request.min_p)
         return super().filtered(logits, request.replace(top_p=self.top_p) if is_bare else request)
 
 
 @_patched("logits", "DIST931", "SRV182")
-def speculation_sharpens(right: ToyServer, request: Request, output: Sequence[int]) -> Numbers:
+def speculation_sharpens(right: ToyServer, request: Request, output: Sequence[int]) -> Float64s:
     """Verification prefers probable drafts, and log-probabilities are those of what it does."""
     return 2.0 * right.logits(request, output)
 
@@ -593,7 +591,7 @@ class OneReplicaIsGreedy(ToyServer):
         self.number += 1
         return super().answer(request, beside)
 
-    def drawn(self, logits: Numbers, request: Request, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         return int(logits.argmax()) if self.number % 50 == 0 else super().drawn(logits, request, stream)
 
 
@@ -608,7 +606,7 @@ class ChoicesWithoutReplacement(ToyServer):
         self.taken = (*self.taken, stream.output[0]) if number else (stream.output[0],)
         return made
 
-    def drawn(self, logits: Numbers, request: Request, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         left = logits.copy()
         if stream.number and not stream.output:
             left[list(self.taken)] = -np.inf
@@ -617,7 +615,7 @@ class ChoicesWithoutReplacement(ToyServer):
 
 def _with_lanes(fault: LaneFault) -> ToyServer:
     class Faulty(ToyServer):
-        def drawn(self, logits: Numbers, request: Request, stream: Stream) -> int:
+        def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
             if request.is_greedy:
                 return super().drawn(logits, request, stream)
             exponentials = stream.rng.standard_exponential(VOCAB)[fault.source(VOCAB)]

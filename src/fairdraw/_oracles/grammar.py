@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
-from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, num_words
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.contracts import GrammarBatch, GrammarRequest
+from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, GrammarBatch, GrammarRequest, num_words
 
 ALL = -1
 """A word that allows every token."""

@@ -8,13 +8,10 @@ negligible here. It then widens the interval by the largest error of its float32
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from fairdraw._core.array_types import Flags, Float32s, Numbers
-
+from fairdraw._core.array_types import Flags, Float32s, Float64s
 
 UNIT_ROUNDOFF = 2.0**-24
 """Of float32: how far, relative to it, a number is from the nearest float32."""
@@ -27,8 +24,8 @@ LARGEST = float(np.finfo(np.float32).max)
 class Intervals:
     """What each logit may be; `low` and `high` are both NaN where it must be NaN."""
 
-    low: Numbers  # [..., vocab_size] float64
-    high: Numbers  # [..., vocab_size] float64
+    low: Float64s  # [..., vocab_size] float64
+    high: Float64s  # [..., vocab_size] float64
 
     @staticmethod
     def exactly(
@@ -40,7 +37,7 @@ class Intervals:
 
     def widened(
         self,
-        error: Numbers,  # [..., vocab_size] float64, 0 where nothing was rounded
+        error: Float64s,  # [..., vocab_size] float64, 0 where nothing was rounded
     ) -> Intervals:
         """Both ends moved outwards; an end beyond float32 is infinite, as it is in float32."""
         error = np.where(error > 0, error + SMALLEST_NORMAL, 0)
@@ -57,7 +54,7 @@ class Intervals:
         return ((self.low <= logits) & (logits <= self.high)) | (np.isnan(self.low) & np.isnan(logits))
 
     @property
-    def width(self) -> Numbers:  # [..., vocab_size] float64
+    def width(self) -> Float64s:  # [..., vocab_size] float64
         """How far two correct answers may be apart; 0 where an end is not finite."""
         finite = np.isfinite(self.low) & np.isfinite(self.high)
         return np.subtract(self.high, self.low, out=np.zeros_like(self.low), where=finite)
@@ -66,7 +63,7 @@ class Intervals:
 def alike(
     one: Float32s,  # [..., vocab_size] float32
     other: Float32s,  # [..., vocab_size] float32
-    apart: Numbers | float = 0.0,  # [..., vocab_size] float64
+    apart: Float64s | float = 0.0,  # [..., vocab_size] float64
 ) -> Flags:  # [..., vocab_size] bool
     """Whether two answers agree, up to `apart`, the sign of zero and the bits of NaN."""
     equal = (one == other) | (np.isnan(one) & np.isnan(other))

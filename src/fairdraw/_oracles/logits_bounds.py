@@ -8,22 +8,18 @@ its edge. Each row also knows how many tokens are left at least, so that a filte
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
+from fairdraw._core.array_types import Flags, Float32s, Float64s
 from fairdraw._oracles.intervals import UNIT_ROUNDOFF, Intervals, alike
+from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
-
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from fairdraw._core.array_types import Flags, Float32s, Numbers
-    from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
-    from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, PenaltyPolicy, PlanSetup, RowOfRequest
-
+from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, PenaltyPolicy, PlanSetup, RowOfRequest
 
 _ROUNDINGS = 4
 """Of one addition or division: the parameter, its reciprocal, the result, and one to spare."""
@@ -119,8 +115,8 @@ class RowBounds:
 
     def _rounded(
         self,
-        low: Numbers,  # [vocab_size] float64
-        high: Numbers,  # [vocab_size] float64
+        low: Float64s,  # [vocab_size] float64
+        high: Float64s,  # [vocab_size] float64
     ) -> Intervals:
         before = self.may_be
         is_changed = (low != before.low) | (high != before.high)
@@ -199,12 +195,12 @@ class RowBounds:
         most = int(surely.argmax()) + 1 if surely.any() else self.most
         return self.filtered(kept, excluded, min(least, max(1, self.num_left)), most)
 
-    def _before(self, those: Flags, weights: Numbers) -> Numbers:  # [vocab_size] each
+    def _before(self, those: Flags, weights: Float64s) -> Float64s:  # [vocab_size] each
         """Per token, the weight of the others among `those` that may come before it."""
         own = np.where(those, weights, 0)
         return _weight_from(self.may_be.high, own, self.may_be.low, "left") - own
 
-    def _surely_before(self, those: Flags, weights: Numbers, apart: float = 0) -> Numbers:  # [vocab_size] each
+    def _surely_before(self, those: Flags, weights: Float64s, apart: float = 0) -> Float64s:  # [vocab_size] each
         """Per token, the weight of those among `those` that have a greater logit.
 
         Logits that are no more than `apart` apart count as equal: probabilities may tie where logits do not.
@@ -213,22 +209,22 @@ class RowBounds:
 
 
 def _weight_from(
-    logits: Numbers,  # [vocab_size] float64
-    weights: Numbers,  # [vocab_size] float64
-    edges: Numbers,  # [vocab_size] float64
+    logits: Float64s,  # [vocab_size] float64
+    weights: Float64s,  # [vocab_size] float64
+    edges: Float64s,  # [vocab_size] float64
     side: Literal["left", "right"],
-) -> Numbers:  # [vocab_size] float64
+) -> Float64s:  # [vocab_size] float64
     """Per edge, the weight of all logits at or above it (`left`), or above it (`right`)."""
     has_weight = weights != 0
     order = np.argsort(logits[has_weight])
     sums = np.append(np.cumsum(weights[has_weight][order][::-1])[::-1], 0)
     by_edge = np.argsort(edges)  # one search after the other stays in the cache
-    found: Numbers = np.empty(len(edges))
+    found: Float64s = np.empty(len(edges))
     found[by_edge] = sums[np.searchsorted(logits[has_weight][order], edges[by_edge], side)]
     return found
 
 
-def _greatest_of_others(high: Numbers) -> Numbers:  # [vocab_size] float64, both
+def _greatest_of_others(high: Float64s) -> Float64s:  # [vocab_size] float64, both
     """Per token, the greatest number of another."""
     greatest, second = np.sort(high)[::-1][:2] if len(high) > 1 else (high[0], -np.inf)
     return np.where(np.arange(len(high)) == high.argmax(), second, greatest)

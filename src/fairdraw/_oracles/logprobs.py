@@ -7,15 +7,11 @@ half-precision logits are float32 numbers, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw.contracts import NOT_EMITTED, LogprobsBatch, LogprobsResult, RankTies
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _HALF_ULP = 2.0**-24
 _OF_THE_SUM = 64

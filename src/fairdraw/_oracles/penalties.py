@@ -7,23 +7,20 @@ rounding is compared with intervals instead (`penalised_intervals`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._oracles.intervals import LARGEST, SMALLEST_NORMAL, UNIT_ROUNDOFF, Intervals
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, PenaltyPolicy, Rounding
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Logits = NDArray[np.float32]
-    """One row, `[vocab_size] float32`."""
-    Counts = NDArray[np.int64]
-    """`[vocab_size] int64`."""
+Logits = NDArray[np.float32]
+"""One row, `[vocab_size] float32`."""
+Counts = NDArray[np.int64]
+"""`[vocab_size] int64`."""
 
 _VLLM = PenaltyPolicy()
 _ROUNDINGS = 6

@@ -9,18 +9,14 @@ left out. Both follow from the list and never from which token was drawn, so tha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import Choice, Claims, GenerationRequest, Position
-    from fairdraw.contracts._server import Token
+from fairdraw.contracts import Choice, Claims, GenerationRequest, Position
+from fairdraw.contracts._server import Token
 
 TIE = 1e-4
 """Log-probabilities nearer than this may be equal: float32 rounds those of rare tokens by as much."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from fairdraw._oracles.rejection import verify as oracle_verify
 from fairdraw.adapters._runtime import triton_is_interpreted
-from fairdraw.contracts import Drafted, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import Drafted, DraftStep, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import DraftStep
     from fairdraw.sampler_impl.sampling import SamplingNoise
 
 Backend = Literal["torch", "triton"]

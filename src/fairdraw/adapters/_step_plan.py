@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.adapters._step import Backend, by_row, capabilities_of, plan_for, rounded_up, words_of
-from fairdraw.contracts import SessionSampler
+from fairdraw.contracts import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup, SessionSampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
     from fairdraw.sampler_impl.step import BadWords, Parameters, Penalties, StepInputs, TokenEdits
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 

@@ -32,7 +32,7 @@ from fairdraw.adapters._step import (
     tokens_of,
     words_of,
 )
-from fairdraw.contracts import FunctionSampler
+from fairdraw.contracts import FunctionSampler, Noise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import Noise, SpecDecodeBatch
     from fairdraw.sampler_impl.step import Capacity, Parameters, Penalties, StepInputs, TokenEdits
 
 TEMPERATURES = (1.0, 2.0, 0.5)

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from fairdraw._core.capabilities import AnySampler
 from fairdraw._core.contracts import Contract
 from fairdraw._core.policies import Policy
-from fairdraw.contracts._live import SessionLook
+from fairdraw.contracts._live import LiveBatch, SessionLook
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._core.rows import RowChanges
-    from fairdraw.contracts._live import LiveBatch
 
 
 @dataclass(frozen=True)

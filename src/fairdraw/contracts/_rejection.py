@@ -12,7 +12,7 @@ from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, Kn
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
-from fairdraw._core.rows import seat_others
+from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import MAX_SPEC_LEN, SizeSwitches, checked_switches
 from fairdraw._core.validation import Validator, check_answer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._core.looks import Look
-    from fairdraw._core.rows import SyncFunction
 
 PLACEHOLDER_TOKEN_ID = -1
 """Fills the output after the last token, and is the id of a placeholder draft."""

@@ -12,7 +12,7 @@ from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.looks import FILTERS, Look, add_noises, read_positions, read_temperatures
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
-from fairdraw._core.rows import seat_others
+from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import SizeSwitches, checked_switches
 from fairdraw._core.validation import Validator, check_answer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw._core.rows import SyncFunction
 
 GREEDY_BELOW = 1e-5
 """A request of the sampling contract with a lower temperature is greedy, as in vLLM's `Sampler`."""

@@ -7,7 +7,7 @@ follow that claim. The suite needs no model of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,7 +15,6 @@ from fairdraw._core.capabilities import AnySampler, Capabilities
 from fairdraw._core.contracts import Contract
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 Token = int | str

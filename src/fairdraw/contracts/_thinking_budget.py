@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 from fairdraw._core.capabilities import AnySampler
 from fairdraw._core.contracts import Contract
 from fairdraw._core.policies import Policy
-from fairdraw.contracts._live import SessionLook
+from fairdraw.contracts._live import LiveBatch, SessionLook
 
 if TYPE_CHECKING:
     from fairdraw._core.rows import RowChanges
-    from fairdraw.contracts._live import LiveBatch
 
 
 @dataclass(frozen=True)
