@@ -332,18 +332,11 @@ def filter_trace(filterer: Any, seed: int, size: int, rows: int, *rest: Any) -> 
 
 
 @st.composite
-def filter_batches(
-    draw: st.DrawFn,
-    *,
-    max_vocab_size: int = 1025,
-    max_rows: int = 3,
-    filters: Sequence[str] | None = None,
-    device: str = "cpu",
-) -> FilterBatch:
-    """Batches ready for a function that filters; each prints as the code that builds it.
+def filter_batches(draw: st.DrawFn, *, device: str = "cpu", **choices: Any) -> FilterBatch:  # Any: of `filter_cases`
+    """Batches ready for a function that filters; each prints as the code that builds it. Arguments as for
+    `filter_cases`.
 
     Raises:
-        TypeError, ValueError: If a bound is invalid; when the first batch is drawn.
+        TypeError, ValueError: If an argument is unknown or invalid; when the first batch is drawn.
     """
-    cases = filter_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, filters=filters, settings="any")
-    return draw(cases).batch(device)
+    return draw(filter_cases(**{"settings": "any", **choices})).batch(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -124,16 +125,13 @@ def _is_open(kind: str, capabilities: Capabilities) -> bool:
 
 
 @st.composite
-def bitmask_batches(
-    draw: st.DrawFn, *, max_vocab_size: int = 1025, max_rows: int = 4, device: str = "cpu"
-) -> BitmaskBatch:
+def bitmask_batches(draw: st.DrawFn, *, device: str = "cpu", **choices: Any) -> BitmaskBatch:  # Any: of `bitmask_cases`
     """Batches ready for a masker; each prints as the code that builds it. Arguments as for `bitmask_cases`.
 
     Raises:
-        TypeError, ValueError: If a bound is invalid; when the first batch is drawn.
+        TypeError, ValueError: If an argument is unknown or invalid; when the first batch is drawn.
     """
-    cases = bitmask_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, indices=INDEX_KINDS, tails=TAIL_KINDS)
-    return draw(cases).batch(device)
+    return draw(bitmask_cases(**{"indices": INDEX_KINDS, "tails": TAIL_KINDS, **choices})).batch(device)
 
 
 @st.composite

@@ -401,17 +401,12 @@ def logprobs_trace(sampler: Any, *fields: Any) -> LogprobsTrace:  # Any: a funct
 
 @st.composite
 def logprobs_batches(
-    draw: st.DrawFn,
-    *,
-    max_vocab_size: int = 1025,
-    max_requests: int = 4,
-    stages: Sequence[str] | None = None,
-    device: str = "cpu",
-) -> LogprobsBatch:
-    """Batches ready for a function that returns log-probabilities; each prints as the code that builds it.
+    draw: st.DrawFn, *, device: str = "cpu", **choices: Any
+) -> LogprobsBatch:  # Any: of `logprobs_cases`
+    """Batches ready for a function that returns log-probabilities; each prints as the code that builds it. Arguments as
+    for `logprobs_cases`.
 
     Raises:
-        TypeError, ValueError: If a bound or kind is invalid; when the first batch is drawn.
+        TypeError, ValueError: If an argument is unknown or invalid; when the first batch is drawn.
     """
-    cases = logprobs_cases(max_vocab_size=max_vocab_size, max_requests=max_requests, stages=stages)
-    return draw(cases).batch(device)
+    return draw(logprobs_cases(**choices)).batch(device)
