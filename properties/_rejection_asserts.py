@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._core import checks
+from fairdraw._core.array_types import Outputs
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
 from fairdraw._oracles.rejection import verify as oracle_verify
@@ -92,11 +93,7 @@ def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either con
     return choices[int(bulk_rng("pick", case.seed).integers(len(choices)))]
 
 
-def same_rows(
-    expected: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
-    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
-    why: str,
-) -> None:
+def same_rows(expected: Outputs, seen: Outputs, why: str) -> None:
     """Two outputs agree, row by row, placeholders included."""
     differing = np.flatnonzero((expected != seen).any(axis=1))
     if differing.size:
@@ -141,10 +138,7 @@ def equals_the_oracle_on(sampler: RejectionSampler, batch: SpecDecodeBatch, nois
 
 
 def disagreement(
-    sampler: RejectionSampler,
-    batch: SpecDecodeBatch,
-    noise: Noise,
-    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, seen: Outputs
 ) -> tuple[NDArray[np.int32], list[int]]:
     """Return the oracle's tokens, and the requests whose tokens are others, though the sampler specifies them.
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fairdraw._core import checks
+from fairdraw._core.array_types import PerRequest
 from fairdraw._oracles.sampling import (
     MultiplyingOracle,
     SamplingOracle,
@@ -192,12 +193,7 @@ def equals_the_oracle_on(sampler: TokenSampler, batch: SamplingBatch, noise: Sam
     same_tokens(expected, seen.tokens, "the oracle disagrees", rows)
 
 
-def same_tokens(
-    expected: NDArray[np.int64],  # [batch_size] int64
-    seen: NDArray[np.int64],  # [batch_size] int64
-    why: str,
-    rows: Iterable[int] | None = None,
-) -> None:
+def same_tokens(expected: PerRequest, seen: PerRequest, why: str, rows: Iterable[int] | None = None) -> None:
     """Two answers agree in these rows (in all of them if `None`)."""
     wanted = range(len(expected)) if rows is None else rows
     differing = [row for row in wanted if expected[row] != seen[row]]

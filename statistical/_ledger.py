@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fairdraw._core.array_types import PoolInts
 from fairdraw._core.foreign import read_json
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._evidence import log_e_value
@@ -64,13 +64,7 @@ class LedgerEntry:
     p_values: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
 
-    def advance(
-        self,
-        counts: NDArray[np.int64],  # [num_pools] int64
-        plan: SamplePlan,
-        p_value: float,
-        seed: int,
-    ) -> LedgerEntry:
+    def advance(self, counts: PoolInts, plan: SamplePlan, p_value: float, seed: int) -> LedgerEntry:
         """The line after one more nightly run with these pooled counts.
 
         Raises:
@@ -111,13 +105,7 @@ class Ledger:
     entries: dict[str, LedgerEntry] = field(default_factory=dict)
 
     def record(
-        self,
-        key: str,
-        fingerprint: str,
-        counts: NDArray[np.int64],  # [num_pools] int64
-        plan: SamplePlan,
-        p_value: float,
-        seed: int,
+        self, key: str, fingerprint: str, counts: PoolInts, plan: SamplePlan, p_value: float, seed: int
     ) -> LedgerEntry:
         """Add one nightly run to a line, which starts anew if the sampler's fingerprint has changed."""
         entry = self.entries.get(key)

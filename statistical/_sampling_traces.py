@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fairdraw._core.array_types import Ints
+from fairdraw._core.array_types import Ints, PerRequest
 from fairdraw.contracts import Capability, RaceNoise
 from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.statistical._slice_check import TraceSlices
@@ -24,10 +24,7 @@ _CROSSED = (
 
 
 def _drawn(
-    call: SamplingCall,
-    tokens: Ints,  # [batch_size] int64
-    past: Past,
-    rng: np.random.Generator,
+    call: SamplingCall, tokens: PerRequest, past: Past, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Event]]:
     """Return features and projections of the rows that are drawn from a known distribution."""
     size, requests = call.batch.vocab_size, call.rows.request

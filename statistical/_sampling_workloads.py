@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row32, Row64
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import requests_of
 from fairdraw._oracles.supports import support_of
@@ -75,7 +76,7 @@ _PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
 """Ids are not in order of probability; one token is impossible."""
 
 
-def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
+def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> Row64:
     """The exact distribution of a settled row."""
     support = support_of(requests_of(batch)[row], filters)
     assert support is not None
@@ -105,7 +106,7 @@ def small_distributions(setting: Setting) -> SamplingPlan:
     return SamplingPlan(tables, count, num_checkpoints, num_calls * len(kinds))
 
 
-def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
+def _small_row() -> Row32:
     """The logits of `_PROBS`."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw._core.array_types import AnyRows64
+
 
 class Uniforms:
     """A stream of uniform numbers that no sampler uses: NumPy's on a CPU, a generator of its own elsewhere.
@@ -53,9 +55,7 @@ def draw_one(
     return drawn
 
 
-def inner_steps(
-    probs: NDArray[np.float64],  # [..., vocab_size] float64
-) -> NDArray[np.float64]:  # [..., vocab_size - 1] float64
+def inner_steps(probs: AnyRows64) -> NDArray[np.float64]:  # [..., vocab_size - 1] float64
     """The cumulative distribution without its last entry, which is 1."""
     cumulative = np.cumsum(probs, axis=-1)
     cumulative /= cumulative[..., -1:]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fairdraw._core.array_types import Flags, Float64s, Ints
+from fairdraw._core.array_types import Flags, Float64s, Ints, PerRequest
 from fairdraw.statistical._slices import Event
 from fairdraw.strategies._serving import ServedRows
 
@@ -52,7 +52,7 @@ class Past:
         found[: len(earlier)] = earlier
         return found
 
-    def of_request(self, name: str, requests: Ints) -> Ints:  # [batch_size] int64
+    def of_request(self, name: str, requests: Ints) -> PerRequest:
         """Return what each request drew when it was drawn for last; -1 if it was not."""
         known = self._of_request.get(name, {})
         return np.array([known.get(request, -1) for request in requests.tolist()], dtype=np.int64)

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw._core.array_types import PerRequest
 from fairdraw._core.checks import Stage
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, ProposedDrafts, SpecDecodeBatch
@@ -90,12 +91,7 @@ def _proposed(drafts: _Drafts, device: str) -> ProposedDrafts:
     return ProposedDrafts(num_draft_tokens=[NUM_DRAFTS] * batch_size, **tensors)
 
 
-def _batch(
-    proposed: ProposedDrafts,
-    drafts: _Drafts,
-    kept: NDArray[np.int64],  # [batch_size] int64
-    rng: np.random.Generator,
-) -> SpecDecodeBatch:
+def _batch(proposed: ProposedDrafts, drafts: _Drafts, kept: PerRequest, rng: np.random.Generator) -> SpecDecodeBatch:
     """The drafts that are kept, and a bonus token of the place behind them."""
     is_kept = torch.from_numpy(np.arange(NUM_DRAFTS) < kept[:, None]).reshape(-1).to(proposed.device)
     logits = np.log(_by_id(np.broadcast_to(TARGET, drafts.probs.shape), drafts.rolls[:, :-1])).astype(np.float32)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._logits_values import (
@@ -49,11 +49,7 @@ class _Affine:
     def wants(self, params: LogitsParams) -> bool:
         return self.name in params.custom
 
-    def apply(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        rows: Sequence[RowOfRequest],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def apply(self, logits: LogitRows, rows: Sequence[RowOfRequest]) -> LogitRows:
         for seen in rows:
             number = (sum(seen.token_ids) + 3 * len(seen.token_ids)) % 61
             logits[seen.row].mul_(self.slope).add_(0.5 + 0.25 * number)

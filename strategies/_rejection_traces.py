@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, PerRequest
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import softmax_of_rows
 from fairdraw.contracts import (
@@ -271,7 +271,7 @@ class _Player(Player):
         arrays = (settings_of_calls(choices, _NEEDS, trace.without, trace.seed + by) for by in range(8))
         self.settings = [setting for array in arrays for setting in array]
 
-    def _lengths(self, how: str, number: int, request: Ints) -> Ints:  # [batch_size] int64
+    def _lengths(self, how: str, number: int, request: Ints) -> PerRequest:
         """Return the number of drafts of each request; all numbers up to 128 come, call after call."""
         size, most = len(request), MAX_SPEC_LEN if str(Capability.LONG_DRAFTS) not in self.trace.without else 8
         usual, more = max(1, min(_USUAL, _MOST_TOKENS // size)), self.trace.more_drafts

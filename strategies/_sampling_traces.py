@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Row32
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
 from fairdraw.contracts import (
@@ -130,7 +130,7 @@ def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace: 
 # -- rows and parameters of a trace -----------------------------------------------------------------------------------
 
 
-def _row(number: int, size: int, seed: int) -> Float32s:  # [vocab_size] float32
+def _row(number: int, size: int, seed: int) -> Row32:
     """Return one of a trace's rows: a kind of logits, and a mask that tells it from its neighbours."""
     kind, mask = _KINDS[number % len(_KINDS)], _MASKS[number // 2 % len(_MASKS)]
     row = target_row(kind, size, derive_seed("trace row", seed, number)).copy()

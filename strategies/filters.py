@@ -332,7 +332,7 @@ def filter_trace(filterer: Any, seed: int, size: int, rows: int, *rest: Any) -> 
 
 
 @st.composite
-def filter_batches(draw: st.DrawFn, *, device: str = "cpu", **choices: Any) -> FilterBatch:  # Any: of `filter_cases`
+def filter_batches(draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any) -> FilterBatch:  # Any: of `filter_cases`
     """Batches ready for a function that filters; each prints as the code that builds it. Arguments as for
     `filter_cases`.
 

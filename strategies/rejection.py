@@ -163,7 +163,7 @@ _PLAIN_NOISE: dict[str, Any] = {  # Any: one type each
 
 @st.composite
 def spec_decode_batches(
-    draw: st.DrawFn, *, device: str = "cpu", **choices: Any
+    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
 ) -> SpecDecodeBatch:  # Any: of `rejection_cases`
     """Batches ready for a sampler; each prints as the code that builds it. Arguments as for `rejection_cases`, but for
     those of noise.

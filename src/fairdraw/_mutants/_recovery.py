@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row32 as Row
 from fairdraw._mutants._mutant import GIVEN, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw.contracts import ExplicitNoise, SpecDecodeBatch
 
 Steps = list[DraftStep]
-Row = NDArray[np.float32]
 
 
 @patched(RejectionOracle, "residual", "REJ109")

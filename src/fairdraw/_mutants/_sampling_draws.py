@@ -10,17 +10,16 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw._core.array_types import Row32 as Row
+from fairdraw._core.array_types import Row64, RowFlags
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GIVEN, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
 from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies.rows import bulk_rng
-
-Row = NDArray[np.float32]
 
 # Where a request stands, and what it leaves behind.
 
@@ -203,7 +202,7 @@ class CountingOracle(SamplingOracle):
         ]
         return torch.tensor(np.stack(rows), dtype=torch.float32, device=batch.device)
 
-    def row(self, seed: int, position: int, number: int, size: int) -> NDArray[np.float64]:  # [vocab_size] float64
+    def row(self, seed: int, position: int, number: int, size: int) -> Row64:
         return np.maximum(bulk_rng("counter", seed, position).exponential(size=size), 1e-8)
 
 
@@ -214,15 +213,13 @@ _COUNTS = {
 
 
 @patched(CountingOracle, "row", "SAM203", unsupported=_COUNTS)
-def forgets_the_position(
-    right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> NDArray[np.float64]:
+def forgets_the_position(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
     """The counter is the seed alone: a request draws one token again and again."""
     return right.row(seed, 0, number, size)
 
 
 @patched(CountingOracle, "row", "SAM202", unsupported=_COUNTS)
-def counts_rows(right: CountingOracle, seed: int, position: int, number: int, size: int) -> NDArray[np.float64]:
+def counts_rows(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
     """The row number is part of the counter: texts depend on the place in the batch."""
     return right.row(seed + number, position, number, size)
 
@@ -387,13 +384,13 @@ def wraps_offsets_at_32_bits(right: SamplingOracle, batch: SamplingBatch, noise:
 
 
 @patched(SamplingOracle, "top_p_support", "SAM186")
-def takes_a_large_top_p_for_off(right: SamplingOracle, logits: Row, top_p: float) -> NDArray[np.bool_]:
+def takes_a_large_top_p_for_off(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """`if top_p < 0.995`: a shortcut for what seems to keep all."""
     return right.top_p_support(logits, top_p) if top_p < 0.995 else np.ones(logits.size, bool)
 
 
 @patched(SamplingOracle, "top_p_support", "SAM186")
-def takes_a_small_top_p_for_greedy(right: SamplingOracle, logits: Row, top_p: float) -> NDArray[np.bool_]:
+def takes_a_small_top_p_for_greedy(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """`if top_p < 0.002`: in a large vocabulary that keeps several tokens."""
     return right.top_p_support(logits, 1e-9 if top_p < 2e-3 else top_p)
 
@@ -475,23 +472,19 @@ def cuts_probabilities_below_a_millionth(right: SamplingOracle, probs: Row, expo
 @patched(CountingOracle, "row", "SAM197", unsupported=_COUNTS)
 def repeats_after_a_thousand_positions(
     right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> NDArray[np.float64]:
+) -> Row64:
     """A ring of counters: a long text meets its own numbers again."""
     return right.row(seed, position % 1000, number, size)
 
 
 @patched(CountingOracle, "row", "SAM197", unsupported=_COUNTS)
-def adds_the_tile_to_the_position(
-    right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> NDArray[np.float64]:
+def adds_the_tile_to_the_position(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
     """Tiles of 2048: the second has the numbers that the first has a position later."""
     tiles = [right.row(seed, position + tile, number, 2048) for tile in range(-(-size // 2048))]
     return np.concatenate(tiles)[:size]
 
 
 @patched(CountingOracle, "row", "SAM198", unsupported=_COUNTS)
-def adds_the_position_to_the_seed(
-    right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> NDArray[np.float64]:
+def adds_the_position_to_the_seed(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
     """The next seed has now the numbers that this one has a step later."""
     return right.row(seed + position, 0, number, size)

@@ -9,28 +9,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraw._core.array_types import Flags, Float32s
+from fairdraw._core.array_types import Row32 as Row
+from fairdraw._core.array_types import RowFlags
 from fairdraw._mutants._mutant import EXPLICIT, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, masked, softmax
 from fairdraw.contracts import SamplingBatch, SamplingNoise
 
-Row = Float32s
-
 
 @patched(SamplingOracle, "top_k_support", "SAM102")
-def keeps_one_token_more_than_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Flags:
+def keeps_one_token_more_than_top_k(right: SamplingOracle, logits: Row, top_k: int) -> RowFlags:
     """`sorted[k]` where `sorted[k - 1]` is meant: the user asked for 40 and gets 41."""
     return right.top_k_support(logits, min(top_k + 1, logits.size))
 
 
 @patched(SamplingOracle, "top_k_support", "SAM201")
-def keeps_two_at_least(right: SamplingOracle, logits: Row, top_k: int) -> Flags:
+def keeps_two_at_least(right: SamplingOracle, logits: Row, top_k: int) -> RowFlags:
     """A guard against empty supports, one too high."""
     return right.top_k_support(logits, min(max(top_k, 2), logits.size))
 
 
 @patched(SamplingOracle, "top_k_support", "SAM201")
-def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Flags:
+def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> RowFlags:
     """A strict comparison with the k-th logit, and the k-th itself by its index; declared is that all ties stay."""
     support = np.zeros(logits.size, dtype=bool)
     support[np.argsort(-logits, kind="stable")[:top_k]] = True
@@ -38,7 +37,7 @@ def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Flags
 
 
 @patched(SamplingOracle, "top_k_support", "SAM201")
-def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, top_k: int) -> Flags:
+def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, top_k: int) -> RowFlags:
     """The threshold comes from the first 2**15 tokens: enough for any vocabulary, it was thought."""
     part = logits[: 2**15]
     return np.asarray(~(logits < np.sort(part)[-min(top_k, part.size)]))
@@ -59,7 +58,7 @@ def takes_a_top_p_below_a_millionth_for_off(right: SamplingOracle, request: Requ
 
 
 @patched(SamplingOracle, "top_p_support", "SAM102")
-def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Flags:
+def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """The mass before the token is compared, instead of the mass with it."""
     support = right.top_p_support(logits, top_p)
     dropped = np.where(support | (logits == -np.inf), -np.inf, logits)
@@ -69,7 +68,7 @@ def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: f
 
 
 @patched(SamplingOracle, "top_p_support", "SAM111")
-def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Flags:
+def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """The token that reaches `top_p` is left out: text gets more monotonous, and no test of ids sees it."""
     support = right.top_p_support(logits, top_p)
     if support.sum() > 1:
@@ -78,7 +77,7 @@ def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: floa
 
 
 @patched(SamplingOracle, "top_p_support", "SAM102")
-def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_p: float) -> Flags:
+def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """Sorted ascending where descending is meant: the rare tokens stay."""
     order = np.argsort(logits, kind="stable")
     before = np.concatenate(([0.0], np.cumsum(softmax(logits)[order])[:-1]))
@@ -122,7 +121,7 @@ def min_p_of_the_distribution_before_temperature(right: SamplingOracle, request:
 
 
 @patched(SamplingOracle, "min_p_support", "SAM201", "SAM111")
-def min_p_relative_to_one(right: SamplingOracle, logits: Row, min_p: float) -> Flags:
+def min_p_relative_to_one(right: SamplingOracle, logits: Row, min_p: float) -> RowFlags:
     """`prob < min_p` instead of `prob < min_p * largest`: flat rows are cut down to nothing but their mode."""
     probs = softmax(logits)
     return np.asarray((probs >= min_p) | (probs == probs.max()))
@@ -148,7 +147,7 @@ def ignores_top_p_beside_top_k(right: SamplingOracle, request: Request) -> Row:
 class FiltersBeforeTemperature(SamplingOracle):
     """The nucleus of the distribution at temperature 1, drawn from at another."""
 
-    def top_p_support(self, logits: Row, top_p: float) -> Flags:
+    def top_p_support(self, logits: Row, top_p: float) -> RowFlags:
         return super().top_p_support((logits * self.temperature).astype(np.float32), top_p)
 
     def scaled(self, request: Request) -> Row:

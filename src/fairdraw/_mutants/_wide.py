@@ -10,15 +10,14 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw._core.array_types import Row32 as Row
 from fairdraw._mutants._mutant import RACED, STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 Steps = list[DraftStep]
-Row = NDArray[np.float32]
 
 
 @patched(RejectionOracle, "verify", "REJ701")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairdraw._core.array_types import Flags, Float32s, Float64s
+from fairdraw._core.array_types import AnyRows32, AnyRows64, Flags, Float32s, Float64s
 
 UNIT_ROUNDOFF = 2.0**-24
 """Of float32: how far, relative to it, a number is from the nearest float32."""
@@ -28,9 +28,7 @@ class Intervals:
     high: Float64s  # [..., vocab_size] float64
 
     @staticmethod
-    def exactly(
-        logits: Float32s,  # [..., vocab_size] float32
-    ) -> Intervals:
+    def exactly(logits: AnyRows32) -> Intervals:
         """Logits before any operation."""
         exact = logits.astype(np.float64)
         return Intervals(exact, exact.copy())
@@ -46,15 +44,12 @@ class Intervals:
             high = np.where(np.isfinite(self.high), self.high + error, self.high)
         return Intervals(np.where(low < -LARGEST, -np.inf, low), np.where(high > LARGEST, np.inf, high))
 
-    def hold(
-        self,
-        logits: Float32s,  # [..., vocab_size] float32
-    ) -> Flags:  # [..., vocab_size] bool
+    def hold(self, logits: AnyRows32) -> Flags:  # [..., vocab_size] bool
         """Whether each logit lies in its interval; zeros of both signs are alike, and so are all NaN."""
         return ((self.low <= logits) & (logits <= self.high)) | (np.isnan(self.low) & np.isnan(logits))
 
     @property
-    def width(self) -> Float64s:  # [..., vocab_size] float64
+    def width(self) -> AnyRows64:
         """How far two correct answers may be apart; 0 where an end is not finite."""
         finite = np.isfinite(self.low) & np.isfinite(self.high)
         return np.subtract(self.high, self.low, out=np.zeros_like(self.low), where=finite)

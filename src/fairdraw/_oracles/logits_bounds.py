@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fairdraw._core.array_types import Flags, Float32s, Float64s
+from fairdraw._core.array_types import Flags, Float64s, Row32, Row64, RowFlags
 from fairdraw._oracles.intervals import UNIT_ROUNDOFF, Intervals, alike
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
@@ -50,17 +50,12 @@ class RowBounds:
     forced: int | None = None
 
     @staticmethod
-    def given(
-        logits: Float32s,  # [vocab_size] float32
-    ) -> RowBounds:
+    def given(logits: Row32) -> RowBounds:
         """A row before any processor."""
         nothing = np.zeros(len(logits), bool)
         return RowBounds(Intervals.exactly(logits), nothing, nothing)
 
-    def hold(
-        self,
-        found: Float32s,  # [vocab_size] float32
-    ) -> Flags:  # [vocab_size] bool
+    def hold(self, found: Row32) -> RowFlags:
         """Whether each logit is correct."""
         if self.forced is not None:
             return self._hold_forced(found, self.forced)
@@ -81,22 +76,14 @@ class RowBounds:
         torn: Flags = is_torn_level[level] & ~is_excluded
         return torn
 
-    def _hold_forced(
-        self,
-        found: Float32s,  # [vocab_size] float32
-        forced: int,
-    ) -> Flags:  # [vocab_size] bool
+    def _hold_forced(self, found: Row32, forced: int) -> RowFlags:
         """Every other token is impossible, at least by its probability."""
         right: Flags = found <= found[forced] - np.float32(_IMPOSSIBLE)
         right |= np.isneginf(found) | (self.may_be.high >= _UNFORCEABLE) | (np.isnan(self.may_be.low) & np.isnan(found))
         right[forced] = bool(np.isfinite(found[forced]))
         return right
 
-    def agree(
-        self,
-        found: Float32s,  # [vocab_size] float32
-        other: Float32s,  # [vocab_size] float32
-    ) -> Flags:  # [vocab_size] bool
+    def agree(self, found: Row32, other: Row32) -> RowFlags:
         """Whether two answers may both be correct, if neither is the specification."""
         if self.forced is not None:
             return (self.hold(found) & self.hold(other)) | alike(found, other)
@@ -113,11 +100,7 @@ class RowBounds:
         edit(high)  # type: ignore[arg-type]
         return replace(self, may_be=self._rounded(low, high))
 
-    def _rounded(
-        self,
-        low: Float64s,  # [vocab_size] float64
-        high: Float64s,  # [vocab_size] float64
-    ) -> Intervals:
+    def _rounded(self, low: Row64, high: Row64) -> Intervals:
         before = self.may_be
         is_changed = (low != before.low) | (high != before.high)
         largest = np.max(np.abs([before.low, before.high, low, high]), axis=0)
@@ -155,7 +138,7 @@ class RowBounds:
         return replace(self, may_be=Intervals(low, high), optional=optional, least=least, most=most)
 
     @property
-    def possible(self) -> Flags:  # [vocab_size] bool
+    def possible(self) -> RowFlags:
         """Tokens that may be left."""
         return ~np.isneginf(self.may_be.high)
 
@@ -208,12 +191,7 @@ class RowBounds:
         return _weight_from(self.may_be.low, np.where(those, weights, 0), self.may_be.high + apart, "right")
 
 
-def _weight_from(
-    logits: Float64s,  # [vocab_size] float64
-    weights: Float64s,  # [vocab_size] float64
-    edges: Float64s,  # [vocab_size] float64
-    side: Literal["left", "right"],
-) -> Float64s:  # [vocab_size] float64
+def _weight_from(logits: Row64, weights: Row64, edges: Row64, side: Literal["left", "right"]) -> Row64:
     """Per edge, the weight of all logits at or above it (`left`), or above it (`right`)."""
     has_weight = weights != 0
     order = np.argsort(logits[has_weight])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row64
 from fairdraw._oracles.intervals import LARGEST, SMALLEST_NORMAL, UNIT_ROUNDOFF, Intervals
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, PenaltyPolicy, Rounding
 
@@ -168,5 +169,5 @@ def penalised_intervals(
     return found.widened(np.where(seen, roundings * UNIT_ROUNDOFF * _largest(found), 0))
 
 
-def _largest(given: Intervals) -> NDArray[np.float64]:  # [vocab_size] float64
+def _largest(given: Intervals) -> Row64:
     return np.maximum(np.abs(given.low), np.abs(given.high))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Rows64
 from fairdraw._oracles.sampling import Request
 from fairdraw.contracts import FilterPolicy
 
@@ -137,7 +137,7 @@ def supports_of_rows(
     return _filtered(whole, parameters, policy).under(at_temperature)
 
 
-def softmax_of_rows(logits: Float64s) -> Float64s:  # [num_rows, vocab_size] float64
+def softmax_of_rows(logits: Float64s) -> Rows64:
     """Return the softmax of each row."""
     with np.errstate(under="ignore"):
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))

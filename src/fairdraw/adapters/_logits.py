@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import LogitRows
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.contracts import Markers
     from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
@@ -240,11 +241,7 @@ class _Custom:
     def wants(self, params: LogitsParams) -> bool:
         return self.processor.wants(params)
 
-    def apply(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        rows: Sequence[SeenBy],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def apply(self, logits: LogitRows, rows: Sequence[SeenBy]) -> LogitRows:
         return self.processor.apply(logits, [RowOfRequest(*row) for row in rows])
 
 
@@ -253,7 +250,7 @@ class _PlanSession:
     plan: LogitsPlan
     always_copies: bool
 
-    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch) -> LogitRows:
         update: Any = batch.change  # Any: its sequences behave like the lists that it asks for
         self.plan.sync_batch(update)
         outputs = [request.output_token_ids for request in batch.requests]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import LogitRows
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl.step import BadWords, Parameters, Penalties, StepInputs, TokenEdits
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
@@ -45,7 +46,7 @@ class _Session:
     thinking: ThinkingBudget
     backend: Backend
 
-    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch) -> LogitRows:
         from fairdraw.sampler_impl.step import Capacity, Drafts
 
         inputs, most = self._inputs(batch), max(batch.num_draft_tokens)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fairdraw._core.arrays import *
 from fairdraw._core.capabilities import *
 from fairdraw._core.noise import *
-from fairdraw._core.policies import *
+from fairdraw._core.policies import policy_of
 from fairdraw._core.rounding import *
 from fairdraw._core.rows import *
 from fairdraw._core.switches import *

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._core.rows import RowChanges
+    from fairdraw._core.tensor_types import LogitRows
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class _FunctionSession:
     function: ProcessFunction
     setup: PlanSetup
 
-    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch) -> LogitRows:
         return self.function(batch, self.setup)
 
 
