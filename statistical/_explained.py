@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fairdraw._core.checks import PROFILES, OutOfTime, Profile
+from fairdraw._core.checks import Conditions, Profile
 from fairdraw._core.failures import CheckFailure, raised_by
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import RejectionSampler
@@ -28,22 +28,13 @@ class ExplainedPlan(SamplingPlan):
 class ExplainedCheck(DistributionCheck):
     """Runs as any distribution check; the plans of its workload are explained ones."""
 
-    def run(
-        self,
-        sampler: RejectionSampler,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: RejectionSampler | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
-        """As `DistributionCheck.run`; the effect of a failure begins with its cause."""
-        chosen = profile or PROFILES["ci"]
+    def judge(self, sampler: RejectionSampler, under: Conditions) -> int:
+        """As `DistributionCheck.judge`; the effect of a failure begins with its cause."""
         try:
-            return super().run(sampler, profile=chosen, seed=seed, reference=reference, out_of_time=out_of_time)
+            return super().judge(sampler, under)
         except CheckFailure as failure:
             if raised_by(failure) is None:
-                cause = self._cause(sampler, chosen, seed, failure)
+                cause = self._cause(sampler, under.profile, under.seed, failure)
                 failure.effect = f"{cause}; {failure.effect}"
                 failure.args = (f"{failure.effect} ({failure.evidence})",)
             raise
