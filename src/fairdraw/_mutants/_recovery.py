@@ -12,7 +12,8 @@ import numpy as np
 from fairdraw._core.array_types import Row32 as Row
 from fairdraw._mutants._mutant import GIVEN, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.contracts import ExplicitNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise
+from fairdraw.contracts import SpecDecodeBatch as Batch
 
 Steps = list[DraftStep]
 
@@ -39,9 +40,7 @@ def recovers_from_the_draft(right: RejectionOracle, step: DraftStep) -> Row:
 
 
 @patched(RejectionOracle, "steps", "REJ701", needs=RACED)
-def takes_missing_draft_probs_for_uniform(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
-) -> Steps:
+def takes_missing_draft_probs_for_uniform(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """`draft_probs=None` becomes a flat distribution: n-gram drafts of more than average probability always pass."""
     flat = np.full(batch.vocab_size, 1 / batch.vocab_size, np.float32)
     steps = right.steps(batch, noise)

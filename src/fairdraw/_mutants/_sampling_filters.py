@@ -13,7 +13,8 @@ from fairdraw._core.array_types import Row32 as Row
 from fairdraw._core.array_types import RowFlags
 from fairdraw._mutants._mutant import EXPLICIT, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, masked, softmax
-from fairdraw.contracts import SamplingBatch, SamplingNoise
+from fairdraw.contracts import SamplingBatch as Batch
+from fairdraw.contracts import SamplingNoise
 
 
 @patched(SamplingOracle, "top_k_support", "SAM102")
@@ -44,7 +45,7 @@ def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, 
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def reads_the_temperatures_of_256_rows(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def reads_the_temperatures_of_256_rows(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """A grid of 256 rows: the row after those begins again with the parameters of the first."""
     return right.sample(batch.replace(temperature=batch.temperature[torch.arange(batch.batch_size) % 256]), noise)
 
@@ -90,7 +91,7 @@ def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_
 class LosesATokenAtTopPOne(SamplingOracle):
     """`<` for `<=` at the end of the sum: rows that do not filter lose their least probable token."""
 
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         self.is_given = batch.top_p is not None
         return super().sample(batch, noise)
 
@@ -182,9 +183,7 @@ def clamps_the_temperature(right: SamplingOracle, request: Request) -> Row:
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def uses_the_temperature_of_the_first_request(
-    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
-) -> Tensor:
+def uses_the_temperature_of_the_first_request(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """One value for the batch: text depends on the other requests."""
     random = batch.temperature[~batch.is_greedy]
     first = random[0] if random.numel() else torch.ones(())
@@ -227,7 +226,7 @@ def _one_value(values: Tensor | None, rows: Tensor) -> bool:  # [batch_size] any
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """`topk(k + 1)` and a comparison with its last value: only where one number serves all rows."""
     if batch.top_k is not None and _one_value(batch.top_k, ~batch.is_greedy):
         batch = batch.replace(top_k=torch.clamp(batch.top_k + 1, max=batch.vocab_size))
@@ -235,9 +234,7 @@ def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingB
 
 
 @patched(SamplingOracle, "sample", "SAM201", needs=EXPLICIT)
-def one_min_p_for_all_is_that_of_the_last_row(
-    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
-) -> Tensor:
+def one_min_p_for_all_is_that_of_the_last_row(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """The threshold of one row of the batch cuts all rows, where all have one min-p."""
     if not _one_value(batch.min_p, ~batch.is_greedy):
         return right.sample(batch, noise)
@@ -251,7 +248,7 @@ def one_min_p_for_all_is_that_of_the_last_row(
 
 @patched(SamplingOracle, "sample", "SAM201")
 def one_temperature_for_all_is_that_of_the_last_row(
-    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
+    right: SamplingOracle, batch: Batch, noise: SamplingNoise
 ) -> Tensor:
     """A scalar in place of a tensor where all random requests have one temperature; a greedy row holds 1 in it."""
     if _one_value(batch.temperature, ~batch.is_greedy):

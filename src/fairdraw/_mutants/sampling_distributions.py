@@ -20,7 +20,8 @@ from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.contracts import SamplingBatch, SamplingNoise, SeededNoise
+    from fairdraw.contracts import SamplingBatch as Batch
+    from fairdraw.contracts import SamplingNoise, SeededNoise
 
 Tokens = Ints
 
@@ -32,11 +33,11 @@ _STRIDE = 0x9E3779B97F4A7C15
 class DistributionTokenSampler:
     """Correct: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
 
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         """One call: a token per request."""
         return torch.from_numpy(self.race(self.distribution(batch), self.drawn(batch, noise)))
 
-    def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
+    def draft(self, batch: Batch, noise: SamplingNoise) -> Drafted:
         """The same with the probabilities that the tokens were drawn from."""
         distribution = self.distribution(batch)
         tokens = self.race(distribution, self.drawn(batch, noise))
@@ -44,12 +45,12 @@ class DistributionTokenSampler:
             torch.from_numpy(tokens), torch.from_numpy(self.returned(batch, distribution).astype(np.float32))
         )
 
-    def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Float64s:
+    def drawn(self, batch: Batch, noise: SamplingNoise) -> Float64s:
         """The exponentials of the call."""
         assert not isinstance(noise, RaceNoise), "explicit noise is not supported"
         return self.draw(batch, noise)
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Float64s:
+    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
         """Exponentials of the call; those of requests with seeds from their seeds."""
         drawn = np.random.default_rng(noise.seed % 2**64).standard_exponential((batch.batch_size, batch.vocab_size))
         for request, seed in noise.request_seeds.items():
@@ -60,7 +61,7 @@ class DistributionTokenSampler:
         """The exponentials of a request with a seed."""
         return np.random.default_rng(seed % 2**64).standard_exponential(size)
 
-    def distribution(self, batch: SamplingBatch) -> Float64s:
+    def distribution(self, batch: Batch) -> Float64s:
         """The distribution of each row after temperature and filters."""
         probs = self.softmax(batch)
         if batch.min_p is not None:
@@ -75,7 +76,7 @@ class DistributionTokenSampler:
         """The temperatures as the sampler applies them."""
         return given
 
-    def softmax(self, batch: SamplingBatch) -> Float64s:
+    def softmax(self, batch: Batch) -> Float64s:
         """Probabilities before the filters."""
         greedy = batch.is_greedy.numpy()
         divisor = np.where(greedy[:, None], 1.0, self.temperature(_column(batch.temperature)))
@@ -109,7 +110,7 @@ class DistributionTokenSampler:
         """A token per row by an exponential race."""
         return np.asarray((probs / exponentials).argmax(axis=1))
 
-    def returned(self, batch: SamplingBatch, distribution: Float64s) -> Float64s:
+    def returned(self, batch: Batch, distribution: Float64s) -> Float64s:
         """The probabilities that the drafter returns."""
         return distribution
 
@@ -178,7 +179,7 @@ class AppliesTheTemperatureAgain(DistributionTokenSampler):
 class LosesItsTail(DistributionTokenSampler):
     """Small probabilities are flushed to zero."""
 
-    def distribution(self, batch: SamplingBatch) -> Float64s:
+    def distribution(self, batch: Batch) -> Float64s:
         probs = super().distribution(batch)
         return _kept(probs, probs >= 1 / (2 * batch.vocab_size)) if batch.vocab_size > 1000 else probs
 
@@ -227,7 +228,7 @@ def min_p_relative_to_one(right: DistributionTokenSampler, probs: Float64s, min_
 class FiltersTopPFirst(DistributionTokenSampler):
     """top-p, min-p, top-k: correct if that is declared."""
 
-    def distribution(self, batch: SamplingBatch) -> Float64s:
+    def distribution(self, batch: Batch) -> Float64s:
         for alone in ({"top_k": None, "min_p": None}, {"top_k": None, "top_p": None}, {"top_p": None, "min_p": None}):
             probs = super().distribution(batch.replace(**alone))
             with np.errstate(divide="ignore"):
@@ -239,7 +240,7 @@ class FiltersTopPFirst(DistributionTokenSampler):
 class TempersLast(DistributionTokenSampler):
     """Filters are applied before the temperature: correct if that is declared."""
 
-    def distribution(self, batch: SamplingBatch) -> Float64s:
+    def distribution(self, batch: Batch) -> Float64s:
         as_given = super().distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
         return _kept(self.softmax(batch), as_given > 0)
 
@@ -252,15 +253,13 @@ _tempers_last_unsaid = _as_mutant("DIST701", "DIST721", min_draws=50_000)(Temper
 class OneNoiseRowForTheBatch(DistributionTokenSampler):
     """All requests have the numbers of the first."""
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Float64s:
+    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
         drawn = super().draw(batch, noise)
         return np.repeat(drawn[:1], len(drawn), axis=0)
 
 
 @_patched("draw", "SAM202")
-def blocks_of_eight_share_their_noise(
-    right: DistributionTokenSampler, batch: SamplingBatch, noise: SeededNoise
-) -> Float64s:
+def blocks_of_eight_share_their_noise(right: DistributionTokenSampler, batch: Batch, noise: SeededNoise) -> Float64s:
     """Noise is indexed by lane: rows eight apart draw alike."""
     return right.draw(batch, noise)[np.arange(batch.batch_size) % 8]
 
@@ -271,7 +270,7 @@ class _DrawsByANumber(DistributionTokenSampler):
     def number(self, rows: Tokens, positions: Tokens) -> Tokens:
         raise NotImplementedError
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Float64s:
+    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
         drawn = super().draw(batch, noise)
         numbers = self.number(np.arange(batch.batch_size), batch.positions.numpy())
         for row in np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds)):
@@ -301,7 +300,7 @@ class CallsShareTheirNoise(DistributionTokenSampler):
 
     _kept: Float64s | None = None
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Float64s:
+    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
         kept, self._kept = self._kept, None
         if kept is not None and kept.shape == tuple(batch.logits.shape):
             return kept
@@ -323,14 +322,14 @@ def folds_seeds_into_four_bits(right: DistributionTokenSampler, seed: int, size:
 
 @_patched("returned", "SAM201")
 def says_the_distribution_at_another_temperature(
-    right: DistributionTokenSampler, batch: SamplingBatch, distribution: Float64s
+    right: DistributionTokenSampler, batch: Batch, distribution: Float64s
 ) -> Float64s:
     """Returns the softmax of the raw logits; drafts were drawn at each request's temperature."""
     return right.distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
 
 
 @_patched("returned", "SAM201")
-def says_a_tile_twice(right: DistributionTokenSampler, batch: SamplingBatch, distribution: Float64s) -> Float64s:
+def says_a_tile_twice(right: DistributionTokenSampler, batch: Batch, distribution: Float64s) -> Float64s:
     """The first half of the vocabulary weighs a tenth more in the returned probabilities."""
     heavy = distribution.copy()
     heavy[:, : distribution.shape[1] // 2] *= 1.1
@@ -340,11 +339,11 @@ def says_a_tile_twice(right: DistributionTokenSampler, batch: SamplingBatch, dis
 # Combinations of parameters.
 
 
-def _at_one(batch: SamplingBatch) -> SamplingBatch:
+def _at_one(batch: Batch) -> Batch:
     return batch.replace(temperature=torch.ones_like(batch.temperature))
 
 
-def _off(batch: SamplingBatch, name: str, off: float) -> Flags:
+def _off(batch: Batch, name: str, off: float) -> Flags:
     """Which requests do not use a filter."""
     values = getattr(batch, name)
     return np.asarray(np.ones(batch.batch_size, bool) if values is None else (values == off).numpy())
@@ -355,7 +354,7 @@ class _FiltersEarly(DistributionTokenSampler):
 
     filter_name: ClassVar[str]
 
-    def distribution(self, batch: SamplingBatch) -> Float64s:
+    def distribution(self, batch: Batch) -> Float64s:
         given = getattr(batch, self.filter_name)
         off = {name: None for name in ("top_k", "top_p", "min_p") if name != self.filter_name}
         right = super().distribution(batch.replace(**{self.filter_name: None}))
@@ -378,7 +377,7 @@ class FindsMinPBeforeTheTemperature(_FiltersEarly):
 
 
 @_patched("distribution", "SAM201")
-def forgets_the_temperature_of_top_k(right: DistributionTokenSampler, batch: SamplingBatch) -> Float64s:
+def forgets_the_temperature_of_top_k(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """A fast path for top-k alone sorts raw logits, and draws from them."""
     alone = ~_off(batch, "top_k", batch.vocab_size) & _off(batch, "top_p", 1) & _off(batch, "min_p", 0)
     temperature = torch.where(torch.from_numpy(alone), 1.0, batch.temperature)
@@ -390,7 +389,7 @@ class _FiltersInOrder(DistributionTokenSampler):
 
     order: ClassVar[tuple[str, ...]]
 
-    def distribution(self, batch: SamplingBatch) -> Float64s:
+    def distribution(self, batch: Batch) -> Float64s:
         probs = self.softmax(batch)
         for name in self.order:
             given = getattr(batch, name)
@@ -416,7 +415,7 @@ class FiltersMinPLast(_FiltersInOrder):
 
 
 @_patched("distribution", "SAM201")
-def filters_in_another_order_if_there_are_three(right: DistributionTokenSampler, batch: SamplingBatch) -> Float64s:
+def filters_in_another_order_if_there_are_three(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """A fused kernel for requests with all filters, which begins with top-p."""
     fused = _FiltersInOrder()
     fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
@@ -430,7 +429,7 @@ def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
 
 
 @_patched("distribution", "SAM201")
-def filters_in_another_order_if_all_are_alike(right: DistributionTokenSampler, batch: SamplingBatch) -> Float64s:
+def filters_in_another_order_if_all_are_alike(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """One sort for the batch if its requests have one top-p and one min-p: the nucleus is found first."""
     fused = _FiltersInOrder()
     fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
@@ -439,7 +438,7 @@ def filters_in_another_order_if_all_are_alike(right: DistributionTokenSampler, b
 
 
 @_patched("softmax", "SAM201")
-def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: SamplingBatch) -> Float64s:
+def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """`logits / temperature[0]` in a path for batches of one temperature, which holds 1 in a greedy row."""
     greedy = batch.is_greedy
     is_alike = bool(greedy[0]) and _is_one(batch.temperature[~greedy])
@@ -447,7 +446,7 @@ def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: 
 
 
 @_patched("distribution", "SAM201")
-def takes_a_small_top_p_for_off(right: DistributionTokenSampler, batch: SamplingBatch) -> Float64s:
+def takes_a_small_top_p_for_off(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """`if top_p > 1e-6`: what means one token keeps all."""
     if batch.top_p is not None:
         batch = batch.replace(top_p=torch.where(batch.top_p < 1e-6, 1.0, batch.top_p))
@@ -462,7 +461,7 @@ def takes_all_but_one_for_all(right: DistributionTokenSampler, probs: Float64s, 
 
 @_patched("draw", "DIST701", min_draws=50_000)
 def unseeded_requests_take_uniforms_beside_seeded_ones(
-    right: DistributionTokenSampler, batch: SamplingBatch, noise: SeededNoise
+    right: DistributionTokenSampler, batch: Batch, noise: SeededNoise
 ) -> Float64s:
     """Two ways to draw in one batch: the rows between those with seeds are filled by another generator."""
     drawn = right.draw(batch, noise)
@@ -473,7 +472,7 @@ def unseeded_requests_take_uniforms_beside_seeded_ones(
 
 
 @_patched("softmax", "SAM201")
-def forgets_the_temperature_of_half_logits(right: DistributionTokenSampler, batch: SamplingBatch) -> Float64s:
+def forgets_the_temperature_of_half_logits(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """Another kernel for half precision, without the temperature."""
     return right.softmax(batch if batch.logits.dtype == torch.float32 else _at_one(batch))
 
