@@ -33,6 +33,8 @@ from fairdraw.statistical._projections import PitDistributions, TokenTables
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
+Seeded = NDArray[np.bool_]  # [num_cycles, num_kinds]
+
 _FILTER_WORDS = frozenset(FILTERS.values())
 
 
@@ -112,12 +114,7 @@ def _small_row() -> Row32:
         return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
 
 
-def _small_tables(
-    cycle: Sequence[Kind],
-    num_calls: int,
-    is_seeded: NDArray[np.bool_],  # [num_cycles, num_kinds] bool
-    filters: FilterPolicy,
-) -> dict[str, Table]:
+def _small_tables(cycle: Sequence[Kind], num_calls: int, is_seeded: Seeded, filters: FilterPolicy) -> dict[str, Table]:
     """Return a table of the tokens of each kind, and of those with seeds if some have."""
     batch = batch_of(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
     probs = [_exact_probs(batch, number, filters) for number in range(len(cycle))]
@@ -127,10 +124,7 @@ def _small_tables(
     }
 
 
-def _rows_of_tables(
-    cycle: Sequence[Kind],
-    is_seeded: NDArray[np.bool_],  # [num_cycles, num_kinds] bool
-) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
+def _rows_of_tables(cycle: Sequence[Kind], is_seeded: Seeded) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
     """Yield each table's name, its kind's number and its rows among those of the kind, `[num_cycles] bool`."""
     for number, kind in enumerate(cycle):
         own = is_seeded[:, number]
