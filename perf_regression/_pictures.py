@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.perf_regression._world import Sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fairdraw.perf_regression._world import Sizes
+
 
 PAPER, INK = "#fdfdfc", "#24292f"
 DARK = f"""<style>svg {{ --paper: {PAPER}; --ink: {INK} }}

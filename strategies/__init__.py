@@ -8,25 +8,27 @@ and hundreds of steps of one sampler (`SamplingTrace`, `RejectionTrace`).
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
-from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
-from fairdraw.strategies._recipe import DTYPES, LAYOUTS
-from fairdraw.strategies._rejection_traces import RejectionTrace
-from fairdraw.strategies._sampling_traces import SamplingTrace
-from fairdraw.strategies._sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
-from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
-from fairdraw.strategies.rejection import rejection_cases, spec_decode_batches
-from fairdraw.strategies.rows import (
-    DRAFT_KINDS,
-    INVALID_KINDS,
-    TARGET_KINDS,
-    draft_row,
-    logit_rows,
-    probability_row,
-    probability_rows,
-    target_row,
-)
-from fairdraw.strategies.sampling import SampledRequest, SamplingCase, sampling_batches, sampling_cases
+if TYPE_CHECKING:
+    from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
+    from fairdraw.strategies._recipe import DTYPES, LAYOUTS
+    from fairdraw.strategies._rejection_traces import RejectionTrace
+    from fairdraw.strategies._sampling_traces import SamplingTrace
+    from fairdraw.strategies._sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
+    from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
+    from fairdraw.strategies.rejection import rejection_cases, spec_decode_batches
+    from fairdraw.strategies.rows import (
+        DRAFT_KINDS,
+        INVALID_KINDS,
+        TARGET_KINDS,
+        draft_row,
+        logit_rows,
+        probability_row,
+        probability_rows,
+        target_row,
+    )
+    from fairdraw.strategies.sampling import SampledRequest, SamplingCase, sampling_batches, sampling_cases
 
 __all__ = [
     "AWKWARD_VOCAB_SIZES", "DRAFT_KINDS", "DTYPES", "EXPONENTIAL_KINDS", "INVALID_KINDS", "LARGE_VOCAB_SIZES",

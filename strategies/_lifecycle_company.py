@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.failures import CheckFailure
 from fairdraw.contracts import LiveBatch, LiveRequest, RowChanges, all_added
-from fairdraw.strategies._lifecycle_checkers import PenaltiesChecker, ThinkingChecker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.strategies._lifecycle_checkers import PenaltiesChecker, ThinkingChecker
 
 _FRESH_EVERY = 5
 """Looks of a fresh session, before another one takes its place."""

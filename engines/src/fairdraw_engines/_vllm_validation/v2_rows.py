@@ -20,13 +20,15 @@ A row can have rounding and another case: "edges and rounding".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fairdraw_engines._vllm_validation.v2_server import Part
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw_engines._vllm_validation.v2_server import Part
 
 EDGE = 2.0**-20
 """Relative rounding of the step's sums, as its documentation declares."""

@@ -9,14 +9,12 @@ of each of some requests, in any order. A drafter gives tokens alone, or draws t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fairdraw.adapters import derive_seed, quiet_imports
 from fairdraw_engines._others import Upstream, vllm_module
@@ -27,6 +25,10 @@ with quiet_imports():
     RELEASE = v2_device.import_objects()
     from vllm import SamplingParams
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
 
 DEVICE = torch.device("cuda:0" if v2_device.chosen() == "cuda" else "cpu")
 """Device of states, batches and the step's logits. What the server knows of a request is on the host."""

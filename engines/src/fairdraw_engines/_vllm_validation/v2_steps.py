@@ -20,21 +20,14 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
-
-from torch import Tensor
-
-from fairdraw.statistical._decision import Decision
-from fairdraw_engines._others import Upstream
-from fairdraw_engines._vllm_validation.v2_server import Part
 
 os.environ.setdefault("VLLM_MAX_NUM_BAD_WORDS", "8")  # vLLM's own variables; more of them take time here
 os.environ.setdefault("VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", "32")
@@ -59,6 +52,15 @@ from fairdraw_engines._vllm_v2_runtime import use_torch_filters
 from fairdraw_engines._vllm_validation.v2_device import DEVICES, VARIABLE
 from fairdraw_engines._vllm_validation.v2_rows import KNOWN, NO_LEEWAY, compare_rows, leeway_of
 from fairdraw_engines._vllm_validation.v2_server import DEVICE, RELEASE, Server, Trace, tokens_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from fairdraw.statistical._decision import Decision
+    from fairdraw_engines._others import Upstream
+    from fairdraw_engines._vllm_validation.v2_server import Part
 
 speed_up_interpreter()  # half of the time
 
