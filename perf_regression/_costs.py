@@ -15,21 +15,16 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
 
 from fairdraw._core.contracts import contract_name
+from fairdraw.contracts import AnySampler
 from fairdraw.perf_regression._counts import counted
-from fairdraw.perf_regression._findings import counted_finding
+from fairdraw.perf_regression._findings import Finding, counted_finding
 from fairdraw.perf_regression._world import BenchmarkWorld, Sizes
 from fairdraw.perf_regression._worlds import count_world, small_world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw.contracts import AnySampler
-    from fairdraw.perf_regression._findings import Finding
 
 Row = dict[str, int]
 """Counts of one step by name."""

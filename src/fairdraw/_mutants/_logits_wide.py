@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -11,13 +12,9 @@ from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants._logits_processors import moved
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
+from fairdraw.contracts import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from fairdraw.contracts import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
-
-    Change = Callable[[LogitsParams], dict[str, Any]]  # Any: fields of the parameters
+Change = Callable[[LogitsParams], dict[str, Any]]  # Any: fields of the parameters
 
 
 def _mutant(name: str, description: str, code: str, kind: Callable[..., LogitsPlanOracle], *given: Any) -> Mutant:

@@ -6,15 +6,11 @@ Each function stands for one step of the correct scanner, with that step's argum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, against_its_policy, mutant_follower
 from fairdraw._mutants._mutant import Mutant, patching
-from fairdraw.contracts import ThinkingPolicy
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import LiveBatch, LiveRequest
+from fairdraw.contracts import LiveBatch, LiveRequest, ThinkingPolicy
 
 Tokens = Sequence[int]
 

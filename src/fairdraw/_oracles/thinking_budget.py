@@ -5,12 +5,10 @@ Nothing is remembered between steps. A request's text is its prompt followed by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ThinkingPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _VLLM = ThinkingPolicy()
 

@@ -31,13 +31,12 @@ from fairdraw._core.isolation import suite_state
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, one_torch_thread
-from fairdraw.contracts import Capabilities
+from fairdraw.contracts import AnySampler, Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.contracts import AnySampler
 
 
 class Untried(StrEnum):
