@@ -37,8 +37,8 @@ class ThinkingBudgetOracle:
     """
 
     name = "oracle"
-    reach = 1 << 30
-    """How many of the last tokens a marker is looked for in."""
+    reach: int | None = None
+    """How many of the last tokens a marker is looked for in; `None` for as many as the longer marker has."""
 
     def __init__(
         self, start_token_ids: Sequence[int], end_token_ids: Sequence[int], policy: ThinkingPolicy = _VLLM
@@ -60,9 +60,10 @@ class ThinkingBudgetOracle:
         cut off. In the output it is a thinking token like others.
         """
         count, ended = before
+        reach = self.reach or max(len(self.start), len(self.end))
         for length in range(known + 1, len(text) + 1):
             may_end = text[length - 1] in (self.start[-1], self.end[-1])
-            marker = self.marker_at_end(text[max(0, length - self.reach) : length]) if may_end else None
+            marker = self.marker_at_end(text[max(0, length - reach) : length]) if may_end else None
             if marker == self.end:
                 if count is not None and length > num_prompt:
                     ended = (ended or 0) + max(0, count + 1 - len(self.end))
