@@ -59,8 +59,7 @@ class ThinkingBudgetOracle:
         A start marker inside a section begins it anew if it is part of the prompt, where earlier turns may have been
         cut off. In the output it is a thinking token like others.
         """
-        count, ended = before
-        reach = self.reach or max(len(self.start), len(self.end))
+        (count, ended), reach = before, self.reach or max(len(self.start), len(self.end))
         for length in range(known + 1, len(text) + 1):
             may_end = text[length - 1] in (self.start[-1], self.end[-1])
             marker = self.marker_at_end(text[max(0, length - reach) : length]) if may_end else None
@@ -76,8 +75,7 @@ class ThinkingBudgetOracle:
 
     def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
         """The marker that the text ends with, the longer one if both fit."""
-        fitting = [marker for marker in (self.start, self.end) if tuple(text[-len(marker) :]) == marker]
-        return max(fitting, key=len, default=None)
+        return max((one for one in (self.start, self.end) if tuple(text[-len(one) :]) == one), key=len, default=None)
 
     def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
         """The forced token after this text; `None` if none is forced.
