@@ -250,6 +250,8 @@ class WatchesSomeSections(ThinkingFollower):
 class MatchesMarkersWithoutOverlap(ThinkingFollower):
     """After a marker that was only begun the search starts anew behind it: 3 3 3 4 is not seen to end with 3 3 4."""
 
+    reach = 1 << 30
+
     def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
         found, place = None, 0
         while place < len(text):
