@@ -7,8 +7,9 @@ that fails is measured again in fresh processes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core.contracts import contract_name
 from fairdraw.perf_regression._benching import decided, judge_roofline, measured
@@ -20,10 +21,6 @@ from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rejection import RejectionWorld
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import WORLDS, contract_of, count_world, make_world
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 COUNTED = Sizes(2, 3, 5001)
 CPU_SIZES = tuple(Sizes(4, 3, vocab_size) for vocab_size in (8_000, 32_000, 128_256))

@@ -10,25 +10,17 @@ another release than the limits were made for would mean nothing, so there is no
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairdraw.perf_regression._confirmation import confirmed
-from fairdraw.perf_regression._decision import Decision, Verdict, decide
-from fairdraw.perf_regression._findings import from_decision
-from fairdraw.perf_regression._limits import LimitsError, read_limits
+from fairdraw.perf_regression._confirmation import Timed, confirmed
+from fairdraw.perf_regression._decision import Decision, Gate, Verdict, decide
+from fairdraw.perf_regression._findings import Finding, from_decision
+from fairdraw.perf_regression._limits import CaseLimits, LimitsError, read_limits
 from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.perf_regression._rounds import Rounds
 from fairdraw.perf_regression._scaling import decide_exponent, decide_fixed_share
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.perf_regression._confirmation import Timed
-    from fairdraw.perf_regression._decision import Gate
-    from fairdraw.perf_regression._findings import Finding
-    from fairdraw.perf_regression._limits import CaseLimits
-    from fairdraw.perf_regression._rounds import Rounds
-
 
 NUM_ROUNDS = 80
 """Of sizes, which are compared once."""

@@ -12,19 +12,15 @@ import json
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from fairdraw.perf_regression._counts import Launch
 from fairdraw.perf_regression._named import call_fresh
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from fairdraw.perf_regression._counts import Launch
-
 
 Json = dict[str, Any]  # Any: JSON
 

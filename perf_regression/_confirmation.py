@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw.perf_regression._decision import Decision, Verdict
 from fairdraw.perf_regression._named import NoVerdictError, call_fresh, load
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from fairdraw.perf_regression._rounds import Rounds
-
+from fairdraw.perf_regression._rounds import Rounds
 
 NUM_ROUNDS = 20
 TIMEOUT_SECONDS = 300

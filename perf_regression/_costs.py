@@ -15,21 +15,16 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
 
 from fairdraw._core.contracts import contract_name
+from fairdraw.contracts import AnySampler
 from fairdraw.perf_regression._counts import counted
-from fairdraw.perf_regression._findings import counted_finding
+from fairdraw.perf_regression._findings import Finding, counted_finding
 from fairdraw.perf_regression._world import BenchmarkWorld, Sizes
 from fairdraw.perf_regression._worlds import count_world, small_world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw.contracts import AnySampler
-    from fairdraw.perf_regression._findings import Finding
 
 Row = dict[str, int]
 """Counts of one step by name."""
@@ -92,10 +87,11 @@ def _num_graphs() -> int:
 
 def bytes_kept(subject: AnySampler) -> int:
     """Return the bytes that remain of a window of steps, the better of two: a cache that fills up is no leak."""
-    world = _world(subject, **({"requests": 2} if subject.capabilities.slow else {}))
-    step, found = world.own_step(subject), []
-    tracemalloc.start()
+    gc.freeze()  # what was there before does not change: a process that has loaded vLLM holds millions of objects
     try:
+        world = _world(subject, **({"requests": 2} if subject.capabilities.slow else {}))
+        step, found = world.own_step(subject), []
+        tracemalloc.start()
         for _ in range(3):
             for _ in range(num_steps(subject)):
                 world.renew(subject)
@@ -103,6 +99,7 @@ def bytes_kept(subject: AnySampler) -> int:
             found.append(_live_bytes())
     finally:
         tracemalloc.stop()
+        gc.unfreeze()
     return min(found[1] - found[0], found[2] - found[1])
 
 
@@ -112,7 +109,7 @@ def num_steps(subject: AnySampler) -> int:
 
 
 def _live_bytes() -> int:
-    """Add up Python's and NumPy's memory, as `tracemalloc` counts it, and the storages of all tensors."""
+    """Add up Python's and NumPy's memory, as `tracemalloc` counts it, and the storages of all tensors not frozen."""
     gc.collect()
     storages: dict[int, int] = {}
     for one in gc.get_objects():

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import torch
 
 from fairdraw.perf_regression._named import NoVerdictError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 WARM_UP = 3
 

@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import math
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from fairdraw.perf_regression._decision import Decision, Gate, Interval, Verdict, decide
 from fairdraw.perf_regression._device import require_gpu
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.perf_regression._rounds import Rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.perf_regression._rounds import Clock, Watch
-
+from fairdraw.perf_regression._rounds import Clock, Rounds, Watch
 
 SPIN_CYCLES = 2_000_000
 """About a millisecond, in which the queue fills, so that launches are not part of the time."""

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fairdraw.perf_regression._decision import Decision, Verdict
-from fairdraw.perf_regression._limits import evaluate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from fairdraw.perf_regression._limits import CaseLimits
+from fairdraw.perf_regression._limits import CaseLimits, evaluate
 
 
 class InconclusiveWarning(UserWarning):

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw.perf_regression._decision import Gate
 from fairdraw.perf_regression._named import release
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 LIMITS_FILE = Path(__file__).parent / "limits.toml"
 SCHEMA = 1

@@ -11,14 +11,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fairdraw
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 
 class NoVerdictError(Exception):

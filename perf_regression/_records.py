@@ -7,14 +7,12 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fairdraw.perf_regression._findings import Finding
+from fairdraw.perf_regression._findings import Finding
 
 PACKAGES = ("torch", "triton", "numpy", "vllm")
 

@@ -7,26 +7,22 @@ row in its place.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw._core.tensor_types import OutputTokens
 from fairdraw.contracts import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._device_time import event_clock, gpu_watches
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rounds import Rounds, calibrate, cpu_clock
-from fairdraw.perf_regression._world import BenchmarkWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from functools import partial
-
-    from torch import Tensor
-
-    from fairdraw.perf_regression._world import Sizes, Step
+from fairdraw.perf_regression._world import BenchmarkWorld, Sizes, Step
 
 SHORTEST_SAMPLE = {"cpu": 5e-4, "cuda": 2e-4}
 
@@ -115,10 +111,7 @@ class RejectionWorld(BenchmarkWorld):
         return Rounds(steps, inner=inner, clock=clock, watches=[] if on_cpu else gpu_watches())
 
 
-def _require_recovered(
-    name: str,
-    output: Tensor,  # [batch_size, max_spec_len + 1] int32
-) -> None:
+def _require_recovered(name: str, output: OutputTokens) -> None:
     if not (bool((output[:, 0] >= 0).all()) and bool((output[:, 1:] == -1).all())):
         raise NoVerdictError(f"{name} accepts draft tokens that the target forbids. Run: fairdraw check")
 

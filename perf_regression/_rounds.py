@@ -14,17 +14,12 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from fairdraw._core.seeds import derive_seed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 Clock = Callable[[Callable[[], object], int], float]
 """Seconds per call of so many calls."""

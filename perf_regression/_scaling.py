@@ -12,17 +12,13 @@ vocabulary is `fixed + slope * size`, and the fixed part has its own limit.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
 
 from fairdraw.perf_regression._decision import Decision, Interval, Verdict, interval
 from fairdraw.perf_regression._named import NoVerdictError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from fairdraw.perf_regression._rounds import Rounds
+from fairdraw.perf_regression._rounds import Rounds
 
 
 def decide_exponent(rounds: Rounds, limit: float, alpha: float, *, drop_fraction_max: float = 0.25) -> Decision:

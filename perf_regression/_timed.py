@@ -6,7 +6,7 @@ thread; on a GPU, events are timed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -19,10 +19,7 @@ from fairdraw.perf_regression._rounds import Rounds
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import contract_of, make_world, steps_of_both
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Step = Callable[[], object]
+Step = Callable[[], object]
 
 
 SETTLING_BYTES = (32 << 20) - (64 << 10)

@@ -6,23 +6,19 @@ Adapters open the batch at every call and patch what needs a GPU. Neither is vLL
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairdraw.contracts import SeededNoise, all_added
 from fairdraw.perf_regression._named import NoVerdictError, load, release
 from fairdraw.perf_regression._world import END_ID, PROMPT, START_ID
+from fairdraw.perf_regression._worlds import HostWorld, LogitsWorld, PenaltiesWorld, SamplingWorld, ThinkingWorld
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.perf_regression._worlds import HostWorld, LogitsWorld, PenaltiesWorld, SamplingWorld, ThinkingWorld
-
-    Step = Callable[[], Any]  # Any: an answer of the contract's kind
+Step = Callable[[], Any]  # Any: an answer of the contract's kind
 
 UPSTREAM = "0.22.0"
 

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairdraw._core.contracts import contract_name
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import Capability, RequestParams, RowChanges
+from fairdraw.contracts import AnySampler, Capability, RequestParams, RowChanges
 from fairdraw.perf_regression._named import NoVerdictError, load
-from fairdraw.perf_regression._rounds import Rounds, after_own_step, thread_clock
+from fairdraw.perf_regression._rounds import Clock, Rounds, after_own_step, thread_clock
 from fairdraw.strategies._serving_batch import ServingBatch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import Tensor
-
-    from fairdraw.contracts import AnySampler
-    from fairdraw.perf_regression._rounds import Clock
-
-    Step = Callable[[], Any]  # Any: an answer of the contract's kind
+Step = Callable[[], Any]  # Any: an answer of the contract's kind
 
 UPSTREAM_STEPS = "fairdraw.perf_regression._upstream_steps"
 START_ID, END_ID, FIRST_ORDINARY_ID = 7, 8, 300

@@ -15,14 +15,17 @@ ours and third-party samplers are called through their contract.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import (
+    AnySampler,
     Capability,
     LogitsBatch,
     LogitsParams,
@@ -32,6 +35,7 @@ from fairdraw.contracts import (
     RaceNoise,
     RowChanges,
     SamplingBatch,
+    SamplingNoise,
     SeededNoise,
     all_added,
 )
@@ -39,15 +43,7 @@ from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._counts import Counts, counted
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rejection import RejectionWorld
-from fairdraw.perf_regression._world import END_ID, PARAMS, START_ID, BenchmarkWorld, Outputs, Sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    from fairdraw.contracts import AnySampler, SamplingNoise
-    from fairdraw.perf_regression._world import Step
+from fairdraw.perf_regression._world import END_ID, PARAMS, START_ID, BenchmarkWorld, Outputs, Sizes, Step
 
 
 def _logits(sizes: Sizes, device: str) -> Tensor:  # [batch_size * (max_spec_len + 1), vocab_size] float32

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairdraw._core import checks
-from fairdraw._oracles.filters import FiltersOracle
-from fairdraw.contracts import FilterParams, SeededNoise
+from fairdraw._oracles.filters import FilteredRow, FiltersOracle
+from fairdraw.contracts import Capabilities, FilterBatch, FilterChain, FilterParams, LogitsFilterer, SeededNoise
 from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._traces import WrongRow
-from fairdraw.strategies.filters import filter_cases
+from fairdraw.strategies.filters import FilterCase, filter_cases
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from hypothesis import strategies as st
-    from numpy.typing import NDArray
-
-    from fairdraw._oracles.filters import FilteredRow
-    from fairdraw.contracts import Capabilities, FilterBatch, FilterChain, LogitsFilterer
-    from fairdraw.strategies.filters import FilterCase
-
-    Logits = NDArray[np.float32]  # [num_rows, vocab_size] float32, or one row
+Logits = NDArray[np.float32]  # [num_rows, vocab_size] float32, or one row
 
 check = partial(checks.check, contract="filters")
 

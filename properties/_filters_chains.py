@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
+from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._oracles.filters import FiltersOracle, logits_of, without_mirostat
-from fairdraw.contracts import Capability, SeededNoise
+from fairdraw._oracles.filters import FiltersOracle, RowContext, logits_of, without_mirostat
+from fairdraw.contracts import Capabilities, Capability, FilterBatch, LogitsFilterer, SeededNoise
 from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._filters_asserts import (
     Specified,
@@ -24,12 +24,6 @@ from fairdraw.properties._filters_asserts import (
 from fairdraw.properties._traces import trace_check
 from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace, filter_cases, filter_trace
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from fairdraw._oracles.filters import RowContext
-    from fairdraw.contracts import Capabilities, FilterBatch, LogitsFilterer
 
 _DRY = (Capability.DRY,)
 _MIROSTAT = ((Capability.MIROSTAT_V1, Capability.MIROSTAT_V2),)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
-from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, capability_of
+from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, LogitsFilterer, capability_of
 from fairdraw.properties._filters_asserts import call, cases, check, same_rows
+from fairdraw.strategies.filters import FilterCase
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from hypothesis import strategies as st
-
-    from fairdraw.contracts import LogitsFilterer
-    from fairdraw.strategies.filters import FilterCase
 
 
 def _same_logits(can: Capabilities, **narrow: Any) -> st.SearchStrategy[FilterCase]:  # Any: of filter_cases

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairdraw._core.checks import Check
 from fairdraw._oracles.filters import FiltersOracle
 from fairdraw.contracts import LOGIT_FILTERS, capability_of
 from fairdraw.properties._filters_asserts import cases, check, require_rows
-
-if TYPE_CHECKING:
-    from fairdraw._core.checks import Check
 
 
 def alone(name: str) -> Check:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fairdraw.contracts import BITS_PER_WORD, columns_beyond
+from fairdraw._core.array_types import RowsFlags
+from fairdraw._core.tensor_types import AnyLogitRows
+from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, GrammarBatch, GrammarMasker, columns_beyond
 from fairdraw.contracts._grammar import bits_of, mask_rows, mask_step
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.strategies.grammar import DONE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import BitmaskBatch, GrammarBatch, GrammarMasker
-    from fairdraw.strategies._grammar_cases import Text
-    from fairdraw.strategies.grammar import AutomatonCase, BitmaskCase
+from fairdraw.strategies._grammar_cases import Text
+from fairdraw.strategies.grammar import DONE, AutomatonCase, BitmaskCase
 
 
-def allowed_in(case: BitmaskCase, masker: GrammarMasker) -> NDArray[np.bool_]:  # [num_rows, vocab_size] bool
+def allowed_in(case: BitmaskCase, masker: GrammarMasker) -> RowsFlags:
     """What must stay: what is allowed, everything in rows that are not named, and columns beyond if they are kept."""
     allowed = case.allowed()
     if columns_beyond(masker) == "kept":
@@ -65,11 +60,7 @@ def _around(batch: BitmaskBatch) -> NDArray[np.integer]:  # [num_elements] int32
     return bits_of(store.cpu()[~own])
 
 
-def _wrong_bits(
-    after: torch.Tensor,  # [num_rows, vocab_size]
-    before: torch.Tensor,  # [num_rows, vocab_size]
-    allowed: NDArray[np.bool_],  # [num_rows, vocab_size] bool
-) -> tuple[int, str]:
+def _wrong_bits(after: AnyLogitRows, before: AnyLogitRows, allowed: RowsFlags) -> tuple[int, str]:
     """Return the first row without -inf where a token is forbidden, and the same bits where it is allowed; and why."""
     wanted = before.masked_fill(~torch.from_numpy(allowed), -torch.inf)
     wrong = np.argwhere(bits_of(after) != bits_of(wanted))
@@ -96,12 +87,7 @@ class Step:
     """One step that was masked, and what is true of it."""
 
     def __init__(
-        self,
-        number: int,
-        texts: Sequence[Text],
-        batch: GrammarBatch,
-        before: torch.Tensor,  # [num_rows, vocab_size]
-        after: torch.Tensor,  # [num_rows, vocab_size]
+        self, number: int, texts: Sequence[Text], batch: GrammarBatch, before: AnyLogitRows, after: AnyLogitRows
     ) -> None:
         self.number, self.texts, self.batch, self.before, self.after = number, texts, batch, before, after
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 from fairdraw._core.checks import check, differential
 from fairdraw._core.failures import AdapterError, CheckFailure
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Capabilities, Capability, GrammarMasker
 from fairdraw.contracts._grammar import bits_of, mask_rows
 from fairdraw.properties._grammar_asserts import first_fault, require_masked
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.properties._traces import WrongRow, trace_check
 from fairdraw.strategies._cases import require_far_memory
 from fairdraw.strategies._grammar_cases import mask_trace
-from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, MaskTrace, bitmask_cases
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from fairdraw.contracts import Capabilities, GrammarMasker
-    from fairdraw.strategies.grammar import BitmaskCase
+from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, BitmaskCase, MaskTrace, bitmask_cases
 
 
 @check("GRM101", bitmask_cases, contract="grammar")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core.checks import check
 from fairdraw.contracts import Capability
 from fairdraw.properties._grammar_asserts import follow, require_left_as_they_were
-from fairdraw.strategies.grammar import automaton_cases, wide_automaton_cases
-
-if TYPE_CHECKING:
-    from fairdraw.strategies.grammar import AutomatonCase
+from fairdraw.strategies.grammar import AutomatonCase, automaton_cases, wide_automaton_cases
 
 _check = partial(check, needs=(Capability.GRAMMAR_DRAFTS,), contract="grammar", weight=0.5)
 _DRAFTS = (Capability.GRAMMAR_DRAFTS,)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from fairdraw._core.budget import BudgetEnded
-from fairdraw._core.checks import PROFILES, Check, Enough, OutOfTime, Profile, Timed
+from fairdraw._core.checks import Check, Conditions, Enough, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability
-from fairdraw.strategies.lifecycle import LifecycleMachine, PlannedTraces, Playing, Replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.strategies.lifecycle import Event, EventTrace
+from fairdraw.strategies.lifecycle import Event, EventTrace, LifecycleMachine, PlannedTraces, Playing, Replace
 
 
 def _by_machine(_: object) -> NoReturn:
@@ -42,15 +38,7 @@ class LifecycleCheck(Check):
         for event in case.events:
             self.body(playing, event)
 
-    def run(
-        self,
-        sampler: Any,  # Any: a scanner of the contract
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: Any = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: Any, under: Conditions) -> int:
         """Run the machine, and shrink the first event trace that breaks the requirement.
 
         Returns:
@@ -64,11 +52,12 @@ class LifecycleCheck(Check):
         Randomness:
             The event traces follow from (seed, code) alone.
         """
-        self.begin(sampler, reference, out_of_time)
-        tried, traces, timed = 0, 0, Timed(out_of_time)
+        under.require_time()
+        reference: Any = under.reference if self.differential else None
+        tried, traces, timed = 0, 0, Timed(under.out_of_time)
         last: Playing | None = None
         failing: list[BaseException] = []
-        chosen, is_planned = profile or PROFILES["ci"], issubclass(self.machine, PlannedTraces)
+        chosen, is_planned = under.profile, issubclass(self.machine, PlannedTraces)
         part, whole = (each.examples_for(sampler.capabilities, self.weight) for each in (chosen, chosen.whole))
 
         def seen(trace: EventTrace) -> None:
@@ -94,9 +83,9 @@ class LifecycleCheck(Check):
         try:
             found = self.machine.search(
                 timed.guarded(sampler),
-                reference=timed.guarded(reference) if self.differential else None,
+                reference=timed.guarded(reference),
                 examples=part if is_planned else whole,
-                seed=derive_seed("lives", seed, self.code),
+                seed=derive_seed("lives", under.seed, self.code),
                 seen=seen,
                 on_event=staticmethod(on_event),
                 trace=self.machine.trace.replace(one_token=one_token),

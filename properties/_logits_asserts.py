@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fairdraw._core.array_types import RowsFlags
 from fairdraw._core.dispatch import DispatchMode
 from fairdraw._core.failures import AdapterError, calling
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.intervals import alike
 from fairdraw._oracles.logits_bounds import logits_bounds
 from fairdraw._oracles.logits_plan import LogitsPlanOracle, plan_oracle
@@ -47,12 +49,8 @@ class Counted(DispatchMode):
         self._kept: list[Tensor] = []  # so that the memory of a copy is not reused for another tensor
 
     def __torch_dispatch__(
-        self,
-        func: Any,  # Any: torch's own operator objects, values and arguments
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # Any: torch's own operator objects, values and arguments
         result = func(*args, **(kwargs or {}))
         read = set(_memories((*args, *(kwargs or {}).values())))
         name = str(func.name()).partition(".")[0]
@@ -139,7 +137,7 @@ def oracle_of(planner: LogitsPlanner) -> LogitsPlanOracle:
     return plan_oracle(rounding_of(planner), policy_of(planner, LogitsPolicy))
 
 
-def specified(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> Tensor:  # [num_rows, vocab_size] float32
+def specified(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> LogitRows:
     """The specification's answer to the same step."""
     given = answer.batch.replace(logits=answer.before.cpu())
     return as_float32(oracle_of(planner).process(given, case.setup()))
@@ -151,24 +149,15 @@ def as_float32(
     return logits.detach().to("cpu", torch.float32).contiguous()
 
 
-def differing_rows(
-    wanted: Tensor,  # [num_rows, vocab_size] float32
-    seen: Tensor,  # [num_rows, vocab_size] float32
-) -> list[int]:
+def differing_rows(wanted: LogitRows, seen: LogitRows) -> list[int]:
     """Rows whose bits differ; any NaN equals any other."""
     same = (wanted.view(torch.int32) == seen.view(torch.int32)) | (wanted.isnan() & seen.isnan())
     return [int(row) for row in (~same).any(dim=1).nonzero().flatten()]
 
 
 def wrong_logits(
-    planner: LogitsPlanner,
-    case: LogitsCase,
-    answer: Answer,
-    wanted: Tensor,  # [num_rows, vocab_size] float32
-    seen: Tensor,  # [num_rows, vocab_size] float32
-    *,
-    is_specified: bool,
-) -> NDArray[np.bool_]:  # [num_rows, vocab_size] bool
+    planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, seen: LogitRows, *, is_specified: bool
+) -> RowsFlags:
     """Where `seen` differs from `wanted`: in its bits, or beyond what rounding and ties explain if none are declared.
 
     Args:
@@ -222,12 +211,7 @@ def equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
 
 
 def same_logits(
-    planner: LogitsPlanner,
-    case: LogitsCase,
-    answer: Answer,
-    wanted: Tensor,  # [num_rows, vocab_size] float32
-    why: str,
-    rows: set[int] | None = None,
+    planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, why: str, rows: set[int] | None = None
 ) -> None:
     """Logits equal those of another answer, in all rows or in `rows`; fails with the first difference."""
     wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=False)
@@ -239,13 +223,7 @@ def _shortened(token_ids: list[int]) -> str:
     return str(token_ids) if len(token_ids) <= 20 else f"{len(token_ids)} tokens that end with {token_ids[-10:]}"
 
 
-def _fail_at_first(
-    answer: Answer,
-    wanted: Tensor,  # [num_rows, vocab_size] float32
-    wrong: NDArray[np.bool_],  # [num_rows, vocab_size] bool
-    why: str,
-    rows: set[int] | None,
-) -> None:
+def _fail_at_first(answer: Answer, wanted: LogitRows, wrong: RowsFlags, why: str, rows: set[int] | None) -> None:
     differing = [int(row) for row in np.flatnonzero(wrong.any(axis=1)) if rows is None or row in rows]
     if not differing:
         return

@@ -6,12 +6,10 @@ by ties at the edge of a filter, and by the way of forcing a token; `fairdraw._o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import check, differential
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Capabilities, Capability, LogitsBatch, LogitsPlanner
 from fairdraw.properties._logits_asserts import (
     as_float32,
     as_specified,
@@ -24,6 +22,7 @@ from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
 from fairdraw.strategies.logits_plan import (
     INSIDE_SIZES,
     PARAMETER_KINDS,
+    LogitsCase,
     inside_cases,
     invalid_cases,
     large_cases,
@@ -32,10 +31,6 @@ from fairdraw.strategies.logits_plan import (
     small_cases,
     value_cases,
 )
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import Capabilities, LogitsBatch, LogitsPlanner
-    from fairdraw.strategies.logits_plan import LogitsCase
 
 _HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")
 _UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")

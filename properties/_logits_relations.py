@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core.checks import check
 from fairdraw._core.failures import raised_by
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw.contracts import Capabilities, Capability, LogitsParams, RowOfRequest, all_added
 from fairdraw.properties._logits_asserts import (
@@ -223,11 +224,7 @@ class _Recorder:
     def wants(self, params: LogitsParams) -> bool:
         return self.inner.wants(params)
 
-    def apply(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        rows: Sequence[RowOfRequest],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def apply(self, logits: LogitRows, rows: Sequence[RowOfRequest]) -> LogitRows:
         self.calls.append([RowOfRequest(*row) for row in rows])
         return self.inner.apply(logits, rows)
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from fairdraw._core.checks import check
-from fairdraw.contracts import Capability
-from fairdraw.properties._logits_asserts import as_float32, differing_rows, follow
+from fairdraw.contracts import Capability, LogitsPlanner
+from fairdraw.properties._logits_asserts import Answer, as_float32, differing_rows, follow
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.strategies.logits_plan import logits_cases
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import LogitsPlanner
-    from fairdraw.properties._logits_asserts import Answer
-    from fairdraw.strategies.logits_plan import LogitsCase
+from fairdraw.strategies.logits_plan import LogitsCase, logits_cases
 
 
 @check("PLAN101", lambda can: logits_cases(can, max_kinds=0), needs=(Capability.COPY_FREE,), contract="logits_plan")

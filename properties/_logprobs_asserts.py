@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core import checks
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
 from fairdraw._oracles.logprobs import exact_logits, exact_scores, tolerance
 from fairdraw.contracts import NOT_EMITTED, Capability, LogprobsBatch, LogprobsSampler, RankTies, rank_ties_of
 from fairdraw.contracts._logprobs import Returned, call_logprobs
 from fairdraw.properties._rejection_asserts import broken
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    Flags = NDArray[np.bool_]
-    Ints = NDArray[np.int64]
 
 check = partial(checks.check, contract="logprobs")
 
@@ -56,15 +50,15 @@ class Rows:
         return np.asarray(np.arange(self.ids.shape[1]) <= wanted[:, None])
 
     @cached_property
-    def logits(self) -> NDArray[np.float32]:  # [num_read, vocab_size] float32
+    def logits(self) -> Float32s:  # [num_read, vocab_size] float32
         return exact_logits(self.batch)[self.places]
 
     @cached_property
-    def scores(self) -> NDArray[np.float64]:  # [num_read, vocab_size] float64
+    def scores(self) -> Float64s:  # [num_read, vocab_size] float64
         return exact_scores(self.batch)[self.places]
 
     @cached_property
-    def slack(self) -> NDArray[np.float64]:  # [num_read, vocab_size] float64
+    def slack(self) -> Float64s:  # [num_read, vocab_size] float64
         with np.errstate(invalid="ignore"):  # rows without a distribution
             return np.zeros_like(self.scores) if self.batch.wants_logits else tolerance(self.logits)
 
@@ -73,7 +67,7 @@ class Rows:
         return np.asarray(self.seen.token_ids[self.places])
 
     @cached_property
-    def values(self) -> NDArray[np.float32]:  # [num_read, 1 + N] float32
+    def values(self) -> Float32s:  # [num_read, 1 + N] float32
         return np.asarray(self.seen.logprobs[self.places])
 
     @cached_property
@@ -228,6 +222,6 @@ def _is_settled(sampler: LogprobsSampler, rows: Rows, row: int) -> Flags:  # [1 
     return np.asarray(np.isfinite(rows.values[row]) & (near.sum(axis=1) == 1))
 
 
-def _bits(values: NDArray[np.float32]) -> NDArray[np.uint32]:  # both [n]
+def _bits(values: Float32s) -> NDArray[np.uint32]:  # both [n]
     """Return their bits; one NaN is as good as another."""
     return np.where(np.isnan(values), np.float32(np.nan), values).view(np.uint32)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from fairdraw.contracts import Capability, SeededNoise
+from fairdraw.contracts import Capability, DrawingLogprobsSampler, SeededNoise
 from fairdraw.contracts._logprobs import call_draw
 from fairdraw.properties._logprobs_asserts import check
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.strategies.sampling import sampling_cases
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import DrawingLogprobsSampler
-    from fairdraw.strategies.sampling import SamplingCase
+from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 
 @check(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import ALL_LOGPROBS, Capability, LogprobsSampler
 from fairdraw.properties._logprobs_asserts import Rows, another_first, check, require, require_same, wrong_ranks
-from fairdraw.strategies.logprobs import logprobs_cases
-
-if TYPE_CHECKING:
-    from fairdraw.strategies.logprobs import LogprobsCase
+from fairdraw.strategies.logprobs import LogprobsCase, logprobs_cases
 
 
 @check("LPR101", logprobs_cases, stage=Stage.SHAPE)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from fairdraw.contracts import LogprobsSampler
 from fairdraw.properties._logprobs_asserts import Rows, faults
 from fairdraw.properties._traces import WrongRow, left_alone, trace_check
 from fairdraw.strategies.logprobs import LogprobsTrace, logprobs_trace
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import LogprobsSampler
 
 
 def every_row_of_a_trace_has_its_own_log_probabilities(sampler: LogprobsSampler, trace: LogprobsTrace) -> None:

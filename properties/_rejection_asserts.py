@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core import checks
+from fairdraw._core.array_types import Outputs
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
 from fairdraw._oracles.rejection import verify as oracle_verify
@@ -19,6 +22,7 @@ from fairdraw.contracts import (
     Capability,
     ExplicitNoise,
     Noise,
+    RaceNoise,
     RejectionSampler,
     SeededNoise,
     SpecDecodeBatch,
@@ -26,15 +30,8 @@ from fairdraw.contracts import (
 )
 from fairdraw.contracts._rejection import Emission, emit
 from fairdraw.properties._rejection_settled import covered_requests
+from fairdraw.strategies import RejectionCase
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import RaceNoise
-    from fairdraw.strategies import RejectionCase
 
 check = partial(checks.check, contract="rejection")
 differential = partial(checks.differential, contract="rejection")
@@ -96,11 +93,7 @@ def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either con
     return choices[int(bulk_rng("pick", case.seed).integers(len(choices)))]
 
 
-def same_rows(
-    expected: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
-    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
-    why: str,
-) -> None:
+def same_rows(expected: Outputs, seen: Outputs, why: str) -> None:
     """Two outputs agree, row by row, placeholders included."""
     differing = np.flatnonzero((expected != seen).any(axis=1))
     if differing.size:
@@ -145,10 +138,7 @@ def equals_the_oracle_on(sampler: RejectionSampler, batch: SpecDecodeBatch, nois
 
 
 def disagreement(
-    sampler: RejectionSampler,
-    batch: SpecDecodeBatch,
-    noise: Noise,
-    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, seen: Outputs
 ) -> tuple[NDArray[np.int32], list[int]]:
     """Return the oracle's tokens, and the requests whose tokens are others, though the sampler specifies them.
 

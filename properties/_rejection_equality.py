@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import strategies as st
 
-from fairdraw.contracts import Capability, RejectionSampler
+from fairdraw.contracts import Capabilities, Capability, RejectionSampler
 from fairdraw.properties._rejection_asserts import (
     broken,
     check,
@@ -18,15 +16,12 @@ from fairdraw.properties._rejection_asserts import (
     same_rows,
 )
 from fairdraw.properties._rejection_cases import (
+    Cases,
     lively,
     rejecting,
     synthetic,
 )
 from fairdraw.strategies import LARGE_VOCAB_SIZES, RejectionCase
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import Capabilities
-    from fairdraw.properties._rejection_cases import Cases
 
 _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 _ROUNDING = (*_RACE, Capability.REFERENCE_ROUNDING)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import Capability, RejectionSampler, SpecDecodeBatch
+from fairdraw.contracts import Capabilities, Capability, RejectionSampler, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import (
     Answer,
@@ -20,9 +18,6 @@ from fairdraw.properties._rejection_asserts import (
 )
 from fairdraw.properties._rejection_cases import ordinary
 from fairdraw.strategies import DTYPES, RejectionCase
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import Capabilities
 
 _GREEDY = (Capability.GREEDY,)
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import torch
+from hypothesis import strategies as st
 
 from fairdraw.contracts import Capabilities, Capability, RejectionSampler, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import answers, argmax_decoding, broken, check, decodes_argmax
 from fairdraw.properties._rejection_cases import accepting
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from fairdraw.strategies import RejectionCase
+from fairdraw.strategies import RejectionCase
 
 _DEPTHS = (3.0, 300.0, 30000.0)
 """Each is below some number that is written for -inf: 0 or -1, -100, -10000."""

@@ -6,13 +6,8 @@ some float32 steps. Random noise hardly ever draws a gap of a percent, so these 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from numpy.typing import NDArray
 
 GAP = 1e-3
 """Relative, between the best score and the second."""

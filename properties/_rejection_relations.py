@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fairdraw.contracts import Capability, RejectionSampler
 from fairdraw.properties._rejection_asserts import (
     answers,
@@ -14,9 +12,7 @@ from fairdraw.properties._rejection_asserts import (
     same_tokens,
 )
 from fairdraw.properties._rejection_cases import accepting, rejecting
-
-if TYPE_CHECKING:
-    from fairdraw.strategies import RejectionCase
+from fairdraw.strategies import RejectionCase
 
 
 @check(

@@ -6,20 +6,14 @@ oracle's where two scores are nearer than the error model allows, and nowhere el
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw._oracles.supports import log_error
-from fairdraw.contracts import Capability
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import ExplicitNoise, RejectionSampler, SpecDecodeBatch
+from fairdraw.contracts import Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 
 # Two float32 scores that are equal after rounding are nearer than this, relative to each other.
 _TIE = 2.0**-22

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
 from fairdraw.contracts._rejection import emit
@@ -21,10 +19,7 @@ from fairdraw.properties._rejection_asserts import (
 )
 from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting, withdrawing
 from fairdraw.properties._traces import left_alone
-from fairdraw.strategies import INVALID_KINDS
-
-if TYPE_CHECKING:
-    from fairdraw.strategies import RejectionCase
+from fairdraw.strategies import INVALID_KINDS, RejectionCase
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 

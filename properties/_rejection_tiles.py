@@ -11,13 +11,12 @@ from fairdraw.contracts import Capability, ExplicitNoise, SeededNoise, SpecDecod
 from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import answers, broken, check, is_left_to
 from fairdraw.properties._rejection_wide import batch_of
-from fairdraw.strategies import DraftRecipe, RequestRecipe
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._sizes import TILES, ids_around_tiles, tiled_vocab_sizes
 
 if TYPE_CHECKING:
     from fairdraw.contracts import Capabilities, Noise, RejectionSampler
     from fairdraw.properties._rejection_cases import Cases
-    from fairdraw.strategies import RejectionCase
 
 _SLOW_TILES = 6
 _SLOW_ROWS = 8

@@ -16,7 +16,7 @@ from fairdraw._core.noise import default_state, generator_states, seeded
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.rejection import draw_noise
 from fairdraw.contracts import Capability, ExplicitNoise, RejectionSampler, SeededNoise, SpecDecodeBatch
-from fairdraw.contracts._rejection import emit
+from fairdraw.contracts._rejection import Emission, emit
 from fairdraw.properties._rejection_asserts import disagreement
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import TraceCheck, WrongRow, left_alone, trace_checks
@@ -27,12 +27,10 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fairdraw._core.array_types import Flags, Float64s, Ints
     from fairdraw.contracts import Capabilities, Noise
-    from fairdraw.contracts._rejection import Emission
     from fairdraw.strategies._rejection_traces import RejectionCall
 
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
 
 _MARGIN = 1e-4
 """Relative: decisions that are clearer than that are no matter of rounding."""
@@ -161,7 +159,7 @@ def _decided(call: RejectionCall) -> Flags:  # [num_tokens] bool
     return np.asarray(call.is_random[call.owner] & is_normal)
 
 
-def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> NDArray[np.float64]:
+def _shortfall(call: RejectionCall, tokens: Ints, last: Ints) -> Float64s:
     """Return by how much a token's draft probability exceeds its target probability, relative; 1 if it has none."""
     target = call.target_probs[call.kinds[tokens], last]
     if call.draft_probs is None:

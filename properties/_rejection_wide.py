@@ -7,7 +7,7 @@ samplers of every design, and cost little where batches are large.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import torch
 from hypothesis import strategies as st
@@ -26,15 +26,10 @@ from fairdraw.properties._rejection_asserts import (
     same_rows,
     works_or_refuses,
 )
-from fairdraw.properties._rejection_cases import ordinary
+from fairdraw.properties._rejection_cases import Cases, ordinary
 from fairdraw.strategies import LAYOUTS, DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._cases import far_apart, laid_out, strided_like
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from fairdraw.properties._rejection_cases import Cases
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _LARGE = (Capability.LARGE_VOCAB,)

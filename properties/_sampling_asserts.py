@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fairdraw._core import checks
+from fairdraw._core.array_types import PerRequest
 from fairdraw._oracles.sampling import (
     MultiplyingOracle,
     SamplingOracle,
@@ -23,18 +24,16 @@ from fairdraw.contracts._sampling import Sampled, sample_tokens
 from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._rejection_asserts import pick as pick
-from fairdraw.strategies.sampling import sampling_cases
+from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
     from hypothesis import strategies as st
     from numpy.typing import NDArray
 
     from fairdraw._oracles.sampling import Request
     from fairdraw.contracts import Capabilities, SamplingBatch, SamplingNoise, TokenSampler
-    from fairdraw.strategies.sampling import SamplingCase
 
 check = partial(checks.check, contract="sampling")
 differential = partial(checks.differential, contract="sampling")
@@ -194,12 +193,7 @@ def equals_the_oracle_on(sampler: TokenSampler, batch: SamplingBatch, noise: Sam
     same_tokens(expected, seen.tokens, "the oracle disagrees", rows)
 
 
-def same_tokens(
-    expected: NDArray[np.int64],  # [batch_size] int64
-    seen: NDArray[np.int64],  # [batch_size] int64
-    why: str,
-    rows: Iterable[int] | None = None,
-) -> None:
+def same_tokens(expected: PerRequest, seen: PerRequest, why: str, rows: Iterable[int] | None = None) -> None:
     """Two answers agree in these rows (in all of them if `None`)."""
     wanted = range(len(expected)) if rows is None else rows
     differing = [row for row in wanted if expected[row] != seen[row]]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 from fairdraw._oracles.sampling import SamplingOracle, requests_of
-from fairdraw.contracts import Capability, RaceNoise, TokenSampler
+from fairdraw.contracts import Capabilities, Capability, RaceNoise, TokenSampler
 from fairdraw.contracts._sampling import Sampled, sample_tokens
 from fairdraw.properties._rejection_near_ties import close_race
 from fairdraw.properties._sampling_asserts import (
@@ -27,13 +26,7 @@ from fairdraw.properties._sampling_asserts import (
 )
 from fairdraw.strategies import LARGE_VOCAB_SIZES, SampledRequest
 from fairdraw.strategies.rows import bulk_rng
-from fairdraw.strategies.sampling import sampling_cases
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from fairdraw.contracts import Capabilities
-    from fairdraw.strategies.sampling import SamplingCase
+from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
 

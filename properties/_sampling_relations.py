@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
-from fairdraw._oracles.sampling import requests_of
+from fairdraw._oracles.sampling import Request, requests_of
 from fairdraw.contracts import Capability, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import (
@@ -20,10 +18,7 @@ from fairdraw.properties._sampling_asserts import (
     ordinary,
     same_tokens,
 )
-
-if TYPE_CHECKING:
-    from fairdraw._oracles.sampling import Request
-    from fairdraw.strategies.sampling import SamplingCase
+from fairdraw.strategies.sampling import SamplingCase
 
 _GREEDY = (Capability.GREEDY,)
 

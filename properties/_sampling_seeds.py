@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
-from fairdraw.contracts import Capability, SeededNoise, TokenSampler
+from hypothesis import strategies as st
+
+from fairdraw.contracts import Capabilities, Capability, SeededNoise, TokenSampler
 from fairdraw.properties._sampling_asserts import (
     broken,
     call,
@@ -13,12 +14,7 @@ from fairdraw.properties._sampling_asserts import (
     ordinary,
     same_tokens,
 )
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from fairdraw.contracts import Capabilities
-    from fairdraw.strategies.sampling import SamplingCase
+from fairdraw.strategies.sampling import SamplingCase
 
 _SEEDED = (Capability.SEEDED_NOISE,)
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from hypothesis import strategies as st
 
 from fairdraw._core.checks import Stage
 from fairdraw._oracles.sampling import requests_of
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Capabilities, Capability, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import (
     FILTERS,
@@ -21,13 +20,7 @@ from fairdraw.properties._sampling_asserts import (
     ordinary,
     supports_of,
 )
-from fairdraw.strategies.sampling import sampling_cases
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from fairdraw.contracts import Capabilities, TokenSampler
-    from fairdraw.strategies.sampling import SamplingCase
+from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 _TEMPERATURE = ("SAM126",)
 """Filters work on what the temperature gives: if that is wrong, their supports are others, too."""

@@ -8,12 +8,15 @@ each row as often as its outer tokens need to come.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
-from fairdraw.contracts import Capability, SamplingBatch, TokenSampler
+from fairdraw._core.array_types import Float64s, Ints
+from fairdraw._oracles.supports import Support
+from fairdraw.contracts import Capabilities, Capability, SamplingBatch, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import (
     FILTERS,
@@ -28,21 +31,12 @@ from fairdraw.properties._sampling_noise import NOISE, noise_of, plain
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-    from numpy.typing import NDArray
-
-    from fairdraw._oracles.supports import Support
-    from fairdraw.contracts import Capabilities
-
-    Floats = NDArray[np.float64]
-
 _MOST_ROWS = 1024
 
 # -- filters ----------------------------------------------------------------------------------------------------------
 
 
-def _nucleus(top_p: float, size: int) -> Floats:  # [size] float64
+def _nucleus(top_p: float, size: int) -> Float64s:  # [size] float64
     """A head with a little less than `top_p`, a token that reaches it, and many behind it."""
     margin = max(min(top_p, 1 - top_p) / 4, 1.4 * (1 - top_p) / size)
     head = max(0.0, top_p - margin)
@@ -53,20 +47,20 @@ def _nucleus(top_p: float, size: int) -> Floats:  # [size] float64
     return np.concatenate([np.asarray(part, np.float64) for part in weights])
 
 
-def _spread(count: int) -> Floats:  # [count] float64
+def _spread(count: int) -> Float64s:  # [count] float64
     """Shares of 1 that are nearly equal, and not tied."""
     weights = np.linspace(1.2, 0.8, count)
     return np.asarray(weights / max(weights.sum(), 1e-9))
 
 
-def _near_the_least(min_p: float, size: int) -> Floats:  # [size] float64
+def _near_the_least(min_p: float, size: int) -> Float64s:  # [size] float64
     """One token of weight 1; half of the others a little above the threshold, half below."""
     gap = min(0.05, (1 - min_p) / 2)
     above, below = np.linspace(1, 0.4, (size - 1) // 2), np.linspace(0.4, 1, size // 2)
     return np.concatenate([[1.0], min_p * (1 + gap * above), min_p * (1 - gap * below)])
 
 
-def _ranked(top_k: int, size: int) -> Floats:  # [size] float64
+def _ranked(top_k: int, size: int) -> Float64s:  # [size] float64
     """Half of the mass on the tokens that stay, the rest on the others, as far as those remain less probable."""
     kept, lost = _spread(top_k), _spread(size - top_k)
     return np.concatenate([kept, lost * min(1.0, kept.min() / max(lost.max(initial=0.0), 1e-9) * 0.9)])
@@ -82,7 +76,7 @@ _ROWS: dict[str, Any] = {
 def _values(name: str, size: int, rng: np.random.Generator, count: int) -> list[float]:
     """Log-wise from both ends of the range; other ones with another seed."""
 
-    def jittered(low: float, high: float) -> Floats:
+    def jittered(low: float, high: float) -> Float64s:
         steps = np.linspace(np.log(low), np.log(high), count + 1)
         return np.asarray(np.exp(rng.uniform(steps[:-1], steps[1:])))
 
@@ -181,7 +175,7 @@ def _given(batch: SamplingBatch, row: int) -> str:
     return f"request {row} with " + ", ".join(f"{name} {value:.6g}" for name, value in used.items())
 
 
-def _are_kept(batch: SamplingBatch, supports: list[Support | None], tokens: NDArray[np.int64]) -> None:  # [batch_size]
+def _are_kept(batch: SamplingBatch, supports: list[Support | None], tokens: Ints) -> None:  # [batch_size]
     for row, (support, token) in enumerate(zip(supports, tokens.tolist(), strict=True)):
         if support is not None and not (0 <= token < batch.vocab_size and support.allowed[token]):
             broken(f"{_given(batch, row)} got token {token}; it keeps {int(support.allowed.sum())} others")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from hypothesis import strategies as st
 
-from fairdraw.contracts import Capability, SamplingBatch, SeededNoise
+from fairdraw.contracts import Capabilities, Capability, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._sampling_asserts import FILTERS, aimed_at, broken, check
 from fairdraw.strategies._sizes import TILES, ids_around_tiles, tiled_vocab_sizes
 from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import Capabilities, TokenSampler
 
 _SLOW_TILES = 6
 _SLOW_ROWS = 8

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
-from fairdraw.contracts import Capability, TokenSampler
+from fairdraw.contracts import Capabilities, Capability, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._sampling_asserts import (
@@ -24,9 +24,6 @@ from fairdraw.properties._traces import left_alone
 from fairdraw.strategies._cases import require_far_memory, reserved
 from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import Capabilities
 
 
 def _without(request: SampledRequest, can: Capabilities) -> SampledRequest:

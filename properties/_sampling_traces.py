@@ -6,30 +6,20 @@ given noise, is asked again, alone and among others in another order, dtype and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
-from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SeededNoise, TokenSampler
+from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import WrongRow, left_alone, trace_checks
-from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
+from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace, trace_for
 from fairdraw.strategies._serving import answered, asked_first
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import SamplingNoise
-    from fairdraw.strategies._sampling_traces import SamplingCall
-
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
 
 _CLOSE, _PER_TERM = 1e-5, 2.0**-31
 """Relative, and more for each term of a row's sum: a correct sampler was up to 4e-5 off at 131,073 tokens."""
@@ -98,7 +88,7 @@ def _require_greedy(call: SamplingCall, tokens: Ints, *, any_largest: bool) -> N
 
 def _require_distributions(
     call: SamplingCall,
-    said: NDArray[np.float32],  # [batch_size, vocab_size] float32
+    said: Float32s,  # [batch_size, vocab_size] float32
     tokens: Ints,
 ) -> None:
     certain = said[np.arange(len(tokens)), tokens] == 1
@@ -111,7 +101,7 @@ def _require_distributions(
     _wrong(call, rows & off.any(axis=1), tokens, "and its draft distribution is not what its filters leave")
 
 
-def _log_errors(call: SamplingCall) -> NDArray[np.float64]:  # [batch_size, 1] float64
+def _log_errors(call: SamplingCall) -> Float64s:  # [batch_size, 1] float64
     """Return how far float32 logarithms of a row's probabilities may be off: `logits / temperature - logsumexp`."""
     largest = call.batch.logits.double().nan_to_num(0, 0, 0).abs().amax(-1).cpu().numpy()
     least = call.batch.temperature.cpu().numpy().clip(1e-6, 1)  # greedy rows have 0, and are not compared
@@ -124,7 +114,11 @@ def _require_winners(call: SamplingCall, noise: RaceNoise, tokens: Ints) -> None
     with np.errstate(over="ignore"):
         scores = probs / noise.exponentials.cpu().numpy().astype(np.float64)
     own = scores[np.arange(len(tokens)), tokens]
-    _wrong(call, rows & (own * (1 + _MARGIN) < scores.max(axis=1)), tokens, "which does not win its race")
+    # A sampler may race with logarithms: of the two scores, each is off by so much.
+    with np.errstate(divide="ignore"):
+        logs = np.abs(np.log(noise.exponentials.cpu().numpy().astype(np.float64)))
+    margins = 1 + _MARGIN + 2 * (_log_errors(call)[:, 0] + log_error(logs.max(axis=1)))
+    _wrong(call, rows & (own * margins < scores.max(axis=1)), tokens, "which does not win its race")
 
 
 _AT_ONCE = 64

@@ -7,20 +7,14 @@ anew, and so are the seeds that the same two changes make of other numbers, befo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.array_types import Ints
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import Capabilities
 from fairdraw.strategies._seed_families import seed_family
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import Capabilities
-
-    Ints = NDArray[np.int64]
 
 Signatures = Callable[[list[int], int], "Ints"]
 """From seeds and a number to `[num_seeds, num_draws] int64`: what each draws; another number, other draws."""

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
 from fairdraw._core.checks import Stage
 from fairdraw._oracles.server import TIE, is_ambiguous
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Answer, Capability, Choice, Position
 from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, first_list, powers
 from fairdraw.strategies._server_requests import MIXED, PLAIN, kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw.contracts import Answer, Choice, Position
 
 _LISTS = (Capability.TOP_LOGPROBS,)
 NUM_PLAIN = 24

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
-from fairdraw._core.checks import PROFILES, AnyCheck, DistributionCase, OutOfTime, Profile
+from fairdraw._core.checks import AnyCheck, Conditions, DistributionCase, Profile
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw.contracts import NoAnswer
+from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, NoAnswer, Server
 from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_requests import num_tokens, pool_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, Server
-    from fairdraw.strategies._server_requests import Kind, Pool
+from fairdraw.strategies._server_requests import Kind, Pool, num_tokens, pool_of
 
 
 @dataclass
@@ -100,27 +94,20 @@ class ServerCheck(AnyCheck):
         num_alone: Of these, those that are made one after the other.
     """
 
+    seed_alone = DEFAULT_SEED
     body: Body
     num_requests: int = 0
     num_alone: int = 0
 
-    def run(
-        self,
-        sampler: Server,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: Server | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: Server, under: Conditions) -> int:
         """Ask and compare.
 
         Raises:
             NoAnswer: If the server does not answer.
         """
-        self.begin(sampler, reference, out_of_time)
-        chosen, server = profile or PROFILES["ci"], guarded(sampler, out_of_time)
-        trial = Trial(server, guarded(reference, out_of_time), pool_of(server, seed), chosen, ALPHA)
+        under.require_time()
+        chosen, server = under.profile, guarded(sampler, under.out_of_time)
+        trial = Trial(server, guarded(under.reference, under.out_of_time), pool_of(server, under.seed), chosen, ALPHA)
         try:
             self.body(trial)
         except BudgetEnded:
@@ -130,10 +117,6 @@ class ServerCheck(AnyCheck):
             error.tried = trial.num_judged
             raise
         return trial.num_judged
-
-    def __call__(self, sampler: Server) -> None:
-        """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
-        self.run(sampler, seed=DEFAULT_SEED)
 
 
 ALPHA = 1e-9

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.contracts import Capability, Claims
+from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, Position
+from fairdraw.contracts._server import Token
 from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.strategies._server_claims import AT_ONE, TOLERANCE
 from fairdraw.strategies._server_requests import PLAIN, kind, own_ids
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from fairdraw.contracts import Answer, GenerationRequest, Position
-    from fairdraw.contracts._server import Token
 
 _LISTS = (Capability.TOP_LOGPROBS,)
 _BIASED = (*_LISTS, Capability.TOKEN_IDS, Capability.LOGIT_BIAS)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Answer, Capability, GenerationRequest, Position
 from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.properties._server_tokens import require_same_greedy
 from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import PLAIN, kind, pool_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.contracts import Answer, GenerationRequest, Position
 
 _LISTS = (Capability.TOP_LOGPROBS,)
 _GREEDY = kind("greedy", temperature=0.0)

@@ -6,20 +6,15 @@ logit leads by more than some 500.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Answer, Capability, GenerationRequest
 from fairdraw.properties._server_answers import answers_of_all_kinds
 from fairdraw.properties._server_check import Trial, failure, require, server_check
 from fairdraw.strategies._server_requests import PLAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.contracts import Answer, GenerationRequest
 
 _HOT = 100.0
 _NUM = 4

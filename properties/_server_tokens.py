@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy.special import pdtrc
@@ -13,7 +14,7 @@ from scipy.special import pdtrc
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Answer, Capability, Choice, GenerationRequest
 from fairdraw.properties._server_check import ALPHA, Trial, failure, require, server_check
 from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import (
@@ -28,11 +29,6 @@ from fairdraw.strategies._server_requests import (
     num_tokens,
     supported,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.contracts import Answer, Choice, GenerationRequest
 
 _LISTS = (Capability.TOP_LOGPROBS,)
 _GREEDY = kind("greedy", temperature=0.0)

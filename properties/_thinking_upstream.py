@@ -22,12 +22,11 @@ Requests always emit the forced token. So every `ThinkingPolicy` forces the same
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw.strategies._serving_batch import ServedRequest
 from fairdraw.strategies.lifecycle import (
     MOST_REQUESTS,
     Add,
@@ -40,10 +39,6 @@ from fairdraw.strategies.lifecycle import (
     Swap,
     ThinkingTrace,
 )
-
-if TYPE_CHECKING:
-    from fairdraw.strategies._serving_batch import ServedRequest
-
 
 _START, _END = -1, -2
 """Drawn for: emit the start marker, emit the end marker, where vLLM is correct."""

@@ -7,24 +7,22 @@ it needs some of those before it, and the report says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
 from fairdraw._core.budget import BudgetEnded
-from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
+from fairdraw._core.checks import Check, Conditions, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw.contracts import Capability
 from fairdraw.strategies._trace_plans import traces
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
+Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
 
 
 class WrongRow(CheckFailure):
@@ -68,23 +66,15 @@ class TraceCheck(Check):
     trace: Callable[..., Any] = lambda: None
     is_single: bool = False
 
-    def run(
-        self,
-        sampler: Any,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: Any = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: Any, under: Conditions) -> int:
         """Play the traces of `profile`, and make the first that fails small.
 
         Randomness:
             Traces follow from (seed, profile, capabilities) alone.
         """
-        self.begin(sampler, reference, out_of_time)
-        timed, tried = Timed(out_of_time), 0
-        for trace in self._traces(sampler, profile or PROFILES["ci"], seed):
+        under.require_time()
+        timed, tried = Timed(under.out_of_time), 0
+        for trace in self._traces(sampler, under.profile, under.seed):
             fresh = partial(self._fresh, sampler, timed, tried)
             try:
                 timed.require_time()

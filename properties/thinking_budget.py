@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from fairdraw._core.checks import Check
 from fairdraw.contracts import Capability
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.properties._thinking_upstream import SoundUpstreamMachine
@@ -17,6 +18,8 @@ from fairdraw.strategies.lifecycle import (
     MOST_REQUESTS,
     Add,
     Decode,
+    Event,
+    EventTrace,
     PlannedTraces,
     Playing,
     Repair,
@@ -24,12 +27,6 @@ from fairdraw.strategies.lifecycle import (
     ThinkingMachine,
     ThinkingTrace,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw._core.checks import Check
-    from fairdraw.strategies.lifecycle import Event, EventTrace
 
 __all__ = ["CHECKS"]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import bdtrik, betaincc, gammaln, xlog1py, xlogy
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def binomial_probs(size: int, prob: float) -> NDArray[np.float64]:  # [size + 1] float64

@@ -14,21 +14,16 @@ Null, exactly:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw.statistical._binomial import binomial_probs
-from fairdraw.statistical._count_tables import Table, count_codes
+from fairdraw.statistical._count_tables import Counts, Table, count_codes
 from fairdraw.statistical._dependence import BLOCK, SUSPECT, suspicious_triple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._count_tables import Counts
 
 _NUM_CELLS = 4
 _THREE = {"D3 three acceptances of a call": 1, "D3 three acceptances of calls": 0}

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
 from fairdraw.statistical import _distributions as distributions
 from fairdraw.statistical._validation import check_probs, refuse
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,20 +7,15 @@ parts: call by call, or on several GPUs with one all-reduce.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical._pooling import MIN_EXPECTED
 from fairdraw.statistical._validation import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
 NO_CELL = -1
 """The code of an observation that is no cell of its table."""

@@ -12,26 +12,21 @@ Error rates:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtrc
 
+from fairdraw._core.array_types import Pool64s, PoolInts
 from fairdraw.statistical._binomial import binomial_tail
 from fairdraw.statistical._count_tables import Counts, Label, Table, sum_counts
 from fairdraw.statistical._design import NoPower, Plans, SamplePlan
 from fairdraw.statistical._evidence import log_e_value, mean_log_e_value
-from fairdraw.statistical._pooling import pool_cells
+from fairdraw.statistical._pooling import Pooling, pool_cells
 from fairdraw.statistical._validation import check_rate, refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._pooling import Pooling
 
 
 class Verdict(StrEnum):
@@ -292,10 +287,7 @@ def _pool_label(pooling: Pooling, pool: int, label: Label) -> str:
     return f"cell {names}" if cells.size == 1 else f"{cells.size} pooled cells ({names}{', ...' * (cells.size > 4)})"
 
 
-def tv_distance_interval(
-    counts: NDArray[np.int64],  # [num_pools] int64
-    probs: NDArray[np.float64],  # [num_pools] float64
-) -> tuple[float, float, float]:
+def tv_distance_interval(counts: PoolInts, probs: Pool64s) -> tuple[float, float, float]:
     """Total-variation distance between the sampled distribution and `probs`: estimate, lower and upper bound.
 
     The estimate moves by at most `1 / n` per sample, so it is near its mean (McDiarmid). Its mean exceeds the true

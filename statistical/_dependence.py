@@ -22,21 +22,17 @@ calls, or with new partners in every call and by less than a tenth of the rows; 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, irfft2, rfft, rfft2
 
 from fairdraw.statistical._binomial import binomial_probs
-from fairdraw.statistical._count_tables import Table, count_codes
+from fairdraw.statistical._count_tables import Counts, Table, count_codes
 from fairdraw.statistical._related_seeds import seed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from fairdraw.statistical._count_tables import Counts
 
 Signs = NDArray[np.float32]  # [num_calls, num_rows, num_features] float32, 1 or -1
 Point = tuple[int, int, int]  # call, row, feature: of the bit itself or of its distance

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from fairdraw._core.checks import Stage, checks_in
 from fairdraw.contracts import Capability
@@ -17,11 +18,7 @@ from fairdraw.statistical._noise_quality import (
     sampling_rare_tokens,
     tiny_acceptance,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.statistical._workloads import Workload
+from fairdraw.statistical._workloads import Workload
 
 __all__ = ["REJECTION_CHECKS", "SAMPLING_CHECKS"]
 

@@ -11,12 +11,14 @@ own, or counters, does not repeat torch's numbers, although the suite's other ch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core.noise import seeded
 from fairdraw._core.seeds import derive_seed
@@ -35,12 +37,7 @@ from fairdraw.statistical._dependence_workloads import (
 )
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Bits = NDArray[np.bool_]  # [num_rows, num_features] bool
+Bits = NDArray[np.bool_]  # [num_rows, num_features] bool
 
 
 TABLES = "D1 rows apart", "D4"

@@ -7,17 +7,20 @@ fresh one, a fresh one with single bits flipped, a fresh one doubled again and a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SeededNoise
+from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.contracts._rejection import emit
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.statistical._coins import CoinShape, coin_tables, count_coins, explain_coins
 from fairdraw.statistical._configurations import Configuration, request_distributions
+from fairdraw.statistical._count_tables import Counts
 from fairdraw.statistical._dependence import (
     SUSPECT,
     Shape,
@@ -31,14 +34,6 @@ from fairdraw.statistical._noise import exponentials, noise_for, noise_kind
 from fairdraw.statistical._pit import Order, starting_mass
 from fairdraw.statistical._related_seeds import related_seeds
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import SamplingNoise
-    from fairdraw.statistical._count_tables import Counts
 
 _LARGEST, _SMALLEST, _MOST_CHECKPOINTS = 96, 8, 6
 """Calls and rows of half a checkpoint: 96 is no power of two, spans three warps, and leaves 32 calls 64 apart."""

@@ -18,20 +18,16 @@ the discrepancy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import chdtri, chndtrinc
 
 from fairdraw.statistical._binomial import binomial_quantile
+from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._pooling import Pooling, pool_cells
 from fairdraw.statistical._validation import check_rate, refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fairdraw.statistical._count_tables import Table
 
 FALSE_PASS_RATE = 1e-3
 """Of a sampler that is as far off as the discrepancy of a plan."""

@@ -13,19 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw.statistical._configurations import RequestDistributions
-from fairdraw.statistical._outcomes import Outcomes, enumerate_outcomes
+from fairdraw.statistical._count_tables import Table
+from fairdraw.statistical._outcomes import Outcomes, Rows, enumerate_outcomes
 from fairdraw.statistical._rejection_statistics import Digits, Statistic, output_row
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._count_tables import Table
-    from fairdraw.statistical._outcomes import Rows
 
 NUM_BINS = 5
 

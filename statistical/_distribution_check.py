@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded, is_cut, is_enough
-from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile, Resolution
-from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, Inconclusive
+from fairdraw._core.checks import AnyCheck, Conditions, DrawnQuestion, OutOfTime, Profile, Resolution
+from fairdraw._core.failures import CheckFailure, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
+from fairdraw.contracts import Capability, RejectionSampler
+from fairdraw.statistical._count_tables import Counts
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
 from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from fairdraw.contracts import Capability, RejectionSampler
-    from fairdraw.statistical._count_tables import Counts
 
 _FIXED_SEED_RATE, _OTHER_SEED_RATE = 1e-6, 1e-4
 
@@ -127,20 +124,11 @@ class DistributionCheck(DrawnQuestion):
 
         return decide(sampling_plan.tables, plans, checkpoints(), self.share * false_fail_rate(seed))
 
-    def run(
-        self,
-        sampler: RejectionSampler,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: RejectionSampler | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: RejectionSampler, under: Conditions) -> int:
         """Draw and count until the verdict is known.
 
         Args:
-            reference: Not used; every check takes one.
-            out_of_time: Called before each checkpoint and before each call of the sampler.
+            under: Time is looked at before each checkpoint and before each call of the sampler.
 
         Returns:
             The number of draws judged. Checks of the same workload judge the same draws.
@@ -158,11 +146,9 @@ class DistributionCheck(DrawnQuestion):
             Everything follows from `seed`, the workload and the number of draws, unless the sampler takes no noise at
             all: it then draws by itself.
         """
-        reason = self.why_not(sampler, reference)
-        if reason is not None:
-            raise CapabilityUnsupported(reason)
-        chosen = profile or PROFILES["ci"]
-        sampling_plan, decision = self.sampling_plan(sampler, chosen), self.decide(sampler, chosen, seed, out_of_time)
+        chosen, out_of_time = under.profile, under.out_of_time
+        sampling_plan = self.sampling_plan(sampler, chosen)
+        decision = self.decide(sampler, chosen, under.seed, out_of_time)
         num_draws = decision.num_checkpoints * sampling_plan.draws_per_checkpoint
         if decision.verdict is Verdict.PASS:
             return num_draws
@@ -174,10 +160,6 @@ class DistributionCheck(DrawnQuestion):
             error = Inconclusive(f"the budget of draws shows too little: {decision.reason}")
         error.case, error.tried = self.case(sampler, chosen), num_draws
         raise error
-
-    def __call__(self, sampler: RejectionSampler) -> None:
-        """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
-        self.run(sampler, seed=DEFAULT_SEED)
 
 
 Sharing = TypeVar("Sharing", bound=DrawnQuestion)

@@ -7,21 +7,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
+from fairdraw._core.array_types import AnyRows64
 from fairdraw.statistical._validation import refuse
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 ROUNDING = 2.0**-20
 """Relative gap of target and draft below which a float32 sampler may get either sign: 8 units in the last place."""
 
 
-def softmax_probs(logits: ArrayLike, temperature: float = 1.0) -> NDArray[np.float64]:  # [..., vocab_size] float64
+def softmax_probs(logits: ArrayLike, temperature: float = 1.0) -> AnyRows64:
     """The distribution that stored logits stand for, in float64 whatever their own type.
 
     Raises:
@@ -38,27 +35,18 @@ def softmax_probs(logits: ArrayLike, temperature: float = 1.0) -> NDArray[np.flo
     return probs
 
 
-def acceptance_probs(
-    target: NDArray[np.float64],  # [..., vocab_size] float64
-    draft: NDArray[np.float64],  # [..., vocab_size] float64
-) -> NDArray[np.float64]:  # [..., vocab_size] float64
+def acceptance_probs(target: AnyRows64, draft: AnyRows64) -> AnyRows64:
     """`min(1, target / draft)` per token; 0 for a token that the drafter cannot draw, as in vLLM."""
     return np.minimum(_quotient(target, draft), 1.0)
 
 
-def residual_probs(
-    target: NDArray[np.float64],  # [..., vocab_size] float64
-    draft: NDArray[np.float64],  # [..., vocab_size] float64
-) -> NDArray[np.float64]:  # [..., vocab_size] float64
+def residual_probs(target: AnyRows64, draft: AnyRows64) -> AnyRows64:
     """`max(target - draft, 0)`, normalised; zeros where target and draft are equal (nothing is ever rejected there)."""
     excess = np.maximum(target - draft, 0.0)
     return _quotient(excess, excess.sum(axis=-1, keepdims=True))
 
 
-def recoverable(
-    target: NDArray[np.float64],  # [..., vocab_size] float64
-    draft: NDArray[np.float64],  # [..., vocab_size] float64
-) -> NDArray[np.bool_]:  # [..., vocab_size] bool
+def recoverable(target: AnyRows64, draft: AnyRows64) -> NDArray[np.bool_]:  # [..., vocab_size] bool
     """Tokens that a correct float32 sampler may recover; an observation of any other token is a failure."""
     return np.asarray((target > 0) & (target > (1 - ROUNDING) * draft))
 

@@ -21,17 +21,13 @@ Reference:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from fairdraw.statistical._validation import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 CONCENTRATIONS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)
 """In units of the planned samples. Small ones find large distances early; 1 finds the designed one, and 4 finds it in

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
+from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, RejectionSampler
 from fairdraw.contracts._rejection import emit_on_device
 from fairdraw.statistical import _rejection_statistics as rejection
+from fairdraw.statistical._configurations import Configuration, RequestDistributions
+from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._directions import directed_statistics
 from fairdraw.statistical._noise import noise_for, noise_kind
-from fairdraw.statistical._outcomes import RowCodes, enumerate_outcomes
+from fairdraw.statistical._outcomes import Outcomes, RowCodes, enumerate_outcomes
+from fairdraw.statistical._rejection_statistics import Statistic
 from fairdraw.statistical._token_draws import Uniforms, draw_tokens
 from fairdraw.statistical._validation import refuse
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import RejectionSampler
-    from fairdraw.statistical._configurations import Configuration, RequestDistributions
-    from fairdraw.statistical._count_tables import Table
-    from fairdraw.statistical._outcomes import Outcomes
-    from fairdraw.statistical._rejection_statistics import Statistic
 
 _MIN_EVENT_PROB = 0.05
 """An event rarer than this is no target; another configuration is made for it."""

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fairdraw._core.checks import PROFILES
+from fairdraw._core.checks import Conditions, Profile
 from fairdraw._core.failures import CheckFailure, raised_by
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import RejectionSampler
 from fairdraw.statistical._count_tables import Counts
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._workloads import SamplingPlan, shared_counts
-
-if TYPE_CHECKING:
-    from fairdraw._core.checks import OutOfTime, Profile
-    from fairdraw.contracts import RejectionSampler
 
 Explain = Callable[[Sequence[Counts], str], str]
 """From the counts of the checkpoints, and the name of the table that carries most of the evidence, to the cause."""
@@ -32,22 +28,13 @@ class ExplainedPlan(SamplingPlan):
 class ExplainedCheck(DistributionCheck):
     """Runs as any distribution check; the plans of its workload are explained ones."""
 
-    def run(
-        self,
-        sampler: RejectionSampler,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: RejectionSampler | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
-        """As `DistributionCheck.run`; the effect of a failure begins with its cause."""
-        chosen = profile or PROFILES["ci"]
+    def judge(self, sampler: RejectionSampler, under: Conditions) -> int:
+        """As `DistributionCheck.judge`; the effect of a failure begins with its cause."""
         try:
-            return super().run(sampler, profile=chosen, seed=seed, reference=reference, out_of_time=out_of_time)
+            return super().judge(sampler, under)
         except CheckFailure as failure:
             if raised_by(failure) is None:
-                cause = self._cause(sampler, chosen, seed, failure)
+                cause = self._cause(sampler, under.profile, under.seed, failure)
                 failure.effect = f"{cause}; {failure.effect}"
                 failure.args = (f"{failure.effect} ({failure.evidence})",)
             raise

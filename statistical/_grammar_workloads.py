@@ -14,23 +14,20 @@ A masker with `emit` draws its own tokens. For others the suite draws, by the so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row64, Rows64
 from fairdraw._core.seeds import derive_seed
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw.contracts import BitmaskBatch, GrammarBatch, GrammarRequest, SeededNoise, num_words, words_of
 from fairdraw.contracts._grammar import emit_step, mask_rows, mask_step
-from fairdraw.statistical._count_tables import Table, count_codes, joint_codes
-from fairdraw.statistical._workloads import SamplingPlan, Workload
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes
+from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 from fairdraw.strategies.grammar import TokenAutomaton, TokenMatcher
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._count_tables import Counts
-    from fairdraw.statistical._workloads import Setting
 
 _VOCAB_SIZE = 40
 _IDS = np.array([0, 3, 31, 32, 38, 39])
@@ -67,13 +64,13 @@ _KINDS = (
 )
 
 
-def _target() -> NDArray[np.float64]:  # [vocab_size] float64
+def _target() -> Row64:
     probs = np.full(_VOCAB_SIZE, 0.4 / (_VOCAB_SIZE - _IDS.size))
     probs[_IDS] = np.array([0.2, 0.08, 0.1, 0.14, 0.05, 0.03])
     return probs
 
 
-def _restricted(state: int | None) -> NDArray[np.float64]:  # [vocab_size] float64
+def _restricted(state: int | None) -> Row64:
     """The target, restricted to what may follow, and renormalised."""
     probs = _target()
     if state is not None:
@@ -93,9 +90,7 @@ def _draw(
     return np.asarray((sums > uniforms[:, None] * sums[:, -1:]).argmax(axis=1))
 
 
-def _softmax(
-    logits: torch.Tensor,  # [num_rows, vocab_size] float32
-) -> NDArray[np.float64]:  # [num_rows, vocab_size] float64
+def _softmax(logits: LogitRows) -> Rows64:
     return np.asarray(logits.double().nan_to_num(nan=0.0, neginf=-torch.inf).softmax(dim=-1).nan_to_num().numpy())
 
 
@@ -122,7 +117,7 @@ def _count_rows(sampler: Any, num_rows: int, device: str, seed: int) -> Counts: 
     return {_rows_table(state): count_codes(tokens[states == state], _VOCAB_SIZE) for state in range(2)}
 
 
-def _logits(num_rows: int, device: str) -> torch.Tensor:  # [num_rows, vocab_size] float32
+def _logits(num_rows: int, device: str) -> LogitRows:
     return torch.from_numpy(np.log(_target()).astype(np.float32)).repeat(num_rows, 1).to(device)
 
 

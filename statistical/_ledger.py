@@ -25,20 +25,15 @@ import json
 import math
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
+from fairdraw._core.array_types import PoolInts
 from fairdraw._core.foreign import read_json
+from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._evidence import log_e_value
 from fairdraw.statistical._validation import check_rate, refuse
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._design import SamplePlan
 
 _NUM_P_VALUES_KEPT = 365
 
@@ -69,13 +64,7 @@ class LedgerEntry:
     p_values: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
 
-    def advance(
-        self,
-        counts: NDArray[np.int64],  # [num_pools] int64
-        plan: SamplePlan,
-        p_value: float,
-        seed: int,
-    ) -> LedgerEntry:
+    def advance(self, counts: PoolInts, plan: SamplePlan, p_value: float, seed: int) -> LedgerEntry:
         """The line after one more nightly run with these pooled counts.
 
         Raises:
@@ -116,13 +105,7 @@ class Ledger:
     entries: dict[str, LedgerEntry] = field(default_factory=dict)
 
     def record(
-        self,
-        key: str,
-        fingerprint: str,
-        counts: NDArray[np.int64],  # [num_pools] int64
-        plan: SamplePlan,
-        p_value: float,
-        seed: int,
+        self, key: str, fingerprint: str, counts: PoolInts, plan: SamplePlan, p_value: float, seed: int
     ) -> LedgerEntry:
         """Add one nightly run to a line, which starts anew if the sampler's fingerprint has changed."""
         entry = self.entries.get(key)

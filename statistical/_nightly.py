@@ -13,27 +13,24 @@ import dataclasses
 import hashlib
 import inspect
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core.budget import BudgetEnded, cut_short
-from fairdraw._core.checks import PROFILES, AnyCheck, OutOfTime, Profile, Stage
+from fairdraw._core.checks import AnyCheck, Conditions, OutOfTime, Profile, Stage
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw.contracts import RejectionSampler
 from fairdraw.statistical._decision import Verdict, weigh
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._ledger import Ledger
 from fairdraw.statistical._pictures import Picture, write_pictures
 from fairdraw.statistical._validation import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from fairdraw.contracts import RejectionSampler
 
 LEDGER_RATE = 1e-4
 """Of all lines of a ledger together; see `ledger` for what it bounds."""
@@ -135,21 +132,12 @@ class LedgerCheck(AnyCheck):
     path: Path
     checks: tuple[AnyCheck, ...]
 
-    def run(
-        self,
-        sampler: RejectionSampler,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: RejectionSampler | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: RejectionSampler, under: Conditions) -> int:
         """Enter this nightly run, then judge all of them together.
 
         Args:
-            seed: Fresh: no two runs of a ledger have the same.
-            reference: Not used; every check takes one.
-            out_of_time: If true before all tables are counted, nothing is entered.
+            under: The seed is fresh: no two runs of a ledger have the same. If time is out before all tables are
+                counted, nothing is entered.
 
         Returns:
             The number of nightly runs of the longest line.
@@ -162,11 +150,11 @@ class LedgerCheck(AnyCheck):
         Error rates:
             See `ledger`; each line has an equal share of 1e-4.
         """
-        ledger, mark, chosen = Ledger.load(self.path), fingerprint(sampler), profile or PROFILES["ci"]
+        ledger, mark = Ledger.load(self.path), fingerprint(sampler)
         try:
-            if out_of_time():
+            if under.out_of_time():
                 raise BudgetEnded
-            tables = list(judged_tables(self.checks, sampler, chosen, seed, out_of_time))
+            tables = list(judged_tables(self.checks, sampler, under.profile, under.seed, under.out_of_time))
         except BudgetEnded:
             raise cut_short("this nightly run is not entered") from None
         if not tables:
@@ -176,7 +164,7 @@ class LedgerCheck(AnyCheck):
             counts, _ = table.plan.pooling.pool(table.counts)
             p_value = weigh(table.name, table.counts, table.plan, table.table).p_value
             key = f"{sampler.name} {table.name} {sampler.device}"
-            entries[table.name] = ledger.record(key, mark, counts, table.plan, p_value, seed)
+            entries[table.name] = ledger.record(key, mark, counts, table.plan, p_value, under.seed)
         ledger.save(self.path)
         worst = max(entries, key=lambda name: entries[name].log10_evidence)
         if entries[worst].alarms(LEDGER_RATE / len(entries)):

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
-from fairdraw.contracts import Capability, ExplicitNoise, SeededNoise
+from fairdraw._core.array_types import Outputs
+from fairdraw._core.tensor_types import LogitRows
+from fairdraw.contracts import Capability, ExplicitNoise, Noise, RejectionSampler, SeededNoise, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.contracts import Noise, RejectionSampler, SpecDecodeBatch
 
 
 def noise_kind(sampler: RejectionSampler) -> Capability:
@@ -33,7 +27,7 @@ def noise_kind(sampler: RejectionSampler) -> Capability:
 
 def draw_rows(
     sampler: RejectionSampler, batch: SpecDecodeBatch, seed: int, request_seeds: Mapping[int, int] | None = None
-) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
+) -> Outputs:
     """The sampler's output rows on noise of one seed.
 
     Args:
@@ -56,9 +50,7 @@ def noise_for(
     return ExplicitNoise(torch.from_numpy(rng.random(batch.num_tokens)).to(batch.device), raced.to(batch.device))
 
 
-def exponentials(
-    rng: np.random.Generator, batch_size: int, vocab_size: int
-) -> Tensor:  # [batch_size, vocab_size] float32
+def exponentials(rng: np.random.Generator, batch_size: int, vocab_size: int) -> LogitRows:
     """Positive exponentials, as the contracts want them: NumPy gives a 0 about once in 2**23 draws (27 in 2**28).
 
     They are clamped as those of torch, at 2**-25: where a smaller number stood, any token would win.

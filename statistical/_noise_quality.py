@@ -32,11 +32,11 @@ Null, exactly:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from time import process_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,18 +45,13 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, SpecDecodeBatch
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.statistical._configurations import Configuration, request_distributions
-from fairdraw.statistical._count_tables import NO_CELL, Table, count_codes, sum_counts
+from fairdraw.statistical._count_tables import NO_CELL, Counts, Table, count_codes, sum_counts
 from fairdraw.statistical._dependence_workloads import plain_batch, plain_noise
 from fairdraw.statistical._distributions import softmax_probs
 from fairdraw.statistical._explained import ExplainedPlan
 from fairdraw.statistical._noise import draw_rows
 from fairdraw.statistical._pooling import MIN_EXPECTED
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.statistical._count_tables import Counts
 
 # -- rare tokens ------------------------------------------------------------------------------------------------------
 

@@ -8,21 +8,16 @@ definition serves both, so a statistic and its null cannot disagree.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.statistical._configurations import RequestDistributions
+from fairdraw.statistical._configurations import RequestDistributions
 
 
 @dataclass(frozen=True)

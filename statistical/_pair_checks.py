@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability
+from fairdraw.statistical._count_tables import Counts
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_statistics import PairTables
 from fairdraw.statistical._pair_steps import CYCLE, NUM_STEPS, PairLoop
-from fairdraw.statistical._workloads import SamplingPlan, Workload, cycles_per_call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from fairdraw.statistical._count_tables import Counts
-    from fairdraw.statistical._workloads import Setting
+from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload, cycles_per_call
 
 __all__ = ["PAIR_CHECKS"]
 

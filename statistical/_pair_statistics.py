@@ -20,34 +20,27 @@ their temperature; where a drafter reports something that rejects less often, nu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability
-from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distributions import ROUNDING, recoverable, softmax_probs
 from fairdraw.statistical._pair_steps import CYCLE, DRAFT, NUM_STEPS, TARGET, PairSteps, have_seeds, num_drafts
 from fairdraw.statistical._pit import IMPOSSIBLE, Order, pit_of_tensors
 from fairdraw.statistical._token_draws import draw_one
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._count_tables import Counts
-
-    Floats = NDArray[np.float64]
-    Flags = NDArray[np.bool_]
-
 
 @lru_cache(maxsize=1)
-def target_probs() -> Floats:  # [vocab_size] float64
+def target_probs() -> Float64s:  # [vocab_size] float64
     """The target distribution that the stored logits stand for, by kind of token."""
     with np.errstate(divide="ignore"):
         return softmax_probs(np.log(TARGET).astype(np.float32))
@@ -78,11 +71,11 @@ class Numbers:
         self._last = np.take_along_axis(steps.tokens, np.maximum(emitted - 1, 0)[..., None], axis=2)[..., 0]
 
     @cached_property
-    def draft(self) -> Floats:
+    def draft(self) -> Float64s:
         return self._pit(self._steps.draft_probs, self._steps.drafts)
 
     @cached_property
-    def acceptance(self) -> Floats:
+    def acceptance(self) -> Float64s:
         """Rejected drafts lie at the upper end."""
         drafts, share = self._steps.drafts, self._rng.random(self._steps.drafts.shape)
         own = np.take_along_axis(self._steps.draft_probs, drafts[..., None], axis=3)[..., 0]
@@ -92,17 +85,17 @@ class Numbers:
         return np.where(np.where(self.is_rejected, chance == 1, chance == 0), IMPOSSIBLE, found)
 
     @cached_property
-    def rejected(self) -> Floats:
+    def rejected(self) -> Float64s:
         """Of the last draft that was reached, if it was rejected."""
         return self._pit(np.maximum(self._at_end(self._steps.draft_probs) - target_probs(), 0), self._token_at_end)
 
     @cached_property
-    def accepted(self) -> Floats:
+    def accepted(self) -> Float64s:
         """Of the last draft, if all were accepted."""
         return self._pit(np.minimum(self._at_end(self._steps.draft_probs), target_probs()), self._token_at_end)
 
     @cached_property
-    def recovered(self) -> Floats:
+    def recovered(self) -> Float64s:
         """A token that only rounding may recover stands anywhere."""
         draft, target = self._at_end(self._steps.draft_probs), target_probs()
         found = self._pit(np.maximum(target - draft, 0), self._last)
@@ -110,11 +103,11 @@ class Numbers:
         return np.where((found < 0) & may & (self._last >= 0), self._rng.random(found.shape), found)
 
     @cached_property
-    def bonus(self) -> Floats:
+    def bonus(self) -> Float64s:
         return self._pit(np.broadcast_to(target_probs(), (*self._last.shape, TARGET.size)), self._last)
 
     @cached_property
-    def reach_rate(self) -> Floats:  # [num_steps, batch_size, max_spec_len] float64
+    def reach_rate(self) -> Float64s:  # [num_steps, batch_size, max_spec_len] float64
         """How often each draft is reached, given what the drafter reports."""
         before = np.cumprod(1 - self.rejection_rate, axis=2)
         return (
@@ -123,15 +116,15 @@ class Numbers:
         )
 
     @cached_property
-    def rejection_rate(self) -> Floats:  # [num_steps, batch_size, max_spec_len] float64
+    def rejection_rate(self) -> Float64s:  # [num_steps, batch_size, max_spec_len] float64
         return np.asarray(np.maximum(self._steps.draft_probs - target_probs(), 0).sum(axis=3) * self.has_draft)
 
     @cached_property
-    def bonus_rate(self) -> Floats:
+    def bonus_rate(self) -> Float64s:
         return np.asarray(np.prod(1 - self.rejection_rate, axis=2))
 
     @property
-    def _token_at_end(self) -> NDArray[np.int64]:
+    def _token_at_end(self) -> Ints:
         return self._at_end(self._steps.drafts)
 
     def _at_end(self, array: NDArray[Any]) -> NDArray[Any]:  # Any: tokens, or rows of probabilities
@@ -139,7 +132,7 @@ class Numbers:
         index = self._end.reshape(*self._end.shape, *[1] * (array.ndim - 2))
         return np.take_along_axis(array, index, axis=2)[:, :, 0]
 
-    def _pit(self, weights: Floats, tokens: NDArray[np.int64]) -> Floats:
+    def _pit(self, weights: Float64s, tokens: Ints) -> Float64s:
         """The transform of `tokens` under rows of weights, which need not be normalised."""
         sums = weights.sum(axis=-1, keepdims=True)
         rows = np.divide(weights, sums, out=np.zeros_like(weights), where=sums > 0).reshape(-1, TARGET.size)
@@ -156,8 +149,8 @@ class Event:
     """
 
     happened: Flags
-    rate: Floats
-    numbers: tuple[Floats, ...]
+    rate: Float64s
+    numbers: tuple[Float64s, ...]
 
 
 @dataclass(frozen=True)
@@ -175,11 +168,11 @@ class PairStatistic:
     words: tuple[str, ...]
     parts: tuple[int, ...]
     event: Callable[[Numbers], Event]
-    least: Callable[[NDArray[np.int64]], Floats]
+    least: Callable[[Ints], Float64s]
     steps: int = 1
     place: int | None = None
 
-    def table(self, num_draft: NDArray[np.int64], num_draws: int) -> Table:
+    def table(self, num_draft: Ints, num_draws: int) -> Table:
         """The table of requests with these numbers of drafts, and so many steps of each."""
         num_cells, rate = int(np.prod(self.parts)), float(self.least(num_draft).mean())
         return Table(
@@ -196,7 +189,7 @@ class PairStatistic:
         named = zip(self.words, digits, self.parts, strict=True)
         return ", ".join(f"{word} in mass {d / size:.2g} to {(d + 1) / size:.2g}" for word, d, size in named)
 
-    def codes(self, numbers: Numbers, num_draft: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def codes(self, numbers: Numbers, num_draft: Ints, rng: np.random.Generator) -> Ints:
         """One code per request and step; `_NOT_SEEN` where nothing is counted. `[num_rows, batch_size]`"""
         event = self.event(numbers)
         least = np.broadcast_to(self.least(num_draft), event.happened.shape)
@@ -213,11 +206,11 @@ class PairStatistic:
 _NOT_SEEN = -2
 
 
-def _reached(place: int) -> Callable[[NDArray[np.int64]], Floats]:
+def _reached(place: int) -> Callable[[Ints], Float64s]:
     return lambda num_draft: np.where(num_draft > place, (1 - _REJECTED) ** place, 0.0)
 
 
-def _ends(*, rejected: bool) -> Callable[[NDArray[np.int64]], Floats]:
+def _ends(*, rejected: bool) -> Callable[[Ints], Float64s]:
     """How often the suite's own drafts end with a recovered token, or a bonus token."""
     return lambda num_draft: np.abs(rejected - (1 - _REJECTED) ** num_draft)
 
@@ -279,9 +272,9 @@ def _of_two_steps() -> tuple[PairStatistic, ...]:
 
     def next_to(
         words: tuple[str, str],
-        end: Callable[[Numbers], tuple[Flags, Floats, Floats]],
-        first: Callable[[Numbers], Floats],
-        least: Callable[[NDArray[np.int64]], Floats],
+        end: Callable[[Numbers], tuple[Flags, Float64s, Float64s]],
+        first: Callable[[Numbers], Float64s],
+        least: Callable[[Ints], Float64s],
     ) -> PairStatistic:
         def event(n: Numbers) -> Event:
             happened, rate, numbers = end(n)
@@ -289,16 +282,16 @@ def _of_two_steps() -> tuple[PairStatistic, ...]:
 
         return PairStatistic(f"P5 {words[0]} x {words[1]}", words, (3, 3), event, least, steps=2)
 
-    def recovered(n: Numbers) -> tuple[Flags, Floats, Floats]:
+    def recovered(n: Numbers) -> tuple[Flags, Float64s, Float64s]:
         return n.is_recovered, 1 - n.bonus_rate, n.recovered
 
-    def bonus(n: Numbers) -> tuple[Flags, Floats, Floats]:
+    def bonus(n: Numbers) -> tuple[Flags, Float64s, Float64s]:
         return n.is_bonus, n.bonus_rate, n.bonus
 
-    def first(n: Numbers) -> tuple[Flags, Floats, Floats]:
+    def first(n: Numbers) -> tuple[Flags, Float64s, Float64s]:
         return n.is_right, np.ones_like(n.bonus_rate), n.draft[..., 0]
 
-    def last(n: Numbers) -> tuple[Flags, Floats, Floats]:
+    def last(n: Numbers) -> tuple[Flags, Float64s, Float64s]:
         return n.is_right, np.ones_like(n.bonus_rate), np.where(n.is_bonus, n.bonus, n.recovered)
 
     next_draft, always = "first draft of the next step", _reached(0)
@@ -314,7 +307,7 @@ TEXT_LENGTH = 6
 """Tokens of a text that are counted, emitted or filled in; two by two."""
 
 
-def _text(steps: PairSteps, rng: np.random.Generator) -> NDArray[np.int64]:  # [batch_size, TEXT_LENGTH] int64
+def _text(steps: PairSteps, rng: np.random.Generator) -> Ints:  # [batch_size, TEXT_LENGTH] int64
     """The first tokens of each request, by kind: what all steps emitted, completed with draws from the target.
 
     This follows the target for every lossless verifier. A malformed row is -1 from its place on.
@@ -354,7 +347,7 @@ class PairTables:
         self._statistics = (*whole, *places)
         self._num_cycles = num_cycles
 
-    def _groups(self, statistic: PairStatistic) -> dict[str, NDArray[np.bool_]]:
+    def _groups(self, statistic: PairStatistic) -> dict[str, Flags]:
         """Words to the requests of a cycle that are counted under them."""
         everyone = np.ones(CYCLE, dtype=bool)
         by_seed = {", requests with a seed": self._has_seed, ", requests without a seed": ~self._has_seed}
@@ -388,6 +381,6 @@ class PairTables:
         return found | {name: _text_counts(text[:, start:]) for name, start in _WINDOWS.items()}
 
 
-def _text_counts(text: NDArray[np.int64]) -> NDArray[np.int64]:  # [num_cells + 1] int64
+def _text_counts(text: Ints) -> Ints:  # [num_cells + 1] int64
     pairs = text[:, : text.shape[1] // 2 * 2]
     return count_codes(joint_codes(pairs[:, 0::2].ravel(), pairs[:, 1::2].ravel(), sizes=(TARGET.size,) * 2), 64)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fairdraw._core.array_types import Float32s, Ints, PerRequest
 from fairdraw._core.noise import seeded
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, DraftStep, SeededNoise, SpecDecodeBatch
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw.contracts import DraftingSampler, Noise
+
+Probs = Float32s  # [batch_size, max_spec_len, vocab_size]
+Drafts = Ints  # [batch_size, max_spec_len]
+Tokens = Ints  # [batch_size, max_spec_len + 1]
 
 TARGET = np.array([0.1, 0.1, 0.375, 0.375, 0.05, 0.0, 0.0, 0.0])
 DRAFT = np.array([0.0, 0.0, 0.325, 0.325, 0.15, 0.1, 0.1, 0.0])
@@ -63,15 +68,15 @@ class PairSteps:
         num_emitted: 0 for malformed rows, and for all that follow one.
     """
 
-    num_draft: NDArray[np.int64]  # [batch_size] int64
+    num_draft: Ints  # [batch_size] int64
     has_seed: NDArray[np.bool_]  # [batch_size] bool
     draft_probs: NDArray[np.float64]  # [num_steps, batch_size, max_spec_len, vocab_size] float64
-    drafts: NDArray[np.int64]  # [num_steps, batch_size, max_spec_len] int64
-    tokens: NDArray[np.int64]  # [num_steps, batch_size, max_spec_len + 1] int64
-    num_emitted: NDArray[np.int64]  # [num_steps, batch_size] int64
+    drafts: Ints  # [num_steps, batch_size, max_spec_len] int64
+    tokens: Ints  # [num_steps, batch_size, max_spec_len + 1] int64
+    num_emitted: Ints  # [num_steps, batch_size] int64
 
 
-def num_drafts(supported: Collection[Capability]) -> NDArray[np.int64]:  # [CYCLE] int64
+def num_drafts(supported: Collection[Capability]) -> Ints:  # [CYCLE] int64
     """Drafts of the requests of a cycle."""
     return np.array(_DRAFTS) if Capability.RAGGED in supported else np.full(CYCLE, _EQUAL_DRAFTS)
 
@@ -121,26 +126,23 @@ class PairLoop:
                 self._positions = self._positions + np.maximum(emitted, 1)
         return PairSteps(self._counts, self._has_seed, *(np.stack(one) for one in zip(*parts, strict=True)))
 
-    def _rolls(self, width: int) -> NDArray[np.int64]:  # [batch_size, width] int64
+    def _rolls(self, width: int) -> Ints:  # [batch_size, width] int64
         """By how much the ids are moved at the places from each request's next token on."""
         places = self._positions[:, None] + np.arange(width)
         return np.asarray((3 * np.arange(self._counts.size)[:, None] + 5 * places) % TARGET.size)
 
-    def _by_kind(self, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:  # both [batch_size, width] int64
+    def _by_kind(self, token_ids: Ints) -> Ints:  # both [batch_size, width] int64
         """Kinds of tokens; -1 where there is none, and `_NO_TOKEN` for what is no token."""
         kinds = (token_ids - self._rolls(token_ids.shape[1])) % TARGET.size
         is_token = (token_ids >= 0) & (token_ids < TARGET.size)
         return np.where(is_token, kinds, np.where(token_ids == PLACEHOLDER_TOKEN_ID, -1, _NO_TOKEN))
 
-    def _probs_by_kind(
-        self,
-        probs: NDArray[np.float32],  # [batch_size, max_spec_len, vocab_size] float32
-    ) -> NDArray[np.float64]:  # [batch_size, max_spec_len, vocab_size] float64
+    def _probs_by_kind(self, probs: Probs) -> NDArray[np.float64]:  # [batch_size, max_spec_len, vocab_size] float64
         ids = (np.arange(TARGET.size) + self._rolls(probs.shape[1])[..., None]) % TARGET.size
         exact = np.take_along_axis(probs.astype(np.float64), ids, axis=2)
         return np.asarray(exact / exact.sum(axis=2, keepdims=True))
 
-    def _logits(self, probs: NDArray[np.float64], width: int) -> NDArray[np.float32]:
+    def _logits(self, probs: NDArray[np.float64], width: int) -> Float32s:
         """Rows of logits `[batch_size, width, vocab_size]` of these probabilities by kind."""
         with np.errstate(divide="ignore"):
             logits = np.log(probs)
@@ -148,7 +150,7 @@ class PairLoop:
 
     def _propose(
         self, sampler: DraftingSampler
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:  # [batch_size, max_spec_len, vocab_size], without the last
+    ) -> tuple[Float32s, Ints]:  # [batch_size, max_spec_len, vocab_size], without the last
         """Drafts of all places, asked for one place after the other, and what they were drawn from."""
         logits = self._logits(DRAFT, self._width) * self._temperature[:, None, None]
         found = []
@@ -166,11 +168,7 @@ class PairLoop:
         probs = [one_hot[one.token_ids] if one.draft_probs is None else one.draft_probs for one in found]
         return np.stack(probs, axis=1), np.stack([one.token_ids for one in found], axis=1)
 
-    def _batch(
-        self,
-        probs: NDArray[np.float32],  # [batch_size, max_spec_len, vocab_size] float32
-        drafts: NDArray[np.int64],  # [batch_size, max_spec_len] int64
-    ) -> SpecDecodeBatch:
+    def _batch(self, probs: Probs, drafts: Drafts) -> SpecDecodeBatch:
         """What is verified next; the bonus token is drawn from the suite's own stream."""
         batch_size, drafted = self._counts.size, np.arange(self._width) < self._counts[:, None]
         logits = self._logits(TARGET, self._width + 1)
@@ -206,11 +204,7 @@ class PairLoop:
 _NO_TOKEN = -2
 
 
-def _num_emitted(
-    tokens: NDArray[np.int64],  # [batch_size, max_spec_len + 1] int64
-    drafts: NDArray[np.int64],  # [batch_size, max_spec_len] int64
-    num_draft: NDArray[np.int64],  # [batch_size] int64
-) -> NDArray[np.int64]:  # [batch_size] int64
+def _num_emitted(tokens: Tokens, drafts: Drafts, num_draft: PerRequest) -> PerRequest:
     """Tokens per row: accepted drafts and one more; 0 for a row that is not made so."""
     count = (tokens >= 0).sum(axis=1)
     places = np.arange(tokens.shape[1])

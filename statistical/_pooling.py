@@ -17,14 +17,11 @@ Limits:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fairdraw.statistical._validation import check_probs, refuse
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 MIN_EXPECTED = 5.0
 """Expected observations per cell. E-values are exact for any number; 5 keeps the p-value beside them readable. If a

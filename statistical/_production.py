@@ -15,25 +15,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
-from fairdraw.statistical._count_tables import sum_counts
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, RejectionSampler, SpecDecodeBatch
+from fairdraw.statistical._count_tables import Table, sum_counts
 from fairdraw.statistical._distributions import acceptance_probs, recoverable, residual_probs, softmax_probs
 from fairdraw.statistical._noise import draw_rows
 from fairdraw.statistical._pit import PitCells
 from fairdraw.statistical._projections import PitDistributions, TokenTables
 from fairdraw.statistical._validation import check_probs, refuse
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.contracts import RejectionSampler
-    from fairdraw.statistical._count_tables import Table
 
 RAGGED_DRAFTS: tuple[int, ...] = (3, 0, 1, 5)
 EQUAL_DRAFTS: tuple[int, ...] = (3, 3, 3, 3)

@@ -13,22 +13,16 @@ Limits:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Flags, Float64s, Ints
+from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._pit import IMPOSSIBLE, Order, PitCells, randomised_pit, starting_mass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._count_tables import Table
-
-    Floats = NDArray[np.float64]
 
 LANES = "id modulo "
 _LANE_SIZES = (2, 4, 8, 32)
@@ -54,7 +48,7 @@ class Projection:
     is_hashed: bool = False
     block: int = 0
 
-    def cells(self, ids: NDArray[np.integer]) -> NDArray[np.int64]:  # [...] int64
+    def cells(self, ids: NDArray[np.integer]) -> Ints:  # [...] int64
         """Return the cell of each id."""
         mixed = ids.astype(np.uint64)
         if self.is_hashed:  # Fibonacci hashing of a word whose halves were mixed: every bit depends on every bit
@@ -86,7 +80,7 @@ def projections(vocab_size: int) -> tuple[Projection, ...]:
     return (*lanes, *bits, *hashes, *best) if vocab_size > 1 else ()
 
 
-def _is_beaten(probs: Floats, block: int) -> NDArray[np.bool_]:  # [num_rows, vocab_size] float64, to the same in bool
+def _is_beaten(probs: Float64s, block: int) -> Flags:  # [num_rows, vocab_size] float64, to the same in bool
     """Return whether each token is less probable than another one of its block."""
     blocks = np.pad(probs, ((0, 0), (0, -probs.shape[1] % block)), constant_values=-1.0).reshape(len(probs), -1, block)
     beaten = blocks < blocks.max(axis=2, keepdims=True)
@@ -99,14 +93,16 @@ def _by_id(vocab_size: int) -> list[Projection]:
 
 
 @lru_cache(maxsize=64)
-def _is_in(vocab_size: int, first: int) -> NDArray[np.bool_]:  # [<= _BLOCK, num_cells] bool
+def _is_in(vocab_size: int, first: int) -> Flags:  # [<= _BLOCK, num_cells] bool
     """Return whether each id of a block lies in each cell of all projections, one after the other."""
     ids = np.arange(first, min(first + _BLOCK, vocab_size))
     own = _by_id(vocab_size)
     return np.concatenate([one.cells(ids)[:, None] == np.arange(one.num_cells) for one in own], axis=1)
 
 
-def cell_masses(probs: Floats) -> dict[str, Floats]:  # [num_rows, vocab_size] float64, to [num_rows, num_cells] each
+def cell_masses(
+    probs: Float64s,
+) -> dict[str, Float64s]:  # [num_rows, vocab_size] float64, to [num_rows, num_cells] each
     """Return the probability of each cell of each projection by id, row by row."""
     vocab_size = probs.shape[1]
     own, firsts = _by_id(vocab_size), range(0, vocab_size, _BLOCK)
@@ -126,17 +122,17 @@ class PitDistributions:
         cell_of: The cell of each token, in all distributions alike or in each.
     """
 
-    probs: NDArray[np.float64]  # [num_distributions, vocab_size] float64
-    possible: NDArray[np.bool_]  # [num_distributions, vocab_size] bool
-    masses: NDArray[np.float64]  # [num_distributions, num_cells] float64
-    starts: NDArray[np.float64]  # [num_distributions, num_cells] float64
+    probs: Float64s  # [num_distributions, vocab_size] float64
+    possible: Flags  # [num_distributions, vocab_size] bool
+    masses: Float64s  # [num_distributions, num_cells] float64
+    starts: Float64s  # [num_distributions, num_cells] float64
     cell_of: NDArray[np.integer]  # [1 | num_distributions, vocab_size] int64 | uint8
 
     @classmethod
     def by_way(
         cls,
-        probs: NDArray[np.float64],  # [num_distributions, vocab_size] float64
-        possible: NDArray[np.bool_],  # [num_distributions, vocab_size] bool
+        probs: Float64s,  # [num_distributions, vocab_size] float64
+        possible: Flags,  # [num_distributions, vocab_size] bool
     ) -> dict[str, PitDistributions]:
         """Return the same distributions by rank, by id and by each projection of the id."""
         ids = np.arange(probs.shape[1])
@@ -151,11 +147,11 @@ class PitDistributions:
 
     def transform(
         self,
-        distribution_ids: NDArray[np.int64],  # [num_samples] int64
+        distribution_ids: Ints,  # [num_samples] int64
         token_ids: NDArray[np.int32],  # [num_samples] int32
-        uniforms: NDArray[np.float64],  # [num_samples] float64
+        uniforms: Float64s,  # [num_samples] float64
         left_out: NDArray[np.int32] | None = None,  # [num_samples] int32
-    ) -> NDArray[np.float64]:  # [num_samples] float64
+    ) -> Float64s:  # [num_samples] float64
         """Transform one token per row, as `randomised_pit`.
 
         Args:
@@ -175,12 +171,12 @@ class PitDistributions:
         return _numbers(starts, masses, uniforms, possible)
 
 
-def _of_beaten(probs: Floats, is_beaten: NDArray[np.bool_]) -> Floats:  # [num_rows, 2] float64
+def _of_beaten(probs: Float64s, is_beaten: Flags) -> Float64s:  # [num_rows, 2] float64
     beaten = (probs * is_beaten).sum(axis=1, keepdims=True)
     return np.concatenate([probs.sum(axis=1, keepdims=True) - beaten, beaten], axis=1)
 
 
-def _numbers(starts: Floats, masses: Floats, uniforms: Floats, possible: NDArray[np.bool_]) -> Floats:  # [num_samples]
+def _numbers(starts: Float64s, masses: Float64s, uniforms: Float64s, possible: Flags) -> Float64s:  # [num_samples]
     values = np.clip(starts + uniforms * masses, 0.0, np.nextafter(1.0, 0.0))
     return np.asarray(np.where(possible, values, IMPOSSIBLE))
 
@@ -188,8 +184,8 @@ def _numbers(starts: Floats, masses: Floats, uniforms: Floats, possible: NDArray
 def numbers_of_rows(
     probs: NDArray[np.floating],  # [num_samples, vocab_size] float32 | float64
     token_ids: NDArray[np.integer],  # [num_samples] int64
-    uniforms: NDArray[np.float64],  # [num_samples] float64
-) -> dict[str, NDArray[np.float64]]:  # [num_samples] float64 each
+    uniforms: Float64s,  # [num_samples] float64
+) -> dict[str, Float64s]:  # [num_samples] float64 each
     """Return the transforms of one token per row by rank, by id and by each projection; rows are used once.
 
     Raises:
@@ -257,17 +253,17 @@ class TokenTables:
             seen_by=one.family,
         )
 
-    def count(self, numbers: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.int64]]:
+    def count(self, numbers: Mapping[str, Float64s]) -> dict[str, Ints]:
         """Return the count tables of transforms by way."""
         return {f"{self._name} by {way}": cells.count(numbers[way]) for way, cells in self._cells.items()}
 
     def count_pool(
         self,
         pool: Mapping[str, PitDistributions],
-        distribution_ids: NDArray[np.int64],  # [num_samples] int64
+        distribution_ids: Ints,  # [num_samples] int64
         token_ids: NDArray[np.int32],  # [num_samples] int32
-        uniforms: NDArray[np.float64],  # [num_samples] float64
-    ) -> dict[str, NDArray[np.int64]]:
+        uniforms: Float64s,  # [num_samples] float64
+    ) -> dict[str, Ints]:
         """Return the count tables of tokens of a pool's rows."""
         ways = pool.items()
         return self.count({way: one.transform(distribution_ids, token_ids, uniforms) for way, one in ways})

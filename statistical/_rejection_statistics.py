@@ -9,22 +9,17 @@ S9, for vocabularies too large to enumerate, is in `_production`. Draft tokens c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.statistical._outcomes import Outcomes, Rows
+from fairdraw.statistical._outcomes import Outcomes, Rows
 
 
 @dataclass(frozen=True)

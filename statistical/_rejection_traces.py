@@ -6,26 +6,19 @@ as its distribution), given everything that the sampler was handed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from fairdraw._core.array_types import Float64s, Ints
 from fairdraw.contracts import Capability, ExplicitNoise
 from fairdraw.contracts._rejection import emit
 from fairdraw.statistical._slice_check import TraceSlices
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
-from fairdraw.strategies._rejection_traces import read, rejection_trace_for
+from fairdraw.strategies._rejection_traces import RejectionCall, RejectionTrace, Verified, read, rejection_trace_for
 from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.strategies._rejection_traces import RejectionCall, RejectionTrace, Verified
-
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
 
 _CROSSED = (
     "dtype", "layout", "noise", "drafts", "lengths", "greedy requests", "alike", "a row without distribution",
@@ -80,7 +73,7 @@ def _events_of_drafts(
     call: RejectionCall,
     seen: Verified,
     past: Past,
-    chance: NDArray[np.float64],
+    chance: Float64s,
     eighths: Ints,
     first: Ints,
 ) -> dict[str, Event]:
@@ -105,7 +98,7 @@ def _events_of_tokens(
     table: TokenKinds,
     kinds: Ints,
     tokens: Ints,
-    ranks: NDArray[np.float64],
+    ranks: Float64s,
     rejected: Ints,
     recovered: Ints,  # [2, batch_size] int64
     first: Ints,

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from fairdraw._core.array_types import Ints, PerRequest
 from fairdraw.contracts import Capability, RaceNoise
 from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.statistical._slice_check import TraceSlices
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
 from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
-from fairdraw.strategies._sampling_traces import trace_for
+from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace, trace_for
 from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace
-
-    Ints = NDArray[np.int64]
 
 _CROSSED = (
     "dtype", "layout", "noise", "filters", "greedy requests", "alike", "a row without distribution", "seeded",
@@ -30,10 +24,7 @@ _CROSSED = (
 
 
 def _drawn(
-    call: SamplingCall,
-    tokens: Ints,  # [batch_size] int64
-    past: Past,
-    rng: np.random.Generator,
+    call: SamplingCall, tokens: PerRequest, past: Past, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Event]]:
     """Return features and projections of the rows that are drawn from a known distribution."""
     size, requests = call.batch.vocab_size, call.rows.request

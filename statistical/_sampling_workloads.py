@@ -13,12 +13,15 @@ distribution that is left (`supported_kinds`). So a sampler without filters is j
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row32, Row64
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import requests_of
 from fairdraw._oracles.supports import support_of
@@ -30,10 +33,7 @@ from fairdraw.statistical._projections import PitDistributions, TokenTables
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from numpy.typing import NDArray
+Seeded = NDArray[np.bool_]  # [num_cycles, num_kinds]
 
 _FILTER_WORDS = frozenset(FILTERS.values())
 
@@ -78,7 +78,7 @@ _PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
 """Ids are not in order of probability; one token is impossible."""
 
 
-def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
+def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> Row64:
     """The exact distribution of a settled row."""
     support = support_of(requests_of(batch)[row], filters)
     assert support is not None
@@ -108,18 +108,13 @@ def small_distributions(setting: Setting) -> SamplingPlan:
     return SamplingPlan(tables, count, num_checkpoints, num_calls * len(kinds))
 
 
-def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
+def _small_row() -> Row32:
     """The logits of `_PROBS`."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
 
 
-def _small_tables(
-    cycle: Sequence[Kind],
-    num_calls: int,
-    is_seeded: NDArray[np.bool_],  # [num_cycles, num_kinds] bool
-    filters: FilterPolicy,
-) -> dict[str, Table]:
+def _small_tables(cycle: Sequence[Kind], num_calls: int, is_seeded: Seeded, filters: FilterPolicy) -> dict[str, Table]:
     """Return a table of the tokens of each kind, and of those with seeds if some have."""
     batch = batch_of(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
     probs = [_exact_probs(batch, number, filters) for number in range(len(cycle))]
@@ -129,10 +124,7 @@ def _small_tables(
     }
 
 
-def _rows_of_tables(
-    cycle: Sequence[Kind],
-    is_seeded: NDArray[np.bool_],  # [num_cycles, num_kinds] bool
-) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
+def _rows_of_tables(cycle: Sequence[Kind], is_seeded: Seeded) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
     """Yield each table's name, its kind's number and its rows among those of the kind, `[num_cycles] bool`."""
     for number, kind in enumerate(cycle):
         own = is_seeded[:, number]

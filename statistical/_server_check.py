@@ -12,15 +12,18 @@ end early, and positions about which the list says nothing, are made up for by m
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
+from fairdraw._core.checks import AnyCheck, Conditions, DrawnQuestion, Profile
 from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
-from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw.contracts import Capability, NoAnswer
-from fairdraw.statistical._count_tables import Table
+from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import Answer, Capability, Claims, NoAnswer, Server
+from fairdraw.statistical._count_tables import Counts, Table
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
 from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate
@@ -30,16 +33,6 @@ from fairdraw.statistical._server_numbers import ORDERS, PROJECTIONS, WAYS, sing
 from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from fairdraw._core.checks import AnyCheck
-    from fairdraw.contracts import Answer, Claims, Server
-    from fairdraw.statistical._count_tables import Counts
 
 _FIRST = 48
 """Requests before the first checkpoint: a server that is silently greedy is seen there."""
@@ -136,23 +129,15 @@ class ServerDistributionCheck(DrawnQuestion):
         answers = pool.take(server, one, first + step)[first:]
         return self.count(one, answers, claims, derive_seed("numbers", pool.seed, one.name, first))
 
-    def run(
-        self,
-        sampler: Server,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: Server | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: Server, under: Conditions) -> int:
         """Judge tokens as `DistributionCheck.run` judges samples.
 
         Raises:
             NoAnswer: If the server does not answer before that is decided.
         """
-        self.begin(sampler, reference, out_of_time)
-        chosen, ended = profile or PROFILES["ci"], list[BaseException]()
-        server = guarded(sampler, out_of_time)
+        under.require_time()
+        chosen, seed, ended = under.profile, under.seed, list[BaseException]()
+        server = guarded(sampler, under.out_of_time)
         drawn = self.checkpoints(server, chosen, seed, ended)
         rate = self.share * false_fail_rate(seed)
         decision = decide(self.tables(server, chosen), self.planned(server, chosen, seed), drawn, rate)
@@ -173,10 +158,6 @@ class ServerDistributionCheck(DrawnQuestion):
         if any(isinstance(one, BudgetEnded) for one in ended):
             return cut_short(decision.reason, seen)
         return ended[0] if ended else Inconclusive(f"the server's answers show too little: {decision.reason}")
-
-    def __call__(self, sampler: Server) -> None:
-        """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
-        self.run(sampler, seed=DEFAULT_SEED)
 
 
 def _seen_in(by_way: Mapping[str, float], group: str) -> str:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.server import IMPOSSIBLE, Cells, choice_cells, edges
+from fairdraw.contracts import Answer, Choice, Claims, GenerationRequest
+from fairdraw.contracts._server import Token
 from fairdraw.statistical._projections import projections
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import Answer, Choice, Claims, GenerationRequest
-    from fairdraw.contracts._server import Token
 
 ORDERS = ("rank", "id")
 PROJECTIONS = tuple(one for one in projections(1 << 17) if not one.block)

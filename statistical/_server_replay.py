@@ -6,19 +6,14 @@ without. Each token of an answer is one request to the reference: prompt and tok
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from fairdraw._core.checks import Conditions
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.contracts import Answer, Choice, Position
+from fairdraw.contracts import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, Server, ServerSettings
 from fairdraw.statistical._server_check import ServerDistributionCheck
 from fairdraw.strategies._server_requests import PLAIN, pool_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw._core.checks import OutOfTime, Profile
-    from fairdraw.contracts import Capabilities, Claims, GenerationRequest, Server, ServerSettings
 
 _PROMPTS = 8
 _LENGTH = 6
@@ -88,21 +83,13 @@ class Replayed:
 class ReplayedCheck(ServerDistributionCheck):
     """A check of a server's tokens under the reference's distributions."""
 
-    def run(
-        self,
-        sampler: Server,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: Server | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
-        """As `ServerDistributionCheck.run`."""
-        self.begin(sampler, reference, out_of_time)
-        assert reference is not None, "differential checks have one"
-        plain = pool_of(sampler, seed).take(sampler, PLAIN, _PROMPTS)
+    def judge(self, sampler: Server, under: Conditions) -> int:
+        """As `ServerDistributionCheck.judge`."""
+        under.require_time()
+        plain = pool_of(sampler, under.seed).take(sampler, PLAIN, _PROMPTS)
         prompts = [tuple(t for t in answer.choices[0].tokens if isinstance(t, int))[:_LENGTH] for answer in plain]
-        both = Replayed(sampler, reference, [prompt for prompt in prompts if prompt])
+        both = Replayed(sampler, under.reference, [prompt for prompt in prompts if prompt])
         if not both.prompts:
             raise CapabilityUnsupported("token-ids is unsupported: no prompt of token ids can be made")
-        return super().run(both, profile=profile, seed=seed, reference=reference, out_of_time=out_of_time)
+        self.begin(both, under.reference, under.out_of_time)
+        return super().judge(both, under)

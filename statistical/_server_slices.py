@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from fairdraw._core.array_types import Float64s, Ints
 from fairdraw._core.budget import guarded
+from fairdraw._core.checks import OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.server import IMPOSSIBLE
-from fairdraw.contracts import GenerationRequest
+from fairdraw.contracts import Answer, Claims, GenerationRequest, Server
 from fairdraw.statistical._server_numbers import NAMED, ORDERS, WAYS, known_of, numbers_of
 from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._slices import Event, Slices
 from fairdraw.statistical._trace_draws import EIGHTHS, eighths_of, level, same_eighth
 from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_requests import TOKENS_EACH, num_tokens, pool_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw._core.checks import OutOfTime, Profile
-    from fairdraw.contracts import Answer, Claims, Server
-    from fairdraw.strategies._server_requests import Kind
-
-    Ints = NDArray[np.int64]
-    Numbers = NDArray[np.float64]
+from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, num_tokens, pool_of
 
 _CROSSED = (
     "temperature", "filter", "edit", "kind of filter", "kind of edit", "choices", "choice", "max_tokens", "seeded",
@@ -105,12 +97,12 @@ def _impossible(answer: Answer, choice: int, at: int) -> CheckFailure:
     return error
 
 
-def _named(known: Numbers) -> dict[str, Event]:  # [num_tokens, 2, num_named] float64
+def _named(known: Float64s) -> dict[str, Event]:  # [num_tokens, 2, num_named] float64
     """Return whether a token came that the choice emitted before, one that a bias names, or the best."""
     return {name: Event(hit > 0, chance) for name, (hit, chance) in zip(NAMED, known.T, strict=True)}
 
 
-def _events(numbers: Numbers) -> dict[str, Event]:  # [num_tokens, num_ways] float64
+def _events(numbers: Float64s) -> dict[str, Event]:  # [num_tokens, num_ways] float64
     """Return halves and eighths of the numbers, which are uniform if tokens follow their distributions."""
     half, eighth = np.full(len(numbers), 0.5), np.full(len(numbers), 1 / EIGHTHS)
     columns = dict(zip(WAYS, np.nan_to_num(numbers).T, strict=True))

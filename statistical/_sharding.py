@@ -29,26 +29,23 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
+from fairdraw.contracts import RejectionSampler
 from fairdraw.statistical._configurations import CONFIGURATIONS
 from fairdraw.statistical._count_tables import Counts, Table, sum_counts
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import SamplePlan, plan_tables
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._validation import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw.contracts import RejectionSampler
 
 CALLS_PER_SHARD = 8
 """Even, because calls are compared in pairs."""

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
-from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended
-from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._core.checks import Conditions, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
+from fairdraw._core.failures import CheckFailure, Ended
 from fairdraw.statistical._distribution_check import false_fail_rate
-from fairdraw.statistical._slices import Evidence, Slices
+from fairdraw.statistical._slices import Evidence, Found, Slices
 from fairdraw.statistical._trace_draws import word
 from fairdraw.strategies._trace_plans import flat_traces, traces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.statistical._slices import Found
 
 _SHOWN = 3
 """Slices that a report names."""
@@ -75,15 +70,7 @@ class SliceCheck(DrawnQuestion):
         self.drawn(slices, sampler, profile, seed, out_of_time)
         return (slices.evidence() if slices.num_draws else None), slices.num_draws
 
-    def run(
-        self,
-        sampler: Any,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: Any = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: Any, under: Conditions) -> int:
         """Draw what `profile` says, and weigh it.
 
         Raises:
@@ -92,12 +79,9 @@ class SliceCheck(DrawnQuestion):
         Error rates:
             A correct sampler fails with probability at most `share * false_fail_rate(seed)`.
         """
-        reason = self.why_not(sampler, reference)
-        if reason is not None:
-            raise CapabilityUnsupported(reason)
-        chosen = profile or PROFILES["ci"]
+        chosen, seed = under.profile, under.seed
         try:
-            evidence, num_draws = self.evidence(sampler, chosen, seed, out_of_time)
+            evidence, num_draws = self.evidence(sampler, chosen, seed, under.out_of_time)
         except BudgetEnded:
             raise cut_short("not everything was drawn") from None
         except CheckFailure as failure:
@@ -119,10 +103,6 @@ class SliceCheck(DrawnQuestion):
 
     def _threshold(self, seed: int) -> float:
         return -math.log(self.share * false_fail_rate(seed))
-
-    def __call__(self, sampler: Any) -> None:
-        """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
-        self.run(sampler, seed=DEFAULT_SEED)
 
     def _failure(self, evidence: Evidence, threshold: float) -> CheckFailure:
         first = evidence.found[0]

@@ -17,20 +17,16 @@ error rate stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Numbers = NDArray[np.float64]
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
 
 _TILTS = (1 / 64, 1 / 8, 1 / 2, 0.8, 0.93, 1.07, 1.25, 2.0, 8.0, 64.0, 1024.0)
 """Factors of the odds that are bet on."""
@@ -51,7 +47,7 @@ class Event:
         chance: Its probability if the sampler is right.
     """
 
-    hit: NDArray[np.bool_]  # [num_draws] bool
+    hit: Flags  # [num_draws] bool
     chance: NDArray[np.floating[Any]]  # [num_draws] float32 | float64; Any: of either width
 
 
@@ -163,9 +159,9 @@ def _family(features: Mapping[str, NDArray[np.int32]], names: tuple[str, ...]) -
 
 def _scores(
     family: _Family,
-    excess: NDArray[np.float32],  # [num_draws, num_projections] float32
-    variance: NDArray[np.float32],  # [num_draws, num_projections] float32
-) -> NDArray[np.float32]:  # [num_levels, num_projections] float32
+    excess: Float32s,  # [num_draws, num_projections] float32
+    variance: Float32s,  # [num_draws, num_projections] float32
+) -> Float32s:  # [num_levels, num_projections] float32
     """Return by how many standard deviations each projection is off in each slice; 0 where there are few draws."""
     num_draws = len(excess)
     ones, ends = np.ones(num_draws, dtype=np.float32), np.arange(num_draws + 1)
@@ -182,7 +178,7 @@ def _joined(parts: list[Event]) -> Event:
 
 def _mean_and_variance(
     columns: Iterable[Event], num_draws: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # [num_draws, num_projections] float32 each
+) -> tuple[Float32s, Float32s]:  # [num_draws, num_projections] float32 each
     """Return what happened beyond its chance, and its variance."""
     excess, variance = [], []
     for event in columns:
@@ -248,7 +244,7 @@ class TokenKinds:
         distributions: A row per kind, each sums to 1.
     """
 
-    def __init__(self, distributions: Numbers) -> None:  # [num_kinds, vocab_size] float64
+    def __init__(self, distributions: Float64s) -> None:  # [num_kinds, vocab_size] float64
         self.probs = distributions
         num_kinds, size = distributions.shape
         rows = np.arange(num_kinds)[:, None]
@@ -265,14 +261,14 @@ class TokenKinds:
         # What is certain or impossible up to rounding is no bet.
         self._chances = np.where(chances < _NEGLIGIBLE, 0.0, np.where(chances > 1 - _NEGLIGIBLE, 1.0, chances))
 
-    def ranks(self, kinds: Ints, tokens: Ints, rng: np.random.Generator) -> Numbers:  # [num_draws] float64
+    def ranks(self, kinds: Ints, tokens: Ints, rng: np.random.Generator) -> Float64s:  # [num_draws] float64
         """Return numbers that are uniform if tokens follow their distributions: by probability, the largest first.
 
         The place of a token in its own interval is drawn (the randomised probability integral transform).
         """
         return self._above[kinds, tokens] + rng.random(len(tokens)) * self.probs[kinds, tokens]
 
-    def events(self, kinds: Ints, tokens: Ints, ranks: Numbers) -> dict[str, Event]:
+    def events(self, kinds: Ints, tokens: Ints, ranks: Float64s) -> dict[str, Event]:
         """Return the projections that look at one token alone."""
         found = {
             f"{name} of the ranks": Event((ranks * scale).astype(np.int64) % 2 == 1, np.full(len(tokens), 0.5))
@@ -290,7 +286,7 @@ class TokenKinds:
         return Event(tokens == wanted, np.where(chance > 1 - _NEGLIGIBLE, 1.0, chance))
 
 
-def _classes_of_ids(size: int) -> dict[str, NDArray[np.bool_]]:  # [vocab_size] bool each
+def _classes_of_ids(size: int) -> dict[str, Flags]:  # [vocab_size] bool each
     """Return halves of the vocabulary: by each bit of the id, and hashed."""
     ids = np.arange(size)
     found = {f"ids with bit {bit}": ids >> bit & 1 == 1 for bit in range(_MOST_BITS)}

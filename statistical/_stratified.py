@@ -19,17 +19,11 @@ Limits:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SpecDecodeBatch
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import RejectionSampler
-    from fairdraw.statistical._configurations import RequestDistributions
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, RejectionSampler, SpecDecodeBatch
+from fairdraw.statistical._configurations import RequestDistributions
 
 _HOPELESS = 1e30
 """An exponential with which no token of the residual wins against one whose exponential is of order 1."""

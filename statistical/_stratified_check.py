@@ -16,23 +16,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Resolution, Stage
-from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
-from fairdraw.contracts import Capability
-from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT
+from fairdraw._core.checks import (
+    Conditions,
+    DistributionCase,
+    DrawnQuestion,
+    Profile,
+    Resolution,
+    Stage,
+)
+from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw.contracts import Capability, RejectionSampler
+from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, RequestDistributions
 from fairdraw.statistical._distributions import ROUNDING
 from fairdraw.statistical._injection import Injected, probe
 from fairdraw.statistical._stratified import StratifiedDraws
-
-if TYPE_CHECKING:
-    from fairdraw._core.checks import DistributionCase
-    from fairdraw.contracts import RejectionSampler
-    from fairdraw.statistical._configurations import RequestDistributions
 
 _FEWEST, _MOST = 8, 1024
 """Strata: fewer show nothing, and more would show the rounding of float32."""
@@ -113,20 +115,11 @@ class StratifiedCheck(DrawnQuestion):
         strata = self.num_strata(sampler, profile)
         return Resolution(tv=1 / strata if strata else None)
 
-    def run(
-        self,
-        sampler: RejectionSampler,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: RejectionSampler | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: RejectionSampler, under: Conditions) -> int:
         """Measure every share once.
 
         Args:
-            seed, reference: Not used; every check takes them.
-            out_of_time: Called before each share; a share is one call of the sampler.
+            under: Time is looked at before each share; a share is one call of the sampler.
 
         Returns:
             The number of draws.
@@ -140,16 +133,11 @@ class StratifiedCheck(DrawnQuestion):
         Error rates:
             None; see the module.
         """
-        reason = self.why_not(sampler, reference)
-        if reason is not None:
-            raise CapabilityUnsupported(reason)
-        chosen = profile or PROFILES["ci"]
-        num_strata = self.num_strata(sampler, chosen)
+        num_strata = self.num_strata(sampler, under.profile)
         if num_strata == 0:
             raise Inconclusive(f"the profile's draws fill fewer than {_FEWEST} strata per share")
-        if out_of_time():
-            raise before_it_began()
-        guarded_sampler, case = guarded(sampler, out_of_time), self.case(sampler, chosen)
+        under.require_time()
+        guarded_sampler, case = guarded(sampler, under.out_of_time), self.case(sampler, under.profile)
         kinds = ((DISAGREEING, Capability.DENSE_DRAFTS), (ONE_HOT, Capability.ONE_HOT_DRAFTS))
         given = [one.requests[0] for one, need in kinds if need in sampler.capabilities]
         return sum(self._measured(guarded_sampler, request, num_strata, case) for request in given)
@@ -178,10 +166,6 @@ class StratifiedCheck(DrawnQuestion):
     def _draws(self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int) -> StratifiedDraws:
         """What the sampler is called with."""
         return StratifiedDraws(sampler, request, num_strata)
-
-    def __call__(self, sampler: RejectionSampler) -> None:
-        """Run with the `ci` profile (for `parametrize_with_checks`)."""
-        self.run(sampler)
 
 
 @dataclass(frozen=True)

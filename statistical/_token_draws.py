@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
+from fairdraw._core.array_types import AnyRows64
 
 
 class Uniforms:
@@ -57,9 +55,7 @@ def draw_one(
     return drawn
 
 
-def inner_steps(
-    probs: NDArray[np.float64],  # [..., vocab_size] float64
-) -> NDArray[np.float64]:  # [..., vocab_size - 1] float64
+def inner_steps(probs: AnyRows64) -> NDArray[np.float64]:  # [..., vocab_size - 1] float64
     """The cumulative distribution without its last entry, which is 1."""
     cumulative = np.cumsum(probs, axis=-1)
     cumulative /= cumulative[..., -1:]

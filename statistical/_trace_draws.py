@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from fairdraw._core.array_types import Flags, Float64s, Ints, PerRequest
 from fairdraw.statistical._slices import Event
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from fairdraw.strategies._serving import ServedRows
-
-    Ints = NDArray[np.int64]
-    Numbers = NDArray[np.float64]
+from fairdraw.strategies._serving import ServedRows
 
 LAGS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Distances of rows whose draws must be independent."""
@@ -24,7 +17,7 @@ LAGS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 EIGHTHS = 8
 
 
-def eighths_of(ranks: Numbers, is_judged: NDArray[np.bool_]) -> Ints:  # [num_draws] int64
+def eighths_of(ranks: Float64s, is_judged: Flags) -> Ints:  # [num_draws] int64
     """Return in which eighth of its distribution each draw lies; -1 if it is not judged."""
     return np.where(is_judged, np.minimum((ranks * EIGHTHS).astype(np.int64), EIGHTHS - 1), -1)
 
@@ -59,7 +52,7 @@ class Past:
         found[: len(earlier)] = earlier
         return found
 
-    def of_request(self, name: str, requests: Ints) -> Ints:  # [batch_size] int64
+    def of_request(self, name: str, requests: Ints) -> PerRequest:
         """Return what each request drew when it was drawn for last; -1 if it was not."""
         known = self._of_request.get(name, {})
         return np.array([known.get(request, -1) for request in requests.tolist()], dtype=np.int64)
@@ -95,7 +88,7 @@ def features_of_rows(
     call: Any,  # of a trace: `number`, `setting`, `rows`, `noise`, `batch`
     past: Past,
     *,
-    is_odd: NDArray[np.bool_],  # [batch_size] bool
+    is_odd: Flags,  # [batch_size] bool
 ) -> dict[str, Ints]:
     """Return the level of every feature of each row; none depends on what this call drew."""
     rows: ServedRows = call.rows

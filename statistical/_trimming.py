@@ -18,27 +18,23 @@ from its row, whoever lost against it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import PerRequest
 from fairdraw._core.checks import Stage
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, ProposedDrafts, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit, num_kept
-from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._noise import noise_for, noise_kind
 from fairdraw.statistical._pit import Order, pit_of_tensors
 from fairdraw.statistical._token_draws import draw_one
-from fairdraw.statistical._workloads import SamplingPlan, Workload
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical._count_tables import Counts
-    from fairdraw.statistical._workloads import Setting
+from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 
 TARGET = np.array([0.05, 0.1, 0.2, 0.1, 0.15, 0.25, 0.1, 0.05])
 ROWS = np.array([[0.1, 0.15, 0.15, 0.1, 0.1, 0.15, 0.15, 0.1], [0.02, 0.02, 0.08, 0.08, 0.02, 0.7, 0.06, 0.02]])
@@ -95,12 +91,7 @@ def _proposed(drafts: _Drafts, device: str) -> ProposedDrafts:
     return ProposedDrafts(num_draft_tokens=[NUM_DRAFTS] * batch_size, **tensors)
 
 
-def _batch(
-    proposed: ProposedDrafts,
-    drafts: _Drafts,
-    kept: NDArray[np.int64],  # [batch_size] int64
-    rng: np.random.Generator,
-) -> SpecDecodeBatch:
+def _batch(proposed: ProposedDrafts, drafts: _Drafts, kept: PerRequest, rng: np.random.Generator) -> SpecDecodeBatch:
     """The drafts that are kept, and a bonus token of the place behind them."""
     is_kept = torch.from_numpy(np.arange(NUM_DRAFTS) < kept[:, None]).reshape(-1).to(proposed.device)
     logits = np.log(_by_id(np.broadcast_to(TARGET, drafts.probs.shape), drafts.rolls[:, :-1])).astype(np.float32)

@@ -7,15 +7,16 @@ are count tables, a few kilobytes. Other processes draw again what they need, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
-from fairdraw.contracts import Capability, FilterPolicy, filter_policy
-from fairdraw.statistical._count_tables import sum_counts
+from fairdraw.contracts import Capability, FilterPolicy, RejectionSampler, filter_policy
+from fairdraw.statistical._configurations import Configuration
+from fairdraw.statistical._count_tables import Counts, Table, sum_counts
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._production import (
     EQUAL_DRAFTS,
@@ -26,13 +27,6 @@ from fairdraw.statistical._production import (
     ProductionExperiment,
     long_draft_pool,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fairdraw.contracts import RejectionSampler
-    from fairdraw.statistical._configurations import Configuration
-    from fairdraw.statistical._count_tables import Counts, Table
 
 NUM_CHECKPOINTS = 32
 """Checkpoints that a plan aims at; whole calls make it up to 63, and few draws make it fewer. A clear fault is found at

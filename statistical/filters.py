@@ -7,7 +7,7 @@ different probabilities stand in one batch. Neighbouring rows, and consecutive s
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +15,9 @@ import torch
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability, FilterBatch, FilterParams, SeededNoise
 from fairdraw.contracts._filters import call_filters
-from fairdraw.statistical._count_tables import Table, count_codes, joint_codes
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
-
-if TYPE_CHECKING:
-    from fairdraw.statistical._count_tables import Counts
 
 __all__ = ["CHECKS"]
 

@@ -7,26 +7,21 @@ by the distribution that came with it (`_pit`), whatever that is; rows of any ki
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability
-from fairdraw.contracts._logprobs import call_draw
-from fairdraw.statistical._count_tables import sum_counts
+from fairdraw.contracts._logprobs import Returned, call_draw
+from fairdraw.statistical._count_tables import Counts, sum_counts
 from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._projections import TokenTables, numbers_of_rows
 from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._sampling_workloads import supported_kinds
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts._logprobs import Returned
-    from fairdraw.statistical._count_tables import Counts
 
 __all__ = ["CHECKS"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability
-from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, SYNTHETIC, mixed
+from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, SYNTHETIC, Configuration, mixed
 from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._pair_checks import PAIR_CHECKS
@@ -24,7 +24,6 @@ from fairdraw.statistical._workloads import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.statistical._configurations import Configuration
     from fairdraw.statistical._slice_check import SliceCheck
     from fairdraw.statistical._workloads import Supports
 

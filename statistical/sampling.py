@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability
@@ -11,9 +10,7 @@ from fairdraw.statistical._dependence_checks import SAMPLING_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._sampling_traces import SLICES
 from fairdraw.statistical._sampling_workloads import largest, production, small_distributions
-
-if TYPE_CHECKING:
-    from fairdraw.statistical._slice_check import SliceCheck
+from fairdraw.statistical._slice_check import SliceCheck
 
 __all__ = ["CHECKS"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability
@@ -10,12 +11,7 @@ from fairdraw.statistical._distribution_check import sharing
 from fairdraw.statistical._server_check import ServerDistributionCheck
 from fairdraw.statistical._server_replay import ReplayedCheck
 from fairdraw.statistical._server_slices import ServerSlices
-from fairdraw.strategies._server_requests import CONSECUTIVE_SEEDS, FOUR_CHOICES, MIXED, PLAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw.strategies._server_requests import Kind
+from fairdraw.strategies._server_requests import CONSECUTIVE_SEEDS, FOUR_CHOICES, MIXED, PLAIN, Kind
 
 __all__ = ["CHECKS"]
 

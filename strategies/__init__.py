@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairdraw.strategies._sampling_traces import SamplingTrace
     from fairdraw.strategies._sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
     from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
-    from fairdraw.strategies.rejection import draft_recipes, rejection_cases, request_recipes, spec_decode_batches
+    from fairdraw.strategies.rejection import rejection_cases, spec_decode_batches
     from fairdraw.strategies.rows import (
         DRAFT_KINDS,
         INVALID_KINDS,
@@ -28,20 +28,14 @@ if TYPE_CHECKING:
         probability_rows,
         target_row,
     )
-    from fairdraw.strategies.sampling import (
-        SampledRequest,
-        SamplingCase,
-        sampled_requests,
-        sampling_batches,
-        sampling_cases,
-    )
+    from fairdraw.strategies.sampling import SampledRequest, SamplingCase, sampling_batches, sampling_cases
 
 __all__ = [
     "AWKWARD_VOCAB_SIZES", "DRAFT_KINDS", "DTYPES", "EXPONENTIAL_KINDS", "INVALID_KINDS", "LARGE_VOCAB_SIZES",
     "LAYOUTS", "TARGET_KINDS", "TOKEN_KINDS", "UNIFORM_KINDS", "DraftRecipe", "NoiseRecipe", "RejectionCase",
-    "RejectionTrace", "RequestRecipe", "SampledRequest", "SamplingCase", "SamplingTrace", "draft_recipes", "draft_row",
+    "RejectionTrace", "RequestRecipe", "SampledRequest", "SamplingCase", "SamplingTrace", "draft_row",
     "explicit_noises", "logit_rows", "num_draft_tokens", "probability_row", "probability_rows", "rejection_cases",
-    "request_recipes", "sampled_requests", "sampling_batches", "sampling_cases", "seeded_noises", "spec_decode_batches",
+    "sampling_batches", "sampling_cases", "seeded_noises", "spec_decode_batches",
     "target_row", "vocab_sizes",
 ]  # fmt: skip
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import mmap
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw._core.batches import Batch
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
@@ -24,11 +26,6 @@ from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, SEED_KINDS, UNIFORM_KINDS, NoiseRecipe, seeds_of_kinds
 from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, bulk_rng, draft_row, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairdraw._core.batches import Batch
 
 AnyBatch = TypeVar("AnyBatch", bound="Batch")
 

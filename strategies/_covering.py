@@ -7,15 +7,13 @@ System: An Approach to Testing Based on Combinatorial Design", IEEE Transactions
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, combinations, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _KEPT = (1, 2, 3, 5, 8, 16)
 """A failing batch shrinks to that many of its requests."""

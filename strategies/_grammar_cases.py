@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, Capability, GrammarBatch, GrammarRequest, num_words
@@ -19,11 +21,6 @@ from fairdraw.strategies._row_traces import MOST_ROWS, TENSOR_NEEDS, RowTrace
 from fairdraw.strategies._serving import settings_of_calls
 from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatcher
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
 
 _SPECIAL = (0.0, -0.0, 1.5, 1e-45, -1e-45, 1e-39, -1e-39, 65504.0, -65504.0, 3.4e38, -3.4e38)
 """And the infinities and NaN: what arithmetic on a logit would change, and a copy does not."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from fairdraw._core.array_types import Rows32
 from fairdraw._core.failures import AdapterError, CheckFailure, calling
 from fairdraw._core.seeds import derive_seed
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
 from fairdraw.contracts import PenaltyPolicy, Rounding, ThinkingPolicy, policy_of, rounding_of
@@ -55,13 +57,7 @@ class OpenSession:
             with calling(self.scanner):
                 self.session.sync(changes)
 
-    def penalise(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        batch: LiveBatch,
-        *,
-        drafts: bool,
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def penalise(self, logits: LogitRows, batch: LiveBatch, *, drafts: bool) -> LogitRows:
         """The penalised copy of `logits`, on the host.
 
         Raises:
@@ -153,10 +149,7 @@ class PenaltiesChecker:
                 raise CheckFailure(f"{place}logits that were returned earlier have changed in a later call")
 
     def compare(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        batch: LiveBatch,
-        drafts: bool,
+        self, logits: LogitRows, batch: LiveBatch, drafts: bool
     ) -> tuple[Tensor, Tensor]:  # both [num_rows, vocab_size] float32
         """One row of logits per request, or one per draft; returns the answer and a copy."""
         given, rows = logits.numpy(), self.rows(batch, drafts)
@@ -186,11 +179,7 @@ class PenaltiesChecker:
         return rows
 
     def agreement(
-        self,
-        logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
-        rows: list[PenalisedRow],
-        found: NDArray[np.float32],  # [num_rows, vocab_size] float32
-        expected: NDArray[np.float32],  # [num_rows, vocab_size] float32
+        self, logits: Rows32, rows: list[PenalisedRow], found: Rows32, expected: Rows32
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:  # [num_rows, vocab_size] float64 and bool
         """How far from `expected` a correct answer may be, and whether each logit is correct."""
         same = alike(found, expected)
@@ -314,14 +303,14 @@ def _rows_of(batch: LiveBatch) -> list[tuple[bool, int]]:
     return [(drafts, num_rows) for drafts, num_rows in calls if num_rows]
 
 
-def _some_logits(num_rows: int, vocab_size: int, look: int = 0) -> Tensor:  # [num_rows, vocab_size] float32
+def _some_logits(num_rows: int, vocab_size: int, look: int = 0) -> LogitRows:
     """Rows of a pool, other ones in each look; a long batch has some of them twice."""
     pool = _pool(vocab_size)
     return pool[(torch.arange(num_rows) + look) % len(pool)]
 
 
 @lru_cache(maxsize=16)
-def _pool(vocab_size: int) -> Tensor:  # [num_rows, vocab_size] float32
+def _pool(vocab_size: int) -> LogitRows:
     """Normal numbers, a tenth of them zeros of both signs, infinite, not numbers, tiny or huge; always the same."""
     num_rows = 61 if vocab_size <= 1 << 14 else 7
     rng = np.random.default_rng(derive_seed("logits of a lifecycle", vocab_size))

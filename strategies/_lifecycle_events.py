@@ -6,18 +6,14 @@ batch. So events can be dropped and reordered freely, which is how a failing tra
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, RequestParams
 from fairdraw.strategies._lifecycle_bulk import bulk_tokens
 from fairdraw.strategies._recipe import Recipe
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fairdraw.strategies._serving_batch import ServingBatch
-
+from fairdraw.strategies._serving_batch import ServingBatch
 
 Tokens = tuple[int, ...]
 

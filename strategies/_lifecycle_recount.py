@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle, Thoughts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.contracts import ThinkingPolicy
+from fairdraw.contracts import ThinkingPolicy
 
 _BLOCK = 128
 

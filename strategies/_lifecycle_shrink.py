@@ -7,17 +7,12 @@ choices that led to the events instead; that takes a hundred times as many tries
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from fairdraw._core.budget import BudgetEnded
-from fairdraw.strategies._lifecycle_events import Add, Decode, Draft
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from fairdraw.strategies._lifecycle_events import Event
-
+from fairdraw.strategies._lifecycle_events import Add, Decode, Draft, Event
 
 Events = tuple["Event", ...]
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw.contracts import RequestParams
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._lifecycle_events import (
     Add,
@@ -31,15 +33,8 @@ from fairdraw.strategies._lifecycle_events import (
     Resume,
     Swap,
 )
-from fairdraw.strategies._lifecycle_traces import EventfulBatch, PenaltiesTrace, ThinkingTrace
-from fairdraw.strategies._serving_batch import ServingBatch, trailing_placeholders
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from fairdraw.contracts import RequestParams
-    from fairdraw.strategies._lifecycle_traces import EventTrace
-    from fairdraw.strategies._serving_batch import ServedRequest
+from fairdraw.strategies._lifecycle_traces import EventfulBatch, EventTrace, PenaltiesTrace, ThinkingTrace
+from fairdraw.strategies._serving_batch import ServedRequest, ServingBatch, trailing_placeholders
 
 Fields = dict[str, Any]  # Any: fields of Add
 ROWS, MOST_DRAFTS = 6, 10

@@ -6,18 +6,15 @@ parameters are written out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._lifecycle_events import Add, Cut, Draft, Event, Finish, Preempt, Renew, Resume, Swap
 from fairdraw.strategies._lifecycle_steps import begun_ends, wide_steps
 from fairdraw.strategies._lifecycle_tours import LONG_MARKERS, MOST_DRAFTS, Fields, Planner, TourWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from fairdraw.strategies._lifecycle_traces import EventTrace
+from fairdraw.strategies._lifecycle_traces import EventTrace
 
 SIZES = (1, 31, 32, 33, 40, 63, 64, 65, 127, 128, 129, 257)
 """Rows of a batch that grows: on both sides of what fits into a warp, a tile or a byte."""

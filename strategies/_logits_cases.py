@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, LogitsRequest, PlanSetup
+from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, LogitsRequest, PlanSetup, RowChanges
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._logits_requests import CUSTOM_PROCESSORS, END, START, LogitsRequestRecipe
 from fairdraw.strategies._logits_values import MIN_VOCAB_SIZE, logits_row, ordinary_ids
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
-from fairdraw.strategies._serving_batch import ServingBatch
+from fairdraw.strategies._serving_batch import ServedRequest, ServingBatch
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairdraw.contracts import RowChanges
-    from fairdraw.strategies._serving_batch import ServedRequest
-
 
 EVENT_KINDS = ("grow", "cut", "replace", "join", "leave", "swap")
 """Between two steps outputs grow and drafts are new. Beyond that: nothing; an output loses its end; a row gets another

@@ -7,9 +7,12 @@ drafts; minima lie between the output and the output with all drafts; thinking b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._logits_values import (
@@ -27,13 +30,6 @@ from fairdraw.strategies._logits_values import (
 )
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from torch import Tensor
-
 
 START, END = (1,), (2, 3)
 """Markers of thinking sections; ordinary texts consist of the ids after them, without the last one."""
@@ -53,11 +49,7 @@ class _Affine:
     def wants(self, params: LogitsParams) -> bool:
         return self.name in params.custom
 
-    def apply(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        rows: Sequence[RowOfRequest],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def apply(self, logits: LogitRows, rows: Sequence[RowOfRequest]) -> LogitRows:
         for seen in rows:
             number = (sum(seen.token_ids) + 3 * len(seen.token_ids)) % 61
             logits[seen.row].mul_(self.slope).add_(0.5 + 0.25 * number)

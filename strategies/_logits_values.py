@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, target_row
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MIN_VOCAB_SIZE = 12
 """Below it, markers and ordinary tokens would not fit side by side: no request thinks."""

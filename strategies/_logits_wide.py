@@ -7,8 +7,9 @@ drops requests and events of a failing case by itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -26,9 +27,6 @@ from fairdraw.strategies._logits_requests import (
 from fairdraw.strategies._logits_values import OF_THEIR_OWN
 from fairdraw.strategies._recipe import DTYPES
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CUSTOM = ("custom", "custom-random")
 NOT_WITH_DRAFTS = ("bias", "min-p", *CUSTOM)

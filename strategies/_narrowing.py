@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
@@ -11,10 +11,6 @@ from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RequestRecipe
 from fairdraw.strategies._recipe import DTYPES, LAYOUTS
 from fairdraw.strategies.noise import UNIFORM_KINDS
 from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _ORDINARY_VOCAB_SIZE = 1025
 _ORDINARY_DRAFTS = 8

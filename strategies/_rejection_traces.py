@@ -7,13 +7,16 @@ seldom is drafted: ids of the target's tail, at the vocabulary's ends, placehold
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, PerRequest
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import softmax_of_rows
 from fairdraw.contracts import (
@@ -21,6 +24,7 @@ from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
     Capability,
     ExplicitNoise,
+    Noise,
     SeededNoise,
     SpecDecodeBatch,
     follows_rows,
@@ -30,17 +34,6 @@ from fairdraw.strategies._sampling_traces import NUM_ROWS, TEMPERATURES, rows_of
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
 from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import Noise
-
-    Ints = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
-    Numbers = NDArray[np.float64]
 
 _SETTINGS = SETTINGS | {
     "noise": ("call", "some seeds", "all seeds", "seeds that went on", "explicit"),
@@ -99,8 +92,8 @@ class RejectionCall:
     kinds: Ints  # [num_tokens] int64
     logit_rows: Ints  # [num_tokens] int64
     variants: Ints  # [num_tokens] int64
-    target_probs: Numbers  # [num_kinds, vocab_size] float64
-    draft_probs: Numbers | None  # [num_kinds, vocab_size] float64
+    target_probs: Float64s  # [num_kinds, vocab_size] float64
+    draft_probs: Float64s | None  # [num_kinds, vocab_size] float64
     is_odd: Flags  # [batch_size] bool
 
     @property
@@ -113,13 +106,13 @@ class RejectionCall:
         """Whether the request has distributions, and its recovered token is drawn from one."""
         return np.asarray(~self.batch.is_greedy.cpu().numpy() & ~self.is_odd)
 
-    def of_drafts(self) -> tuple[Numbers, Numbers]:  # [num_tokens] float64 each
+    def of_drafts(self) -> tuple[Float64s, Float64s]:  # [num_tokens] float64 each
         """Return the target and the draft probability of each draft; of a placeholder those of token 0."""
         known = np.maximum(self.drafts, 0)
         target = self.target_probs[self.kinds, known]
         return target, np.ones_like(target) if self.draft_probs is None else self.draft_probs[self.kinds, known]
 
-    def ratios(self) -> Numbers:  # [num_tokens] float64
+    def ratios(self) -> Float64s:  # [num_tokens] float64
         """Return what each uniform is compared with: the rate, or target over draft probability; 0 if none accepts."""
         target, draft = self.of_drafts()
         ratio = np.divide(target, draft, out=np.zeros_like(target), where=draft > 0)
@@ -127,7 +120,7 @@ class RejectionCall:
             ratio = self.batch.synthetic_rates.double().cpu().numpy()[self.place]
         return np.where(self.drafts >= 0, ratio, 0.0)
 
-    def acceptance(self) -> Numbers:  # [num_tokens] float64
+    def acceptance(self) -> Float64s:  # [num_tokens] float64
         """Return the probability that each draft is accepted, given that those before it were."""
         return np.minimum(self.ratios(), 1.0)
 
@@ -149,7 +142,7 @@ class RejectionCall:
             return self.noise
         return seeds_of(self.setting, self.noise.seed, self.noise.request_seeds, self.batch.device)
 
-    def residuals(self, tokens: Ints) -> Numbers:  # [len(tokens), vocab_size] float64
+    def residuals(self, tokens: Ints) -> Float64s:  # [len(tokens), vocab_size] float64
         """Return the distribution of the token that replaces each of these draft tokens (numbers of rows)."""
         target = self.target_probs[self.kinds[tokens]]
         if self.draft_probs is None:
@@ -243,7 +236,7 @@ _BLENDED = 0.01
 
 
 @lru_cache(maxsize=2 * NUM_ROWS)
-def _draft_rows(size: int, seed: int, number: int) -> NDArray[np.float32]:  # [4, vocab_size] float32, rows sum to 1
+def _draft_rows(size: int, seed: int, number: int) -> Float32s:  # [4, vocab_size] float32, rows sum to 1
     """Return the draft distributions of a row: near the target, flat, of another row, and nearly the target itself.
 
     A rejection must leave something to recover, so a distribution that equals the target gives a hundredth of itself to
@@ -261,7 +254,7 @@ def _draft_rows(size: int, seed: int, number: int) -> NDArray[np.float32]:  # [4
 
 
 @lru_cache(maxsize=16)
-def _target_probs(size: int, seed: int, dtype: str) -> Numbers:  # [24, vocab_size] float64
+def _target_probs(size: int, seed: int, dtype: str) -> Float64s:  # [24, vocab_size] float64
     return softmax_of_rows(rows_of_dtypes(size, seed)[dtype].double().numpy())
 
 
@@ -278,7 +271,7 @@ class _Player(Player):
         arrays = (settings_of_calls(choices, _NEEDS, trace.without, trace.seed + by) for by in range(8))
         self.settings = [setting for array in arrays for setting in array]
 
-    def _lengths(self, how: str, number: int, request: Ints) -> Ints:  # [batch_size] int64
+    def _lengths(self, how: str, number: int, request: Ints) -> PerRequest:
         """Return the number of drafts of each request; all numbers up to 128 come, call after call."""
         size, most = len(request), MAX_SPEC_LEN if str(Capability.LONG_DRAFTS) not in self.trace.without else 8
         usual, more = max(1, min(_USUAL, _MOST_TOKENS // size)), self.trace.more_drafts
@@ -331,8 +324,8 @@ class _Player(Player):
         setting: dict[str, Any],
         number: int,
         kinds: Ints,
-        target_probs: Numbers,
-        draft_probs: NDArray[np.float32] | None,
+        target_probs: Float64s,
+        draft_probs: Float32s | None,
         is_greedy: Flags,  # [num_tokens] bool
     ) -> Ints:  # [num_tokens] int64
         """Return the draft tokens: most drawn as a drafter would, or the best of greedy requests; some unlikely."""
@@ -363,7 +356,7 @@ class _Player(Player):
         lengths: Ints,
         row: Ints,
         kinds: Ints,
-        draft_probs: NDArray[np.float32] | None,
+        draft_probs: Float32s | None,
         drafts: Ints,
         owner: Ints,
         is_greedy: Flags,
@@ -412,7 +405,7 @@ _AIMED = 2.0**-100
 _BESIDE = 3e-4
 """Relative: so near to a ratio, a uniform still decides clearly."""
 _TIED, _NEARLY, _BEHIND = 3, 4, 1e-3
-"""Numbers of the aims at two tokens of one share: at the same time, or one a thousandth behind the other."""
+"""Float64s of the aims at two tokens of one share: at the same time, or one a thousandth behind the other."""
 
 
 def _aim(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Generator) -> None:
@@ -454,7 +447,7 @@ def _aim_uniforms(call: RejectionCall, noise: ExplicitNoise, rng: np.random.Gene
     noise.uniforms.copy_(torch.from_numpy(uniforms))
 
 
-def _float32_quotients(batch: SpecDecodeBatch) -> Numbers:  # [num_tokens] float64
+def _float32_quotients(batch: SpecDecodeBatch) -> Float64s:  # [num_tokens] float64
     """Return target over draft probability of each draft, divided in float32."""
     rows, known = torch.arange(batch.num_tokens), batch.draft_token_ids.long().clamp(min=0).cpu()
     target = batch.target_probs().cpu()[rows, known]

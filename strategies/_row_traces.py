@@ -7,23 +7,18 @@ a thousand rows then compares arrays. Who stands beside whom follows from chance
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from fairdraw._core.array_types import Ints
 from fairdraw.contracts import Capability
 from fairdraw.strategies._recipe import DTYPES, LAYOUTS
 from fairdraw.strategies._serving import sizes_of
 from fairdraw.strategies._serving_traces import ServingTrace
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
 
 TENSOR_NEEDS: dict[tuple[str, Any], Capability] = {  # Any: a word
     **{("dtype", dtype): Capability.HALF_LOGITS for dtype in DTYPES[1:]},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +17,6 @@ from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, _exponentials, hashed_seeds
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 FILTERS: tuple[str, ...] = ("top_k", "top_p", "min_p")
 """Names of the filters; each is a field of `SampledRequest`."""

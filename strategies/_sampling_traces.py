@@ -7,13 +7,16 @@ What a row may draw is in a table of supports, which is computed once for each k
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Row32
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
 from fairdraw.contracts import (
@@ -21,6 +24,7 @@ from fairdraw.contracts import (
     FilterPolicy,
     RaceNoise,
     SamplingBatch,
+    SamplingNoise,
     SeededNoise,
     filter_policy,
     follows_rows,
@@ -30,15 +34,6 @@ from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
 from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
 from fairdraw.strategies.rows import bulk_rng, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import SamplingNoise
-
-    Ints = NDArray[np.int64]
 
 _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
@@ -82,10 +77,10 @@ class SamplingCall:
     kinds: Ints  # [batch_size] int64
     logit_rows: Ints  # [batch_size] int64
     parameters: Ints  # [batch_size] int64
-    is_odd: NDArray[np.bool_]  # [batch_size] bool
+    is_odd: Flags  # [batch_size] bool
 
     @property
-    def is_random(self) -> NDArray[np.bool_]:  # [batch_size] bool
+    def is_random(self) -> Flags:  # [batch_size] bool
         """Whether the row's token is drawn from a distribution."""
         greedy = self.batch.is_greedy.cpu().numpy()
         return np.asarray(~greedy & ~self.is_odd & self.support.is_distribution)
@@ -135,7 +130,7 @@ def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace: 
 # -- rows and parameters of a trace -----------------------------------------------------------------------------------
 
 
-def _row(number: int, size: int, seed: int) -> NDArray[np.float32]:  # [vocab_size] float32
+def _row(number: int, size: int, seed: int) -> Row32:
     """Return one of a trace's rows: a kind of logits, and a mask that tells it from its neighbours."""
     kind, mask = _KINDS[number % len(_KINDS)], _MASKS[number // 2 % len(_MASKS)]
     row = target_row(kind, size, derive_seed("trace row", seed, number)).copy()
@@ -244,8 +239,8 @@ class _Player(Player):
         row: Ints,
         parameters: Ints,
         given: Sequence[str],
-        is_greedy: NDArray[np.bool_],
-        is_odd: NDArray[np.bool_],
+        is_greedy: Flags,
+        is_odd: Flags,
     ) -> SamplingBatch:
         logits = self.rows[setting["dtype"]][torch.from_numpy(row)]
         for place in np.flatnonzero(is_odd):
@@ -280,7 +275,7 @@ _AIMED = np.float32(2.0**-100)
 
 
 def _aim(
-    exponentials: NDArray[np.float32],  # [batch_size, vocab_size] float32, written
+    exponentials: Float32s,  # [batch_size, vocab_size] float32, written
     support: Support,
     rng: np.random.Generator,
 ) -> None:
@@ -333,12 +328,12 @@ class _Supports:
         self._whole = block if self._whole is None else _joined(self._whole, block)
 
 
-def _slack(trace: SamplingTrace, logits: NDArray[np.float32], asked: Parameters) -> Any:  # 0.0, or [num_rows, 1]
+def _slack(trace: SamplingTrace, logits: Float32s, asked: Parameters) -> Any:  # 0.0, or [num_rows, 1]
     """Return how far a sampler with formulas of its own may move each row's probabilities, relative."""
     if str(Capability.REFERENCE_ROUNDING) not in trace.without:
         return np.zeros((len(logits), 1))
     largest = np.abs(np.where(np.isfinite(logits), logits, 0)).max(axis=1) / np.minimum(1, asked.temperature)
-    slack: NDArray[np.float64] = log_error(largest.astype(np.float64))[:, None]
+    slack: Float64s = log_error(largest.astype(np.float64))[:, None]
     return slack
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 _BITS = 64
 _SHIFTS = (1, 2, 4, 8, 16, 24, 31, 32, 33, 48)

@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import cells, listed
-from fairdraw.contracts import Answer, Capability, Claims
-from fairdraw.strategies._server_requests import kind, supported
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import Server
-    from fairdraw.strategies._server_requests import Pool
+from fairdraw.contracts import Answer, Capability, Claims, Server
+from fairdraw.strategies._server_requests import Pool, kind, supported
 
 NUM_PROMPTS = 6
 TOLERANCE = 0.05

@@ -7,19 +7,16 @@ first so many answers, and the next check takes the same ones. What was answered
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CapabilityUnsupported, Inconclusive, calling
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
 from fairdraw.contracts import Answer, Capabilities, Capability, GenerationRequest, NoAnswer, Server
 from fairdraw.strategies._covering import covering_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw._core.checks import Profile
 
 PROMPTS = (
     "The weather today is",

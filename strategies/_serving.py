@@ -6,23 +6,18 @@ after the other, so that all that matters is who stands in which row. A call of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from fairdraw._core.array_types import Flags, Ints
 from fairdraw._core.failures import AdapterError
 from fairdraw._core.rows import Owner, seat
 from fairdraw.contracts import Capability, follows_rows
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
 
 Answer = TypeVar("Answer")
 
@@ -187,7 +182,7 @@ def of_request(salt: np.int64, what: int, request: Ints, modulus: int) -> Ints: 
     return (hashed & np.int64(2**62 - 1)) % modulus
 
 
-def greedy_requests(how: str, is_one_of_some: NDArray[np.bool_]) -> NDArray[np.bool_]:  # [batch_size] bool
+def greedy_requests(how: str, is_one_of_some: Flags) -> Flags:  # [batch_size] bool
     """Return which requests are greedy: `none`, `all`, `one` in the middle, or `some`."""
     size = len(is_one_of_some)
     chosen = {"none": False, "all": True, "one": np.arange(size) == size // 2, "some": is_one_of_some}[how]

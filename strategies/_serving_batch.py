@@ -10,14 +10,11 @@ that are still free; `RowChanges.removed` names only rows that nobody took over,
 from __future__ import annotations
 
 from collections import UserList
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, AddedRow, LiveBatch, LiveRequest, Move, MovedRow, RowChanges
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
 
 MOST_REQUESTS = 4
 """Requests of a batch at one time."""

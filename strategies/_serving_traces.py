@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
+from fairdraw._core.array_types import Float32s, Ints
 from fairdraw._core.rows import Owner
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability
@@ -15,13 +17,6 @@ from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving import TIMES, WALKS, ServedRows, Serving, mixed_seeds, of_request, sizes_of
 from fairdraw.strategies.rows import bulk_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
 
 SETTINGS: dict[str, tuple[Any, ...]] = {  # Any: words and flags
     "dtype": ("float32", "bfloat16", "float16", "float32"),
@@ -155,7 +150,7 @@ class Player:
         start = np.array(_STARTS)[self.of(4, rows.request, len(_STARTS))]
         return torch.from_numpy(np.maximum(0, start - 3) + self.of(5, rows.request, 5) + rows.age * step)
 
-    def exponentials(self, rng: np.random.Generator, num_rows: int) -> NDArray[np.float32]:  # [num_rows, vocab_size]
+    def exponentials(self, rng: np.random.Generator, num_rows: int) -> Float32s:  # [num_rows, vocab_size]
         """Return numbers to race with, none of which is 0."""
         drawn = rng.standard_exponential((num_rows, self.trace.vocab_size), dtype=np.float32)
         return np.maximum(drawn, np.float32(2.0**-25))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from fairdraw.contracts import num_words, words_of
 from fairdraw.strategies._recipe import Recipe
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DONE = -1
 """The state after the last token of a text."""

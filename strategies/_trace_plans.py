@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairdraw._core.checks import Profile
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import Capability, switch_sides
+from fairdraw.contracts import Capabilities, Capability, switch_sides
 from fairdraw.strategies._serving import vocabulary_walk
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from fairdraw._core.checks import Profile
-    from fairdraw.contracts import Capabilities
 
 CORE_VOCABULARY = 64
 """Small enough for a million rows a minute, and wide enough for every shape of row."""

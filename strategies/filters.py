@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import (
@@ -27,16 +29,9 @@ from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import LAYOUTS, PrintsAsCode, Recipe
-from fairdraw.strategies._row_traces import MOST_ROWS, RowTrace
+from fairdraw.strategies._row_traces import MOST_ROWS, RowCall, RowTrace
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.strategies._row_traces import RowCall
 
 __all__ = [
     "EXTREMES",
@@ -337,18 +332,11 @@ def filter_trace(filterer: Any, seed: int, size: int, rows: int, *rest: Any) -> 
 
 
 @st.composite
-def filter_batches(
-    draw: st.DrawFn,
-    *,
-    max_vocab_size: int = 1025,
-    max_rows: int = 3,
-    filters: Sequence[str] | None = None,
-    device: str = "cpu",
-) -> FilterBatch:
-    """Batches ready for a function that filters; each prints as the code that builds it.
+def filter_batches(draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any) -> FilterBatch:  # Any: of `filter_cases`
+    """Batches ready for a function that filters; each prints as the code that builds it. Arguments as for
+    `filter_cases`.
 
     Raises:
-        TypeError, ValueError: If a bound is invalid; when the first batch is drawn.
+        TypeError, ValueError: If an argument is unknown or invalid; when the first batch is drawn.
     """
-    cases = filter_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, filters=filters, settings="any")
-    return draw(cases).batch(device)
+    return draw(filter_cases(**{"settings": "any", **choices})).batch(device)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from fairdraw.contracts import BitmaskBatch, Capabilities, num_words
@@ -28,11 +30,6 @@ from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatcher
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
 
 __all__ = [
     "DONE",
@@ -129,15 +126,14 @@ def _is_open(kind: str, capabilities: Capabilities) -> bool:
 
 @st.composite
 def bitmask_batches(
-    draw: st.DrawFn, *, max_vocab_size: int = 1025, max_rows: int = 4, device: str = "cpu"
-) -> BitmaskBatch:
+    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
+) -> BitmaskBatch:  # Any: of `bitmask_cases`
     """Batches ready for a masker; each prints as the code that builds it. Arguments as for `bitmask_cases`.
 
     Raises:
-        TypeError, ValueError: If a bound is invalid; when the first batch is drawn.
+        TypeError, ValueError: If an argument is unknown or invalid; when the first batch is drawn.
     """
-    cases = bitmask_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, indices=INDEX_KINDS, tails=TAIL_KINDS)
-    return draw(cases).batch(device)
+    return draw(bitmask_cases(**{"indices": INDEX_KINDS, "tails": TAIL_KINDS, **choices})).batch(device)
 
 
 @st.composite

@@ -38,8 +38,9 @@ In a test module of your own:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
@@ -68,9 +69,6 @@ from fairdraw.strategies._lifecycle_events import (
 from fairdraw.strategies._lifecycle_shrink import shrunk
 from fairdraw.strategies._lifecycle_traces import EventTrace, PenaltiesTrace, Playing, ThinkingTrace
 from fairdraw.strategies._serving_batch import MOST_REQUESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "MOST_DRAFTS",
@@ -175,20 +173,26 @@ class LifecycleMachine(RuleBasedStateMachine):
         Randomness:
             The event traces follow from `seed` alone.
         """
+        members |= {"scanner": scanner, "reference": reference}
+        machine: Any = type(cls.__name__, (cls,), members)  # Any: a subclass of cls
+        found: Found | None = machine._searched(examples, seed, seen or (lambda trace: None))
+        return found
+
+    @classmethod
+    def _searched(cls, examples: int, seed: int, seen: Callable[[EventTrace], None]) -> Found | None:
+        """Search with this class alone, which is made for one search."""
         ended: list[EventTrace] = []
 
         def remember(trace: EventTrace) -> None:
             ended[:] = [trace]
-            if seen is not None:
-                seen(trace)
+            seen(trace)
 
-        members |= {"scanner": scanner, "reference": reference, "seen": staticmethod(remember)}
-        machine: Any = hypothesis.seed(seed)(type(cls.__name__, (cls,), members))  # Any: a subclass of cls
+        cls.seen = staticmethod(remember)
         try:
             with no_constants_of_modules():
-                run_state_machine_as_test(machine, settings=_limits(examples, cls.free))
+                run_state_machine_as_test(hypothesis.seed(seed)(cls), settings=_limits(examples, cls.free))
         except (Exception, SystemExit) as error:
-            return machine._smallest(ended[0], error) if cls.free else Found(ended[0], error)
+            return cls._smallest(ended[0], error) if cls.free else Found(ended[0], error)
         return None
 
     @classmethod
@@ -229,35 +233,23 @@ class PlannedTraces(LifecycleMachine):
         raise NotImplementedError
 
     @classmethod
-    def search(
-        cls,
-        scanner: Any,  # Any: a scanner of this machine's contract
-        *,
-        reference: Any = None,
-        examples: int = 100,
-        seed: int = 0,
-        seen: Callable[[EventTrace], None] | None = None,
-        **members: Any,  # Any: of the subclass that is searched
-    ) -> Found | None:
+    def _searched(cls, examples: int, seed: int, seen: Callable[[EventTrace], None]) -> Found | None:
         """Play the planned traces until one ends in an error, and shrink it; `None` if none does."""
-        members |= {"scanner": scanner, "reference": reference}
-        machine: Any = type(cls.__name__, (cls,), members)  # Any: a subclass of cls
         for planned in cls.plan(seed, max(1, examples // cls.EXAMPLES_PER_ROUND)):
-            trace = planned.replace(one_token=machine.trace.one_token)
+            trace = planned.replace(one_token=cls.trace.one_token)
             past: list[Event] = []
             failure: BaseException | None = None
             try:
-                playing = Playing(trace, scanner, reference)
+                playing = Playing(trace, cls.scanner, cls.reference)
                 for event in trace.events:
                     past.append(event)
-                    machine.on_event(playing, event)
+                    cls.on_event(playing, event)
             except (Exception, SystemExit) as error:
                 failure = error
             finally:
-                if seen is not None:
-                    seen(trace.replace(events=tuple(past)))  # the time for making it smaller begins here
+                seen(trace.replace(events=tuple(past)))  # the time for making it smaller begins here
             if failure is not None:
-                return cast("Found", machine._smallest(trace.replace(events=tuple(past)), failure))
+                return cls._smallest(trace.replace(events=tuple(past)), failure)
         return None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
@@ -32,9 +32,6 @@ from fairdraw.strategies._logits_wide import (
 )
 from fairdraw.strategies._recipe import DTYPES
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_seeds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = [
     "CUSTOM_PROCESSORS",

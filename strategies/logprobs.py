@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
@@ -17,17 +19,10 @@ from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS, Narrowing
 from fairdraw.strategies._recipe import DTYPES, LAYOUTS, BatchRecipe, PrintsAsCode, Recipe
-from fairdraw.strategies._row_traces import TENSOR_NEEDS, RowTrace
+from fairdraw.strategies._row_traces import TENSOR_NEEDS, RowCall, RowTrace
 from fairdraw.strategies._serving import settings_of_calls
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, bulk_seeds, target_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.strategies._row_traces import RowCall
 
 __all__ = [
     "LOGIT_KINDS",
@@ -406,17 +401,12 @@ def logprobs_trace(sampler: Any, *fields: Any) -> LogprobsTrace:  # Any: a funct
 
 @st.composite
 def logprobs_batches(
-    draw: st.DrawFn,
-    *,
-    max_vocab_size: int = 1025,
-    max_requests: int = 4,
-    stages: Sequence[str] | None = None,
-    device: str = "cpu",
-) -> LogprobsBatch:
-    """Batches ready for a function that returns log-probabilities; each prints as the code that builds it.
+    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
+) -> LogprobsBatch:  # Any: of `logprobs_cases`
+    """Batches ready for a function that returns log-probabilities; each prints as the code that builds it. Arguments as
+    for `logprobs_cases`.
 
     Raises:
-        TypeError, ValueError: If a bound or kind is invalid; when the first batch is drawn.
+        TypeError, ValueError: If an argument is unknown or invalid; when the first batch is drawn.
     """
-    cases = logprobs_cases(max_vocab_size=max_vocab_size, max_requests=max_requests, stages=stages)
-    return draw(cases).batch(device)
+    return draw(logprobs_cases(**choices)).batch(device)

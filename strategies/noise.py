@@ -6,12 +6,14 @@ Both strategies take a batch, so they serve tests that build their batches elsew
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SeededNoise, SpecDecodeBatch
@@ -19,13 +21,7 @@ from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds, twin_ids
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import TypeVar
-
-    from numpy.typing import NDArray
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 __all__ = ["EXPONENTIAL_KINDS", "UNIFORM_KINDS", "NoiseRecipe", "explicit_noises", "hashed_seeds", "seeded_noises"]
 

@@ -1,4 +1,4 @@
-"""Strategies of the rejection contract: from one drafted position to a whole verification step.
+"""Strategies of the rejection contract: whole verification steps.
 
 Hypothesis house style: a strategy is the plural noun of what it makes; bounds come first; everything has a default
 and is keyword-only; arguments are checked when the first value is drawn, not at import.
@@ -8,24 +8,22 @@ Small parts (counts, kinds, ids) are drawn by Hypothesis, so they shrink; bulk n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hypothesis import strategies as st
 
 from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability, SpecDecodeBatch
-from fairdraw.strategies._arguments import check_interval, check_kinds
+from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._narrowing import CaseSpace, Kinds, Narrowing, kinds_of_drafts
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import bulk_seeds
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["draft_recipes", "rejection_cases", "request_recipes", "spec_decode_batches"]
+__all__ = ["rejection_cases", "spec_decode_batches"]
 
 
 def _draft_recipes(kinds: Kinds) -> st.SearchStrategy[DraftRecipe]:
@@ -82,60 +80,6 @@ def _few_requests(draw: st.DrawFn, space: CaseSpace) -> tuple[RequestRecipe, ...
         count = draw(st.integers(*space.num_drafts))
         space = replace(space, num_drafts=(count, count))
     return draw(_requests_of(space))
-
-
-@st.composite
-def draft_recipes(
-    draw: st.DrawFn,
-    *,
-    targets: Sequence[str] | None = None,
-    drafts: Sequence[str] | None = None,
-    tokens: Sequence[str] | None = None,
-    uniforms: Sequence[str] | None = None,
-) -> DraftRecipe:
-    """One drafted position.
-
-    Args:
-        targets: Kinds of target rows (`TARGET_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
-        drafts: Kinds of draft distributions (`DRAFT_KINDS`).
-        tokens: Which token is drafted (`TOKEN_KINDS`).
-        uniforms: Acceptance uniforms, adversarial ones among them (`UNIFORM_KINDS`).
-
-    Raises:
-        TypeError, ValueError: If a kind is unknown; when the first recipe is drawn.
-    """
-    return draw(_draft_recipes(kinds_of_drafts("draft_recipes", targets, drafts, tokens, uniforms)))
-
-
-@st.composite
-def request_recipes(
-    draw: st.DrawFn,
-    drafts: st.SearchStrategy[DraftRecipe] | None = None,
-    *,
-    min_drafts: int = 0,
-    max_drafts: int = 4,
-    greedy: bool | None = None,
-    exponentials: Sequence[str] | None = None,
-    request_seed: bool | None = None,
-) -> RequestRecipe:
-    """One request with its own parameters; `None` leaves a choice to the draw.
-
-    Args:
-        drafts: Its drafted positions; `draft_recipes()` if `None`.
-        exponentials: Kinds of its row of the race (`EXPONENTIAL_KINDS`).
-        request_seed: It has a per-request seed.
-
-    Raises:
-        TypeError, ValueError: If a bound or kind is invalid; when the first recipe is drawn.
-    """
-    check_interval("request_recipes", "min_drafts", min_drafts, "max_drafts", max_drafts, at_most=MAX_SPEC_LEN)
-    kinds = check_kinds("request_recipes", "exponentials", exponentials, EXPONENTIAL_KINDS)
-    positions = draft_recipes() if drafts is None else drafts
-    return draw(_request_recipes(positions, (min_drafts, max_drafts), _either(greedy), kinds, _either(request_seed)))
-
-
-def _either(fixed: bool | None) -> tuple[bool, ...]:
-    return (False, True) if fixed is None else (fixed,)
 
 
 @st.composite
@@ -210,32 +154,22 @@ def rejection_cases(
     return _draw_case(draw, space)
 
 
+_PLAIN_NOISE: dict[str, Any] = {  # Any: one type each
+    "explicit": True,
+    "uniforms": (DraftRecipe.uniform,),
+    "exponentials": (RequestRecipe.exponentials,),
+}
+
+
 @st.composite
 def spec_decode_batches(
-    draw: st.DrawFn,
-    *,
-    min_vocab_size: int = 1,
-    max_vocab_size: int = 1025,
-    min_requests: int = 1,
-    max_requests: int = 4,
-    min_drafts: int = 0,
-    max_drafts: int = 4,
-    dense: bool | None = None,
-    greedy: bool | None = None,
-    targets: Sequence[str] | None = None,
-    drafts: Sequence[str] | None = None,
-    tokens: Sequence[str] | None = None,
-    dtypes: Sequence[str] | None = None,
-    layouts: Sequence[str] = ("contiguous",),
-    device: str = "cpu",
-) -> SpecDecodeBatch:
-    """Batches ready for a sampler; each prints as the code that builds it. Arguments as for `rejection_cases`.
-
-    Args:
-        device: Where the tensors are.
+    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
+) -> SpecDecodeBatch:  # Any: of `rejection_cases`
+    """Batches ready for a sampler; each prints as the code that builds it. Arguments as for `rejection_cases`, but for
+    those of noise.
 
     Raises:
-        TypeError, ValueError: If a bound or kind is invalid; when the first batch is drawn.
+        TypeError, ValueError: If an argument is unknown or invalid; when the first batch is drawn.
 
     Example:
         >>> from hypothesis import given
@@ -243,22 +177,4 @@ def spec_decode_batches(
         ... def test_mine(batch):
         ...     assert batch.draft_probs is not None
     """
-    cases = rejection_cases(
-        min_vocab_size=min_vocab_size,
-        max_vocab_size=max_vocab_size,
-        min_requests=min_requests,
-        max_requests=max_requests,
-        min_drafts=min_drafts,
-        max_drafts=max_drafts,
-        dense=dense,
-        greedy=greedy,
-        explicit=True,
-        targets=targets,
-        drafts=drafts,
-        tokens=tokens,
-        uniforms=(DraftRecipe.uniform,),
-        exponentials=(RequestRecipe.exponentials,),
-        dtypes=dtypes,
-        layouts=layouts,
-    )
-    return draw(cases).batch(device)
+    return draw(rejection_cases(**_PLAIN_NOISE, **choices)).batch(device)

@@ -8,19 +8,16 @@ not depend on a random number keeps failing while everything else shrinks.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row32
 from fairdraw._core.seeds import derive_seed
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._sizes import vocab_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
 __all__ = [
     "DRAFT_KINDS",
@@ -239,11 +236,7 @@ DRAFT_KINDS: dict[str, Callable[[NDArray[np.float32], np.random.Generator], NDAr
 """Draft distributions, each made from the target distribution of its position; a row sums to 1 up to rounding."""
 
 
-def draft_row(
-    kind: str,
-    target_probs: NDArray[np.float32],  # [vocab_size] float32
-    seed: int,
-) -> NDArray[np.float32]:  # [vocab_size] float32
+def draft_row(kind: str, target_probs: Row32, seed: int) -> Row32:
     """One row of draft probabilities for a target distribution.
 
     Raises:
@@ -253,9 +246,7 @@ def draft_row(
     return DRAFT_KINDS[kind](np.asarray(target_probs, np.float32), _rng_of("draft", kind, seed))
 
 
-def probability_row(
-    target: str, vocab_size: int, seed: int, draft: str = "same"
-) -> NDArray[np.float32]:  # [vocab_size] float32
+def probability_row(target: str, vocab_size: int, seed: int, draft: str = "same") -> Row32:
     """One row of probabilities: the distribution of a target row, or a draft distribution for it.
 
     Raises:
@@ -268,7 +259,7 @@ def probability_row(
 @st.composite
 def logit_rows(
     draw: st.DrawFn, min_vocab_size: int = 1, max_vocab_size: int = 1025, *, kinds: Sequence[str] | None = None
-) -> NDArray[np.float32]:  # [vocab_size] float32
+) -> Row32:
     """Rows of target logits. A failing row prints as code; unless tiny, as the call of `target_row` that makes it.
 
     Args:
@@ -291,7 +282,7 @@ def probability_rows(
     *,
     targets: Sequence[str] | None = None,
     drafts: Sequence[str] | None = None,
-) -> NDArray[np.float32]:  # [vocab_size] float32
+) -> Row32:
     """Rows of probabilities, rounded ones whose sum is not 1 to the last bit among them.
 
     A failing row prints as code; unless tiny, as the call of `probability_row` that makes it.

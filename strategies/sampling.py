@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -16,10 +17,7 @@ from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_seeds
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["FILTERS", "SampledRequest", "SamplingCase", "sampled_requests", "sampling_batches", "sampling_cases"]
+__all__ = ["FILTERS", "SampledRequest", "SamplingCase", "sampling_batches", "sampling_cases"]
 
 TEMPERATURES: tuple[float, ...] = (1.0, 0.5, 2.0, 0.1, 0.7, 1.3, 30.0, 1.0001e-5, 1000.0)
 """Temperatures of random requests, down to the edge of greedy ones."""
@@ -76,43 +74,6 @@ def _temperatures(greedy: tuple[bool, ...], given: Sequence[float]) -> tuple[flo
     """Two requests in eleven are greedy if both kinds are possible."""
     random = tuple(given) if False in greedy else ()
     return (*random, *(_GREEDY_TEMPERATURES if True in greedy else ()))
-
-
-@st.composite
-def sampled_requests(
-    draw: st.DrawFn,
-    *,
-    logits: Sequence[str] | None = None,
-    temperatures: Sequence[float] = TEMPERATURES,
-    greedy: bool | None = None,
-    filters: Sequence[str] | None = None,
-    exponentials: Sequence[str] | None = None,
-    request_seed: bool | None = None,
-) -> SampledRequest:
-    """One request with its own parameters; `None` leaves a choice to the draw.
-
-    Args:
-        logits: Kinds of rows (`TARGET_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
-        temperatures: Of random requests.
-        filters: Names of the filters that may be on (`FILTERS`).
-        exponentials: Kinds of its row of the race (`EXPONENTIAL_KINDS`).
-        request_seed: It has a per-request seed.
-
-    Raises:
-        TypeError, ValueError: If a kind is unknown; when the first request is drawn.
-    """
-    kinds = check_kinds("sampled_requests", "logits", logits, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS))
-    return draw(
-        _requests(
-            _Choices(
-                kinds,
-                _temperatures((False, True) if greedy is None else (greedy,), temperatures),
-                _filters("sampled_requests", filters),
-                check_kinds("sampled_requests", "exponentials", exponentials, EXPONENTIAL_KINDS),
-                (False, True) if request_seed is None else (request_seed,),
-            )
-        )
-    )
 
 
 def _filters(function: str, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -211,27 +172,12 @@ def _made_alike(
 
 @st.composite
 def sampling_batches(
-    draw: st.DrawFn,
-    *,
-    max_vocab_size: int = 1025,
-    max_requests: int = 4,
-    greedy: bool | None = None,
-    logits: Sequence[str] | None = None,
-    filters: Sequence[str] | None = None,
-    device: str = "cpu",
-) -> SamplingBatch:
-    """Batches ready for a token sampler; each prints as the code that builds it. Arguments as for `sampling_cases`.
+    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
+) -> SamplingBatch:  # Any: of `sampling_cases`
+    """Batches ready for a token sampler; each prints as the code that builds it. Arguments as for `sampling_cases`, but
+    for those of noise.
 
     Raises:
-        TypeError, ValueError: If a bound or kind is invalid; when the first batch is drawn.
+        TypeError, ValueError: If an argument is unknown or invalid; when the first batch is drawn.
     """
-    cases = sampling_cases(
-        max_vocab_size=max_vocab_size,
-        max_requests=max_requests,
-        greedy=greedy,
-        explicit=True,
-        logits=logits,
-        filters=filters,
-        exponentials=("random",),
-    )
-    return draw(cases).batch(device)
+    return draw(sampling_cases(explicit=True, exponentials=("random",), **choices)).batch(device)

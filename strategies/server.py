@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
 from fairdraw.contracts import Capabilities, Capability, GenerationRequest, ServerSettings
 from fairdraw.strategies._server_requests import FILTERS, PENALTIES, PROMPTS, TEMPERATURES, TOKENS_EACH, supported
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["FILTERS", "PENALTIES", "PROMPTS", "TEMPERATURES", "generation_requests", "server_settings"]
 

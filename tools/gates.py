@@ -18,8 +18,10 @@ import sys
 import tempfile
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 500
 """After which a gate counts as one that does not answer."""
+_AT_ONCE = 2
+"""Gates that run beside each other, each in a copy of the tree: most of a gate is one process that imports."""
 _WORDS = {
     # Without a look at whether the environment is older than the files that it is made of.
     "make": "make --old-file=.venv/.ready",
@@ -123,7 +127,7 @@ def _run(command: str, tree: Path) -> tuple[int | None, str]:
 def copied(folder: Path) -> Path:
     """Copy what git knows or would add, with the environment of this tree; git knows the copy, too."""
     tree = folder / "tree"
-    tree.mkdir()
+    tree.mkdir(parents=True)
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True).stdout
     packed = subprocess.run(["tar", "c", "--null", "-T", "-"], cwd=ROOT, input=names, check=True, capture_output=True)
@@ -159,6 +163,14 @@ def _defects(paths: list[str], text: str, says: str, old: str = "", times: int =
 GATES = tuple(_read())
 
 
+def _tried(gate: Gate, trees: SimpleQueue[Path]) -> tuple[list[str], str]:
+    """Run a gate in a tree that no other gate has now. Return what it did not see, and a line about it."""
+    tree, began = trees.get(), time.monotonic()
+    problems = list(gate.problems(tree))
+    trees.put(tree)
+    return problems, f"{'CANNOT FAIL' if problems else 'fails'}  {gate.name} ({time.monotonic() - began:.0f} s)"
+
+
 def main() -> int:
     """Run the chosen gates; 1 if one of them did not see its defect."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -168,16 +180,13 @@ def main() -> int:
     named = tuple(options.names)
     chosen = [gate for gate in GATES if (gate.name.startswith(named) if named else options.all or not gate.is_slow)]
     failed = 0 if chosen else 1
-    with tempfile.TemporaryDirectory() as folder:
-        tree = copied(Path(folder))
-        for gate in chosen:
-            began = time.monotonic()
-            problems = list(gate.problems(tree))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(_AT_ONCE) as threads:
+        trees = SimpleQueue[Path]()
+        for number in range(_AT_ONCE):
+            trees.put(copied(Path(folder) / str(number)))
+        for problems, line in threads.map(lambda gate: _tried(gate, trees), chosen):
             failed += bool(problems)
-            print(
-                f"{'CANNOT FAIL' if problems else 'fails'}  {gate.name} ({time.monotonic() - began:.0f} s)", flush=True
-            )
-            print("".join(f"    {line}\n" for line in "\n".join(problems).splitlines()), end="", flush=True)
+            print(line, *(f"    {line}" for line in "\n".join(problems).splitlines()), sep="\n", flush=True)
     print(f"{len(chosen) - failed} of {len(chosen)} gates fail when they should")
     return int(failed > 0)
 

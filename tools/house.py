@@ -2,7 +2,6 @@
 
     python tools/house.py            # prints the table; tests/docs/test_house.py holds the limits
     python tools/house.py --lower    # lowers the limits of house.toml to what the folders have now
-    python tools/house.py --since 8b410ee    # a table of lines, checks and words, of that commit and of now
 
 A line counts if it holds code: blank lines, comments and docstrings do not.
 """
@@ -13,11 +12,7 @@ import argparse
 import ast
 import io
 import itertools
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import tokenize
 import tomllib
 from collections import Counter
@@ -200,61 +195,10 @@ def _report() -> Iterator[str]:
     yield f"layers: {num_layers()}; modules in cycles of imports: {sum(map(len, import_cycles()))}"
 
 
-# -- before and after -------------------------------------------------------------------------------------------------
-
-_COUNTED = """
-from collections import Counter
-from fairdraw._run.controls import mutants_for
-from fairdraw._run.loading import all_checks
-checks = list(all_checks())
-drawing = {one.contract: set() for one in checks}
-for one in checks:
-    drawing[one.contract] |= {one.workload.name} if hasattr(one, "workload") else set()
-for name, own in sorted(Counter(one.contract for one in checks).items()):
-    print(f"checks of {name}", own, sep="=")
-print("checks of rejection and sampling", sum(one.contract in ("rejection", "sampling") for one in checks), sep="=")
-print("workloads of distributions", sum(map(len, drawing.values())), sep="=")
-print("mutants", sum(len(mutants_for(name)) for name in drawing), sep="=")
-"""
-
-
-def figures(tree: Path) -> dict[str, int]:
-    """Return the lines of each folder, the checks of each contract and the words of the manual, of a checkout."""
-    counted = {}
-    for folder in (*FOLDERS, "engines/src", "tests", "tools"):
-        paths = [path for path in (tree / folder).rglob("*.py") if "__pycache__" not in path.parts]
-        own = [path for path in paths if not any(one.is_symlink() for one in path.parents)]
-        shown = (path for path in own if folder == "tests" or not path.name.startswith("test_"))
-        counted[f"lines of {folder}"] = sum(len(code_lines(path.read_text(encoding="utf-8"))) for path in shown)
-    search = os.pathsep.join(str(tree / part) for part in ("src", "engines/src"))
-    command = [sys.executable, "-c", _COUNTED]
-    said = subprocess.run(command, env=os.environ | {"PYTHONPATH": search}, check=True, capture_output=True, text=True)
-    counted |= {name: int(number) for name, _, number in (line.partition("=") for line in said.stdout.splitlines())}
-    listed = ["git", "ls-files", "docs/*.md", "README.md"]
-    names = subprocess.run(listed, cwd=tree, check=True, capture_output=True, text=True)
-    counted["words of the manual"] = sum(len((tree / name).read_text().split()) for name in names.stdout.splitlines())
-    return counted
-
-
-def since(commit: str) -> Iterator[str]:
-    """Yield the lines of a table: figures of a commit, and of now."""
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "then"
-        subprocess.run(["git", "worktree", "add", "-q", "--detach", str(tree), commit], cwd=ROOT, check=True)
-        try:
-            then = figures(tree)
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True)
-    now = figures(ROOT)
-    yield from (f"| of | {commit} | now |", "|---|---|---|")
-    yield from (f"| {name} | {then.get(name, 0):,} | {now.get(name, 0):,} |" for name in now)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lower", action="store_true", help="lower the limits in house.toml; none is ever raised")
-    parser.add_argument("--since", metavar="COMMIT", help="print figures of that commit beside those of now")
     options = parser.parse_args()
     if options.lower:
         lower()
-    print("\n".join(since(options.since) if options.since else _report()))
+    print("\n".join(_report()))

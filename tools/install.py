@@ -1,10 +1,9 @@
-"""Install what the suite is compared with: a real vLLM, samplers of other people, or a pack for another machine.
+"""Install what the suite is compared with: a real vLLM, and samplers of other people.
 
     python tools/install.py vllm                               # 0.22.0 into this environment
     python tools/install.py vllm 0.33.0 --target .cache/vllm/0.33.0    # into a folder, for PYTHONPATH
     python tools/install.py others          # samplers and servers of other people: 92 MB to download, some 20 seconds
     python tools/install.py others --all    # and what is too large for each run of CI: 540 MB more
-    python tools/install.py pack .cache/vllm/0.33.0 .cache/v2-gpu    # for random steps of V2 where there is no network
 
 **vllm**: 36 MB, no compiler, some 15 seconds. vLLM's wheels carry compiled kernels (260 MB and more). Its source
 archive, built for the device `empty`, holds the same Python and Triton files and nothing compiled. The packages that
@@ -18,21 +17,11 @@ dependencies, which would pull a CUDA build of another torch: its adapters load 
 do those of projects that the catalogue of fairdraw-engines names with `files`. With
 --all: JAX for CPUs, and of tpu-inference, LMDeploy and Aphrodite the files that hold their samplers. None can be
 imported here, and the adapters do without.
-
-**pack**: `vllm.tar.gz` (Python files of the release, and its metadata) and `wheels/` (what the steps import and the
-other machine lacks, in the versions that are installed here: a process imports the steps, and says which packages its
-modules came from). There, in the root of the repository (a wheel is a zip file, so pip is not needed):
-
-    for wheel in .cache/v2-gpu/wheels/*.whl; do python3 -m zipfile -e $wheel /tmp/site; done
-    tar xzf .cache/v2-gpu/vllm.tar.gz -C /tmp/site
-    export PYTHONPATH=/tmp/site:src:engines/src
-    python3 -m fairdraw_engines._vllm_validation.v2_steps --device cuda --steps 2000
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -63,17 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
     vllm.add_argument("--target", type=Path, help="a folder for vLLM alone, to be put on PYTHONPATH")
     others = programs.add_parser("others", help="samplers and servers of other people")
     others.add_argument("--all", action="store_true", help="also what is too large for each run of CI")
-    packed = programs.add_parser("pack", help="vLLM and what it imports, for a machine with a GPU and no network")
-    packed.add_argument("release", type=Path, help="a folder made by vllm --target")
-    packed.add_argument("target", type=Path, help="a folder to be carried, ignored by git")
     options = parser.parse_args(arguments)
     try:
         if options.program == "vllm":
             install(options.release, options.target)
-        elif options.program == "others":
-            install_others(everything=options.all)
         else:
-            pack(options.release, options.target)
+            install_others(everything=options.all)
     except InstallError as error:
         print(error, file=sys.stderr)
         return 1
@@ -274,112 +258,6 @@ def install_others(*, everything: bool) -> None:
                 with ZipFile(wheel) as archive:
                     wanted = [one for one in archive.namelist() if one.startswith(PARTS[name]) or ".dist-info/" in one]
                     archive.extractall(sysconfig.get_path("purelib"), wanted)
-
-
-# -- a pack for another machine ---------------------------------------------------------------------------------------
-
-PYTHON = "3.12"
-PLATFORMS = tuple(f"manylinux{tag}_x86_64" for tag in ("_2_34", "_2_31", "_2_28", "_2_27", "_2_17", "2014", "1"))
-ON_THE_MACHINE = {
-    *("aiohappyeyeballs", "aiohttp", "aiosignal", "attrs", "certifi", "charset-normalizer", "filelock", "frozenlist"),
-    *("fsspec", "huggingface-hub", "hypothesis", "idna", "jinja2", "markupsafe", "mpmath", "multidict", "networkx"),
-    *("numpy", "packaging", "pillow", "prometheus-client", "propcache", "psutil", "py-cpuinfo", "pytest", "pyyaml"),
-    *("regex", "requests", "safetensors", "scipy", "setuptools", "sympy", "tokenizers", "torch", "tqdm"),
-    *("transformers", "triton", "urllib3", "uvloop", "yarl"),
-}
-"""What a machine for models has: torch, transformers, aiohttp, and what these import."""
-NOT_NEEDED = {
-    *("fairdraw", "accelerate", "colorama", "backports-tarfile", "jaraco-classes", "jaraco-context"),
-    *("jaraco-functools", "jaraco-text", "more-itertools", "protobuf", "py-cpuinfo2", "sentencepiece", "vllm"),
-}
-"""Imported if they are there: by transformers, setuptools and others. vLLM is packed as files."""
-ALSO = ("blake3", "gguf", "jiter", "setproctitle")
-"""What vLLM imports only on a GPU, or in a function."""
-IMPORTED = """
-import json, sys
-from importlib.metadata import packages_distributions
-from fairdraw_engines._vllm_validation import v2_steps
-tops = {name.partition(".")[0] for name in sys.modules}
-print(json.dumps(sorted({one for top, names in packages_distributions().items() if top in tops for one in names})))
-"""
-
-
-def pack(release: Path, target: Path) -> None:
-    """Pack vLLM and what it imports for a machine with a GPU."""
-    num_files = pack_release(release, target / "vllm.tar.gz")
-    wheels = _wheels(lacking(_imported(release)), target / "wheels")
-    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
-    print(f"{num_files} files of vLLM and {len(wheels)} wheels, {size / 2**20:.0f} MiB, are in {target}")
-
-
-def _imported(release: Path) -> list[str]:
-    """Distributions that the steps' modules come from.
-
-    Raises:
-        InstallError: If they cannot be imported.
-    """
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (release.resolve(), ROOT / "src", ROOT / "engines" / "src"))),
-    }
-    ran = subprocess.run([sys.executable, "-c", IMPORTED], env=env, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise InstallError(
-            f"pack: release={str(release)!r}, but importing the steps ended in {ran.stderr.splitlines()[-1]!r}. "
-            "Run python tools/install.py vllm first."
-        )
-    names: list[str] = json.loads(ran.stdout.splitlines()[-1])
-    return names
-
-
-def lacking(names: list[str]) -> list[str]:
-    """Return the distributions that the machine lacks, each with the version that is installed here."""
-    wanted = {normal(name) for name in (*names, *ALSO)} - ON_THE_MACHINE - NOT_NEEDED
-    return [f"{name}=={metadata.version(name)}" for name in sorted(wanted)]
-
-
-def normal(name: str) -> str:
-    """Return a name as package indexes compare it."""
-    return name.lower().replace("_", "-").replace(".", "-")
-
-
-def pack_release(release: Path, archive: Path) -> int:
-    """Python files and metadata; the number of files.
-
-    Raises:
-        InstallError: If there is no release.
-    """
-    files = sorted(file for file in release.rglob("*") if file.is_file() and is_needed(file.relative_to(release)))
-    if not files:
-        raise InstallError(f"pack_release: release={str(release)!r}, but it must hold the folder vllm. Check the path.")
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:gz") as packed:
-        for file in files:
-            packed.add(file, file.relative_to(release))
-    return len(files)
-
-
-def is_needed(file: Path) -> bool:
-    """Takes the path in the release."""
-    return (file.parts[0] == "vllm" and file.suffix == ".py") or file.parts[0].endswith(".dist-info")
-
-
-def _wheels(pins: list[str], folder: Path) -> list[Path]:
-    """The wheels, from pip's own index; what was in the folder is removed.
-
-    Raises:
-        InstallError: If pip fails.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.whl"):
-        old.unlink()
-    kind = ["--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON]
-    platforms = [option for name in PLATFORMS for option in ("--platform", name)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", *kind, *platforms, "--dest", str(folder), *pins]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise InstallError(f"pack: pip returned {ran.returncode}: {ran.stderr.splitlines()[-1]} See the list of pins.")
-    return sorted(folder.glob("*.whl"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 Screenshots of the site are left in .cache/screenshots; they need Debian's chromium (`apt-get install chromium`).
 """
 
-import dataclasses
 import doctest
 import os
 import re
@@ -47,7 +46,7 @@ def python_blocks(text: str) -> str:
 def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # What a page shows does not depend on the number of cases; users have more.
-    small = dataclasses.replace(PROFILES["smoke"], examples=5, slow_examples=2)
+    small = PROFILES["smoke"].scaled(0.25)
     for profile in ("smoke", "ci"):
         monkeypatch.setitem(PROFILES, profile, small)
     assert not re.search(r"^(?:from|import) fairdraw\S*\._", page.read_text(), flags=re.MULTILINE), "private modules"

@@ -8,10 +8,11 @@ from exam.members import SEED, correct, member_of, slots
 from fairdraw._core.checks import PROFILES
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
+from fairdraw.contracts import LOGIT_FILTERS
 
 FOUND = {
     "sampling/rare effect/0": "DIST701", "rejection/history/0": "DIST101", "grammar/id/0": "GRM101",
-    "logprobs/layout/0": "LPR201", "filters/size/0": "FIL103", "penalties/index/0": "PEN101",
+    "logprobs/layout/0": "LPR201", "filters/size/0": "FIL109", "penalties/index/0": "PEN101",
     "thinking_budget/index/0": "THK101", "logits_plan/size/0": "PLAN110", "server/index/0": "DIST911",
 }  # fmt: skip
 """Members of the committed exam, and a check that finds them."""
@@ -34,3 +35,9 @@ def test_conditions_have_words_and_members_are_many() -> None:
     assert both.words == "batch size % 16 == 11 and bit 3 of the token id is 1"
     assert [both.holds({"batch_size": 27, "token": token}) for token in (8, 7)] == [True, False]
     assert len(slots()) >= 300
+
+
+def test_every_filter_has_features_and_effects() -> None:
+    features, effects = catalogue("filters")
+    assert set(LOGIT_FILTERS) <= {feature.name for feature in features}
+    assert {f"no {name}" for name in LOGIT_FILTERS} <= effects.keys()

@@ -4,7 +4,6 @@ import io
 import json
 import tarfile
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -204,18 +203,3 @@ def test_failing_pip_ends_the_script_with_one_sentence(
 
     assert install.main(["vllm", "0.33.0", "--target", str(tmp_path)]) == 1
     assert "install: pip returned 1 for vllm==0.33.0. See its messages above" in capsys.readouterr().err
-
-
-def test_pack_holds_code_and_metadata_alone(tmp_path: Path) -> None:
-    for name in ("vllm/a.py", "vllm/b.so", "vllm-1.dist-info/METADATA", "bin/vllm"):
-        (tmp_path / "release" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "release" / name).touch()
-    assert install.pack_release(tmp_path / "release", tmp_path / "to" / "vllm.tar.gz") == 2
-    with pytest.raises(install.InstallError, match="it must hold the folder vllm"):
-        install.pack_release(tmp_path / "nothing", tmp_path / "to" / "vllm.tar.gz")
-
-
-def test_pack_leaves_out_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And pins what it lacks to the version that is here."""
-    monkeypatch.setattr(install, "ALSO", ())
-    assert install.lacking(["torch", "PyYAML", "pytest_xdist"]) == [f"pytest-xdist=={metadata.version('pytest-xdist')}"]

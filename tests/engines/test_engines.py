@@ -29,7 +29,7 @@ from fairdraw.contracts import ExplicitNoise
 from fairdraw_engines._transformers import _race, multinomial_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from fairdraw._core.checks import Check
     from fairdraw._run.runner import CheckRecord
@@ -70,10 +70,16 @@ def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
     return [run_check(check, sampler, sessions[check.suite]) for check in checks]
 
 
+@cache
+def distributions() -> Mapping[str, list[str]]:
+    """Return the distributions of each package: it takes a second to read what all of them hold."""
+    return importlib.metadata.packages_distributions()
+
+
 def loaded(name: str) -> AnySampler:
     """The adapter. A release that is not the pinned one may have other names; the pinned one must load."""
     package = package_for(name)[0]
-    distribution = next(iter(importlib.metadata.packages_distributions().get(package, [package])))
+    distribution = next(iter(distributions().get(package, [package])))
     try:
         return load(name, "cpu")
     except SamplerNotFound as error:

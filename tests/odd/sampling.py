@@ -86,15 +86,18 @@ class VectorSampling:
         return ~(probs < probs.amax(-1, keepdim=True) * min_p) | (min_p <= 0)
 
     def top_k_keeps(self, logits: Tensor, top_k: Tensor) -> Tensor:
-        ascending = logits.sort(-1).values
-        return ~(logits < ascending.gather(1, logits.shape[1] - top_k.long()))
+        vocab, kept = logits.shape[1], top_k.long()
+        width = int(kept.masked_fill(kept >= vocab, 1).max()) if len(kept) else 1
+        return ~(logits < logits.topk(width).values.gather(1, kept.clamp(max=width) - 1)) | (kept >= vocab)
 
     def top_p_keeps(self, logits: Tensor, top_p: Tensor) -> Tensor:
-        ascending, order = logits.sort(dim=-1, stable=True)
+        on = (top_p[:, 0] < 1).nonzero()[:, 0]  # a sort takes long
+        ascending, order = logits[on].sort(dim=-1, stable=True)
         mass = ascending.softmax(-1).cumsum(-1, dtype=torch.float64).float()
-        removed = mass <= 1 - top_p
+        removed = mass <= 1 - top_p[on]
         removed[:, -1] = False
-        return ~torch.zeros_like(removed).scatter(1, order, removed) | (top_p >= 1)
+        kept = ~torch.zeros_like(removed).scatter(1, order, removed)
+        return torch.ones_like(logits, dtype=torch.bool).index_put((on,), kept)
 
     def draw(self, probs: Tensor, exponentials: Tensor) -> Tensor:  # each [batch_size, vocab_size]
         """Token 0 where nothing has probability."""

@@ -62,7 +62,7 @@ def test_right_server_is_not_red_and_its_stage_is_found(name: str) -> None:
 
 
 # Faults: each is caught at the numbers of `ci` by the checks that it names, through the whole HTTP client. Those of the
-# toy server (`_mutants/server.py`) are put to the checks alone; here are dialects, concurrency, drafts and streams.
+# toy server are put to the checks alone (test_mutants.py); here are dialects, concurrency, drafts and streams.
 
 
 def first_caught(name: str, profile: str) -> tuple[str, int]:
@@ -90,7 +90,7 @@ def test_fault_is_caught_at_ci(name: str) -> None:
 
 def test_every_fault_names_a_check() -> None:
     assert [name for name, fault in FAULTS.items() if not fault.caught_by] == []
-    assert len(FAULTS) >= 100
+    assert len(FAULTS) >= 60
 
 
 def test_silent_greedy_is_seen_within_60_requests() -> None:

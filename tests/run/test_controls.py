@@ -97,6 +97,16 @@ def test_blind_control_is_red_in_smoke_too() -> None:
     assert "missed: fails late was not caught by REJ101" in "\n".join(summary.lines())
 
 
+def test_mutant_that_raises_is_missed_and_the_report_says_so() -> None:
+    def body(sampler: Any, case: int) -> None:  # Any: Counting, or what stands before it
+        raise ZeroDivisionError
+
+    planned = failing_after(None)
+    wrong = dataclasses.replace(planned, check=dataclasses.replace(planned.check, body=body))
+    text = "\n".join(controls_lines([run_control(wrong, Counting(), SMOKE)]))
+    assert "missed: fails late was not caught by REJ101 as it raised ZeroDivisionError" in text
+
+
 def test_control_that_needs_what_the_sampler_lacks_is_not_tried() -> None:
     sampler, planned = Counting(), failing_after(None)
     mutant = dataclasses.replace(planned.mutant, needs=(Capability.EXPLICIT_NOISE,))

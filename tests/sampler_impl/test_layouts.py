@@ -68,12 +68,21 @@ def other_type(tensor: Tensor) -> Tensor:  # [...] any, both
     return tensor.clamp(-(2**31), 2**31 - 1).to(wider.get(tensor.dtype, torch.float32))
 
 
+def every_second_row(tensor: Tensor) -> Tensor:  # [...] any, both
+    return tensor.repeat_interleave(2, 0)[::2]
+
+
 LAYOUTS = (
     in_wider_rows, every_second, columns_first, expanded, overlapping, odd_where_alone, negated, with_gradient,
-    other_type,
+    other_type, every_second_row,
 )  # fmt: skip
 CHANGING = (expanded, overlapping, other_type)
 """They lay out other numbers than they were given."""
+SIZES: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda tensor: tensor[:-1],
+    lambda tensor: tensor.repeat_interleave(2, 0),
+    lambda tensor: tensor.reshape(-1)[None, None],
+)
 REFUSED: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda tensor: tensor.to("meta"),
     lambda tensor: tensor.to_sparse(),
@@ -133,6 +142,18 @@ def test_what_is_no_such_tensor_is_refused_by_name(backend: str, name: str) -> N
         for change in REFUSED:
             with pytest.raises((TypeError, ValueError), match=r"^[\w.]+: "):
                 call.run({path: change(tensor)})
+
+
+@pytest.mark.parametrize(("backend", "name"), EVERY)
+def test_another_size_is_taken_or_refused_by_name(backend: str, name: str) -> None:
+    call, refusals = CALLS[backend][name], list[str]()
+    for path, tensor in call.tensors().items():
+        for change in SIZES:
+            try:
+                call.run({path: change(tensor)})
+            except (TypeError, ValueError) as refusal:
+                refusals.append(str(refusal))
+    assert [text for text in refusals if not re.match(r"[\w.]+: ", text)] == []
 
 
 def test_the_table_has_every_function_that_takes_tensors() -> None:

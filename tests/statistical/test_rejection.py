@@ -203,7 +203,9 @@ EMITTED = {"DIST102", "DIST112", "DIST302"}
 
 @pytest.mark.parametrize("sampler", ODD_DISTRIBUTIONS, ids=lambda sampler: sampler.name)
 def test_odd_but_correct_sampler_passes(sampler: RejectionSampler) -> None:
+    """The check of all slices takes as long as all others: it looks at every third sampler."""
+    left_out = ("DIST4",) if sampler in ODD_DISTRIBUTIONS[2::3] else ("DIST4", "DIST691")
     session = Session(profile=PROFILES["smoke"].scaled(0.2), crash_folder=None)
-    records = [run_check(check, sampler, session) for check in CHECKS if not check.code.startswith("DIST4")]
+    records = [run_check(check, sampler, session) for check in CHECKS if not check.code.startswith(left_out)]
     assert {record.status for record in records} <= {"passed", "skipped"}
     assert {record.code for record in records if record.status == "passed"} >= EMITTED

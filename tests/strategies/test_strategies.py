@@ -295,15 +295,15 @@ def swapped(function: str, name: str, low: int, high: int) -> str:
         (fst.num_draft_tokens(0, 3), swapped("num_draft_tokens", "requests", 0, 3)),
         (fst.num_draft_tokens(max_drafts=129), swapped("num_draft_tokens", "drafts", 0, 129)),
         (fst.logit_rows(3, 2), swapped("logit_rows", "vocab_size", 3, 2)),
-        (fst.request_recipes(min_drafts=3, max_drafts=1), swapped("request_recipes", "drafts", 3, 1)),
+        (fst.rejection_cases(min_drafts=3, max_drafts=1), swapped("rejection_cases", "drafts", 3, 1)),
         (fst.probability_rows(targets=("empty",)), f"probability_rows: targets='empty', but {TARGETS}. {SPELLING}"),
         (
-            fst.draft_recipes(tokens=()),
-            "draft_recipes: tokens=(), but there must be a kind to draw. Use None for all of them.",
+            fst.rejection_cases(tokens=()),
+            "rejection_cases: tokens=(), but there must be a kind to draw. Use None for all of them.",
         ),
         (
-            fst.request_recipes(exponentials=("short",)),
-            "request_recipes: exponentials='short', but it must be one of: equal, random, coarse, tiny, denormal, "
+            fst.rejection_cases(exponentials=("short",)),
+            "rejection_cases: exponentials='short', but it must be one of: equal, random, coarse, tiny, denormal, "
             f"huge, twins. {SPELLING}",
         ),
         (
@@ -322,8 +322,8 @@ def test_strategy_names_a_wrong_value(strategy: st.SearchStrategy[object], messa
     ("strategy", "message"),
     [
         (
-            fst.draft_recipes(targets="flat"),
-            "draft_recipes: targets='flat', but it must be a sequence of kinds. Use ('flat',).",
+            fst.rejection_cases(targets="flat"),
+            "rejection_cases: targets='flat', but it must be a sequence of kinds. Use ('flat',).",
         ),
         (
             fst.vocab_sizes(1.5, 3),  # type: ignore[arg-type]

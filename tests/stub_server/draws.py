@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import random
-
-import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from stub_server.engine import Choice, Emitted, Engine, Request, Row, log_of, only, softmax
+from stub_server.engine import Choice, Emitted, Engine, Request, Row, only
 from stub_server.fault import fault, with_fields, with_request
-from stub_server.model import VOCAB_SIZE, logits_after
+from stub_server.model import logits_after
 
 # The draw.
 
@@ -33,91 +30,10 @@ def greedy_after_the_first_token(right: Engine, choice: Choice, probs: Row) -> i
     return int(probs.argmax()) if choice.emitted else right.draw(choice, probs)
 
 
-@fault("draw", "SRV124")
-def every_fiftieth_request_is_greedy(right: Engine, choice: Choice, probs: Row) -> int:
-    """One of fifty replicas has an old configuration."""
-    return int(probs.argmax()) if choice.number % 50 == 0 else right.draw(choice, probs)
-
-
 @fault("temperature", "DIST925")
 def temperature_is_ignored(right: Engine, request: Request, logits: Row) -> Row:
     """The field is read under another name."""
     return logits
-
-
-@fault("temperature", "DIST911")
-def temperature_is_doubled(right: Engine, request: Request, logits: Row) -> Row:
-    """Twice as hot: logits of a fused projection, halved."""
-    return logits / (2 * request.temperature)
-
-
-@fault("temperature", "DIST925")
-def temperature_is_applied_twice(right: Engine, request: Request, logits: Row) -> Row:
-    """By the kernel, and by the caller, too."""
-    return logits / request.temperature**2
-
-
-@fault("temperature", "DIST925")
-def temperature_is_multiplied(right: Engine, request: Request, logits: Row) -> Row:
-    """The inverse was stored already, and is inverted again."""
-    return logits * request.temperature
-
-
-@fault("temperature", "DIST925")
-def low_temperatures_are_greedy(right: Engine, request: Request, logits: Row) -> Row:
-    """An epsilon that was meant for 1e-5, at 0.7."""
-    return np.where(logits == logits.max(), 0.0, -np.inf) if request.temperature < 0.7 else logits / request.temperature
-
-
-@fault("draw", "DIST911")
-def draws_at_another_temperature(right: Engine, choice: Choice, probs: Row) -> int:
-    """The distribution that is returned is right; tokens come from temperature 1.1."""
-    return right.draw(choice, softmax(log_of(probs) / 1.1))
-
-
-@fault("draw", "DIST911")
-def loses_the_tail(right: Engine, choice: Choice, probs: Row) -> int:
-    """A race of scores in eight bits: what is less probable than 1 in 100 underflows."""
-    return right.draw(choice, np.where(probs < 0.01, 0.0, probs) if probs.max() < 1 else probs)
-
-
-@fault("draw", "DIST911")
-def prefers_the_most_probable(right: Engine, choice: Choice, probs: Row) -> int:
-    """A tenth of the draws falls through to the argmax."""
-    return int(probs.argmax()) if choice.rng.random() < 0.1 else right.draw(choice, probs)
-
-
-@fault("draw", "DIST911")
-def never_draws_the_highest_id(right: Engine, choice: Choice, probs: Row) -> int:
-    """The last tiles of a padded vocabulary are cut: the ids above 55 are never drawn."""
-    kept = np.where(np.arange(VOCAB_SIZE) > 55, 0.0, probs)
-    return right.draw(choice, kept if kept.any() else probs)
-
-
-@fault("draw", "DIST911")
-def the_id_after_it(right: Engine, choice: Choice, probs: Row) -> int:
-    """A shard's offset is wrong by one: sometimes the token beside the one that was drawn."""
-    token = right.draw(choice, probs)
-    return min(token + 1, VOCAB_SIZE - 1) if token % 8 == 7 else token
-
-
-@fault("pick", "DIST921")
-def draws_are_stratified_over_requests(right: Engine, choice: Choice, probs: Row) -> int:
-    """Quasi-random numbers: each is uniform, together they avoid each other."""
-    if choice.request.seed is not None:
-        return int(right.pick(choice, probs))
-    start = random.Random(derive_seed("start", right.entropy, len(choice.emitted))).random()
-    number = (start + (choice.number + choice.index) * 0.6180339887498949) % 1.0
-    return int(probs.cumsum().searchsorted(number * probs.sum(), side="right"))
-
-
-@fault("pick", "DIST921")
-def one_random_number_for_all_positions(right: Engine, choice: Choice, probs: Row) -> int:
-    """The counter does not advance with the position."""
-    state = choice.rng.getstate()
-    token = int(right.pick(choice, probs))
-    choice.rng.setstate(state)
-    return token
 
 
 @fault("random_seed", "SRV143")
@@ -131,42 +47,6 @@ def the_batch_shares_its_noise(right: Engine, request: Request, index: int) -> i
 # Filters.
 
 
-@fault("probs", "DIST925")
-def top_p_before_temperature(right: Engine, request: Request, logits: Row) -> Row:
-    """The order of another engine."""
-    return right.probs(with_fields(request, order=("min_p", "top_k", "top_p", "temperature")), logits)
-
-
-@fault("probs", "SRV131")
-def top_k_keeps_one_more(right: Engine, request: Request, logits: Row) -> Row:
-    """`<=` where `<` was meant."""
-    return right.probs(with_fields(request, top_k=request.top_k + bool(request.top_k)), logits)
-
-
-@fault("probs", "DIST925")
-def top_k_keeps_one_less(right: Engine, request: Request, logits: Row) -> Row:
-    """`<` where `<=` was meant; one token stays in any case."""
-    return right.probs(with_fields(request, top_k=max(request.top_k - 1, 1) if request.top_k else 0), logits)
-
-
-@fault("probs", "SRV131")
-def top_k_is_ignored(right: Engine, request: Request, logits: Row) -> Row:
-    """Unknown to this sampler."""
-    return right.probs(with_fields(request, top_k=0), logits)
-
-
-@fault("probs", "SRV132")
-def top_p_is_ignored(right: Engine, request: Request, logits: Row) -> Row:
-    """Unknown to this sampler."""
-    return right.probs(with_fields(request, top_p=1.0), logits)
-
-
-@fault("probs", "SRV133")
-def min_p_is_ignored(right: Engine, request: Request, logits: Row) -> Row:
-    """Unknown to this sampler."""
-    return right.probs(with_fields(request, min_p=0.0), logits)
-
-
 @fault("verify", "SRV131", drafts=3)
 def filters_are_ignored_on_drafts(right: Engine, choice: Choice, probs: Row, draft: int, draft_probs: Row) -> int:
     """Drafts are verified against the unfiltered distribution, as in LMDeploy."""
@@ -175,36 +55,7 @@ def filters_are_ignored_on_drafts(right: Engine, choice: Choice, probs: Row, dra
     return int(right.verify(choice, unfiltered, draft, draft_probs))
 
 
-@fault("top_p", "DIST925")
-def top_p_drops_the_crossing_token(right: Engine, request: Request, logits: Row) -> Row:
-    """The token that reaches the limit is cut, if another is left."""
-    kept = np.isfinite(right.top_p(request, logits))
-    if request.top_p < 1 and kept.sum() > 1:
-        kept[np.where(kept, logits, np.inf).argmin()] = False
-    return np.where(kept, logits, -np.inf)
-
-
-@fault("min_p", "DIST925")
-def min_p_without_the_maximum(right: Engine, request: Request, logits: Row) -> Row:
-    """An absolute limit: `min_p` is compared with the probability itself."""
-    probs = softmax(logits)
-    return np.where((probs >= request.min_p) | (probs == probs.max()), logits, -np.inf)
-
-
-@fault("probs", "DIST925")
-def min_p_before_temperature(right: Engine, request: Request, logits: Row) -> Row:
-    """Relative to the largest probability at temperature 1."""
-    kept = right.min_p(request, logits)
-    return right.probs(with_fields(request, min_p=0.0), kept)
-
-
 # Greedy.
-
-
-@fault("probs", "SRV121")
-def greedy_is_sampled(right: Engine, request: Request, logits: Row) -> Row:
-    """Temperature 0 falls back to the default of 1."""
-    return right.probs(with_fields(request, temperature=request.temperature or 1.0), logits)
 
 
 @fault("probs", "SRV121")
@@ -216,20 +67,6 @@ def greedy_takes_the_second(right: Engine, request: Request, logits: Row) -> Row
 
 
 # Seeds.
-
-
-@fault("random_seed", "SRV143")
-def unseeded_requests_share_a_seed(right: Engine, request: Request, index: int) -> int:
-    """`seed or 0`: every request without a seed has seed 0 (mlx-vlm #1818)."""
-    return derive_seed("seeded", request.seed or 0, index)
-
-
-@fault("random_seed", "SRV143")
-def unseeded_requests_are_cached(right: Engine, request: Request, index: int) -> int:
-    """The same prompt gets the same answer for as long as the cache keeps it."""
-    if request.seed is not None:
-        return right.random_seed(request, index)
-    return derive_seed("cached", right.entropy, request.prompt, request.max_tokens, index)
 
 
 @fault("random_seed", "SRV141")
@@ -250,12 +87,6 @@ def seed_is_ignored_with_filters(right: Engine, choice: Choice, probs: Row) -> i
     if choice.request.top_k or choice.request.top_p < 1 or choice.request.min_p:
         choice.rng.seed(derive_seed("kernel", right.entropy, choice.number, choice.index, len(choice.emitted)))
     return right.draw(choice, probs)
-
-
-@fault("random_seed", "SRV142")
-def all_seeds_are_equal(right: Engine, request: Request, index: int) -> int:
-    """A Boolean is stored: there is a seed."""
-    return right.random_seed(with_fields(request, seed=None if request.seed is None else 1), index)
 
 
 @fault("random_seed", "SRV141")
@@ -283,25 +114,6 @@ def seed_is_ignored_in_company(right: Engine, choice: Choice, probs: Row) -> int
 
 
 # Choices.
-
-
-@fault("random_seed", "SRV144")
-def choices_are_equal(right: Engine, request: Request, index: int) -> int:
-    """The generator is copied, and not advanced."""
-    return right.random_seed(request, 0)
-
-
-@fault("draw", "SRV150")
-def choices_avoid_each_other(right: Engine, choice: Choice, probs: Row) -> int:
-    """The second choice's first token is drawn from what the first left."""
-    taken = [
-        one.tokens[0] for one in right.running if one.number == choice.number and one is not choice and one.emitted
-    ]
-    if choice.emitted or not taken:
-        return right.draw(choice, probs)
-    left = probs.copy()
-    left[taken] = 0.0
-    return right.draw(choice, left if left.any() else probs)
 
 
 @fault("reported", "DIST921")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stub_server.fault import PROCESSED, SGLANG, fault, with_fields, with_request
+from stub_server.fault import PROCESSED, SGLANG, fault, with_fields
 from stub_server.model import VOCAB_SIZE, text_of
 
 if TYPE_CHECKING:
@@ -49,24 +49,11 @@ def logit_bias_is_ignored(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, logit_bias={})
 
 
-@fault("parameters", "SRV153", settings=PROCESSED)
-def logit_bias_is_applied_twice(right: Engine, choice: Choice) -> Request:
-    """By the front end, and by the engine."""
-    doubled = {token: 2 * bias for token, bias in choice.request.logit_bias.items()}
-    return with_fields(choice.request, logit_bias=doubled)
-
-
 @fault("parameters", "SRV151")
 def logit_bias_on_the_token_beside(right: Engine, choice: Choice) -> Request:
     """Another tokenizer: its ids are larger by one."""
     moved = {(token + 1) % VOCAB_SIZE: bias for token, bias in choice.request.logit_bias.items()}
     return with_fields(choice.request, logit_bias=moved)
-
-
-@fault("parameters", "SRV151")
-def logit_bias_on_the_first_token_only(right: Engine, choice: Choice) -> Request:
-    """It is put into the prompt's step."""
-    return with_fields(choice.request, logit_bias={}) if choice.emitted else choice.request
 
 
 @fault("parameters", "SRV151", "DIST911")
@@ -77,27 +64,6 @@ def a_bias_stays_in_the_slot(right: Engine, choice: Choice) -> Request:
         kept.update(choice.request.logit_bias)
         return choice.request
     return with_fields(choice.request, logit_bias=dict(kept))
-
-
-@fault("parameters", "SRV162")
-def min_tokens_is_ignored(right: Engine, choice: Choice) -> Request:
-    """The field is accepted, and lost."""
-    return with_fields(choice.request, min_tokens=0)
-
-
-@fault("end", "SRV164")
-def stops_before_min_tokens(right: Engine, choice: Choice) -> None:
-    """Stop strings do not know of `min_tokens`."""
-    bare = with_request(choice, min_tokens=0)
-    right.end(bare)
-    choice.ended, choice.matched, choice.text_end = bare.ended, bare.matched, bare.text_end
-
-
-@fault("end", "SRV101")
-def one_token_too_many(right: Engine, choice: Choice) -> None:
-    """`>` where `>=` was meant: `max_tokens` + 1."""
-    if len(choice.emitted) != choice.request.max_tokens:
-        right.end(choice)
 
 
 @fault("stop_string", "SRV161")
@@ -113,36 +79,10 @@ def stops_one_token_late(right: Engine, choice: Choice) -> str:
     return next((one for one in choice.request.stop if one in text), "")
 
 
-@fault("stop_string", "SRV165")
-def the_first_stop_string_alone(right: Engine, choice: Choice) -> str:
-    """A list is taken, and its first entry used."""
-    return str(right.stop_string(with_request(choice, stop=choice.request.stop[:1])))
-
-
-@fault("stop_string", "SRV161")
-def stops_at_whole_tokens_only(right: Engine, choice: Choice) -> str:
-    """A stop string is compared with the last token's text: one that spans two is missed."""
-    last = text_of(choice.tokens[-1:])
-    return next((one for one in choice.request.stop if one == last), "")
-
-
-@fault("end", "SRV161")
-def the_stop_string_stays(right: Engine, choice: Choice) -> None:
-    """The text is not cut before it."""
-    right.end(choice)
-    choice.text_end = None
-
-
 @fault("parameters", "SRV163")
 def bad_words_are_ignored(right: Engine, choice: Choice) -> Request:
     """The field is accepted, and lost."""
     return with_fields(choice.request, bad_words=())
-
-
-@fault("parameters", "SRV163")
-def bad_words_in_the_first_place_only(right: Engine, choice: Choice) -> Request:
-    """The mask is made once."""
-    return with_fields(choice.request, bad_words=()) if choice.emitted else choice.request
 
 
 @fault("parameters", "SRV163")
@@ -155,12 +95,6 @@ def the_first_bad_word_alone(right: Engine, choice: Choice) -> Request:
 def penalties_are_ignored(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
     """The fields are accepted, and lost."""
     return logits
-
-
-@fault("penalised", "SRV154", settings=PROCESSED)
-def presence_counts_the_prompt(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
-    """Documented for the output alone."""
-    return right.penalised(choice, with_fields(request, penalised_prompt="all"), logits)
 
 
 @fault("penalised", "SRV154", settings=PROCESSED)
@@ -183,20 +117,6 @@ def penalties_one_step_late(right: Engine, choice: Choice, request: Request, log
     """The last token is not counted yet: asynchronous scheduling."""
     earlier = dataclasses.replace(choice, emitted=choice.emitted[:-1])
     return right.penalised(earlier, request, logits)
-
-
-@fault("penalised", "SRV155", settings=PROCESSED)
-def repetition_ignores_the_sign(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
-    """Every logit is divided: a negative one becomes more probable."""
-    repeated = right.counts(choice.context) > 0
-    plain = right.penalised(choice, with_fields(request, repetition=1.0), logits)
-    return np.where(repeated, plain / request.repetition, plain)
-
-
-@fault("penalised", "SRV155")
-def repetition_rewards(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
-    """The inverse was stored already, and is inverted again. Log-probabilities are raw."""
-    return right.penalised(choice, with_fields(request, repetition=1 / request.repetition), logits)
 
 
 @fault("penalised", "SRV155", settings=PROCESSED)

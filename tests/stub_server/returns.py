@@ -39,12 +39,6 @@ def log_probabilities_of_the_token_beside(right: Engine, choice: Choice, token: 
     return right.listed(choice, token, np.roll(row, -1))
 
 
-@fault("listed", "SRV106")
-def rounded_to_one_decimal(right: Engine, choice: Choice, token: int, row: Row) -> Emitted:
-    """To save bytes."""
-    return right.listed(choice, token, np.round(row, 1))
-
-
 @fault("reported", "SRV121")
 def log_probabilities_of_the_previous_step(
     right: Engine, choice: Choice, token: int, raw: Row, edited: Row, probs: Row, drafted: bool
@@ -72,20 +66,6 @@ def log_probabilities_after_the_tokens_own_penalty(
     return right.reported(choice, token, counted, edited, probs, drafted)
 
 
-@fault("listed", "SRV103")
-def the_sampled_token_is_not_listed(right: Engine, choice: Choice, token: int, row: Row) -> Emitted:
-    """The list is of all other tokens."""
-    emitted = right.listed(choice, token, row)
-    return dataclasses.replace(emitted, top=tuple(p for p in emitted.top if p[0] != token), is_unlisted=True)
-
-
-@fault("listed", "SRV105")
-def the_list_is_not_sorted(right: Engine, choice: Choice, token: int, row: Row) -> Emitted:
-    """A partial sort: the largest are there, in the order of their ids."""
-    emitted = right.listed(choice, token, row)
-    return dataclasses.replace(emitted, top=tuple(sorted(emitted.top)))
-
-
 @fault("listed", "DIST911")
 def the_list_misses_a_token(right: Engine, choice: Choice, token: int, row: Row) -> Emitted:
     """The largest of one shard are lost: the second most probable token is not in the list."""
@@ -98,19 +78,6 @@ def the_list_repeats_a_token(right: Engine, choice: Choice, token: int, row: Row
     """Two shards send the same one."""
     emitted = right.listed(choice, token, row)
     return dataclasses.replace(emitted, top=emitted.top[:1] * 2 + emitted.top[1:-1])
-
-
-@fault("listed", "SRV102")
-def logits_instead_of_log_probabilities(right: Engine, choice: Choice, token: int, row: Row) -> Emitted:
-    """Not normalised: their exponentials do not sum to 1."""
-    return right.listed(choice, token, row + 1.5)
-
-
-@fault("listed", "SRV106")
-def normalised_over_the_list(right: Engine, choice: Choice, token: int, row: Row) -> Emitted:
-    """The softmax runs over the list alone: values change with its length (vLLM #44319)."""
-    length = max(choice.request.num_logprobs or 0, 1)
-    return right.listed(choice, token, row - np.log(np.exp(np.sort(row)[-length:]).sum()))
 
 
 @fault("listed", "SRV133")

@@ -25,10 +25,10 @@ _PLACES = ("run.jsonl", "run.html")
 
 @dataclass(frozen=True)
 class Attack:
-    """A run of the product under attack, or a program.
+    """A run of the product under attack.
 
     Args:
-        words: Of the command line, `check` or `pytest` first; `python` runs `program` instead.
+        words: Of the command line, `check` or `pytest` first.
         files: By name, in the folder of the run.
         may_be_green: A run of everything that passed may say so. Otherwise exit code 0 is a false green.
         must_not_be_red: The sampler is right.
@@ -55,7 +55,6 @@ class Attack:
     secret: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[], object] | None = None
-    program: Callable[[], object] | None = None
     may_die: bool = False
     prints: bool = False
     known: str = ""
@@ -96,8 +95,6 @@ def broken_rules(attack: Attack, end: Outcome) -> list[str]:
         found += [f"the secret is shown as {one}" for one in forms(attack.secret) if any(one in text for text in texts)]
     if not attack.prints and (raw := _RAW.search(text)):
         found.append(f"a raw control character: {text[max(0, raw.start() - 40) : raw.end() + 20]!r}")
-    if attack.program is not None:
-        return found + ([] if end.code == 0 else [f"exit code {end.code}: {text.strip()[-300:]}"])
     return found + (_of_verdict(attack, end) if attack.checks else _of_command(attack, end))
 
 

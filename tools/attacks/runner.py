@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 def gathered() -> list[Attack]:
     """All attacks, by group."""
-    from attacks import files, options, servers, signals, tensors, verdicts
+    from attacks import files, options, servers, signals, verdicts
 
-    groups = (verdicts, signals, options, files, servers, tensors)
+    groups = (verdicts, signals, options, files, servers)
     return [attack for group in groups for attack in group.attacks()]
 
 
@@ -73,9 +73,6 @@ class Running:
         sys.path.insert(0, str(self.folder))
         made = None if self.attack.prepare is None else self.attack.prepare()
         words = [word.replace("ADDRESS", str(made)) for word in self.attack.words]
-        if self.attack.program is not None:
-            self.attack.program()
-            return 0
         if words[0] == "pytest":
             import pytest
 
@@ -127,7 +124,6 @@ def main() -> int:
     parser.add_argument("-j", "--jobs", type=int, default=2)
     options = parser.parse_args()
     os.environ.update({"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"})
-    os.environ["TRITON_INTERPRET"] = "1"
     load()
     waiting, base, began = chosen(options), Path(tempfile.mkdtemp()), time.monotonic()
     total, running, broken = len(waiting), list[Running](), Counter[str]()

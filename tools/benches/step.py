@@ -1,7 +1,7 @@
 """Time the whole sampling step beside vLLM 0.33.0's on this GPU, and keep the result as a JSON record.
 
-    python tools/bench.py vllm_step .cache/vllm/0.33.0 .cache/vllm-step-0.33.0      # its files alone, to be carried
-    python tools/bench.py step --vllm .cache/vllm-step-0.33.0 --out perf_regression/records/step_h100.json
+    python tools/install.py vllm 0.33.0 --target .cache/vllm/0.33.0
+    python tools/bench.py step --vllm .cache/vllm/0.33.0 --out perf_regression/records/step_h100.json
 
 Both arms begin with the model's bfloat16 logits and end with tokens: K=3 one-hot drafts and a bonus row per request,
 over the parameter sets of `SETS`. Logits are Zipf-like, of peaked and flat rows; six of ten drafts are the row's best
@@ -228,7 +228,7 @@ def is_captured(run: Run, function: Arm, **cell: object) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Time the whole sampling step and keep the record.")
-    parser.add_argument("--vllm", type=Path, help="folder that holds vllm/ of 0.33.0, or what vllm_step packs")
+    parser.add_argument("--vllm", type=Path, help="folder that holds vllm/ of 0.33.0")
     parser.add_argument("--commit", default=None, help="of the tree that runs, where git cannot be run")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=15)

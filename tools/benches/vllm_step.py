@@ -4,14 +4,11 @@ The files in `KEPT` run unmodified: processors, filters, the rejection kernels, 
 decides which kernels run. A machine with a GPU may have no network and no vLLM, and they need PyTorch and Triton only.
 Stand-ins are what needs the rest of vLLM: the platform is this GPU, and buffers that vLLM maps into the GPU's address
 space are device memory here, which is faster for it.
-
-    python tools/bench.py vllm_step .cache/vllm/0.33.0 .cache/vllm-step      # only those files, to be carried elsewhere
 """
 
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
 import types
 from collections.abc import Mapping
@@ -19,7 +16,6 @@ from contextlib import nullcontext
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +24,8 @@ import torch
 import triton
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
 GPU = "vllm.v1.worker.gpu"
@@ -189,7 +187,7 @@ class V2Step:
     """Requests in slots, and `step()` for the batch of all of them.
 
     Args:
-        folder: Holds `vllm/`, or the files of it that `pack` keeps.
+        folder: Holds `vllm/`.
         parameters: Of each request; what is missing is off. `num_drafts` drafts each, and a bonus row.
     """
 
@@ -280,16 +278,3 @@ def _arguments(
         "seq_lens_upper_bound_np": np.full(batch_size, int(positions.max()) + num_drafts, np.int32),
         "verify_draft_sampled": fed,
     }
-
-
-def pack(release: Path, target: Path) -> list[Path]:
-    """Copy the kept files of a release that is unpacked in a folder."""
-    files = [Path(*name.split(".")).with_suffix(".py") for name in sorted(KEPT)]
-    for file in files:
-        (target / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(release / file, target / file)
-    return files
-
-
-def main() -> None:
-    print(f"{len(pack(Path(sys.argv[1]), Path(sys.argv[2])))} files are in {sys.argv[2]}")

@@ -1,22 +1,29 @@
-"""A sampler with at most one fault: correct code with places in which a fault may strike."""
+"""Faults in steps of the specification: the samplers of the exam, whatever their contract.
+
+A fault strikes where its condition holds. There a row's parameters are taken for other ones (`asks` of `faults.toml`),
+or a step of the specification has another answer (`changed`).
+"""
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
 from exam.conditions import Condition, Feature
+from fairdraw.contracts import LOGIT_FILTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
+
+Params = TypeVar("Params")
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Effect:
     ids: str = ""
     sizes: tuple[float, float] = (0, 1)
     rare: bool = False
+    asks: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @cache
@@ -37,7 +45,39 @@ def catalogue(contract: str) -> tuple[list[Feature], dict[str, Effect]]:
     tables = tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))
     lines = [line for group in tables["features"][contract] for line in tables["groups"][group].items()]
     features = [Feature(name, **line) for name, line in lines]
-    return features, {name: Effect(**line) for name, line in tables["effects"][contract].items()}
+    effects = {name: Effect(**line) for name, line in tables["effects"][contract].items()}
+    if contract == "filters":
+        features += [Feature(name, "request", f"the row has {name}", _pattern(name)) for name in LOGIT_FILTERS]
+        effects |= {effect: line for name in LOGIT_FILTERS for effect, line in _of_filter(name).items()}
+    return features, effects
+
+
+def _pattern(name: str) -> str:
+    return f"{name.replace('_', '.?')}|every two|two filters"
+
+
+def _of_filter(name: str) -> dict[str, Effect]:
+    """Return the effects of one filter, which follow from its record."""
+    record, pattern = LOGIT_FILTERS[name], f"filter|keep|cut|stay|{name.replace('_', '.?')}"
+    found = {f"no {name}": Effect(f"{name} is not applied", pattern, (name,), rare=True, asks={record.switch: "off"})}
+    words, sizes = f"{record.switch} is multiplied by {{:.2f}}", (0.7, 0.9)
+    if isinstance(record.usual[0][record.switch], float):
+        found[f"off {name}"] = Effect(words, pattern, (name,), sizes=sizes, asks={record.switch: "scaled"})
+    return found
+
+
+def otherwise(effect: Effect, name: str, value: Any, off: Any, size: float) -> Any:  # Any: a parameter, or a column
+    """Return what a parameter is taken for."""
+    match effect.asks[name]:
+        case "off":
+            return off
+        case "scaled":
+            return value * size
+        case "twice":
+            return {token: 2 * bias for token, bias in (value or {}).items()}
+        case "fewer":
+            return max(0, value - 1)
+    return value + 1
 
 
 @dataclass
@@ -55,38 +95,34 @@ class Fault:
     coins: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
 
-def constants(values: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    """Return what makes these values, for `Lazy`."""
-    return {name: partial(values.__getitem__, name) for name in values}
-
-
 class Lazy(dict[str, Any]):  # Any: a number, or an array that broadcasts against the rows
-    """Values of features, each computed when it is read first."""
+    """Values of features; those that are functions are computed when they are read first."""
 
-    def __init__(self, makers: dict[str, Callable[[], Any]]) -> None:
+    def __init__(self, makers: Mapping[str, Any]) -> None:
         super().__init__()
-        self.makers = makers
+        self.makers = dict(makers)
 
     def __missing__(self, name: str) -> Any:
-        value = self[name] = self.makers[name]()
+        value = self.makers[name]
+        self[name] = value = value() if callable(value) else value
         return value
 
     def with_(self, **values: Any) -> Lazy:
         """Return the same features and some more."""
-        more = Lazy({**self.makers, **constants(values)})
-        more.update({name: value for name, value in self.items() if name not in values})
-        return more
+        return Lazy({**{name: partial(self.__getitem__, name) for name in self.makers}, **values})
+
+    def at(self, rows: Any) -> Lazy:  # Any: of indices
+        """Return the features of some rows."""
+
+        def picked(name: str) -> Any:
+            value = np.asarray(self[name])
+            return value[rows] if value.ndim else value
+
+        return Lazy({name: partial(picked, name) for name in self.makers})
 
     def columns(self, width: int) -> Lazy:
         """Return the features of every row and id: those of rows stand in a column, ids in a row."""
-
-        def column(name: str) -> Any:
-            value = np.asarray(self[name])
-            return value[:, None] if value.ndim else value
-
-        return Lazy(
-            {**{name: partial(column, name) for name in self.makers}, "token": lambda: np.arange(width)[None, :]}
-        )
+        return Lazy({**self.at((slice(None), None)).makers, "token": np.arange(width)[None, :]})
 
 
 class Examined:
@@ -109,12 +145,31 @@ class Examined:
     def effect(self) -> str:
         return self.fault.effect if self.fault else ""
 
-    def changed(self, changes: dict[str, Callable[[], Tensor]], values: Any, rows: Tensor) -> Tensor:
+    @property
+    def asks(self) -> Effect | None:
+        """The effect, if it takes parameters for other ones."""
+        found = catalogue(self.contract)[1][self.effect] if self.fault else None
+        return found if found and found.asks else None
+
+    def asked(self, params: Params, values: Any) -> Params:  # Any: features of the row
+        """Return what the parameters of a row are taken for."""
+        effect = self.asks
+        if effect is None or not all(values[name] for name in effect.needs) or not self.hit(self.effect, values):
+            return params
+        fields = type(params).__dataclass_fields__  # type: ignore[attr-defined]
+        given = {name: getattr(params, name) for name in effect.asks}
+        known = {name: value for name, value in given.items() if value is not None}
+        changes = {n: otherwise(effect, n, value, fields[n].default, self.size) for n, value in known.items()}
+        return replace(params, **changes)  # type: ignore[type-var]
+
+    def changed(self, changes: Mapping[str, Callable[[], Any]], values: Any, rows: Any) -> Any:  # Any: tensor or array
         """Return the rows; where the fault strikes, those of the change under its name."""
         if self.effect not in changes:
             return rows
-        struck = torch.tensor(self.hit(self.effect, values, len(rows)))
-        return torch.where(struck.reshape(-1, *[1] * (rows.ndim - 1)), changes[self.effect]().to(rows.dtype), rows)
+        struck = self.hit(self.effect, values, len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
+        if isinstance(rows, np.ndarray):
+            return np.where(struck, changes[self.effect](), rows).astype(rows.dtype)
+        return torch.where(torch.tensor(struck), changes[self.effect]().to(rows.dtype), rows)
 
     def ids_changed(self, effect: str, values: Any, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the rows; where the fault strikes their ids, `change` of them."""

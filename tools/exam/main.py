@@ -1,22 +1,21 @@
-"""The exam: correct samplers with one fault each, made by a generator that knows nothing of the suite.
+"""The exam: correct samplers with one fault each, made by a generator that knows no check.
 
     python tools/exam --profile smoke --contract sampling --contract rejection --out statistical/records/exam.jsonl
     python tools/exam --seed 40 --members 0:50 -j 2
     python tools/exam --list
-    python tools/exam --rows --out statistical/records/exam.jsonl
 
-A fault is a random condition (see `exam.conditions`) times a random effect (the `EFFECTS` of each contract); `--seed`
-draws other ones. Each member is checked by the functions of the suite, in its order, until one fails; each in a process
-of its own. What the report says is recorded, and whether it names the cause by this rule: its title, its effect and its
-notes match the pattern of words that stands in `faults.toml` beside a feature of the condition (`names_condition`), or
-beside the effect (`names_effect`). Rows are written at once, and those that are there already are not run again.
+A fault is a random condition (see `exam.conditions`) times a random effect (`faults.toml`), put into a step of the
+specification; `--seed` draws other ones. Each member is checked by the functions of the suite, in its order, until one
+fails; each in a process of its own. What the report says is recorded, and whether it names the cause by this rule: its
+title, its effect and its notes match the pattern of words that stands in `faults.toml` beside a feature of the
+condition (`names_condition`), or beside the effect (`names_effect`). Rows are written at once, and those that are there
+already are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import time
 from functools import partial
@@ -24,7 +23,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records import commit, results
+from records import appended, commit, machine, results, table
+
+from exam.members import CONTRACTS, correct, member_of, slots
+from fairdraw._core.checks import PROFILES
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import Session, run_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +43,6 @@ CORRECT = "correct"
 
 def sat(task: Task) -> Row:
     """Return the row of a member that was examined, in a process of its own: a fault may write what checks share."""
-    from exam.members import member_of
-    from fairdraw._run.loading import all_checks
-
     seed, _, contract, kind, number = task
     assert all_checks(contract=contract)  # imported before the process is forked
     member = None if kind == CORRECT else member_of(seed, contract, kind, number)
@@ -66,11 +67,6 @@ def key_of(task: Task) -> Row:
 
 def judged(task: Task, member: Member | None) -> Row:
     """Run the suite on a member, or on a correct sampler, until a check fails."""
-    from exam.members import correct
-    from fairdraw._core.checks import PROFILES
-    from fairdraw._run.loading import all_checks
-    from fairdraw._run.runner import Session, run_check
-
     _, profile, contract, _, number = task
     patterns = member.patterns() if member else ("$^", "$^")
     make = member.make if member else partial(correct, contract, own_noise=number == 1)
@@ -100,8 +96,6 @@ def judged(task: Task, member: Member | None) -> Row:
 
 def tasks(arguments: argparse.Namespace) -> list[Task]:
     """Return what is to be run: a member of each class first, then another of each."""
-    from exam.members import CONTRACTS, slots
-
     chosen = arguments.contract or list(CONTRACTS)
     if arguments.correct:
         twice = [
@@ -122,26 +116,17 @@ def read(path: Path) -> list[Row]:
 
 def ran(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the row of each task, after writing it; those that are there already come first."""
-    from records import machine
-
-    kept = {tuple(row[name] for name in ("member", "profile", "seed")): row for row in read(arguments.out)}
-    todo = []
-    for task in tasks(arguments):
-        key = tuple(key_of(task)[name] for name in ("member", "profile", "seed"))
-        if key in kept:
-            yield kept[key]
-        else:
-            todo.append(task)
+    names = ("member", "profile", "seed")
+    kept = {tuple(row[name] for name in names): row for row in read(arguments.out)}
+    todo = {tuple(key_of(task)[name] for name in names): task for task in tasks(arguments)}
+    yield from (kept[key] for key in todo if key in kept)
     if not arguments.out.exists():
         head = {"commit": commit(), "machine": machine(), "seed": arguments.seed}
         arguments.out.write_text(json.dumps(head) + "\n", encoding="utf-8")
-    with arguments.out.open("a", encoding="utf-8") as file:
-        rows: Iterator[Row] = results(sat, todo, arguments.jobs, arguments.seconds)
-        for row in rows:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            print(f"{row['seconds']:6.1f} s  {row['found'] or 'missed':8} {row['member']}: {row['words']}", flush=True)
-            yield row
+    rows = results(sat, [todo[key] for key in todo if key not in kept], arguments.jobs, arguments.seconds)
+    for row in appended(arguments.out, rows):
+        print(f"{row['seconds']:6.1f} s  {row['found'] or 'missed':8} {row['member']}: {row['words']}", flush=True)
+        yield row
 
 
 HEAD = """\
@@ -149,29 +134,32 @@ HEAD = """\
 
 Written by `tools/exam` from `statistical/records/exam.jsonl`. A member is a correct sampler with one fault: a random
 condition (a batch size, a row, a token's bit, a dtype, a seed, what came before, a neighbour, some of these) times a
-random effect. The generator knows the contracts and nothing of the suite. The condition holds in ordinary serving, and
-the effect was seen there. Of {} members in {} contracts this record has {}, in an order that takes one of each class
-first. *First report names it*: the title, the effect or a note of the first failing check has a word of the condition
-or of the effect.
+random effect. The generator knows contracts and specifications, and no check. The condition holds in ordinary serving,
+and the effect was seen there. Of {} members in {} contracts this record has {}, in an order that takes one of each
+class first. *First report names it*: the title, the effect or a note of the first failing check has a word of the
+condition or of the effect.
 """
 
 
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
-def table(rows: list[Row], by: str) -> list[str]:
+def groups(rows: list[Row], by: str) -> list[str]:
     """Return a table of found members by contract or by class."""
-    lines = [f"| {by} | profile | members | found | first report names it |", "|---|---|---|---|---|"]
-    groups: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["profile"], row[by]), []).append(row)
-        groups.setdefault((row["profile"], "**all**"), []).append(row)
-    for (profile, name), group in sorted(groups.items(), key=lambda one: (one[0][0], one[0][1] == "**all**")):
-        found = [row for row in group if row["found"]]
-        named = sum(row["names_condition"] or row["names_effect"] for row in found)
-        share = f"{len(found)} ({round(100 * len(found) / len(group))} %)"
-        lines.append(f"| {name} | `{profile}` | {len(group)} | {share} | {named} of {len(found)} |")
-    return lines
+        for name in (row[by], "**all**"):
+            found.setdefault((row["profile"], name), []).append(row)
+    ordered = sorted(found.items(), key=lambda one: (one[0][0], one[0][1] == "**all**"))
+    lines = [[name, f"`{profile}`", len(group), *counted(group)] for (profile, name), group in ordered]
+    return table((by, "profile", "members", "found", "first report names it"), lines)
+
+
+def counted(rows: list[Row]) -> tuple[str, str]:
+    """Return how many were found, and how many of them were named."""
+    found = [row for row in rows if row["found"]]
+    named = sum(row["names_condition"] or row["names_effect"] for row in found)
+    return f"{len(found)} ({round(100 * len(found) / len(rows))} %)", f"{named} of {len(found)}"
 
 
 def missed(rows: list[Row]) -> list[str]:
@@ -181,25 +169,12 @@ def missed(rows: list[Row]) -> list[str]:
 
 def page(rows: list[Row]) -> str:
     """Return the page of a record."""
-    from exam.members import CONTRACTS, slots
-
     faulty = [row for row in rows if row["class"] != CORRECT]
     right = [row for row in rows if row["class"] == CORRECT]
-    return "\n".join(
-        [
-            HEAD.format(len(slots()), len(CONTRACTS), len({row["member"] for row in faulty})),
-            *table(faulty, "contract"),
-            "",
-            *table(faulty, "class"),
-            "",
-            f"Correct samplers: {len(right)} runs, {sum(bool(row['found']) for row in right)} of them red.",
-            "",
-            "## Missed",
-            "",
-            *missed(faulty),
-            "",
-        ]
-    )
+    head = HEAD.format(len(slots()), len(CONTRACTS), len({row["member"] for row in faulty}))
+    last = f"Correct samplers: {len(right)} runs, {sum(bool(row['found']) for row in right)} of them red."
+    tables = [*groups(faulty, "contract"), "", *groups(faulty, "class")]
+    return "\n".join([head, *tables, "", last, "", "## Missed", "", *missed(faulty), ""])
 
 
 def parsed() -> argparse.Namespace:
@@ -213,23 +188,16 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no member after so many seconds.")
     parser.add_argument("--out", type=Path, default=Path("exam.jsonl"), help="Write rows here, and go on from them.")
     parser.add_argument("--list", action="store_true", help="Print the members in words; examine none.")
-    parser.add_argument("--rows", action="store_true", help="Print the misses of the record in words; examine none.")
     return parser.parse_args()
 
 
 def main() -> int:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     arguments = parsed()
     if arguments.list:
-        from exam.members import member_of
-
         for seed, _, contract, kind, number in tasks(arguments):
             member = member_of(seed, contract, kind, number)
             print(f"{member.id}: {member.words}", flush=True)
         return 0
-    if arguments.rows:
-        print("\n".join(missed(read(arguments.out))))
-        return 0
     rows = list(ran(arguments))
-    print("\n".join([*table(rows, "contract"), "", *table(rows, "class")]))
+    print("\n".join([*groups(rows, "contract"), "", *groups(rows, "class")]))
     return 0

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from exam import plan, rejection, rows, sampling, scanners, server, traces
+from exam import calls, engine, live
 from exam.conditions import CLASSES, Condition, atom_of, condition_of, log_uniform
 from exam.examined import Fault, Lazy, catalogue
+from exam.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,24 +34,25 @@ MOST = 0.5
 class Contract(NamedTuple):
     """What the exam has for a contract: its sampler, what plays a trace on it, and how many members a class has.
 
-    Of a contract that is not played, calls are observed first, without their logits (`module`).
+    Of a contract with `call`, calls are observed first, without their logits.
     """
 
     make: Callable[..., Any]
     play: Callable[[Any, random.Random], list[Any]] | None
     per_class: int
+    call: Callable[..., Any] | None = None
 
 
 CONTRACTS = {
-    "sampling": Contract(sampling.Sampling, None, 12),
-    "rejection": Contract(rejection.Rejection, None, 12),
-    "grammar": Contract(rows.Masker, traces.play_grammar, 3),
-    "logprobs": Contract(rows.Logprobs, traces.play_logprobs, 3),
-    "filters": Contract(rows.Filters, traces.play_filters, 4),
-    "penalties": Contract(scanners.Penalties, traces.play_penalties, 3),
-    "thinking_budget": Contract(scanners.Budgets, traces.play_thinking, 3),
-    "logits_plan": Contract(plan.Planner, traces.play_plan, 3),
-    "server": Contract(server.Engine, server.play, 2),
+    "sampling": Contract(calls.Sampling, None, 12, engine.sampling_call),
+    "rejection": Contract(calls.Rejection, None, 12, engine.rejection_call),
+    "grammar": Contract(calls.Masker, engine.play_grammar, 3),
+    "logprobs": Contract(calls.Logprobs, engine.play_logprobs, 3),
+    "filters": Contract(calls.Filters, engine.play_filters, 4),
+    "penalties": Contract(live.Penalties, engine.play_penalties, 3),
+    "thinking_budget": Contract(live.Budgets, engine.play_thinking, 3),
+    "logits_plan": Contract(live.Planner, engine.play_plan, 3),
+    "server": Contract(Server, engine.play_server, 2),
 }
 
 
@@ -178,14 +180,9 @@ def is_real(member: Member, seed: int) -> bool:
         one, other = (play(sampler, random.Random(f"{seed} {number}")) for sampler in (faulty, sound))
         if member.rate == 1 and faulty.struck > MOST * faulty.seen:
             return False
-        if faulty.struck and not traces.same(one, other):
+        if faulty.struck and not engine.same(one, other):
             return True
     return False
-
-
-def module(contract: str) -> Any:
-    """Return the module whose engine makes calls."""
-    return {"sampling": sampling, "rejection": rejection}[contract]
 
 
 @cache
@@ -193,15 +190,20 @@ def observed(contract: str) -> list[tuple[Lazy, ...]]:
     """Return the features of each call of the engine: of its requests, and of its drafts."""
     sampler, found = correct(contract), []
     for index in range(CALLS):
-        batch, noise = module(contract).call_of(f"call {index}", filled=False)
-        values = module(contract).observe(sampler, batch, noise)
-        groups = values if isinstance(values, tuple) else (values,)
+        groups = sampler.observed(*call_of(contract, index, filled=False))
         for one in groups:
             for name in one.makers:
                 _ = one[name]
             one.makers = {}
         found.append(groups)
     return found
+
+
+def call_of(contract: str, index: int, *, filled: bool) -> Any:  # Any: batch and noise
+    """Return a call of the engine."""
+    make = CONTRACTS[contract].call
+    assert make is not None
+    return make(f"call {index}", filled=filled)
 
 
 def share(member: Member, index: int) -> float:
@@ -217,21 +219,25 @@ def share(member: Member, index: int) -> float:
     return 0.0
 
 
+def cost(values: Lazy) -> int:
+    """Return the entries of a call."""
+    return int((values["batch_size"] + values.get("num_tokens", 0)) * values["vocab_size"])
+
+
 def shows(member: Member, indices: list[int], most: int = 2**21) -> bool:
     """Whether answers differ in some of these calls, the cheap ones first."""
-    engine, faulty, sound = module(member.contract), member.make(always=True), correct(member.contract)
-    sound.takes_noise = faulty.takes_noise
-    costs = [engine.cost(groups[0]) for groups in observed(member.contract)]
+    faulty, sound = member.make(always=True), correct(member.contract, own_noise=member.own_noise)
+    costs = [cost(groups[0]) for groups in observed(member.contract)]
     for index in sorted(indices, key=costs.__getitem__)[:8]:
         if costs[index] > 8 * most:
             return False
         answers, before = [], observed(member.contract)[max(index - 1, 0)][0]
         for sampler in (faulty, sound):
             if index and "stale" in member.effect and costs[index - 1] <= most:
-                engine.play(sampler, *engine.call_of(f"call {index - 1}", filled=True))
-            sampler.struck, history = 0, sampler.history
-            history.calls, history.size, history.vocab = index, before["batch_size"], before["vocab_size"]
-            answers.append(engine.play(sampler, *engine.call_of(f"call {index}", filled=True)))
-        if faulty.struck and not traces.same(*answers):
+                engine.play_call(sampler, *call_of(member.contract, index - 1, filled=True))
+            sampler.struck, sampler.calls = 0, index
+            sampler.rows_before, sampler.vocab_before = before["batch_size"], before["vocab_size"]
+            answers.append(engine.play_call(sampler, *call_of(member.contract, index, filled=True)))
+        if faulty.struck and not engine.same(*answers):
             return True
     return False

@@ -111,6 +111,15 @@ def read_rows(path: Path) -> dict[str, Any]:
     return {**record, "rows": rows}
 
 
+def appended(path: Path, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield rows as they come, each after it was written to the end of a file."""
+    with path.open("a", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            yield row
+
+
 def results(function: Callable[[T], R], tasks: Iterable[T], jobs: int, seconds: float = float("inf")) -> Iterator[R]:
     """Results as they are ready. After `seconds` no task is begun.
 

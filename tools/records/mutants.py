@@ -24,7 +24,7 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from records import commit, machine, read_rows, results, write_rows
+from records import appended, commit, machine, read_rows, results, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,12 +100,7 @@ def all_rows(kept: dict[tuple[object, ...], Row], part: Path, match: str, jobs: 
         for seed in SEEDS
     }
     todo = [task for about, task in tasks.items() if about not in kept and match in words(*about[:3])]
-    rows = dict(kept)
-    with part.open("a", encoding="utf-8") as file:
-        for row in results(tried, todo, jobs, seconds):
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            rows[key(row)] = row
+    rows = kept | {key(row): row for row in appended(part, results(tried, todo, jobs, seconds))}
     return [rows[about] for about in tasks if about in rows]
 
 

@@ -12,16 +12,13 @@ import enum
 import logging
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from fairdraw.contracts import FilterChain, FilterResult, FunctionLogitsFilterer
+from fairdraw.adapters import SamplerRow
+from fairdraw.contracts import FilterBatch, FilterChain, FilterResult, FunctionLogitsFilterer, SeededNoise
 from fairdraw_engines._bare import Stubs, import_bare, release_of
-
-if TYPE_CHECKING:
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import FilterBatch, SeededNoise
 
 _CHAIN = FilterChain(
     (

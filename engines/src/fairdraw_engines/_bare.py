@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata, util
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairdraw.adapters import UnusableRelease, quiet_imports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Stubs = dict[str, dict[str, Any]]  # Any: whatever the module's names stand for
 """Module to the names that are imported from it; a name that is not given is `object`."""

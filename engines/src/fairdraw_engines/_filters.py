@@ -8,19 +8,14 @@ log-probabilities, as there. Both know one set of parameters per call, so each r
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import derive_seed, quiet_imports
-from fairdraw.contracts import FilterChain, FunctionLogitsFilterer
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import FilterBatch, FilterParams, SeededNoise
+from fairdraw.adapters import SamplerRow, derive_seed, quiet_imports
+from fairdraw.contracts import FilterBatch, FilterChain, FilterParams, FunctionLogitsFilterer, SeededNoise
 
 _TRANSFORMERS = FilterChain(("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon", "eta"))
 _MLX = FilterChain(("top_p", "min_p", "xtc", "top_k"))

@@ -11,21 +11,17 @@ Importing the package needs fastapi and more; the file of the sampler needs torc
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from fairdraw.adapters import SamplerRow
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SpecDecodeBatch
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._transformers import multinomial_noise
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
 
 
 def make(row: SamplerRow, device: str) -> FunctionSampler:

@@ -10,14 +10,12 @@ import json
 import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairdraw.adapters import UnusableRelease
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 VARIABLE = "FAIRDRAW_GPU_KERNELS"
 LIBRARY = "libfairdraw_gpu_kernels.so"

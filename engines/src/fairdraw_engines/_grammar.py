@@ -11,19 +11,15 @@ import importlib
 import warnings
 from importlib import metadata
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from unittest import mock
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import quiet_imports, triton_is_interpreted
+from fairdraw.adapters import SamplerRow, quiet_imports, triton_is_interpreted
 from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker
 from fairdraw_engines._sglang import load_file
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
 
 
 def xgrammar(

@@ -10,22 +10,17 @@ moved by one token, so that the one draft that it draws from them is kept or not
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise
+from fairdraw.adapters import SamplerRow
+from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise
 from fairdraw_engines._bare import Stubs, import_bare, release_of
 from fairdraw_engines._transformers import multinomial_noise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _OWN = ("config", "constants", "model", "prompts", "tokenizer", "utils")
 _STUBS: Stubs = {name: {} for name in ("lightning", "lightning.fabric.plugins", *(f"litgpt.{one}" for one in _OWN))}

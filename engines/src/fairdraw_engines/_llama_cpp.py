@@ -15,20 +15,15 @@ from ctypes import POINTER, Structure, byref, c_bool, c_float, c_int32, c_int64,
 from functools import cache, partial
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import UnusableRelease, derive_seed
-from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise
+from fairdraw.adapters import SamplerRow, UnusableRelease, derive_seed
+from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw_engines._bare import release_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise, SeededNoise
 
 _TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """`llama_token_data`"""

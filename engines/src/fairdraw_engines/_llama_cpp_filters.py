@@ -11,19 +11,15 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_float, c_int32, c_size_t, c_uint32, c_void_p
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from fairdraw.adapters import UnusableRelease, derive_seed
-from fairdraw.contracts import FilterChain, FilterResult, FunctionLogitsFilterer
+from fairdraw.adapters import SamplerRow, UnusableRelease, derive_seed
+from fairdraw.contracts import FilterBatch, FilterChain, FilterParams, FilterResult, FunctionLogitsFilterer, SeededNoise
 from fairdraw_engines._bare import release_of
 from fairdraw_engines._llama_cpp import _TOKEN, _declare, _Sampler, _Tokens, load_library
-
-if TYPE_CHECKING:
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import FilterBatch, FilterParams, SeededNoise
 
 _ARGUMENTS: dict[str, tuple[type, ...]] = {
     "typical": (c_float, c_size_t),

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import inject_noise
+from fairdraw.adapters import SamplerRow, inject_noise
 from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
     ExplicitNoise,
@@ -24,17 +25,13 @@ from fairdraw.contracts import (
     FunctionSampler,
     FunctionTokenSampler,
     Noise,
+    SamplingBatch,
+    SamplingNoise,
     SpecDecodeBatch,
 )
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._step_of_one import sample_by_verifying
 from fairdraw_engines._torch import race_noise
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
     "lmdeploy.messages": {},

@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import importlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import quiet_floats, quiet_imports, triton_is_interpreted
-from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult
+from fairdraw.adapters import SamplerRow, quiet_floats, quiet_imports, triton_is_interpreted
+from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult, SamplingBatch, SamplingNoise
 from fairdraw_engines._others import Upstream, import_vllm, vllm_module
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 
 def _tokens(batch: LogprobsBatch) -> Tensor:  # [num_rows] int64

@@ -15,11 +15,12 @@ MLX draws from its own generator, which is seeded from seeded noise.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import quiet_imports
+from fairdraw.adapters import SamplerRow, quiet_imports
 from fairdraw.contracts import (
     ExplicitNoise,
     FilterPolicy,
@@ -27,14 +28,10 @@ from fairdraw.contracts import (
     FunctionTokenSampler,
     Noise,
     RaceNoise,
+    SamplingBatch,
+    SamplingNoise,
     SpecDecodeBatch,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 
 def speculative_step(row: SamplerRow, device: str) -> FunctionSampler:

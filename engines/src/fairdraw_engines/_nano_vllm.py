@@ -8,25 +8,19 @@ function; so does this on a GPU, while the CPU runs the same lines one by one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import torch
+from torch import Tensor
 
-from fairdraw.contracts import FilterPolicy, FunctionTokenSampler
+from fairdraw.adapters import SamplerRow
+from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, SamplingBatch, SamplingNoise
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._torch import race_noise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _POLICY = FilterPolicy(("top_k", "top_p", "min_p"))
 _NO_FILTERS = {"only the fork has filters": ["top-k", "top-p"]}

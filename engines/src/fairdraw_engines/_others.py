@@ -6,18 +6,13 @@ import importlib
 import logging
 import os
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 from unittest import mock
 
 from fairdraw.adapters import UnusableRelease, quiet_imports, triton_is_interpreted
-from fairdraw.contracts import Move
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from fairdraw.contracts import RowChanges
+from fairdraw.contracts import Move, RowChanges
 
 Upstream = Any  # Any: vLLM's modules and objects, of whatever release
 

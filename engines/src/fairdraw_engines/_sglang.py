@@ -11,21 +11,16 @@ Importing the package needs CUDA; the kernel's file needs triton alone and is lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata, util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import quiet_floats, quiet_imports, triton_is_interpreted
+from fairdraw.adapters import SamplerRow, quiet_floats, quiet_imports, triton_is_interpreted
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SpecDecodeBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
 
 _FILE = "sglang/kernels/ops/speculative/reject_sampling.py"
 _LARGEST_UNIFORM = 1 - 2.0**-24

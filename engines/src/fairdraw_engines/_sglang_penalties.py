@@ -13,25 +13,20 @@ each token is counted once, and those of a request that enters with an output on
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from unittest import mock
 
 import torch
+from torch import Tensor
 
-from fairdraw.contracts import PenaltyPolicy
+from fairdraw.adapters import SamplerRow
+from fairdraw.contracts import AddedRow, Capabilities, KnownDefect, LiveBatch, PenaltyPolicy, RowChanges
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._others import rows_after
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import AddedRow, Capabilities, KnownDefect, LiveBatch, RowChanges
 
 _FILE = "sglang.srt.sampling.sampling_batch_info"
 _GRAMMAR = ("BaseGrammarObject", "GrammarMask", "GrammarRow")

@@ -9,18 +9,14 @@ at the unfiltered distribution.
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise
+from fairdraw.adapters import SamplerRow
+from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise
 from fairdraw_engines._bare import import_bare, release_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _FILE = "sglang.srt.layers.sampler"
 _POLICY = FilterPolicy(("top_k", "top_p", "min_p"), joint=True, top_k_ties="some")

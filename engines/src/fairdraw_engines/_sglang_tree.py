@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from fairdraw.adapters import SamplerRow
 from fairdraw.contracts import FunctionSampler
 from fairdraw_engines import _gpu_kernels as kernels
 from fairdraw_engines._sglang import verify
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
 
 _OUTPUTS = ("predicts", "accept_index", "accept_token_num")
 _TREES = ("candidates", "retrive_index", "retrive_next_token", "retrive_next_sibling")

@@ -7,19 +7,13 @@ adapter, so that they are accepted and rejected, allowed and not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from fairdraw.adapters import derive_seed
-from fairdraw.contracts import RaceNoise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
+from fairdraw.contracts import RaceNoise, SamplingBatch, SamplingNoise
 
 
 def sample_by_verifying(

@@ -6,18 +6,12 @@ A request with its own generator is drawn from that generator. Explicit noise is
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import inject_noise
-from fairdraw.contracts import ExplicitNoise, FunctionTokenSampler, RaceNoise
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
+from fairdraw.adapters import SamplerRow, inject_noise
+from fairdraw.contracts import ExplicitNoise, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise
 
 _RELEASE = torch.__version__.partition("+")[0]
 

@@ -13,14 +13,16 @@ with eight virtual ones tokens are the same (`tests/engines`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import derive_seed, quiet_imports
+from fairdraw.adapters import SamplerRow, derive_seed, quiet_imports
 from fairdraw.contracts import (
     ExplicitNoise,
     FilterPolicy,
@@ -28,18 +30,12 @@ from fairdraw.contracts import (
     FunctionTokenSampler,
     Noise,
     RaceNoise,
+    SamplingBatch,
+    SamplingNoise,
     SpecDecodeBatch,
 )
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._step_of_one import sample_by_verifying
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _FOLDER = "tpu_inference.layers.jax.sample."
 _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fairdraw.adapters import inject_noise, quiet_imports
+from fairdraw.adapters import SamplerRow, inject_noise, quiet_imports
 from fairdraw.contracts import (
     Drafted,
     ExplicitNoise,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.adapters import SamplerRow
     from fairdraw.contracts import DraftStep, SamplingBatch, SamplingNoise, SeededNoise
 
 

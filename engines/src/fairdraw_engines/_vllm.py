@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from fairdraw.adapters import inject_noise, quiet_floats, release_number
+from torch import Tensor
+
+from fairdraw.adapters import SamplerRow, inject_noise, quiet_floats, release_number
 from fairdraw.contracts import (
     Capabilities,
     Capability,
@@ -27,19 +30,12 @@ from fairdraw.contracts import (
     KnownDefect,
     Noise,
     RaceNoise,
+    SamplingBatch,
+    SamplingNoise,
     SpecDecodeBatch,
 )
 from fairdraw_engines._others import Upstream, import_vllm, vllm_module
 from fairdraw_engines._torch import race_noise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
-
 
 ZERO_IS_GREEDY = (0, 11)
 """First release whose `InputBatch` writes temperature 0 for a greedy request; before it wrote -1."""

@@ -12,17 +12,19 @@ worker's side alone: each row is a request without drafts.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from fairdraw.adapters import quiet_floats
+from fairdraw.adapters import SamplerRow, quiet_floats
 from fairdraw.contracts import (
     BitmaskBatch,
     FunctionGrammarMasker,
@@ -33,14 +35,6 @@ from fairdraw.contracts import (
 )
 from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
 from fairdraw_engines._vllm_v2_runtime import import_v2
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
 
 Worker = Callable[["_Scheduled", "Tensor", "NDArray[np.int32]"], None]
 

@@ -7,47 +7,30 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import quiet_floats
-from fairdraw.contracts import AddedRow, LiveBatch, Move, PenaltiesSession, Rounding, RowChanges
+from fairdraw.adapters import SamplerRow, quiet_floats
+from fairdraw.contracts import AddedRow, LiveBatch, Move, Rounding, RowChanges, SessionSampler
 from fairdraw_engines._others import USUAL_SIZES, Upstream, import_vllm, rows_after, sizes_for, unpin, vllm_module
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import Capabilities
-
-
-def make(row: SamplerRow, device: str) -> VllmPenalties:
-    """Return penalties of the importable vLLM; the name carries the release."""
+def make(row: SamplerRow, device: str) -> SessionSampler:
+    """Return vLLM's `apply_penalties` of plain and draft rows; the name carries the release."""
     release, _ = import_vllm(device, "sample.sampler", "sample.rejection_sampler", "worker.gpu_input_batch")
     unpin(device)
-    return VllmPenalties(f"vllm {release} penalties", device, row.capabilities(), Rounding.of_vllm(device))
-
-
-@dataclass(frozen=True)
-class VllmPenalties:
-    """vLLM's `apply_penalties` of plain and draft rows behind the suite's `open_penalties`."""
-
-    name: str
-    device: str
-    capabilities: Capabilities
-    rounding: Rounding
-    contract: Literal["penalties"] = "penalties"
-
-    def open_penalties(self, vocab_size: int) -> PenaltiesSession:
-        return _Session(vocab_size, self.device)
+    name, rounding = f"vllm {release} penalties", Rounding.of_vllm(device)
+    function = partial(_Session, device)
+    return SessionSampler(name, function, row.contract, device, row.capabilities(), rounding)
 
 
 class _Session:
     """One `InputBatch`."""
 
-    def __init__(self, vocab_size: int, device: str) -> None:
+    def __init__(self, device: str, vocab_size: int) -> None:
         self.vocab_size, self.device = vocab_size, device
         self.batch = _input_batch(vocab_size, device, USUAL_SIZES)
         self.names: dict[int, str] = {}

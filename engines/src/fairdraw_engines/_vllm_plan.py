@@ -14,73 +14,54 @@ It is meant as a reference. As a sampler under test, release 0.22.0 fails the ch
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import UnusableRelease, quiet_floats, release_number
+from fairdraw.adapters import SamplerRow, UnusableRelease, quiet_floats, release_number
 from fairdraw.contracts import (
     CustomLogitsProcessor,
     LogitsBatch,
     LogitsParams,
-    LogitsSession,
     Markers,
     PlanSetup,
     RequestParams,
     Rounding,
+    RowChanges,
     RowOfRequest,
+    SessionSampler,
 )
 from fairdraw_engines._others import Upstream, import_vllm, unpinned, vllm_module
 from fairdraw_engines._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, make_holder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import Capabilities, KnownDefect, RowChanges
 
 GREEDY_BELOW = 1e-5
 FIRST_WITH_BUDGETS = (0, 21)
 
 
-def make(row: SamplerRow, device: str) -> VllmPlanner:
-    """Return logits processing of the importable vLLM; the name carries the release."""
+def make(row: SamplerRow, device: str) -> SessionSampler:
+    """Return vLLM's samplers behind the suite's `open_plan`; the name carries the release."""
     release, interpreted = import_vllm(device, "sample.rejection_sampler")
     if release_number(release) < FIRST_WITH_BUDGETS:
         rule = f"vLLM {release} has no thinking budgets, and cases of this contract have some"
         raise UnusableRelease(rule, "Use 0.21.0 or later")
-    capabilities = row.capabilities(slow=interpreted)
-    known = row.known_defects(release)
-    return VllmPlanner(f"vllm {release} processors", device, capabilities, Rounding.of_vllm(device), known)
-
-
-@dataclass(frozen=True)
-class VllmPlanner:
-    """vLLM's samplers behind the suite's `open_plan`."""
-
-    name: str
-    device: str
-    capabilities: Capabilities
-    rounding: Rounding
-    known_defects: Mapping[str, KnownDefect]
-    contract: Literal["logits_plan"] = "logits_plan"
-
-    def open_plan(self, setup: PlanSetup) -> LogitsSession:
-        return _Session(setup, self.device)
+    name, function, can = f"vllm {release} processors", partial(_Session, device), row.capabilities(slow=interpreted)
+    rounding, known = Rounding.of_vllm(device), row.known_defects(release)
+    return SessionSampler(name, function, row.contract, device, can, rounding, known_defects=known)
 
 
 @dataclass
 class _Session:
     """One batch; what the model runner keeps for it."""
 
-    setup: PlanSetup
     device: str
+    setup: PlanSetup
     processors: dict[bool, Upstream] = field(default_factory=dict)
     """Loaded with speculation or without."""
     holders: dict[bool, Upstream] = field(default_factory=dict)

@@ -6,51 +6,34 @@ the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from fairdraw.adapters import SamplerRow
+from fairdraw.contracts import LiveBatch, Markers, RowChanges, SessionSampler
 from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import Capabilities, KnownDefect, LiveBatch, Markers, RowChanges, ThinkingSession
 
 MOST_REQUESTS, MOST_DRAFTS = 1040, 128
 COMBINES_BEFORE = (0, 26)
 """Until then the sampler appends the drafts to copies of the output lists."""
 
 
-def make(row: SamplerRow, device: str) -> VllmThinkingBudget:
-    """Return thinking budgets of the importable vLLM, which are decided on the host; the name carries the release."""
+def make(row: SamplerRow, device: str) -> SessionSampler:
+    """Return thinking budgets of the importable vLLM, which are decided on the host; the name carries the release.
+
+    From its first draft on a session is that of a server that speculates.
+    """
     release, _ = import_vllm(device, "sample.thinking_budget_state", "sample.logits_processor.interface")
     unpin(device)
     combines = tuple(int(part) for part in release.split(".")[:2]) < COMBINES_BEFORE
-    known = row.known_defects(release)
-    return VllmThinkingBudget(f"vllm {release} thinking budget", device, row.capabilities(), combines, known)
-
-
-@dataclass(frozen=True)
-class VllmThinkingBudget:
-    """vLLM's holder; one per session. From its first draft on a session is that of a server that speculates."""
-
-    name: str
-    device: str
-    capabilities: Capabilities
-    combines: bool
-    known_defects: Mapping[str, KnownDefect]
-    contract: Literal["thinking_budget"] = "thinking_budget"
-
-    def open_thinking(self, markers: Markers) -> ThinkingSession:
-        return _Session(markers, self.combines)
+    name, function, known = f"vllm {release} thinking budget", partial(_Session, combines), row.known_defects(release)
+    return SessionSampler(name, function, row.contract, device, row.capabilities(), known_defects=known)
 
 
 class _Session:
-    def __init__(self, markers: Markers, combines: bool) -> None:
+    def __init__(self, combines: bool, markers: Markers) -> None:
         self.markers, self.combines = markers, combines
         self.holder: Upstream = None
         self.update: Upstream = None

@@ -11,24 +11,19 @@ from torch's default generator, as its engine draws one.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import UnusableRelease, quiet_floats, release_number
+from fairdraw.adapters import Reasons, SamplerRow, UnusableRelease, quiet_floats, release_number
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
 from fairdraw_engines._others import vllm_module
 from fairdraw_engines._vllm_v2_drafter import bonus_rows, propose, row_positions, seeds_of
 from fairdraw_engines._vllm_v2_kernels import import_kernels, require_arguments, try_once
 from fairdraw_engines._vllm_v2_trim import trim_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch import Tensor
-
-    from fairdraw.adapters import Reasons, SamplerRow
 
 _MODULE = "worker.gpu.spec_decode.rejection_sampler_utils"
 _NOISE = "worker.gpu.sample.gumbel"

@@ -8,18 +8,13 @@ logits from which a token is drawn: the same number. From 0.29.0 on `is_drafting
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fairdraw.adapters import quiet_floats
-from fairdraw.contracts import Drafted
+from fairdraw.contracts import Drafted, DraftStep, SeededNoise, SpecDecodeBatch
 from fairdraw_engines._others import vllm_module
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.contracts import DraftStep, SeededNoise, SpecDecodeBatch
 
 GUMBEL = "worker.gpu.sample.gumbel"
 

@@ -7,13 +7,11 @@ difference is in the adapters.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from fairdraw.adapters import UnusableRelease, quiet_floats
 from fairdraw_engines._others import Upstream, import_vllm, vllm_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _TRIED = "Install one that was tried: python tools/install.py vllm 0.33.0, or 0.22.0, 0.25.1, 0.28.0, 0.31.0"
 

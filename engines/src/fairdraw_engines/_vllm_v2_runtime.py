@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairdraw.adapters import UnusableRelease, release_number
 from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 FIRST_RELEASE, LAST_TRIED = "0.22.0", "0.33.0"
 """Adapters were written for the releases between them."""

@@ -11,25 +11,19 @@ A request without a seed gets one from torch's default generator; its engine dra
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import quiet_floats
+from fairdraw.adapters import SamplerRow, quiet_floats
 from fairdraw.contracts import GREEDY_BELOW, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw_engines._others import Upstream, vllm_module
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
 from fairdraw_engines._vllm_v2_runtime import call, import_v2
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
 
 _LARGE = {"in the interpreter a call with 151936 tokens takes seconds": ("large-vocab",)}
 

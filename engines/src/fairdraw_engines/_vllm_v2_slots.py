@@ -10,23 +10,19 @@ sampler would have drawn there: the token that it forces (`_vllm_v2_state.py`), 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from fairdraw.contracts import AddedRow, Markers, RowChanges
 from fairdraw_engines._others import USUAL_SIZES, Upstream, rows_after, sizes_for, vllm_module
 from fairdraw_engines._vllm_plan import sampling_params
 from fairdraw_engines._vllm_v2_runtime import call
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from fairdraw.contracts import AddedRow, Markers, RowChanges
 
 MOST_DRAFTS = 128
 """Drafts of a request, in a runner's buffers."""

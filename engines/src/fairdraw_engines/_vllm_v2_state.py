@@ -9,32 +9,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.adapters import quiet_floats
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers, ThinkingPolicy
-from fairdraw_engines._vllm_v2_runtime import call, import_v2
+from fairdraw.adapters import SamplerRow, quiet_floats
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers, SessionSampler, ThinkingPolicy
+from fairdraw_engines._vllm_v2_runtime import FIRST_RELEASE, call, import_v2
 from fairdraw_engines._vllm_v2_slots import Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from fairdraw.adapters import SamplerRow
-    from fairdraw.contracts import (
-        Capabilities,
-        KnownDefect,
-        LiveBatch,
-        LogitsBatch,
-        LogitsSession,
-        PenaltiesSession,
-        PlanSetup,
-        RowChanges,
-        ThinkingSession,
-    )
+    from fairdraw.contracts import LiveBatch, LogitsBatch, PlanSetup, RowChanges
     from fairdraw_engines._others import Upstream
 
 _BUDGETS_FROM = "0.28.0"
@@ -42,47 +31,47 @@ _POLICY = ThinkingPolicy(begun_end="finished")
 _LIMITS = {"VLLM_MAX_NUM_BAD_WORDS": "512", "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS": "4096"}
 """vLLM's own variables. Its defaults, 128 words of 1024 tokens in all, are less than a wide case has."""
 _MODULES = "states", "input_batch", "sample.sampler", "sample.penalties"
+_WITH_BUDGETS = *_MODULES, "sample.thinking_budget"
 
 
-def penalties(row: SamplerRow, device: str) -> V2Penalties:
-    """Return penalties of the importable vLLM; the name carries the release."""
-    release, interpreted = import_v2(device, *_MODULES)
-    known = row.known_defects(release)
-    return V2Penalties(f"vllm-v2 {release} penalties", device, row.capabilities(slow=interpreted), known)
+def penalties(row: SamplerRow, device: str) -> SessionSampler:
+    """Return `PenaltiesState` of the importable vLLM; the name carries the release."""
+    return _sampler(row, device, "penalties", lambda vocab_size: _Penalties(Slots(vocab_size, device)))
 
 
-def thinking(row: SamplerRow, device: str) -> V2ThinkingBudget:
-    """Return thinking budgets of the importable vLLM, 0.28.0 or later; the name carries the release."""
-    release, interpreted = import_v2(device, *_MODULES, "sample.thinking_budget", first=_BUDGETS_FROM)
-    known = row.known_defects(release)
-    return V2ThinkingBudget(f"vllm-v2 {release} thinking budget", device, row.capabilities(slow=interpreted), known)
+def thinking(row: SamplerRow, device: str) -> SessionSampler:
+    """Return `ThinkingBudgetState` of the importable vLLM, 0.28.0 or later; the name carries the release."""
+
+    def opened(markers: Markers) -> _Thinking:
+        width = max(*markers.start, *markers.end) + 1
+        return _Thinking(Slots(width, device, markers, counts=False))
+
+    return _sampler(row, device, "thinking budget", opened, policy=_POLICY)
 
 
-def plan(row: SamplerRow, device: str) -> V2Planner:
-    """Return logits processing of the importable vLLM, from the release on that has thinking budgets: a plan has
-    them."""
+def plan(row: SamplerRow, device: str) -> SessionSampler:
+    """Return `Sampler.apply_sampling_params` of the importable vLLM, from the release on that has thinking budgets: a
+    plan has them."""
     for limit, most in _LIMITS.items():
         os.environ.setdefault(limit, most)
-    release, interpreted = import_v2(device, *_MODULES, "sample.thinking_budget", first=_BUDGETS_FROM)
-    known = row.known_defects(release)
-    return V2Planner(f"vllm-v2 {release} processors", device, row.capabilities(slow=interpreted), known)
+
+    def opened(setup: PlanSetup) -> _Plan:
+        return _Plan(Slots(setup.vocab_size, device, Markers(setup.start_token_ids, setup.end_token_ids)))
+
+    return _sampler(row, device, "processors", opened)
+
+
+def _sampler(
+    row: SamplerRow, device: str, what: str, function: Callable[[Any], Any], policy: ThinkingPolicy | None = None
+) -> SessionSampler:  # Any: as the contract has it
+    modules, first = (_MODULES, FIRST_RELEASE) if what == "penalties" else (_WITH_BUDGETS, _BUDGETS_FROM)
+    release, interpreted = import_v2(device, *modules, first=first)
+    name, known = f"vllm-v2 {release} {what}", row.known_defects(release)
+    can = row.capabilities(slow=interpreted)
+    return SessionSampler(name, function, row.contract, device, can, policy=policy, known_defects=known)
 
 
 # Penalties
-
-
-@dataclass(frozen=True)
-class V2Penalties:
-    """`PenaltiesState` behind the suite's `open_penalties`."""
-
-    name: str
-    device: str
-    capabilities: Capabilities
-    known_defects: Mapping[str, KnownDefect]
-    contract: Literal["penalties"] = "penalties"
-
-    def open_penalties(self, vocab_size: int) -> PenaltiesSession:
-        return _Penalties(Slots(vocab_size, self.device))
 
 
 @dataclass(frozen=True)
@@ -135,22 +124,6 @@ def _applying(state: Upstream, older: str) -> Upstream:
 
 
 @dataclass(frozen=True)
-class V2ThinkingBudget:
-    """`ThinkingBudgetState` behind the suite's `open_thinking`."""
-
-    name: str
-    device: str
-    capabilities: Capabilities
-    known_defects: Mapping[str, KnownDefect]
-    policy: ThinkingPolicy = _POLICY
-    contract: Literal["thinking_budget"] = "thinking_budget"
-
-    def open_thinking(self, markers: Markers) -> ThinkingSession:
-        width = max(*markers.start, *markers.end) + 1
-        return _Thinking(Slots(width, self.device, markers, counts=False))
-
-
-@dataclass(frozen=True)
 class _Thinking:
     slots: Slots
 
@@ -197,21 +170,6 @@ def _length_without_placeholders(output: Sequence[int]) -> int:
 
 
 # Logits plan
-
-
-@dataclass(frozen=True)
-class V2Planner:
-    """`Sampler.apply_sampling_params` behind the suite's `open_plan`."""
-
-    name: str
-    device: str
-    capabilities: Capabilities
-    known_defects: Mapping[str, KnownDefect]
-    contract: Literal["logits_plan"] = "logits_plan"
-
-    def open_plan(self, setup: PlanSetup) -> LogitsSession:
-        markers = Markers(setup.start_token_ids, setup.end_token_ids)
-        return _Plan(Slots(setup.vocab_size, self.device, markers))
 
 
 @dataclass(frozen=True)

@@ -11,29 +11,23 @@ exact; a batch with such a request goes through V2's processing, one without is 
 from __future__ import annotations
 
 import dataclasses
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fairdraw.adapters import UnusableRelease, quiet_floats, release_number
+from fairdraw.adapters import SamplerRow, UnusableRelease, quiet_floats, release_number
 from fairdraw.contracts import ExplicitNoise, FunctionSampler, Noise, SamplingBatch, SeededNoise, SpecDecodeBatch
 from fairdraw_engines._others import Upstream, vllm_module
 from fairdraw_engines._vllm_v2 import beyond, emitted, kernel_arguments, trial_batch
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
 from fairdraw_engines._vllm_v2_runtime import import_v2
 from fairdraw_engines._vllm_v2_sampling import add_requests, make_sampler
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from torch import Tensor
-
-    from fairdraw.adapters import SamplerRow
 
 _MODULE = "worker.gpu.spec_decode.rejection_sampler"
 _KERNELS = ("worker.gpu.spec_decode.rejection_sampler_utils", "worker.gpu.sample.gumbel")

@@ -10,17 +10,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fairdraw.adapters import quiet_floats
+from fairdraw.contracts import ProposedDrafts, TrimFunction
 from fairdraw_engines._others import import_vllm, vllm_module
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.contracts import ProposedDrafts, TrimFunction
 
 _SCORES, _BUDGET = (f"worker.gpu.spec_decode.{name}" for name in ("acceptance_estimator", "adaptive_verification"))
 _VISION = "einops"

@@ -19,28 +19,25 @@ import click
 from fairdraw._cli.job import Job, Plan
 from fairdraw._cli.parts import EXIT_CODES, Display, Number, Refused, colour_option, or_refuse
 from fairdraw._cli.server import finish_journal, named, server_options, settings_of
-from fairdraw._cli.workers import open_crew, wait_for
+from fairdraw._cli.workers import Crew, Steps, open_crew, wait_for
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.interrupts import Interrupts
 from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._report.files import RunFiles, require_apart, require_writable
-from fairdraw._report.html import shown_from
+from fairdraw._report.html import Shown, shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
 from fairdraw._report.verdict import INTERRUPTED, Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
-from fairdraw._run.runner import parse_seed
+from fairdraw._run.runner import CheckRecord, parse_seed
 from fairdraw.contracts import ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from fairdraw._cli.workers import Crew, Steps
-    from fairdraw._report.html import Shown
     from fairdraw._run.controls import Control
-    from fairdraw._run.runner import CheckRecord
 
 T = TypeVar("T")
 

@@ -20,19 +20,16 @@ from fairdraw._core.contracts import CONTRACTS, contract_of
 from fairdraw._core.failures import Inconclusive
 from fairdraw._report.summary import Header, about_sampler, count_checks, worded_fairness
 from fairdraw._run import expected
-from fairdraw._run.controls import Untried, controls_for, run_control
+from fairdraw._run.controls import Control, Planned, Untried, controls_for, run_control
 from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler
-from fairdraw._run.pace import Begun, Limit, crowding, times_of_this_process, workload_key
+from fairdraw._run.pace import Begun, Limit, Turn, crowding, times_of_this_process, workload_key
 from fairdraw._run.runner import Session, one_torch_thread, run_check
-from fairdraw.contracts import NoAnswer
+from fairdraw.contracts import NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from fairdraw._run.controls import Control, Planned
-    from fairdraw._run.pace import Turn
-    from fairdraw.contracts import ServerSettings
 
 LEDGER = "the ledger"
 """The one piece of a job that is not the code of a check."""

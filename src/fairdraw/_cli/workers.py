@@ -23,7 +23,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import connection, get_context, parent_process
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -32,7 +32,7 @@ from fairdraw._core import pulse
 from fairdraw._core.budget import undecided_by_budget
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.last_words import Streams, leave_fork
-from fairdraw._run.controls import Untried
+from fairdraw._run.controls import Control, Untried
 from fairdraw._run.loading import CannotStart, all_checks
 from fairdraw._run.pace import (
     TENTH,
@@ -48,16 +48,13 @@ from fairdraw._run.pace import (
     worded_limit,
     worded_scale,
 )
-from fairdraw._run.runner import unfinished
+from fairdraw._run.runner import CheckRecord, unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from fairdraw._run.controls import Control
     from fairdraw._run.pace import Begun
-    from fairdraw._run.runner import CheckRecord
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

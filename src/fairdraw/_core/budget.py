@@ -10,15 +10,12 @@ A check that was cut is inconclusive. Its reason begins with `ENDED`, so that al
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fairdraw._core.failures import Inconclusive
 from fairdraw._core.wrapping import Wrapped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 OutOfTime = Callable[[], bool]
 

@@ -32,7 +32,7 @@ from fairdraw._core.budget import (
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability
 from fairdraw._core.contracts import CONTRACTS, declared_policy
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
-from fairdraw._core.seeds import derive_seed
+from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -154,6 +154,21 @@ _SPELLED = re.compile(rf"\b(?:{'|'.join(_SPELLINGS)})\b")
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What a check is run with, as `AnyCheck.run` is given it."""
+
+    profile: Profile
+    seed: int
+    reference: Any  # Any: of the check's contract, or none
+    out_of_time: OutOfTime
+
+    def require_time(self) -> None:
+        """Raise `Inconclusive` if time is out before the check begins."""
+        if self.out_of_time():
+            raise before_it_began()
+
+
+@dataclass(frozen=True)
 class AnyCheck(ABC):
     """What all checks have in common. A subclass says how one is run.
 
@@ -171,9 +186,11 @@ class AnyCheck(ABC):
         depends_on: Codes of checks without which this one means nothing: if one of them fails, look there first.
         plays_traces: Mutants are tried with traces of `smoke`, whatever the profile; failures again on new samplers.
         renew: Makes another sampler like the one under test; `None` if it cannot.
+        seed_alone: The seed where it is called as a function.
     """
 
     plays_traces: ClassVar[bool] = False
+    seed_alone: ClassVar[int] = 0
     code: str
     title: str
     meaning: str
@@ -244,7 +261,6 @@ class AnyCheck(ABC):
         if out_of_time():
             raise before_it_began()
 
-    @abstractmethod
     def run(
         self,
         sampler: Any,
@@ -268,10 +284,18 @@ class AnyCheck(ABC):
             Ended: If the check failed (`CheckFailure`), the sampler raised (`CaseRaised`), or neither could be decided
                 (`Inconclusive`). The fields say on which case, and after how many.
         """
+        reason = self.why_not(sampler, reference)
+        if reason is not None:
+            raise CapabilityUnsupported(reason)
+        return self.judge(sampler, Conditions(profile or PROFILES["ci"], seed, reference, out_of_time))
+
+    @abstractmethod
+    def judge(self, sampler: Any, under: Conditions) -> int:
+        """Run the check on a sampler that supports what it needs; returns and raises what `run` does."""
 
     def __call__(self, sampler: Any) -> None:
-        """Run with profile `ci` and seed 0 (for `parametrize_with_checks`)."""
-        self.run(sampler)
+        """Run with profile `ci` (for `parametrize_with_checks`)."""
+        self.run(sampler, seed=self.seed_alone)
 
 
 @dataclass(frozen=True)
@@ -346,6 +370,8 @@ class Resolution:
 class DrawnQuestion(AnyCheck):
     """A check of the tokens that a sampler draws: those of the statistical suite."""
 
+    seed_alone = DEFAULT_SEED
+
     def num_draws(self, sampler: Any, profile: Profile) -> int:
         """How many draws `profile` has for it; a workload may take a share of them."""
         return profile.draws_for(sampler.capabilities)
@@ -377,15 +403,7 @@ class Check(AnyCheck):
         """Run the check on one case; raises `CheckFailure` if it fails."""
         self.body(sampler, case, *[reference] * self.differential)
 
-    def run(
-        self,
-        sampler: AnySampler,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: AnySampler | None = None,
-        out_of_time: OutOfTime = lambda: False,
-    ) -> int:
+    def judge(self, sampler: AnySampler, under: Conditions) -> int:
         """Try drawn cases, and shrink the first that fails.
 
         Shrinking has a share of the time that is left then; when that is over, the smallest case so far is reported.
@@ -394,11 +412,11 @@ class Check(AnyCheck):
             Cases follow from (seed, code) alone: the same call tries the same cases. A part of a profile tries the
             first of them.
         """
-        self.begin(sampler, reference, out_of_time)
-        trial = _Trial(self, sampler, reference, out_of_time)
-        chosen = profile or PROFILES["ci"]
+        under.require_time()
+        trial, chosen = _Trial(self, sampler, under.reference, under.out_of_time), under.profile
         part, whole = (each.examples_for(sampler.capabilities, self.weight) for each in (chosen, chosen.whole))
-        trial.search(self.cases(self._common(sampler, reference)), part, whole, derive_seed("cases", seed, self.code))
+        cases = self.cases(self._common(sampler, under.reference))
+        trial.search(cases, part, whole, derive_seed("cases", under.seed, self.code))
         return trial.tried
 
     def _common(self, sampler: AnySampler, reference: AnySampler | None) -> Capabilities:

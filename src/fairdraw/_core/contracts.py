@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.policies import policy_of
+from fairdraw._core.policies import Policy, policy_of
 
 if TYPE_CHECKING:
     from fairdraw._core.capabilities import Capability
-    from fairdraw._core.policies import Policy
 
 
 @dataclass(frozen=True)

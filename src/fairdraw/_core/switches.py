@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairdraw._core.capabilities import Capability
-
-if TYPE_CHECKING:
-    from fairdraw._core.capabilities import AnySampler
+from fairdraw._core.capabilities import AnySampler, Capability
 
 MAX_SPEC_LEN = 128
 """Most draft tokens per request, as in vLLM since 0.11.0."""

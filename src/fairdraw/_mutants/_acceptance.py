@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fairdraw._mutants._mutant import EXPLICIT, GIVEN, GIVEN_RATES, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise
+from fairdraw.contracts import SpecDecodeBatch as Batch
 
 Steps = list[DraftStep]
 
@@ -136,9 +137,7 @@ def accepts_at_the_synthetic_rate(right: RejectionOracle, step: DraftStep) -> bo
 
 
 @patched(RejectionOracle, "steps", "REJ701", needs=RATES)
-def uses_the_first_synthetic_rate_everywhere(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
-) -> Steps:
+def uses_the_first_synthetic_rate_everywhere(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Rates are given per position, and read without one."""
     steps = right.steps(batch, noise)
     return [dataclasses.replace(step, synthetic_rate=steps[0].synthetic_rate) for step in steps]
@@ -202,7 +201,7 @@ class GreedyPadsTheTilesWithAFiniteLogit(RejectionOracle):
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def one_greedy_request_makes_all_greedy(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def one_greedy_request_makes_all_greedy(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """The fast path asks `any` where it should ask `all`: a neighbour with temperature 0 takes the randomness away."""
     if bool(batch.is_greedy.any()):
         batch = batch.replace(temperature=torch.full_like(batch.temperature, GREEDY_TEMPERATURE))
@@ -210,7 +209,7 @@ def one_greedy_request_makes_all_greedy(right: RejectionOracle, batch: SpecDecod
 
 
 @patched(RejectionOracle, "verify", "REJ211", "REJ108")
-def divides_by_the_mark_of_greedy_requests(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def divides_by_the_mark_of_greedy_requests(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """The mark is -1, and a mixed batch takes it for a temperature: the worst token is the most probable."""
     if bool(batch.is_greedy.any()) and not bool(batch.is_greedy.all()):
         counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
@@ -221,7 +220,7 @@ def divides_by_the_mark_of_greedy_requests(right: RejectionOracle, batch: SpecDe
 
 
 @patched(RejectionOracle, "verify", "REJ648")
-def padding_belongs_to_the_last_request(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def padding_belongs_to_the_last_request(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """In a full batch drafts of padding are its last request's; they repeat the first draft of all."""
     tokens = right.verify(batch, noise)
     size, accepted = batch.batch_size, batch.num_draft_tokens[-1]

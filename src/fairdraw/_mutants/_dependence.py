@@ -22,8 +22,6 @@ from fairdraw._mutants._mutant import Mutant
 from fairdraw.contracts import RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fairdraw.contracts import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
 
 Uniforms = NDArray[np.float64]

@@ -5,16 +5,12 @@ None of them compares the lists by identity: that alone would turn most of these
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from fairdraw._mutants._lifecycle_scanners import Copy, Follower, FollowsLate, combined, mutant_follower
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, AddedRow, Move, RowChanges
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw._mutants._mutant import Mutant
-    from fairdraw.contracts import LiveBatch, LiveRequest, MovedRow
+from fairdraw._mutants._mutant import Mutant
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, AddedRow, LiveBatch, LiveRequest, Move, MovedRow, RowChanges
 
 
 class Trusting(Follower):

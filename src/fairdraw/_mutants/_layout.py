@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fairdraw._mutants._mutant import patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise
+from fairdraw.contracts import SpecDecodeBatch as Batch
 
 Steps = list[DraftStep]
 
@@ -26,7 +27,7 @@ def forgets_the_bonus_token(right: RejectionOracle, steps: Steps, bonus: int) ->
 
 
 @patched(RejectionOracle, "verify", "REJ106")
-def takes_the_next_requests_bonus_token(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def takes_the_next_requests_bonus_token(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """Bonus tokens are indexed by something that is one off."""
     return right.verify(batch.replace(bonus_token_ids=batch.bonus_token_ids.roll(1, 0)), noise)
 
@@ -54,19 +55,19 @@ def leaves_a_gap_before_the_recovered_token(right: RejectionOracle, steps: Steps
 
 
 @patched(RejectionOracle, "verify", "REJ104")
-def fills_the_output_with_zeros(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def fills_the_output_with_zeros(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """The output buffer comes from zeros instead of full(-1): token 0 follows every short row."""
     return right.verify(batch, noise).clamp(min=0)
 
 
 @patched(RejectionOracle, "verify", "REJ101")
-def returns_int64(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def returns_int64(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """torch's default integer; the next kernel reads every second token as 0."""
     return right.verify(batch, noise).long()
 
 
 @patched(RejectionOracle, "verify", "REJ103")
-def skips_requests_without_drafts(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def skips_requests_without_drafts(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """Nothing to verify, nothing to write: the bonus token of such a request is lost."""
     output = right.verify(batch, noise)
     output[torch.tensor(batch.num_draft_tokens, device=batch.device) == 0] = PLACEHOLDER_TOKEN_ID
@@ -79,7 +80,7 @@ def _with_target(steps: Steps, probs: Tensor) -> Steps:  # [num_tokens, vocab_si
     return [dataclasses.replace(step, target_probs=row) for step, row in zip(steps, rows, strict=True)]
 
 
-def _reading_rows(batch: SpecDecodeBatch, rows: list[int]) -> SpecDecodeBatch:
+def _reading_rows(batch: Batch, rows: list[int]) -> Batch:
     """The batch as seen through wrong row offsets."""
     index = torch.tensor(rows, dtype=torch.int64, device=batch.device).remainder(max(batch.num_tokens, 1))
     return batch.replace(
@@ -90,7 +91,7 @@ def _reading_rows(batch: SpecDecodeBatch, rows: list[int]) -> SpecDecodeBatch:
 
 
 @patched(RejectionOracle, "verify", "REJ105")
-def the_cumulative_sum_has_no_leading_zero(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def the_cumulative_sum_has_no_leading_zero(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """`cu_num_draft_tokens[i]` is taken for the start of request i; it is its end."""
     starts = batch.cu_num_draft_tokens.tolist()
     rows = [start + j for start, count in zip(starts, batch.num_draft_tokens, strict=True) for j in range(count)]
@@ -98,7 +99,7 @@ def the_cumulative_sum_has_no_leading_zero(right: RejectionOracle, batch: SpecDe
 
 
 @patched(RejectionOracle, "verify", "REJ701", "REJ105")
-def rows_start_at_multiples_of_max_spec_len(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def rows_start_at_multiples_of_max_spec_len(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """Every request is thought to own `max_spec_len` rows: right until the first ragged batch."""
     rows = [i * batch.max_spec_len + j for i, count in enumerate(batch.num_draft_tokens) for j in range(count)]
     return right.verify(_reading_rows(batch, rows), noise)
@@ -111,7 +112,7 @@ def takes_the_distribution_of_the_last_position(right: RejectionOracle, steps: S
 
 
 @patched(RejectionOracle, "verify", "REJ114")
-def scales_the_logits_in_place(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def scales_the_logits_in_place(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """Temperature applied in the caller's tensor: this call is right, the log-probabilities after it are not."""
     output = right.verify(batch, noise)
     batch.target_logits.mul_(0.5)
@@ -119,7 +120,7 @@ def scales_the_logits_in_place(right: RejectionOracle, batch: SpecDecodeBatch, n
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def applies_the_temperature_again(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def applies_the_temperature_again(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """Logits are processed; dividing them once more samples at the temperature's square."""
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
     divisors = batch.temperature.where(~batch.is_greedy, 1.0).repeat_interleave(counts)
@@ -127,7 +128,7 @@ def applies_the_temperature_again(right: RejectionOracle, batch: SpecDecodeBatch
 
 
 @patched(RejectionOracle, "steps", "REJ701")
-def computes_in_the_dtype_of_the_logits(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+def computes_in_the_dtype_of_the_logits(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """A softmax in bfloat16: rows sum to 1 within a percent, and near logits become ties."""
     probs = batch.target_logits.softmax(-1).float().cpu().numpy()
     steps = right.steps(batch, noise)
@@ -135,16 +136,14 @@ def computes_in_the_dtype_of_the_logits(right: RejectionOracle, batch: SpecDecod
 
 
 @patched(RejectionOracle, "steps", "REJ701")
-def does_not_subtract_the_maximum(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+def does_not_subtract_the_maximum(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """exp(logits) overflows float32 above 88: the row becomes NaN, and NaN becomes id 0."""
     weights = batch.target_logits.float().exp()
     return _with_target(right.steps(batch, noise), weights / weights.sum(-1, keepdim=True))
 
 
 @patched(RejectionOracle, "steps", "REJ310")
-def normalises_over_the_padded_vocabulary(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
-) -> Steps:
+def normalises_over_the_padded_vocabulary(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Lanes beyond the vocabulary enter the sum as exp(0): every probability comes out too small."""
     lanes = 1 << (batch.vocab_size - 1).bit_length()
     padded = torch.nn.functional.pad(batch.target_logits.float(), (0, lanes - batch.vocab_size))
@@ -152,7 +151,7 @@ def normalises_over_the_padded_vocabulary(
 
 
 @patched(RejectionOracle, "steps", "REJ210")
-def normalises_over_the_padded_tiles(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+def normalises_over_the_padded_tiles(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Three tiles are summed as four, and the fourth adds exp(-2): nothing to a row of usual logits."""
     num_tiles = -(-batch.vocab_size // 4096)
     missing = (1 << (num_tiles - 1).bit_length()) - num_tiles
@@ -161,7 +160,7 @@ def normalises_over_the_padded_tiles(right: RejectionOracle, batch: SpecDecodeBa
 
 
 @patched(RejectionOracle, "steps", "REJ701")
-def nan_poisons_the_batch(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+def nan_poisons_the_batch(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """The maximum is taken over all rows at once: one row without a distribution makes all rows NaN."""
     steps = right.steps(batch, noise)
     poison = np.float32(np.nan if any(np.isnan(step.target_probs).any() for step in steps) else 1)
@@ -169,23 +168,21 @@ def nan_poisons_the_batch(right: RejectionOracle, batch: SpecDecodeBatch, noise:
 
 
 @patched(RejectionOracle, "verify", "REJ631")
-def ignores_the_strides_of_the_logits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def ignores_the_strides_of_the_logits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """Row number times vocabulary size: right for contiguous tensors, silent for others."""
     logits = batch.target_logits
     return right.verify(batch.replace(target_logits=logits.as_strided(logits.shape, (batch.vocab_size, 1))), noise)
 
 
 @patched(RejectionOracle, "verify", "REJ631")
-def ignores_the_strides_of_the_draft_token_ids(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def ignores_the_strides_of_the_draft_token_ids(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """The same for ids, which may be a column of a padded table."""
     ids = batch.draft_token_ids
     return right.verify(batch.replace(draft_token_ids=ids.as_strided(ids.shape, (1,))), noise)
 
 
 @patched(RejectionOracle, "verify", "REJ631")
-def ignores_the_strides_of_the_draft_distributions(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise
-) -> Tensor:
+def ignores_the_strides_of_the_draft_distributions(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """The same for draft distributions, which drafters stack in another order than verification reads them."""
     distributions = batch.draft_probs
     if distributions is not None:
@@ -200,7 +197,7 @@ def loses_drafts_beyond_the_thirty_second(right: RejectionOracle, steps: Steps, 
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def loses_requests_beyond_the_sixty_fourth(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def loses_requests_beyond_the_sixty_fourth(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """A launch grid, or a bit mask, of 64."""
     output = right.verify(batch, noise)
     output[64:] = PLACEHOLDER_TOKEN_ID
@@ -208,7 +205,7 @@ def loses_requests_beyond_the_sixty_fourth(right: RejectionOracle, batch: SpecDe
 
 
 @patched(RejectionOracle, "steps", "REJ702")
-def the_row_number_enters_the_race(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+def the_row_number_enters_the_race(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Noise is addressed by the place in the batch, also if the caller gave it."""
     ends = list(accumulate(batch.num_draft_tokens))
     owners = [sum(row >= end for end in ends) for row in range(batch.num_tokens)]

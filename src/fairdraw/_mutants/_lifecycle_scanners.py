@@ -5,34 +5,28 @@ They follow the lists by reading what is new, and leave all arithmetic to the or
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from fairdraw._core.policies import Policy
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
     AddedRow,
-    Capabilities,
     LiveBatch,
     LiveRequest,
     Markers,
     Move,
     MovedRow,
-    Rounding,
     RowChanges,
+    SessionSampler,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import Tensor
-
-    from fairdraw._core.policies import Policy
-    from fairdraw.contracts import PenaltyPolicy, ThinkingPolicy
 
 
 @dataclass(eq=False)
@@ -243,30 +237,17 @@ class ThinkingOf:
 
 
 @dataclass(frozen=True)
-class Scanner:
+class Scanner(SessionSampler):
     """A follower under the contract that its class is made for.
 
     Args:
-        policy: What it declares; `done` is what it does, if that is another one.
+        done: The policy of what it does, if that is not the one that it declares.
     """
 
-    name: str
-    make: Callable[[Any], Any]  # Any: a follower, from a vocabulary size or markers
-    contract: Literal["penalties", "thinking_budget"]
-    device: str = "cpu"
-    capabilities: Capabilities = field(default_factory=Capabilities)
-    rounding: Rounding = Rounding.FREE
-    policy: PenaltyPolicy | ThinkingPolicy | None = None
-    done: PenaltyPolicy | ThinkingPolicy | None = None
+    done: Policy | None = None
 
-    def __getattr__(self, name: str) -> Callable[[Any], Any]:
-        """`open_penalties` or `open_thinking`: the one of its contract, and not the other."""
-        if name != ("open_penalties" if self.contract == "penalties" else "open_thinking"):
-            raise AttributeError(name)
-        return self._open
-
-    def _open(self, setting: Any) -> Any:  # Any: a vocabulary size or markers, and a session
-        follower = self.make(setting)
+    def open_session(self, setting: Any) -> Any:  # Any: a vocabulary size or markers, and a session
+        follower = self.function(setting)
         follower.policy = self.done or self.policy or follower.policy
         return follower.session()
 
@@ -285,9 +266,8 @@ def mutant_follower(
     """
 
     def make_mutant(faulty: type[Follower]) -> Mutant:
-        contract: Any = "penalties" if issubclass(faulty, PenaltiesFollower) else "thinking_budget"
-        make: Any = faulty  # Any: its contract says what it is made from
-        scanner = Scanner(name_of(faulty), make, contract, **declared)
+        contract = "penalties" if issubclass(faulty, PenaltiesFollower) else "thinking_budget"
+        scanner = Scanner(name_of(faulty), faulty, contract, **declared)
         return mutant_as(lambda _: scanner, *caught_by)(faulty)
 
     return make_mutant

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
-from fairdraw.contracts import Capabilities, LogitsPolicy, Rounding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from fairdraw.contracts import LogitsBatch, LogitsSession, PlanSetup
+from fairdraw.contracts import LogitsBatch, LogitsPolicy, PlanSetup, SessionSampler, policy_of
 
 
 @dataclass(frozen=True)
@@ -28,24 +24,22 @@ class _OracleSession:
 
 
 @dataclass(frozen=True)
-class OraclePlanner:
-    """An oracle, or one with a step overridden, as a planner. Each session has its own, which may remember steps."""
+class OraclePlanner(SessionSampler):
+    """An oracle, or one with a step overridden, as a planner. Each session has its own, which may remember steps.
 
-    name: str
-    make_oracle: Callable[[], LogitsPlanOracle]
-    device: str = "cpu"
-    capabilities: Capabilities = field(default_factory=Capabilities)
-    contract: Literal["logits_plan"] = "logits_plan"
-    rounding: Rounding = Rounding.FREE
-    policy: LogitsPolicy | None = None
+    Args:
+        done: What it does, if it is not what it declares.
+    """
+
+    contract: str = "logits_plan"
     done: LogitsPolicy | None = None
-    """What it does, if it is not what it declares."""
 
-    def open_plan(self, setup: PlanSetup) -> LogitsSession:
-        oracle, policy = self.make_oracle(), self.done or self.policy or LogitsPolicy()
+    def open_session(self, setting: Any) -> _OracleSession:  # Any: a PlanSetup
+        oracle: LogitsPlanOracle = self.function()
+        policy = self.done or policy_of(self, LogitsPolicy)
         oracle.policy, oracle.arithmetic = policy, copy(oracle.arithmetic)
         oracle.arithmetic.policy = policy.penalties
-        return _OracleSession(oracle, setup)
+        return _OracleSession(oracle, setting)
 
 
 def mutant_planner(

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import torch
+from torch import Tensor
 
 from fairdraw._mutants._logits_mutant import mutant_planner
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row, exclude
-from fairdraw.contracts import Capabilities
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from torch import Tensor
-
-    from fairdraw.contracts import LogitsBatch, LogitsParams, PlanSetup
+from fairdraw.contracts import Capabilities, LogitsBatch, LogitsParams, PlanSetup
 
 
 @mutant_planner("PLAN101", "PLAN102")

@@ -5,18 +5,13 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from torch import Tensor
 
 from fairdraw._mutants._logits_mutant import mutant_planner, patched_planner
 from fairdraw._oracles.logits_bounds import logits_bounds
 from fairdraw._oracles.logits_plan import EXCLUDED, FORCED, Edit, Logits, LogitsPlanOracle, Row
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.contracts import LogitsBatch, PlanSetup
+from fairdraw.contracts import LogitsBatch, PlanSetup
 
 
 @mutant_planner("PLAN110", "PLAN112")

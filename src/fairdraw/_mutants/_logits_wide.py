@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -11,19 +12,17 @@ from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants._logits_processors import moved
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
+from fairdraw.contracts import Capability, LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from fairdraw.contracts import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
-
-    Change = Callable[[LogitsParams], dict[str, Any]]  # Any: fields of the parameters
+Change = Callable[[LogitsParams], dict[str, Any]]  # Any: fields of the parameters
 
 
 def _mutant(name: str, description: str, code: str, kind: Callable[..., LogitsPlanOracle], *given: Any) -> Mutant:
     """Make a mutant of an oracle that is made with the arguments `given`."""
     planner = OraclePlanner(name, lambda: kind(*given))
-    return Mutant(name, description, (code,), lambda: planner)
+    is_shown_by_custom = "custom" in name and "temperature before" not in name  # penalties see that one, too
+    needs = (Capability.CUSTOM_PROCESSORS,) * is_shown_by_custom
+    return Mutant(name, description, (code,), lambda: planner, needs=needs)
 
 
 # Parameters that are read otherwise
@@ -404,13 +403,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     *(
         _mutant(
-            f"stores {name} in {b} bits",
-            "Ids of large vocabularies wrap around.",
-            "PLAN116",
-            _Misread,
-            _ids_in(b, name),
+            f"stores {one} in {b} bits", "Ids of large vocabularies wrap around.", "PLAN116", _Misread, _ids_in(b, one)
         )
-        for name in _ID_FIELDS
+        for one in _ID_FIELDS
         for b in (16, 17)
     ),
     *(

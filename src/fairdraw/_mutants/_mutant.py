@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 from fairdraw._oracles.rejection import RejectionOracle
+from fairdraw._oracles.sampling import SamplingOracle
 from fairdraw.contracts import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
-
-    from fairdraw._oracles.sampling import SamplingOracle
 
 Sampler = TypeVar("Sampler")
 

@@ -12,13 +12,12 @@ import torch
 
 from fairdraw._mutants._mutant import DRAWN, STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw.contracts import ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise, SeededNoise
+from fairdraw.contracts import SpecDecodeBatch as Batch
 
 
 @patched(RejectionOracle, "draw_noise", "REJ501")
-def draws_from_the_operating_system(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
-) -> ExplicitNoise:
+def draws_from_the_operating_system(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """A generator seeded by entropy: no bug report can ever be reproduced."""
     drawn, rng = right.draw_noise(batch, noise), np.random.default_rng()
     uniforms = torch.tensor(rng.random(batch.num_tokens), dtype=torch.float64, device=batch.device)
@@ -27,7 +26,7 @@ def draws_from_the_operating_system(
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
-def ignores_the_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def ignores_the_seed(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """A constant left over from debugging: every step of every request rolls the same dice."""
     torch.manual_seed(0)
     return right.draw_noise(batch, noise)
@@ -40,22 +39,20 @@ class KeepsTheNoiseOfTheFirstCall(RejectionOracle):
     def __init__(self) -> None:
         self.kept: dict[tuple[int, int], ExplicitNoise] = {}
 
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    def draw_noise(self, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
         drawn = super().draw_noise(batch, noise)
         return self.kept.setdefault((batch.num_tokens, drawn.exponentials.numel()), drawn)
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
-def requests_share_their_exponentials(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
-) -> ExplicitNoise:
+def requests_share_their_exponentials(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """One row of exponentials for the batch: all requests recover the same token at the same time."""
     drawn = right.draw_noise(batch, noise)
     return ExplicitNoise(drawn.uniforms, drawn.exponentials[:1].expand_as(drawn.exponentials))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
-def requests_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def requests_share_their_uniforms(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """Uniforms are indexed by position alone: the batch accepts in step."""
     drawn = right.draw_noise(batch, noise)
     positions = [j for count in batch.num_draft_tokens for j in range(count)]
@@ -63,7 +60,7 @@ def requests_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
-def positions_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def positions_share_their_uniforms(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """One uniform per request: each token's distribution is right, their joint distribution is not."""
     drawn = right.draw_noise(batch, noise)
     firsts = [batch.token_slice(i).start for i, count in enumerate(batch.num_draft_tokens) for _ in range(count)]
@@ -71,7 +68,7 @@ def positions_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatc
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", "REJ421", needs=STREAM)
-def draws_exponentials_first(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def draws_exponentials_first(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """The two draws are swapped. The distribution is the same, upstream's tokens are not."""
     exponentials = torch.empty(batch.batch_size, batch.vocab_size, device=batch.device).exponential_()
     drawn = right.draw_noise(batch, noise)
@@ -80,7 +77,7 @@ def draws_exponentials_first(right: RejectionOracle, batch: SpecDecodeBatch, noi
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
 def skips_the_default_generator_if_all_are_seeded(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
+    right: RejectionOracle, batch: Batch, noise: SeededNoise
 ) -> ExplicitNoise:
     """A saving that upstream does not make: the next unseeded batch draws other numbers."""
     before = torch.get_rng_state()
@@ -91,7 +88,7 @@ def skips_the_default_generator_if_all_are_seeded(
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
-def draws_one_number_too_many(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def draws_one_number_too_many(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """A uniform for the bonus token, which needs none: servers that rewind a generator rewind it to the wrong place."""
     drawn = right.draw_noise(batch, noise)
     torch.rand(1, dtype=torch.float64, device=batch.device)
@@ -99,20 +96,20 @@ def draws_one_number_too_many(right: RejectionOracle, batch: SpecDecodeBatch, no
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
-def greedy_batches_draw(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def greedy_batches_draw(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """Noise is drawn before it is known whether a request needs it."""
     torch.rand(batch.batch_size, device=batch.device)
     return right.draw_noise(batch, noise)
 
 
 @patched(RejectionOracle, "draw_noise", "REJ702")
-def ignores_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def ignores_request_seeds(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
     return right.draw_noise(batch, SeededNoise(noise.seed))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ702")
-def takes_seeded_noise_by_place(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def takes_seeded_noise_by_place(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """One generator, the first request's, serves all seeded requests: each depends on the requests before it."""
     first = min(noise.request_seeds.values(), default=0)
     shared = {i: first + i for i in noise.request_seeds}
@@ -120,7 +117,7 @@ def takes_seeded_noise_by_place(right: RejectionOracle, batch: SpecDecodeBatch, 
 
 
 @patched(RejectionOracle, "draw_noise", "REJ703")
-def seed_zero_is_no_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def seed_zero_is_no_seed(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """`if seed:` for `if seed is not None:`."""
     return right.draw_noise(
         batch, SeededNoise(noise.seed, {i: seed for i, seed in noise.request_seeds.items() if seed})
@@ -128,23 +125,21 @@ def seed_zero_is_no_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: 
 
 
 @patched(RejectionOracle, "draw_noise", "REJ703")
-def seeds_beyond_31_bits_mix_with_the_calls(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
-) -> ExplicitNoise:
+def seeds_beyond_31_bits_mix_with_the_calls(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """The seed of a request has room for 31 bits; another one is derived from the seed of the call."""
     seeds = {i: seed if seed < 2**31 else (seed ^ noise.seed) % 2**63 for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ703")
-def rounds_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def rounds_request_seeds(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """Seeds pass through a float, or a hash with few bits: neighbours get the same numbers."""
     rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701")
-def requests_without_drafts_draw(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def requests_without_drafts_draw(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """A request without drafts takes exponentials it does not need: its text depends on how it was scheduled."""
     drawn = right.draw_noise(batch, noise)
     for request, generator in noise.generators(batch.device).items():

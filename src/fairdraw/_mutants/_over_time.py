@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fairdraw._mutants._mutant import STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise
+from fairdraw.contracts import SpecDecodeBatch as Batch
 
 
 @as_mutant("REJ701")
@@ -22,7 +20,7 @@ class WritesIntoTwoBuffersInTurn(RejectionOracle):
     def __init__(self) -> None:
         self.buffers: dict[tuple[int, ...], list[Tensor]] = {}
 
-    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    def verify(self, batch: Batch, noise: Noise) -> Tensor:
         right = super().verify(batch, noise)
         buffers = self.buffers.setdefault(tuple(right.shape), [])
         buffers.append(buffers.pop(0) if len(buffers) == 2 else torch.full_like(right, PLACEHOLDER_TOKEN_ID))
@@ -37,7 +35,7 @@ class KnowsLogitsByTheirAddress(RejectionOracle):
     def __init__(self) -> None:
         self.kept: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
-    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    def verify(self, batch: Batch, noise: Noise) -> Tensor:
         logits = batch.target_logits
         key = (logits.data_ptr(), *logits.shape)
         kept, _ = self.kept.setdefault(key, (logits.clone(), logits))  # the second keeps the address in use
@@ -51,7 +49,7 @@ class GoesOnWithTheSeedOfAnEarlierCall(RejectionOracle):
     def __init__(self) -> None:
         self.states: dict[int, Tensor] = {}
 
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    def draw_noise(self, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
         torch.set_rng_state(self.states.get(noise.seed, torch.get_rng_state()))
         drawn = super().draw_noise(batch, noise)
         self.states[noise.seed] = torch.get_rng_state()
@@ -59,9 +57,7 @@ class GoesOnWithTheSeedOfAnEarlierCall(RejectionOracle):
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701")
-def starts_generators_anew_at_every_call(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
-) -> ExplicitNoise:
+def starts_generators_anew_at_every_call(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """The generator is seeded again from the seed of the request: a request has the same numbers at every step."""
     for generator in noise.generators(batch.device).values():
         generator.manual_seed(generator.initial_seed())
@@ -75,7 +71,7 @@ class KeepsGeneratorsByPlace(RejectionOracle):
     def __init__(self) -> None:
         self.kept: dict[int, tuple[int, torch.Generator]] = {}
 
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    def draw_noise(self, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
         own = SeededNoise(noise.seed, noise.request_seeds)
         generators, given = own.generators(batch.device), noise.generators(batch.device)
         for place, seed in noise.request_seeds.items():
@@ -95,7 +91,7 @@ class KeepsTheSeedOfARow(RejectionOracle):
     def __init__(self) -> None:
         self.kept: dict[int, int] = {}
 
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    def draw_noise(self, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
         self.kept |= noise.request_seeds
         stale = {row: seed for row, seed in self.kept.items() if row < batch.batch_size}
         return super().draw_noise(batch, dataclasses.replace(noise, request_seeds=stale))
@@ -108,7 +104,7 @@ class SwapsTwoRequestsOnceInAQuarterThousandCalls(RejectionOracle):
     def __init__(self) -> None:
         self.calls = 0
 
-    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    def verify(self, batch: Batch, noise: Noise) -> Tensor:
         self.calls += 1
         right = super().verify(batch, noise)
         return right.roll(1, 0) if self.calls % 250 == 0 else right

@@ -6,19 +6,16 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row32 as Row
 from fairdraw._mutants._mutant import GIVEN, RACED, RATES, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import ExplicitNoise, SpecDecodeBatch
+from fairdraw.contracts import ExplicitNoise
+from fairdraw.contracts import SpecDecodeBatch as Batch
 
 Steps = list[DraftStep]
-Row = NDArray[np.float32]
 
 
 @patched(RejectionOracle, "residual", "REJ109")
@@ -43,9 +40,7 @@ def recovers_from_the_draft(right: RejectionOracle, step: DraftStep) -> Row:
 
 
 @patched(RejectionOracle, "steps", "REJ701", needs=RACED)
-def takes_missing_draft_probs_for_uniform(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
-) -> Steps:
+def takes_missing_draft_probs_for_uniform(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """`draft_probs=None` becomes a flat distribution: n-gram drafts of more than average probability always pass."""
     flat = np.full(batch.vocab_size, 1 / batch.vocab_size, np.float32)
     steps = right.steps(batch, noise)

@@ -10,17 +10,17 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw._core.array_types import Row32 as Row
+from fairdraw._core.array_types import Row64, RowFlags
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GIVEN, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
-from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, SamplingNoise, SeededNoise
+from fairdraw.contracts import SamplingBatch as Batch
 from fairdraw.strategies.rows import bulk_rng
-
-Row = NDArray[np.float32]
 
 # Where a request stands, and what it leaves behind.
 
@@ -41,7 +41,7 @@ def a_short_last_tile_takes_no_part(right: SamplingOracle, probs: Row, exponenti
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def filters_where_the_logits_lie(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def filters_where_the_logits_lie(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """In place: log-probabilities that are computed afterwards are those of another distribution."""
     tokens = right.sample(batch, noise)
     batch.logits.mul_(0.5)
@@ -65,14 +65,14 @@ def the_last_token_for_empty_rows(right: SamplingOracle, request: Request, expon
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def nan_spreads(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def nan_spreads(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """A maximum over the batch is subtracted before the softmax."""
     shift = batch.logits.float().amax() * 0
     return right.sample(batch.replace(logits=batch.logits + torch.where(shift.isnan(), shift, 0.0)), noise)
 
 
 @patched(SamplingOracle, "exponentials", "SAM202")
-def the_row_number_enters(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def the_row_number_enters(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """An offset in bytes where elements were meant: each row reads its exponentials shifted by its number."""
     given = right.exponentials(batch, noise)
     return torch.stack([row.roll(number) for number, row in enumerate(given)])
@@ -94,14 +94,14 @@ def prefers_low_ids(right: SamplingOracle, probs: Row, exponentials: Row) -> int
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def reads_strided_logits_as_contiguous(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def reads_strided_logits_as_contiguous(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """A pointer and `vocab_size`, and no word about strides."""
     logits = batch.logits.as_strided((batch.batch_size, batch.vocab_size), (batch.vocab_size, 1))
     return right.sample(batch.replace(logits=logits), noise)
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def reads_strided_parameters_as_contiguous(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def reads_strided_parameters_as_contiguous(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """The same for temperatures: a column of a table of parameters."""
     temperature = batch.temperature.as_strided(batch.temperature.shape, (1,))
     return right.sample(batch.replace(temperature=temperature), noise)
@@ -119,64 +119,60 @@ def ties_go_to_the_last_id(right: SamplingOracle, probs: Row, exponentials: Row)
 
 
 @patched(SamplingOracle, "draw", "SAM161")
-def draws_from_the_operating_system(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def draws_from_the_operating_system(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A generator seeded by entropy: no bug report can ever be reproduced."""
     drawn = np.random.default_rng().exponential(size=(batch.batch_size, batch.vocab_size)) + 1e-9
     return torch.tensor(drawn, dtype=torch.float32, device=batch.device)
 
 
 @patched(SamplingOracle, "draw", "SAM143")
-def ignores_the_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def ignores_the_seed(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A constant left over from debugging: every step rolls the same dice."""
     torch.manual_seed(0)
     return right.draw(batch, noise)
 
 
 @patched(SamplingOracle, "draw", "SAM202")
-def requests_share_their_noise(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def requests_share_their_noise(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """One row of exponentials for the batch: all requests draw the same token at the same time."""
     drawn = right.draw(batch, noise)
     return drawn[:1].expand_as(drawn)
 
 
 @patched(SamplingOracle, "draw", "SAM203")
-def rounds_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def rounds_request_seeds(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a hash with few bits: neighbours get the same numbers."""
     rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
 @patched(SamplingOracle, "draw", "SAM202")
-def adds_rows_beyond_the_fortieth_to_their_seeds(
-    right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise
-) -> Tensor:
+def adds_rows_beyond_the_fortieth_to_their_seeds(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A kernel of 40 rows at a time adds the row's number where it should add its place in the block."""
     shifted = {i: seed + i // 40 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=shifted))
 
 
 @patched(SamplingOracle, "draw", "SAM202")
-def ignores_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def ignores_request_seeds(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
     return right.draw(batch, SeededNoise(noise.seed))
 
 
 @patched(SamplingOracle, "draw", "SAM143", "SAM151")
-def draws_own_rows_twice(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def draws_own_rows_twice(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A warm-up draw from each request's generator: the distribution is right, upstream's tokens are others."""
     return _drawn_after_one(right, batch, noise)
 
 
-def _drawn_after_one(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def _drawn_after_one(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     for generator in noise.generators(batch.device).values():
         torch.rand(1, generator=generator, device=batch.device)
     return right.draw(batch, noise)
 
 
 @patched(SamplingOracle, "draw", "SAM144", "SAM153")
-def draws_for_the_batch_though_all_are_seeded(
-    right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise
-) -> Tensor:
+def draws_for_the_batch_though_all_are_seeded(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Upstream leaves the default generator alone if every request has its own; here it moves."""
     if len(noise.request_seeds) == batch.batch_size and not bool(batch.is_greedy.all()):
         torch.rand(1, device=batch.device)
@@ -184,7 +180,7 @@ def draws_for_the_batch_though_all_are_seeded(
 
 
 @patched(SamplingOracle, "draw", "SAM145", "SAM144")
-def greedy_batches_draw(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def greedy_batches_draw(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Noise is drawn before it is known whether a request needs it."""
     torch.rand(batch.batch_size, device=batch.device)
     return right.draw(batch, noise)
@@ -196,14 +192,14 @@ def greedy_batches_draw(right: SamplingOracle, batch: SamplingBatch, noise: Seed
 class CountingOracle(SamplingOracle):
     """Right: exponentials hashed from a request's seed and position, in place of generators."""
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
+    def draw(self, batch: Batch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
         rows = [
             self.row(noise.request_seeds.get(i, derive_seed("row", noise.seed, i)), position, i, batch.vocab_size)
             for i, position in enumerate(batch.positions.tolist())
         ]
         return torch.tensor(np.stack(rows), dtype=torch.float32, device=batch.device)
 
-    def row(self, seed: int, position: int, number: int, size: int) -> NDArray[np.float64]:  # [vocab_size] float64
+    def row(self, seed: int, position: int, number: int, size: int) -> Row64:
         return np.maximum(bulk_rng("counter", seed, position).exponential(size=size), 1e-8)
 
 
@@ -214,21 +210,19 @@ _COUNTS = {
 
 
 @patched(CountingOracle, "row", "SAM203", unsupported=_COUNTS)
-def forgets_the_position(
-    right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> NDArray[np.float64]:
+def forgets_the_position(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
     """The counter is the seed alone: a request draws one token again and again."""
     return right.row(seed, 0, number, size)
 
 
 @patched(CountingOracle, "row", "SAM202", unsupported=_COUNTS)
-def counts_rows(right: CountingOracle, seed: int, position: int, number: int, size: int) -> NDArray[np.float64]:
+def counts_rows(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
     """The row number is part of the counter: texts depend on the place in the batch."""
     return right.row(seed + number, position, number, size)
 
 
 @patched(CountingOracle, "draw", "SAM166", unsupported=_COUNTS)
-def advances_generators_beside_its_counters(right: CountingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def advances_generators_beside_its_counters(right: CountingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A seed for the counters is drawn at every step: restarts then give other texts."""
     return _drawn_after_one(right, batch, noise)
 
@@ -236,7 +230,7 @@ def advances_generators_beside_its_counters(right: CountingOracle, batch: Sampli
 class SeedsByRow(RowKeeper, CountingOracle):
     """Right: a row has the seed that its request entered with, whatever the noise says."""
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
+    def draw(self, batch: Batch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
         return super().draw(batch, SeededNoise(noise.seed, self.seeds()))
 
 
@@ -300,7 +294,7 @@ def blurs_draft_distributions(right: SamplingOracle, request: Request, token: in
 
 
 @patched(SamplingOracle, "draft", "SAM201")
-def drafts_another_token(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
+def drafts_another_token(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Drafted:
     """Tokens of one row, distributions of the next."""
     drafted = right.draft(batch, noise)
     return Drafted((drafted.token_ids + 1) % batch.vocab_size, drafted.draft_probs)
@@ -310,35 +304,35 @@ def drafts_another_token(right: SamplingOracle, batch: SamplingBatch, noise: Sam
 
 
 @patched(SamplingOracle, "draw", "SAM203")
-def keeps_request_seeds_as_floats(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def keeps_request_seeds_as_floats(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a float64 column of a table: the lowest bits of large ones are lost."""
     rounded = {i: int(float(seed)) % 2**63 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
 @patched(SamplingOracle, "draw", "SAM203")
-def folds_the_halves_of_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def folds_the_halves_of_request_seeds(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """The upper 32 bits are added to the lower ones, for a generator that takes 32."""
     folded = {i: ((seed >> 32) + seed) % 2**32 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=folded))
 
 
 @patched(SamplingOracle, "draw", "SAM203")
-def takes_request_seeds_modulo_a_prime(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def takes_request_seeds_modulo_a_prime(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A generator whose state is a number below 2**31 - 1."""
     rest = {i: seed % (2**31 - 1) for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rest))
 
 
 @patched(SamplingOracle, "draw", "SAM203")
-def takes_seed_zero_for_no_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def takes_seed_zero_for_no_seed(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """`if seed:` where `if seed is not None:` is meant."""
     given = {i: seed for i, seed in noise.request_seeds.items() if seed}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=given))
 
 
 @patched(SamplingOracle, "draw", "SAM203", "SAM144")
-def makes_generators_anew(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def makes_generators_anew(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """At every call from the seed: a request draws one token again and again."""
     return right.draw(batch, dataclasses.replace(noise))
 
@@ -350,7 +344,7 @@ class KeepsTheSeedOfARow(SamplingOracle):
     def __init__(self) -> None:
         self.kept: dict[int, int] = {}
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
+    def draw(self, batch: Batch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
         self.kept |= noise.request_seeds
         stale = {row: seed for row, seed in self.kept.items() if row < batch.batch_size}
         return super().draw(batch, dataclasses.replace(noise, request_seeds=stale))
@@ -362,7 +356,7 @@ class TakesTheParametersOfTheCallBefore(SamplingOracle):
 
     temperature = torch.empty(0)
 
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         old, self.temperature = self.temperature, batch.temperature
         return super().sample(batch.replace(temperature=old) if len(old) == len(batch.temperature) else batch, noise)
 
@@ -373,27 +367,27 @@ class SwapsTwoBuffersOnceInAThousandCalls(SamplingOracle):
 
     calls = 0
 
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         self.calls += 1
         tokens = super().sample(batch, noise)
         return tokens.flip(0) if self.calls % 1000 == 0 else tokens
 
 
 @patched(SamplingOracle, "sample", "SAM184")
-def wraps_offsets_at_32_bits(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def wraps_offsets_at_32_bits(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """`row * stride` in int32: a row that is far away is read elsewhere."""
     is_far = batch.logits.stride(0) >= 2**31
     return right.sample(batch.replace(logits=batch.logits[:1].expand_as(batch.logits)) if is_far else batch, noise)
 
 
 @patched(SamplingOracle, "top_p_support", "SAM186")
-def takes_a_large_top_p_for_off(right: SamplingOracle, logits: Row, top_p: float) -> NDArray[np.bool_]:
+def takes_a_large_top_p_for_off(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """`if top_p < 0.995`: a shortcut for what seems to keep all."""
     return right.top_p_support(logits, top_p) if top_p < 0.995 else np.ones(logits.size, bool)
 
 
 @patched(SamplingOracle, "top_p_support", "SAM186")
-def takes_a_small_top_p_for_greedy(right: SamplingOracle, logits: Row, top_p: float) -> NDArray[np.bool_]:
+def takes_a_small_top_p_for_greedy(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """`if top_p < 0.002`: in a large vocabulary that keeps several tokens."""
     return right.top_p_support(logits, 1e-9 if top_p < 2e-3 else top_p)
 
@@ -425,7 +419,7 @@ class ForgetsTheTemperatureWhereItsKernelsMeet(SamplingOracle):
 
 
 @patched(SamplingOracle, "sample", "SAM188")
-def computes_offsets_in_24_bits(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def computes_offsets_in_24_bits(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """`row * vocab_size` passes through a float32, or a mask: a row far behind reads one of the first."""
     rows = torch.arange(batch.batch_size) * batch.vocab_size % 2**24 // batch.vocab_size
     return right.sample(batch.replace(logits=batch.logits[rows]), noise)
@@ -439,7 +433,7 @@ def greedy_ties_go_to_the_last_tile(right: SamplingOracle, logits: Row) -> int:
 
 
 @patched(SamplingOracle, "draw", "SAM203")
-def hashes_request_seeds_alone(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+def hashes_request_seeds_alone(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Generators from the seed at each call: the next step of a request has the numbers of this one."""
     return right.draw(batch, dataclasses.replace(noise))
 
@@ -453,9 +447,7 @@ def the_second_tile_takes_the_numbers_of_the_first(right: SamplingOracle, probs:
 
 
 @patched(CountingOracle, "draw", "SAM195", unsupported=_COUNTS)
-def draws_from_a_pool_of_a_hundred_thousand_numbers(
-    right: CountingOracle, batch: SamplingBatch, noise: SeededNoise
-) -> Tensor:
+def draws_from_a_pool_of_a_hundred_thousand_numbers(right: CountingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Rows without seeds take their numbers one after the other from a pool, and from its beginning once it ends."""
     pool = bulk_rng("pool", noise.seed, int(batch.positions[0])).exponential(size=100_000)
     rows = (np.resize(np.roll(pool, -i * batch.vocab_size), batch.vocab_size) for i in range(batch.batch_size))
@@ -475,23 +467,19 @@ def cuts_probabilities_below_a_millionth(right: SamplingOracle, probs: Row, expo
 @patched(CountingOracle, "row", "SAM197", unsupported=_COUNTS)
 def repeats_after_a_thousand_positions(
     right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> NDArray[np.float64]:
+) -> Row64:
     """A ring of counters: a long text meets its own numbers again."""
     return right.row(seed, position % 1000, number, size)
 
 
 @patched(CountingOracle, "row", "SAM197", unsupported=_COUNTS)
-def adds_the_tile_to_the_position(
-    right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> NDArray[np.float64]:
+def adds_the_tile_to_the_position(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
     """Tiles of 2048: the second has the numbers that the first has a position later."""
     tiles = [right.row(seed, position + tile, number, 2048) for tile in range(-(-size // 2048))]
     return np.concatenate(tiles)[:size]
 
 
 @patched(CountingOracle, "row", "SAM198", unsupported=_COUNTS)
-def adds_the_position_to_the_seed(
-    right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> NDArray[np.float64]:
+def adds_the_position_to_the_seed(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
     """The next seed has now the numbers that this one has a step later."""
     return right.row(seed + position, 0, number, size)

@@ -5,37 +5,32 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw._core.array_types import Row32 as Row
+from fairdraw._core.array_types import RowFlags
 from fairdraw._mutants._mutant import EXPLICIT, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, masked, softmax
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
-
-Row = NDArray[np.float32]
-Mask = NDArray[np.bool_]
+from fairdraw.contracts import SamplingBatch as Batch
+from fairdraw.contracts import SamplingNoise
 
 
 @patched(SamplingOracle, "top_k_support", "SAM102")
-def keeps_one_token_more_than_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
+def keeps_one_token_more_than_top_k(right: SamplingOracle, logits: Row, top_k: int) -> RowFlags:
     """`sorted[k]` where `sorted[k - 1]` is meant: the user asked for 40 and gets 41."""
     return right.top_k_support(logits, min(top_k + 1, logits.size))
 
 
 @patched(SamplingOracle, "top_k_support", "SAM201")
-def keeps_two_at_least(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
+def keeps_two_at_least(right: SamplingOracle, logits: Row, top_k: int) -> RowFlags:
     """A guard against empty supports, one too high."""
     return right.top_k_support(logits, min(max(top_k, 2), logits.size))
 
 
 @patched(SamplingOracle, "top_k_support", "SAM201")
-def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
+def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> RowFlags:
     """A strict comparison with the k-th logit, and the k-th itself by its index; declared is that all ties stay."""
     support = np.zeros(logits.size, dtype=bool)
     support[np.argsort(-logits, kind="stable")[:top_k]] = True
@@ -43,14 +38,14 @@ def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
 
 
 @patched(SamplingOracle, "top_k_support", "SAM201")
-def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
+def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, top_k: int) -> RowFlags:
     """The threshold comes from the first 2**15 tokens: enough for any vocabulary, it was thought."""
     part = logits[: 2**15]
     return np.asarray(~(logits < np.sort(part)[-min(top_k, part.size)]))
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def reads_the_temperatures_of_256_rows(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def reads_the_temperatures_of_256_rows(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """A grid of 256 rows: the row after those begins again with the parameters of the first."""
     return right.sample(batch.replace(temperature=batch.temperature[torch.arange(batch.batch_size) % 256]), noise)
 
@@ -64,7 +59,7 @@ def takes_a_top_p_below_a_millionth_for_off(right: SamplingOracle, request: Requ
 
 
 @patched(SamplingOracle, "top_p_support", "SAM102")
-def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
+def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """The mass before the token is compared, instead of the mass with it."""
     support = right.top_p_support(logits, top_p)
     dropped = np.where(support | (logits == -np.inf), -np.inf, logits)
@@ -74,7 +69,7 @@ def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: f
 
 
 @patched(SamplingOracle, "top_p_support", "SAM111")
-def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
+def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """The token that reaches `top_p` is left out: text gets more monotonous, and no test of ids sees it."""
     support = right.top_p_support(logits, top_p)
     if support.sum() > 1:
@@ -83,7 +78,7 @@ def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: floa
 
 
 @patched(SamplingOracle, "top_p_support", "SAM102")
-def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
+def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
     """Sorted ascending where descending is meant: the rare tokens stay."""
     order = np.argsort(logits, kind="stable")
     before = np.concatenate(([0.0], np.cumsum(softmax(logits)[order])[:-1]))
@@ -96,7 +91,7 @@ def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_
 class LosesATokenAtTopPOne(SamplingOracle):
     """`<` for `<=` at the end of the sum: rows that do not filter lose their least probable token."""
 
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         self.is_given = batch.top_p is not None
         return super().sample(batch, noise)
 
@@ -127,7 +122,7 @@ def min_p_of_the_distribution_before_temperature(right: SamplingOracle, request:
 
 
 @patched(SamplingOracle, "min_p_support", "SAM201", "SAM111")
-def min_p_relative_to_one(right: SamplingOracle, logits: Row, min_p: float) -> Mask:
+def min_p_relative_to_one(right: SamplingOracle, logits: Row, min_p: float) -> RowFlags:
     """`prob < min_p` instead of `prob < min_p * largest`: flat rows are cut down to nothing but their mode."""
     probs = softmax(logits)
     return np.asarray((probs >= min_p) | (probs == probs.max()))
@@ -153,7 +148,7 @@ def ignores_top_p_beside_top_k(right: SamplingOracle, request: Request) -> Row:
 class FiltersBeforeTemperature(SamplingOracle):
     """The nucleus of the distribution at temperature 1, drawn from at another."""
 
-    def top_p_support(self, logits: Row, top_p: float) -> Mask:
+    def top_p_support(self, logits: Row, top_p: float) -> RowFlags:
         return super().top_p_support((logits * self.temperature).astype(np.float32), top_p)
 
     def scaled(self, request: Request) -> Row:
@@ -188,9 +183,7 @@ def clamps_the_temperature(right: SamplingOracle, request: Request) -> Row:
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def uses_the_temperature_of_the_first_request(
-    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
-) -> Tensor:
+def uses_the_temperature_of_the_first_request(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """One value for the batch: text depends on the other requests."""
     random = batch.temperature[~batch.is_greedy]
     first = random[0] if random.numel() else torch.ones(())
@@ -233,7 +226,7 @@ def _one_value(values: Tensor | None, rows: Tensor) -> bool:  # [batch_size] any
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """`topk(k + 1)` and a comparison with its last value: only where one number serves all rows."""
     if batch.top_k is not None and _one_value(batch.top_k, ~batch.is_greedy):
         batch = batch.replace(top_k=torch.clamp(batch.top_k + 1, max=batch.vocab_size))
@@ -241,9 +234,7 @@ def one_top_k_for_all_keeps_a_token_more(right: SamplingOracle, batch: SamplingB
 
 
 @patched(SamplingOracle, "sample", "SAM201", needs=EXPLICIT)
-def one_min_p_for_all_is_that_of_the_last_row(
-    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
-) -> Tensor:
+def one_min_p_for_all_is_that_of_the_last_row(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """The threshold of one row of the batch cuts all rows, where all have one min-p."""
     if not _one_value(batch.min_p, ~batch.is_greedy):
         return right.sample(batch, noise)
@@ -257,7 +248,7 @@ def one_min_p_for_all_is_that_of_the_last_row(
 
 @patched(SamplingOracle, "sample", "SAM201")
 def one_temperature_for_all_is_that_of_the_last_row(
-    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
+    right: SamplingOracle, batch: Batch, noise: SamplingNoise
 ) -> Tensor:
     """A scalar in place of a tensor where all random requests have one temperature; a greedy row holds 1 in it."""
     if _one_value(batch.temperature, ~batch.is_greedy):

@@ -7,21 +7,15 @@ has 24 tokens and looks at the last one, so that lists are made once.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.array_types import Float64s
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Answer, Capabilities, Choice, Claims, GenerationRequest, Position, ServerSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 VOCAB = 24
 END = 0
@@ -32,7 +26,7 @@ WORDS = ("", *" abcdefghijklmnopqrstuvwxyz"[: VOCAB - 1])
 
 
 @lru_cache(maxsize=256)
-def logits_after(last: int) -> Floats:  # [VOCAB] float64
+def logits_after(last: int) -> Float64s:  # [VOCAB] float64
     """The model. No two logits of a row are near each other; the end is improbable, and no token is certain."""
     rng = np.random.default_rng(derive_seed("toy", last))
     row = 0.25 * rng.permutation(VOCAB) + 0.02 * rng.random(VOCAB)
@@ -40,7 +34,7 @@ def logits_after(last: int) -> Floats:  # [VOCAB] float64
     return np.asarray(row - 3.0)  # logits of both signs, as repetition penalties see them
 
 
-def log_softmax(row: Floats) -> Floats:
+def log_softmax(row: Float64s) -> Float64s:
     """In float64; a row of -inf alone stays so."""
     top = row.max()
     return row - top - np.log(np.exp(row - top).sum()) if np.isfinite(top) else row
@@ -76,7 +70,7 @@ class ToyServer:
 
     @cached_property
     def calls(self) -> itertools.count[int]:
-        """Numbers of the requests without a seed."""
+        """Float64s of the requests without a seed."""
         return itertools.count()
 
     # -- requests
@@ -159,12 +153,12 @@ class ToyServer:
         stages = {"raw": raw, "temperature": scaled, "processed": kept}
         return token, self.position(token, log_softmax(stages[self.stage]), request)
 
-    def logits(self, request: GenerationRequest, output: Sequence[int]) -> Floats:  # [VOCAB] float64
+    def logits(self, request: GenerationRequest, output: Sequence[int]) -> Float64s:  # [VOCAB] float64
         if output or not isinstance(request.prompt, str):
             return logits_after(int([*request.prompt, *output][-1]))
         return logits_after(100 + sum(map(ord, request.prompt)) % 7)
 
-    def edited(self, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
+    def edited(self, logits: Float64s, request: GenerationRequest, output: Sequence[int]) -> Float64s:
         """Logit bias, penalties, min tokens and bad words."""
         row = logits.copy()
         for token, bias in request.logit_bias:
@@ -176,13 +170,13 @@ class ToyServer:
             row[WORDS.index(word)] = -np.inf
         return row
 
-    def penalised(self, row: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
+    def penalised(self, row: Float64s, request: GenerationRequest, output: Sequence[int]) -> Float64s:
         counts = np.bincount(np.array(output, dtype=np.int64), minlength=VOCAB)
         if request.repetition_penalty != 1:
             row = np.where(counts > 0, self.repeated(row, request.repetition_penalty), row)
         return np.asarray(row - request.frequency_penalty * counts - request.presence_penalty * (counts > 0))
 
-    def repeated(self, row: Floats, factor: float) -> Floats:
+    def repeated(self, row: Float64s, factor: float) -> Float64s:
         """Logits of tokens that were emitted before."""
         return np.where(row > 0, row / factor, row * factor)
 
@@ -190,13 +184,13 @@ class ToyServer:
         """Bad words of one token."""
         return [word for word in request.bad_words if word in WORDS]
 
-    def scaled(self, logits: Floats, request: GenerationRequest) -> Floats:
+    def scaled(self, logits: Float64s, request: GenerationRequest) -> Float64s:
         return logits if request.is_greedy else logits / self.temperature(request)
 
     def temperature(self, request: GenerationRequest) -> float:
         return request.temperature
 
-    def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
+    def filtered(self, logits: Float64s, request: GenerationRequest) -> Float64s:
         """Min-p, top-k and top-p, in this order."""
         row = logits
         if request.min_p:
@@ -205,7 +199,7 @@ class ToyServer:
             row = np.where(row >= np.sort(row)[-min(request.top_k, VOCAB)], row, -np.inf)
         return self.nucleus(row, request.top_p) if request.top_p is not None else row
 
-    def nucleus(self, row: Floats, top_p: float) -> Floats:
+    def nucleus(self, row: Float64s, top_p: float) -> Float64s:
         """The tokens that first reach `top_p`."""
         order = np.argsort(-row, kind="stable")
         probs = np.exp(log_softmax(row))[order]
@@ -214,7 +208,7 @@ class ToyServer:
         found[order[kept]] = row[order[kept]]
         return found
 
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: GenerationRequest, stream: Stream) -> int:
         """The token."""
         if request.is_greedy:
             return int(logits.argmax())
@@ -223,7 +217,7 @@ class ToyServer:
 
     # -- what is said
 
-    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
+    def position(self, token: int, logprobs: Float64s, request: GenerationRequest) -> Position:
         """The token with its log-probability and its list."""
         if request.logprobs is None:
             return Position(token, text=WORDS[token])
@@ -231,7 +225,7 @@ class ToyServer:
         top = tuple((int(one), float(logprobs[one])) for one in order if np.isfinite(logprobs[one]))
         return Position(token, float(logprobs[token]), top, WORDS[token])
 
-    def listed(self, token: int, logprobs: Floats, request: GenerationRequest) -> list[int]:
+    def listed(self, token: int, logprobs: Float64s, request: GenerationRequest) -> list[int]:
         """The most probable tokens, and the sampled one."""
         order: list[int] = np.argsort(-logprobs, kind="stable")[: request.logprobs].tolist()
         return order if token in order else [*order, token]

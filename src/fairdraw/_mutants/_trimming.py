@@ -6,20 +6,16 @@ Each function stands for one step of the correct rule, with that step's argument
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, Tokens
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
-from fairdraw.contracts import FunctionSampler, rejection_sampler
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.contracts import ProposedDrafts
+from fairdraw.contracts import FunctionSampler, ProposedDrafts, rejection_sampler
 
 _LEAST = 0.12
 """Of the survival of a draft that is kept."""

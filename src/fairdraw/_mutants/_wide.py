@@ -10,19 +10,19 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw._core.array_types import Row32 as Row
 from fairdraw._mutants._mutant import RACED, STREAM, as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise
+from fairdraw.contracts import SpecDecodeBatch as Batch
 
 Steps = list[DraftStep]
-Row = NDArray[np.float32]
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """One program per request, in one block of 1,024 threads."""
     output = right.verify(batch, noise)
     output[1024:] = PLACEHOLDER_TOKEN_ID
@@ -31,7 +31,7 @@ def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: SpecDeco
 
 @patched(RejectionOracle, "steps", "REJ701", needs=RACED)
 def large_batches_read_the_next_requests_exponentials(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
+    right: RejectionOracle, batch: Batch, noise: ExplicitNoise
 ) -> Steps:
     """Another kernel from 256 requests on, which nobody compared with the first."""
     if batch.batch_size > 256:
@@ -45,16 +45,14 @@ class ReadsTheNextRequestsExponentialsWhereItsKernelsMeet(RejectionOracle):
 
     size_switches: ClassVar = {"rows": (1_777,)}
 
-    def steps(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+    def steps(self, batch: Batch, noise: ExplicitNoise) -> Steps:
         if 1_777 <= batch.batch_size < 1_792:
             noise = ExplicitNoise(noise.uniforms, noise.exponentials.roll(1, 0))
         return super().steps(batch, noise)
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def the_remainder_of_a_block_gets_the_bonus_token(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise
-) -> Tensor:
+def the_remainder_of_a_block_gets_the_bonus_token(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """Requests are handled in blocks of 32, and the last block, if it is not full, ends at once."""
     output, full = right.verify(batch, noise), batch.batch_size // 32 * 32
     if full >= 32:
@@ -73,7 +71,7 @@ def overlooks_a_rejection_at_the_ninety_sixth_draft(right: RejectionOracle, step
 
 
 @patched(RejectionOracle, "verify", "REJ643")
-def counts_rows_in_sixteen_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def counts_rows_in_sixteen_bits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """Row 65,536 is read as row 0."""
     if batch.num_tokens <= 2**16:
         return right.verify(batch, noise)
@@ -92,20 +90,20 @@ def _by_offsets_of_32_bits(rows: Tensor) -> Tensor:  # [num_tokens, vocab_size] 
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def offsets_of_logits_have_32_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def offsets_of_logits_have_32_bits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """`row * stride` wraps round in a kernel whose integers have 32 bits."""
     return right.verify(batch.replace(target_logits=_by_offsets_of_32_bits(batch.target_logits)), noise)
 
 
 @patched(RejectionOracle, "verify", "REJ631")
-def offsets_of_draft_probs_have_32_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def offsets_of_draft_probs_have_32_bits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """The same for draft distributions; the logits were mended."""
     probs = batch.draft_probs
     return right.verify(batch if probs is None else batch.replace(draft_probs=_by_offsets_of_32_bits(probs)), noise)
 
 
 @patched(RejectionOracle, "verify", "REJ645")
-def ids_have_17_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def ids_have_17_bits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """An id is packed into one word with its score: there was room for 17 bits, until vocabularies grew."""
     output = right.verify(batch, noise)
     return torch.where(output >= 0, output % 2**17, output)
@@ -159,9 +157,7 @@ def lanes_are_compared_before_tiles(right: RejectionOracle, weights: Row, expone
 
 
 @patched(RejectionOracle, "steps", "REJ701", needs=RACED)
-def warm_requests_with_many_drafts_race_backwards(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
-) -> Steps:
+def warm_requests_with_many_drafts_race_backwards(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """A path for few drafts, another for temperature 1: where neither applies, exponentials are read in reverse."""
     owners = [i for i, count in enumerate(batch.num_draft_tokens) for _ in range(count)]
     rare = [count > 2 and heat > 1 for count, heat in zip(batch.num_draft_tokens, batch.temperature, strict=True)]
@@ -174,7 +170,7 @@ def warm_requests_with_many_drafts_race_backwards(
 
 @patched(RejectionOracle, "draw_noise", "REJ702")
 def seeds_of_requests_with_five_drafts_are_forgotten(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
+    right: RejectionOracle, batch: Batch, noise: SeededNoise
 ) -> ExplicitNoise:
     """Requests with more than four drafts take a path that does not know per-request seeds."""
     kept = {i: seed for i, seed in noise.request_seeds.items() if batch.num_draft_tokens[i] <= 4}
@@ -182,16 +178,14 @@ def seeds_of_requests_with_five_drafts_are_forgotten(
 
 
 @patched(RejectionOracle, "draw_noise", "REJ703")
-def a_per_request_seed_loses_a_bit(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def a_per_request_seed_loses_a_bit(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """A flag is kept in bit 17 of the seed: two seeds that differ there are one."""
     seeds = {i: seed & ~(1 << 17) for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
-def the_seed_of_a_call_loses_its_sign_bit(
-    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
-) -> ExplicitNoise:
+def the_seed_of_a_call_loses_its_sign_bit(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """The seed passes through an integer of 31 bits."""
     torch.manual_seed(noise.seed & 0x7FFF_FFFF)
     return right.draw_noise(batch, noise)
@@ -201,7 +195,7 @@ def the_seed_of_a_call_loses_its_sign_bit(
 class PassesSeedsThroughAFloat(RejectionOracle):
     """NumPy's generators heed every bit; the seed of a request was read from JSON as a float64."""
 
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    def draw_noise(self, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
         uniforms, exponentials = np.empty(batch.num_tokens), np.empty((batch.batch_size, batch.vocab_size), np.float32)
         shared = np.random.default_rng(noise.seed % 2**64)
         for request, count in enumerate(batch.num_draft_tokens):
@@ -213,21 +207,21 @@ class PassesSeedsThroughAFloat(RejectionOracle):
 
 
 @patched(RejectionOracle, "draw_noise", "REJ703")
-def negative_seeds_lose_their_sign(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def negative_seeds_lose_their_sign(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """`abs(seed)`, because some generator refused -1."""
     seeds = {i: abs(seed) for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ703")
-def seeds_are_hashed_by_python(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+def seeds_are_hashed_by_python(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """`hash(seed)`: a number modulo 2**61 - 1."""
     seeds = {i: hash(seed) for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def takes_cold_requests_for_greedy(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+def takes_cold_requests_for_greedy(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
     """`temperature < 1e-5` for `== 0`: logits were divided by it already, and a draw is not an argmax."""
     cold = torch.where(batch.temperature < 1e-5, 0.0, batch.temperature)
     return right.verify(batch.replace(temperature=cold), noise)
@@ -242,14 +236,14 @@ def _without_distribution(steps: Steps, poisoned: list[bool]) -> Steps:
 
 
 @patched(RejectionOracle, "steps", "REJ701")
-def an_empty_row_poisons_the_next(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+def an_empty_row_poisons_the_next(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Rows are normalised two at a time: one without any token makes NaN of its neighbour."""
     steps = right.steps(batch, noise)
     return _without_distribution(steps, [False, *(bool((step.target_logits == -np.inf).all()) for step in steps)])
 
 
 @patched(RejectionOracle, "steps", "REJ701")
-def nan_reaches_two_rows_on(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+def nan_reaches_two_rows_on(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """A running maximum is not reset after NaN."""
     steps = right.steps(batch, noise)
     return _without_distribution(steps, [False, False, *(bool(np.isnan(step.target_logits).any()) for step in steps)])

@@ -5,10 +5,13 @@ Each function stands for one step of the correct sampler, with that step's argum
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import (
@@ -22,21 +25,13 @@ from fairdraw._mutants._distribution_sampler import (
 )
 from fairdraw._mutants._lanes import lane_mutants, rejecting
 from fairdraw._mutants._mutant import Mutant, patching
-from fairdraw.contracts import Capability
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw.contracts import Noise, SpecDecodeBatch
-
+from fairdraw.contracts import Capability, Noise
+from fairdraw.contracts import SpecDecodeBatch as Batch
 
 _patched = patching(mutant_distribution, DistributionSampler)
 
 
-def _first_rows(batch: SpecDecodeBatch) -> Tokens:  # [num_tokens] int64
+def _first_rows(batch: Batch) -> Tokens:  # [num_tokens] int64
     """The first row of the request of each draft."""
     counts = np.array(batch.num_draft_tokens)
     return np.repeat(np.cumsum(counts) - counts, counts)
@@ -63,7 +58,7 @@ def recovers_with_the_uniform_that_rejected(
 
 
 @_patched("draw", "DIST103", "DIST101", "DIST113", min_draws=500_000)
-def one_uniform_per_request(right: DistributionSampler, batch: SpecDecodeBatch, seed: int) -> Drawn:
+def one_uniform_per_request(right: DistributionSampler, batch: Batch, seed: int) -> Drawn:
     """Positions of a request share their uniform, so the second draft is accepted too often after the first."""
     drawn = right.draw(batch, seed)
     return Drawn(drawn.uniforms[_first_rows(batch)], drawn.exponentials, seed)
@@ -73,13 +68,13 @@ def one_uniform_per_request(right: DistributionSampler, batch: SpecDecodeBatch, 
 class OneNoiseRowForTheBatch(DistributionSampler):
     """All requests have the numbers of the first."""
 
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+    def draw(self, batch: Batch, seed: int) -> Drawn:
         drawn, positions = super().draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
         return Drawn(drawn.uniforms[positions], np.repeat(drawn.exponentials[:1], batch.batch_size, axis=0), seed)
 
 
 @_patched("draw", "DIST691", min_draws=50_000)
-def neighbours_share_their_exponentials(right: DistributionSampler, batch: SpecDecodeBatch, seed: int) -> Drawn:
+def neighbours_share_their_exponentials(right: DistributionSampler, batch: Batch, seed: int) -> Drawn:
     """Exponentials are indexed by `request // 2`."""
     drawn = right.draw(batch, seed)
     return Drawn(drawn.uniforms, drawn.exponentials[np.arange(batch.batch_size) // 2], seed)
@@ -91,7 +86,7 @@ class CallsShareTheirNoise(DistributionSampler):
 
     _kept: Drawn | None = None
 
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+    def draw(self, batch: Batch, seed: int) -> Drawn:
         kept, self._kept = self._kept, None
         if kept is not None and kept.exponentials.shape[0] == batch.batch_size:
             return kept
@@ -196,13 +191,13 @@ def bonus_from_the_position_before(right: DistributionSampler, call: Call) -> To
 
 
 @_patched("target", "DIST113", "DIST111", min_draws=500_000)
-def temperature_two_percent_off(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
+def temperature_two_percent_off(right: DistributionSampler, batch: Batch) -> Floats:
     """Temperature is applied in half precision, or twice to a request at 1.02."""
     return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
 @_patched("target", "DIST142", min_draws=500_000)
-def temperature_one_percent_off(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
+def temperature_one_percent_off(right: DistributionSampler, batch: Batch) -> Floats:
     """A reciprocal of the temperature in bfloat16."""
     return np.asarray((batch.target_logits / 1.01).softmax(dim=-1).numpy())
 
@@ -214,7 +209,7 @@ def accepts_half_a_percent_less(right: DistributionSampler, target: Floats, draf
 
 
 @_patched("target", "DIST123", "DIST122", "DIST125")
-def applies_the_temperature_again(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
+def applies_the_temperature_again(right: DistributionSampler, batch: Batch) -> Floats:
     """The sampler divides logits that are divided already."""
     divisor = np.where(batch.is_greedy.numpy(), np.float32(1), batch.temperature.numpy())
     rows = batch.target_logits.new_tensor(np.repeat(divisor, batch.num_draft_tokens))
@@ -222,7 +217,7 @@ def applies_the_temperature_again(right: DistributionSampler, batch: SpecDecodeB
 
 
 @_patched("target", "DIST401", min_draws=500_000)
-def loses_its_tail(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
+def loses_its_tail(right: DistributionSampler, batch: Batch) -> Floats:
     """Small probabilities are flushed to zero: 1 % of the mass, 2 % in flat distributions."""
     probs = right.target(batch)
     return np.where(probs < 1 / (8 * batch.vocab_size), np.float32(0), probs)
@@ -250,7 +245,7 @@ def seeded_uniforms_fall_short(
 
 @_patched("seed_requests", "DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
 def seeded_requests_spoil_their_neighbours(
-    right: DistributionSampler, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]
+    right: DistributionSampler, drawn: Drawn, batch: Batch, request_seeds: Mapping[int, int]
 ) -> Drawn:
     """Filling the row of a seeded request clears that of the next one, which then takes the likeliest token."""
     found = right.seed_requests(drawn, batch, request_seeds)
@@ -265,19 +260,17 @@ class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
 
     _mixes = False
 
-    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
+    def seed_requests(self, drawn: Drawn, batch: Batch, request_seeds: Mapping[int, int]) -> Drawn:
         self._mixes = bool(request_seeds)
         return super().seed_requests(drawn, batch, request_seeds)
 
-    def distributions(self, batch: SpecDecodeBatch, drafts: Tokens) -> tuple[Floats, Floats]:
+    def distributions(self, batch: Batch, drafts: Tokens) -> tuple[Floats, Floats]:
         random = batch.replace(temperature=batch.temperature.clamp(min=1)) if self._mixes else batch
         return super().distributions(random, drafts)
 
 
 @_patched("distributions", "DIST124", "DIST125", min_draws=50_000)
-def placeholders_are_token_zero(
-    right: DistributionSampler, batch: SpecDecodeBatch, drafts: Tokens
-) -> tuple[Floats, Floats]:
+def placeholders_are_token_zero(right: DistributionSampler, batch: Batch, drafts: Tokens) -> tuple[Floats, Floats]:
     """The token recovered after a placeholder draft is never token 0: -1 is clamped."""
     target, draft = right.distributions(batch, drafts)
     draft[drafts < 0, 0] = 1
@@ -285,7 +278,7 @@ def placeholders_are_token_zero(
 
 
 @_patched("target", "REJ701", min_draws=50_000)
-def half_logits_in_eight_bits(right: DistributionSampler, batch: SpecDecodeBatch) -> Floats:
+def half_logits_in_eight_bits(right: DistributionSampler, batch: Batch) -> Floats:
     """Logits of half precision are kept in two bits of mantissa; float32 ones are not."""
     if batch.target_logits.dtype == torch.float32:
         return right.target(batch)
@@ -304,7 +297,7 @@ def rate_of_the_next_position(right: DistributionSampler, rates: Floats, call: C
 class RecoversFromTheTargetUnderRates(DistributionSampler):
     """With synthetic rates, draft probabilities are not subtracted."""
 
-    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    def verify(self, batch: Batch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         self._has_rates = batch.synthetic_rates is not None
         return super().verify(batch, noise)
 
@@ -329,9 +322,7 @@ def accepts_with_the_square_root(right: DistributionSampler, target: Floats, dra
 
 
 @_patched("distributions", "DIST103", "DIST403", min_draws=4_000)
-def ignores_the_draft_distribution(
-    right: DistributionSampler, batch: SpecDecodeBatch, drafts: Tokens
-) -> tuple[Floats, Floats]:
+def ignores_the_draft_distribution(right: DistributionSampler, batch: Batch, drafts: Tokens) -> tuple[Floats, Floats]:
     """Accepts and recovers as if drafts were one-hot: the text is right, and decoding is slow."""
     return right.distributions(batch.replace(draft_probs=None), drafts)
 
@@ -413,7 +404,7 @@ class FlattensTheResidual(_TakesNoise):
 class TemperatureTwoPercentOffInFewDraws(_TakesNoise):
     """Temperature 1.02, as after a division in half precision; sampling needs 200000 draws to see it."""
 
-    def target(self, batch: SpecDecodeBatch) -> Floats:
+    def target(self, batch: Batch) -> Floats:
         return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
@@ -440,7 +431,7 @@ def races_on_weights_in_bfloat16(
 
 
 @_patched("draw", "DIST411")
-def late_uniforms_fall_short(right: DistributionSampler, batch: SpecDecodeBatch, seed: int) -> Drawn:
+def late_uniforms_fall_short(right: DistributionSampler, batch: Batch, seed: int) -> Drawn:
     """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
     drawn, positions = right.draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
     uniforms = np.where(positions >= 64, drawn.uniforms * np.float32(0.97), drawn.uniforms)
@@ -469,7 +460,7 @@ def ids_in_sixteen_bits(
 class DrawsWithTorch(DistributionSampler):
     """Draws with torch's default generator, as most samplers do; numbers can be injected there."""
 
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+    def draw(self, batch: Batch, seed: int) -> Drawn:
         exponentials = torch.empty(batch.batch_size, batch.vocab_size).exponential_()
         return Drawn(torch.rand(batch.num_tokens).numpy(), exponentials.numpy(), seed)
 
@@ -477,7 +468,7 @@ class DrawsWithTorch(DistributionSampler):
 class DrawsByPositionAndMultinomial(DrawsWithTorch):
     """Uniforms position by position, for all requests; recovers with `torch.multinomial`."""
 
-    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+    def draw(self, batch: Batch, seed: int) -> Drawn:
         columns = [torch.rand(batch.batch_size, dtype=torch.float64) for _ in range(batch.max_spec_len)]
         has_draft = torch.arange(batch.max_spec_len) < torch.tensor(batch.num_draft_tokens)[:, None]
         uniforms = torch.stack([*columns, torch.zeros(batch.batch_size, dtype=torch.float64)], dim=1)[:, :-1][has_draft]
@@ -493,7 +484,7 @@ class DrawsByPositionAndMultinomial(DrawsWithTorch):
 class TemperatureHalfAPercentOff(DrawsWithTorch):
     """Temperature 1.005; sampling needs millions of draws to see it."""
 
-    def target(self, batch: SpecDecodeBatch) -> Floats:
+    def target(self, batch: Batch) -> Floats:
         return np.asarray((batch.target_logits / 1.005).softmax(dim=-1).numpy())
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fairdraw._mutants import _logits_plans, _logits_processors, _logits_rounding, _logits_wide
 from fairdraw._mutants._logits_mutant import OraclePlanner
-from fairdraw._mutants._mutant import mutants_in
+from fairdraw._mutants._mutant import Mutant, mutants_in
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
-
-if TYPE_CHECKING:
-    from fairdraw._mutants._mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *mutants_in(_logits_processors, _logits_plans, _logits_rounding),

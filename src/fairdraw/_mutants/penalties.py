@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import (
@@ -23,15 +25,8 @@ from fairdraw._mutants._lifecycle_scanners import (
 )
 from fairdraw._mutants._mutant import Mutant, patching
 from fairdraw._oracles.intervals import Intervals
-from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
-from fairdraw.contracts import Capabilities, PenaltyPolicy
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fairdraw._oracles.penalties import Counts, Logits
-    from fairdraw.contracts import AddedRow, LiveBatch, LiveRequest
+from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow, PenaltyFactors, penalised_intervals
+from fairdraw.contracts import AddedRow, Capabilities, LiveBatch, LiveRequest, PenaltyPolicy
 
 Tokens = Sequence[int]
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fairdraw._mutants import _sampling_draws, _sampling_filters
 from fairdraw._mutants._mutant import GENERATORS, as_token_sampler, mutants_in
 from fairdraw._oracles.sampling import SamplingOracle
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import FunctionTokenSampler
+from fairdraw.contracts import FunctionTokenSampler
 
 MUTANTS = mutants_in(_sampling_filters, _sampling_draws)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import softmax
 
+from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw._mutants._lanes import lane_mutants, racing
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
@@ -20,10 +20,10 @@ from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw.contracts import SamplingBatch, SamplingNoise, SeededNoise
+    from fairdraw.contracts import SamplingBatch as Batch
+    from fairdraw.contracts import SamplingNoise, SeededNoise
 
-Floats = NDArray[np.float64]
-Tokens = NDArray[np.int64]
+Tokens = Ints
 
 
 _STRIDE = 0x9E3779B97F4A7C15
@@ -33,11 +33,11 @@ _STRIDE = 0x9E3779B97F4A7C15
 class DistributionTokenSampler:
     """Correct: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
 
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         """One call: a token per request."""
         return torch.from_numpy(self.race(self.distribution(batch), self.drawn(batch, noise)))
 
-    def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
+    def draft(self, batch: Batch, noise: SamplingNoise) -> Drafted:
         """The same with the probabilities that the tokens were drawn from."""
         distribution = self.distribution(batch)
         tokens = self.race(distribution, self.drawn(batch, noise))
@@ -45,23 +45,23 @@ class DistributionTokenSampler:
             torch.from_numpy(tokens), torch.from_numpy(self.returned(batch, distribution).astype(np.float32))
         )
 
-    def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Floats:
+    def drawn(self, batch: Batch, noise: SamplingNoise) -> Float64s:
         """The exponentials of the call."""
         assert not isinstance(noise, RaceNoise), "explicit noise is not supported"
         return self.draw(batch, noise)
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
         """Exponentials of the call; those of requests with seeds from their seeds."""
         drawn = np.random.default_rng(noise.seed % 2**64).standard_exponential((batch.batch_size, batch.vocab_size))
         for request, seed in noise.request_seeds.items():
             drawn[request] = self.own_row(seed + int(batch.positions[request]) * _STRIDE, batch.vocab_size)
         return drawn
 
-    def own_row(self, seed: int, size: int) -> Floats:
+    def own_row(self, seed: int, size: int) -> Float64s:
         """The exponentials of a request with a seed."""
         return np.random.default_rng(seed % 2**64).standard_exponential(size)
 
-    def distribution(self, batch: SamplingBatch) -> Floats:
+    def distribution(self, batch: Batch) -> Float64s:
         """The distribution of each row after temperature and filters."""
         probs = self.softmax(batch)
         if batch.min_p is not None:
@@ -72,11 +72,11 @@ class DistributionTokenSampler:
             probs = _kept(probs, self.top_p_support(probs, _column(batch.top_p)))
         return probs
 
-    def temperature(self, given: Floats) -> Floats:
+    def temperature(self, given: Float64s) -> Float64s:
         """The temperatures as the sampler applies them."""
         return given
 
-    def softmax(self, batch: SamplingBatch) -> Floats:
+    def softmax(self, batch: Batch) -> Float64s:
         """Probabilities before the filters."""
         greedy = batch.is_greedy.numpy()
         divisor = np.where(greedy[:, None], 1.0, self.temperature(_column(batch.temperature)))
@@ -86,16 +86,16 @@ class DistributionTokenSampler:
         probs[np.flatnonzero(greedy), best] = 1
         return probs
 
-    def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
+    def min_p_support(self, probs: Float64s, min_p: Float64s) -> Flags:
         """Tokens that min-p keeps."""
         return np.asarray(probs >= min_p * probs.max(axis=1, keepdims=True) * (1 - 1e-9))
 
-    def top_k_support(self, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
+    def top_k_support(self, probs: Float64s, top_k: Tokens) -> Flags:
         """Tokens that top-k keeps."""
         descending = -np.sort(-probs, axis=1)
         return np.asarray(probs >= np.take_along_axis(descending, top_k - 1, axis=1))
 
-    def top_p_support(self, probs: Floats, top_p: Floats) -> NDArray[np.bool_]:
+    def top_p_support(self, probs: Float64s, top_p: Float64s) -> Flags:
         """Tokens that top-p keeps."""
         descending = -np.sort(-probs, axis=1)
         before = np.cumsum(descending, axis=1) - descending
@@ -106,21 +106,21 @@ class DistributionTokenSampler:
         """The rank of the last token that top-p keeps."""
         return last
 
-    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
+    def race(self, probs: Float64s, exponentials: Float64s) -> Tokens:
         """A token per row by an exponential race."""
         return np.asarray((probs / exponentials).argmax(axis=1))
 
-    def returned(self, batch: SamplingBatch, distribution: Floats) -> Floats:
+    def returned(self, batch: Batch, distribution: Float64s) -> Float64s:
         """The probabilities that the drafter returns."""
         return distribution
 
 
-def _column(values: Tensor) -> Floats:  # [batch_size] any
+def _column(values: Tensor) -> Float64s:  # [batch_size] any
     """Parameters as a column."""
     return values.double().numpy()[:, None]
 
 
-def _kept(probs: Floats, support: NDArray[np.bool_]) -> Floats:
+def _kept(probs: Float64s, support: Flags) -> Float64s:
     """Probabilities given that the token is in the support."""
     kept = np.where(support, probs, 0.0)
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
@@ -150,19 +150,19 @@ _patched = patching(_as_mutant, DistributionTokenSampler)
 
 
 @_patched("temperature", "DIST701", min_draws=10_000_000)
-def temperature_two_percent_off(right: DistributionTokenSampler, given: Floats) -> Floats:
+def temperature_two_percent_off(right: DistributionTokenSampler, given: Float64s) -> Float64s:
     """Temperature in half precision: 0.7 is 0.714."""
     return given * 1.02
 
 
 @_patched("temperature", "DIST701", "DIST721", min_draws=500_000)
-def temperature_ten_percent_off(right: DistributionTokenSampler, given: Floats) -> Floats:
+def temperature_ten_percent_off(right: DistributionTokenSampler, given: Float64s) -> Float64s:
     """Makes the text livelier."""
     return given * 1.1
 
 
 @_patched("temperature", "DIST791")
-def rows_beyond_the_fortieth_are_warmer(right: DistributionTokenSampler, given: Floats) -> Floats:
+def rows_beyond_the_fortieth_are_warmer(right: DistributionTokenSampler, given: Float64s) -> Float64s:
     """The second block of rows reads another temperature."""
     return np.where(np.arange(len(given))[:, None] < 40, given, given * 1.5)
 
@@ -171,7 +171,7 @@ def rows_beyond_the_fortieth_are_warmer(right: DistributionTokenSampler, given: 
 class AppliesTheTemperatureAgain(DistributionTokenSampler):
     """The logits were divided before they came here."""
 
-    def temperature(self, given: Floats) -> Floats:
+    def temperature(self, given: Float64s) -> Float64s:
         return given**2
 
 
@@ -179,13 +179,15 @@ class AppliesTheTemperatureAgain(DistributionTokenSampler):
 class LosesItsTail(DistributionTokenSampler):
     """Small probabilities are flushed to zero."""
 
-    def distribution(self, batch: SamplingBatch) -> Floats:
+    def distribution(self, batch: Batch) -> Float64s:
         probs = super().distribution(batch)
         return _kept(probs, probs >= 1 / (2 * batch.vocab_size)) if batch.vocab_size > 1000 else probs
 
 
 @_patched("race", "DIST722", min_draws=50_000)
-def loses_a_quarter_of_the_vocabulary(right: DistributionTokenSampler, probs: Floats, exponentials: Floats) -> Tokens:
+def loses_a_quarter_of_the_vocabulary(
+    right: DistributionTokenSampler, probs: Float64s, exponentials: Float64s
+) -> Tokens:
     """The last tile of 8192 takes no part."""
     part = probs.copy()
     part[:, probs.shape[1] * 3 // 4 :] *= probs.shape[1] < 1000
@@ -193,14 +195,14 @@ def loses_a_quarter_of_the_vocabulary(right: DistributionTokenSampler, probs: Fl
 
 
 @_patched("race", "DIST701", min_draws=500_000)
-def draws_with_six_bits(right: DistributionTokenSampler, probs: Floats, exponentials: Floats) -> Tokens:
+def draws_with_six_bits(right: DistributionTokenSampler, probs: Float64s, exponentials: Float64s) -> Tokens:
     """An inverse CDF with uniforms of six bits."""
     uniforms = np.floor(64 * np.exp(-exponentials[:, :1])) / 64
     return np.asarray(np.minimum((np.cumsum(probs, axis=1) <= uniforms).sum(axis=1), probs.shape[1] - 1))
 
 
 @_patched("top_k_support", "DIST701", min_draws=50_000)
-def keeps_one_token_more_than_top_k(right: DistributionTokenSampler, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
+def keeps_one_token_more_than_top_k(right: DistributionTokenSampler, probs: Float64s, top_k: Tokens) -> Flags:
     """The threshold is the next logit."""
     return right.top_k_support(probs, np.minimum(top_k + 1, probs.shape[1]))
 
@@ -218,7 +220,7 @@ def stops_one_token_before_top_p(right: DistributionTokenSampler, last: Tokens) 
 
 
 @_patched("min_p_support", "DIST701", min_draws=50_000)
-def min_p_relative_to_one(right: DistributionTokenSampler, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
+def min_p_relative_to_one(right: DistributionTokenSampler, probs: Float64s, min_p: Float64s) -> Flags:
     """`prob < min_p` instead of `prob < min_p * largest`."""
     return np.asarray((probs >= min_p) | (probs == probs.max(axis=1, keepdims=True)))
 
@@ -226,7 +228,7 @@ def min_p_relative_to_one(right: DistributionTokenSampler, probs: Floats, min_p:
 class FiltersTopPFirst(DistributionTokenSampler):
     """top-p, min-p, top-k: correct if that is declared."""
 
-    def distribution(self, batch: SamplingBatch) -> Floats:
+    def distribution(self, batch: Batch) -> Float64s:
         for alone in ({"top_k": None, "min_p": None}, {"top_k": None, "top_p": None}, {"top_p": None, "min_p": None}):
             probs = super().distribution(batch.replace(**alone))
             with np.errstate(divide="ignore"):
@@ -238,7 +240,7 @@ class FiltersTopPFirst(DistributionTokenSampler):
 class TempersLast(DistributionTokenSampler):
     """Filters are applied before the temperature: correct if that is declared."""
 
-    def distribution(self, batch: SamplingBatch) -> Floats:
+    def distribution(self, batch: Batch) -> Float64s:
         as_given = super().distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
         return _kept(self.softmax(batch), as_given > 0)
 
@@ -251,15 +253,13 @@ _tempers_last_unsaid = _as_mutant("DIST701", "DIST721", min_draws=50_000)(Temper
 class OneNoiseRowForTheBatch(DistributionTokenSampler):
     """All requests have the numbers of the first."""
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
         drawn = super().draw(batch, noise)
         return np.repeat(drawn[:1], len(drawn), axis=0)
 
 
 @_patched("draw", "SAM202")
-def blocks_of_eight_share_their_noise(
-    right: DistributionTokenSampler, batch: SamplingBatch, noise: SeededNoise
-) -> Floats:
+def blocks_of_eight_share_their_noise(right: DistributionTokenSampler, batch: Batch, noise: SeededNoise) -> Float64s:
     """Noise is indexed by lane: rows eight apart draw alike."""
     return right.draw(batch, noise)[np.arange(batch.batch_size) % 8]
 
@@ -270,7 +270,7 @@ class _DrawsByANumber(DistributionTokenSampler):
     def number(self, rows: Tokens, positions: Tokens) -> Tokens:
         raise NotImplementedError
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
         drawn = super().draw(batch, noise)
         numbers = self.number(np.arange(batch.batch_size), batch.positions.numpy())
         for row in np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds)):
@@ -298,9 +298,9 @@ class CountsPositionsFromTheLastRow(_DrawsByANumber):
 class CallsShareTheirNoise(DistributionTokenSampler):
     """Every second call finds the noise of the call before still in its buffer."""
 
-    _kept: Floats | None = None
+    _kept: Float64s | None = None
 
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
         kept, self._kept = self._kept, None
         if kept is not None and kept.shape == tuple(batch.logits.shape):
             return kept
@@ -309,27 +309,27 @@ class CallsShareTheirNoise(DistributionTokenSampler):
 
 
 @_patched("own_row", "DIST701", min_draws=500_000)
-def seeded_requests_take_uniforms(right: DistributionTokenSampler, seed: int, size: int) -> Floats:
+def seeded_requests_take_uniforms(right: DistributionTokenSampler, seed: int, size: int) -> Float64s:
     """Requests with seeds race with uniforms instead of exponentials: nearly right for probable tokens alone."""
     return np.random.default_rng(seed % 2**64).random(size)
 
 
 @_patched("own_row", "SAM203")
-def folds_seeds_into_four_bits(right: DistributionTokenSampler, seed: int, size: int) -> Floats:
+def folds_seeds_into_four_bits(right: DistributionTokenSampler, seed: int, size: int) -> Float64s:
     """Sixteen streams for all users."""
     return right.own_row(seed % 16, size)
 
 
 @_patched("returned", "SAM201")
 def says_the_distribution_at_another_temperature(
-    right: DistributionTokenSampler, batch: SamplingBatch, distribution: Floats
-) -> Floats:
+    right: DistributionTokenSampler, batch: Batch, distribution: Float64s
+) -> Float64s:
     """Returns the softmax of the raw logits; drafts were drawn at each request's temperature."""
     return right.distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
 
 
 @_patched("returned", "SAM201")
-def says_a_tile_twice(right: DistributionTokenSampler, batch: SamplingBatch, distribution: Floats) -> Floats:
+def says_a_tile_twice(right: DistributionTokenSampler, batch: Batch, distribution: Float64s) -> Float64s:
     """The first half of the vocabulary weighs a tenth more in the returned probabilities."""
     heavy = distribution.copy()
     heavy[:, : distribution.shape[1] // 2] *= 1.1
@@ -339,11 +339,11 @@ def says_a_tile_twice(right: DistributionTokenSampler, batch: SamplingBatch, dis
 # Combinations of parameters.
 
 
-def _at_one(batch: SamplingBatch) -> SamplingBatch:
+def _at_one(batch: Batch) -> Batch:
     return batch.replace(temperature=torch.ones_like(batch.temperature))
 
 
-def _off(batch: SamplingBatch, name: str, off: float) -> NDArray[np.bool_]:
+def _off(batch: Batch, name: str, off: float) -> Flags:
     """Which requests do not use a filter."""
     values = getattr(batch, name)
     return np.asarray(np.ones(batch.batch_size, bool) if values is None else (values == off).numpy())
@@ -354,7 +354,7 @@ class _FiltersEarly(DistributionTokenSampler):
 
     filter_name: ClassVar[str]
 
-    def distribution(self, batch: SamplingBatch) -> Floats:
+    def distribution(self, batch: Batch) -> Float64s:
         given = getattr(batch, self.filter_name)
         off = {name: None for name in ("top_k", "top_p", "min_p") if name != self.filter_name}
         right = super().distribution(batch.replace(**{self.filter_name: None}))
@@ -377,7 +377,7 @@ class FindsMinPBeforeTheTemperature(_FiltersEarly):
 
 
 @_patched("distribution", "SAM201")
-def forgets_the_temperature_of_top_k(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
+def forgets_the_temperature_of_top_k(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """A fast path for top-k alone sorts raw logits, and draws from them."""
     alone = ~_off(batch, "top_k", batch.vocab_size) & _off(batch, "top_p", 1) & _off(batch, "min_p", 0)
     temperature = torch.where(torch.from_numpy(alone), 1.0, batch.temperature)
@@ -389,7 +389,7 @@ class _FiltersInOrder(DistributionTokenSampler):
 
     order: ClassVar[tuple[str, ...]]
 
-    def distribution(self, batch: SamplingBatch) -> Floats:
+    def distribution(self, batch: Batch) -> Float64s:
         probs = self.softmax(batch)
         for name in self.order:
             given = getattr(batch, name)
@@ -415,7 +415,7 @@ class FiltersMinPLast(_FiltersInOrder):
 
 
 @_patched("distribution", "SAM201")
-def filters_in_another_order_if_there_are_three(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
+def filters_in_another_order_if_there_are_three(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """A fused kernel for requests with all filters, which begins with top-p."""
     fused = _FiltersInOrder()
     fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
@@ -429,7 +429,7 @@ def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
 
 
 @_patched("distribution", "SAM201")
-def filters_in_another_order_if_all_are_alike(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
+def filters_in_another_order_if_all_are_alike(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """One sort for the batch if its requests have one top-p and one min-p: the nucleus is found first."""
     fused = _FiltersInOrder()
     fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
@@ -438,7 +438,7 @@ def filters_in_another_order_if_all_are_alike(right: DistributionTokenSampler, b
 
 
 @_patched("softmax", "SAM201")
-def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
+def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """`logits / temperature[0]` in a path for batches of one temperature, which holds 1 in a greedy row."""
     greedy = batch.is_greedy
     is_alike = bool(greedy[0]) and _is_one(batch.temperature[~greedy])
@@ -446,7 +446,7 @@ def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: 
 
 
 @_patched("distribution", "SAM201")
-def takes_a_small_top_p_for_off(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
+def takes_a_small_top_p_for_off(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """`if top_p > 1e-6`: what means one token keeps all."""
     if batch.top_p is not None:
         batch = batch.replace(top_p=torch.where(batch.top_p < 1e-6, 1.0, batch.top_p))
@@ -454,15 +454,15 @@ def takes_a_small_top_p_for_off(right: DistributionTokenSampler, batch: Sampling
 
 
 @_patched("top_k_support", "SAM201")
-def takes_all_but_one_for_all(right: DistributionTokenSampler, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
+def takes_all_but_one_for_all(right: DistributionTokenSampler, probs: Float64s, top_k: Tokens) -> Flags:
     """`if top_k < vocab_size - 1`: the least probable token stays."""
     return right.top_k_support(probs, np.where(top_k >= probs.shape[1] - 1, probs.shape[1], top_k))
 
 
 @_patched("draw", "DIST701", min_draws=50_000)
 def unseeded_requests_take_uniforms_beside_seeded_ones(
-    right: DistributionTokenSampler, batch: SamplingBatch, noise: SeededNoise
-) -> Floats:
+    right: DistributionTokenSampler, batch: Batch, noise: SeededNoise
+) -> Float64s:
     """Two ways to draw in one batch: the rows between those with seeds are filled by another generator."""
     drawn = right.draw(batch, noise)
     others = np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds))
@@ -472,15 +472,15 @@ def unseeded_requests_take_uniforms_beside_seeded_ones(
 
 
 @_patched("softmax", "SAM201")
-def forgets_the_temperature_of_half_logits(right: DistributionTokenSampler, batch: SamplingBatch) -> Floats:
+def forgets_the_temperature_of_half_logits(right: DistributionTokenSampler, batch: Batch) -> Float64s:
     """Another kernel for half precision, without the temperature."""
     return right.softmax(batch if batch.logits.dtype == torch.float32 else _at_one(batch))
 
 
 @_patched("top_p_support", "DIST723", min_draws=50_000)
 def finds_the_nucleus_in_a_part_of_the_vocabulary(
-    right: DistributionTokenSampler, probs: Floats, top_p: Floats
-) -> NDArray[np.bool_]:
+    right: DistributionTokenSampler, probs: Float64s, top_p: Float64s
+) -> Flags:
     """Top-p sorts 2**17 tokens; those behind them have no part in its mass, and stay."""
     support = np.ones(probs.shape, bool)
     support[:, : 2**17] = right.top_p_support(probs[:, : 2**17], top_p)
@@ -488,13 +488,15 @@ def finds_the_nucleus_in_a_part_of_the_vocabulary(
 
 
 @_patched("race", "DIST723", min_draws=50_000)
-def folds_ids_into_seventeen_bits(right: DistributionTokenSampler, probs: Floats, exponentials: Floats) -> Tokens:
+def folds_ids_into_seventeen_bits(right: DistributionTokenSampler, probs: Float64s, exponentials: Float64s) -> Tokens:
     """An id and a tile share a word: ids from 2**17 on lose their highest bit."""
     return right.race(probs, exponentials) % 2**17
 
 
 @_patched("race", "DIST772", min_draws=500_000)
-def races_on_probabilities_in_bfloat16(right: DistributionTokenSampler, probs: Floats, exponentials: Floats) -> Tokens:
+def races_on_probabilities_in_bfloat16(
+    right: DistributionTokenSampler, probs: Float64s, exponentials: Float64s
+) -> Tokens:
     """Probabilities are kept in bfloat16 on the way to the race: 0.4 % at most, and 0.2 % of TV."""
     return right.race(torch.from_numpy(probs).bfloat16().double().numpy(), exponentials)
 

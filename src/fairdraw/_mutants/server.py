@@ -6,22 +6,19 @@ Each function stands for one step of the toy server, with that step's arguments;
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.array_types import Float64s
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
 from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw._mutants._toy_server import Floats
-    from fairdraw.contracts import Answer, Choice, GenerationRequest, Position
+from fairdraw.contracts import Answer, Choice, Position
+from fairdraw.contracts import GenerationRequest as Request
 
 
 def right() -> ToyServer:
@@ -42,7 +39,7 @@ _patched = patching(wrong, ToyServer)
 
 
 @_patched("most_tokens", "SRV101")
-def one_token_too_many(right: ToyServer, request: GenerationRequest) -> int:
+def one_token_too_many(right: ToyServer, request: Request) -> int:
     """A speculative step emits a token behind `max_tokens`."""
     return request.max_tokens + 1
 
@@ -54,21 +51,19 @@ def end_counts_as_length(right: ToyServer, stream: Stream, positions: tuple[Posi
 
 
 @_patched("position", "SRV102")
-def logits_as_log_probabilities(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
+def logits_as_log_probabilities(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """It returns logits."""
     return right.position(token, logprobs + 4.0, request)
 
 
 @_patched("position", "SRV103")
-def log_probability_of_another_token(
-    right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest
-) -> Position:
+def log_probability_of_another_token(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """The sampled token has the log-probability of the most probable one."""
     return replace(right.position(token, logprobs, request), logprob=float(logprobs.max()))
 
 
 @_patched("position", "SRV103")
-def sampled_token_missing(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
+def sampled_token_missing(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """A token outside of the list has no log-probability."""
     found = right.position(token, logprobs, request)
     is_rare = token not in np.argsort(-logprobs)[:5]
@@ -82,19 +77,19 @@ def one_list_per_step(right: ToyServer, stream: Stream, positions: tuple[Positio
 
 
 @_patched("listed", "SRV105")
-def unsorted_lists(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> list[int]:
+def unsorted_lists(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> list[int]:
     """Lists are in the order of ids."""
     return sorted(right.listed(token, logprobs, request))
 
 
 @_patched("listed", "SRV105")
-def sampled_token_twice(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> list[int]:
+def sampled_token_twice(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> list[int]:
     """The sampled token is put before the list, although it is listed."""
     return [token, *right.listed(token, logprobs, request)]
 
 
 @_patched("position", "SRV106")
-def rounded_log_probabilities(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
+def rounded_log_probabilities(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """Log-probabilities have one decimal."""
     return right.position(token, np.round(logprobs, 1), request)
 
@@ -103,12 +98,12 @@ def rounded_log_probabilities(right: ToyServer, token: int, logprobs: Floats, re
 class TemperatureTwice(ProcessedServer):
     """Logits are divided by the temperature twice, and say so."""
 
-    def temperature(self, request: GenerationRequest) -> float:
+    def temperature(self, request: Request) -> float:
         return request.temperature**2
 
 
 @_patched("position", "SRV108")
-def normalised_over_the_list(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
+def normalised_over_the_list(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """Log-probabilities are normalised over what is returned."""
     order = np.argsort(-logprobs)[: request.logprobs]
     return right.position(token, logprobs - np.log(np.exp(logprobs[order]).sum()), request)
@@ -118,7 +113,7 @@ def normalised_over_the_list(right: ToyServer, token: int, logprobs: Floats, req
 
 
 @_patched("drawn", "SRV121", "SRV122")
-def greedy_is_only_cold(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+def greedy_is_only_cold(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Greedy requests draw at a temperature of 0.2."""
     if request.is_greedy:
         return right.drawn(logits / 0.2, request.replace(temperature=1.0), stream)
@@ -129,23 +124,23 @@ def greedy_is_only_cold(right: ToyServer, logits: Floats, request: GenerationReq
 class LogitsOfAnEarlierRequest(ToyServer):
     """A cache that is not cleared changes the logits of every second request."""
 
-    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
         self.is_stale = next(self.calls) % 3 == 0
         return super().answer(request, beside)
 
-    def logits(self, request: GenerationRequest, output: Sequence[int]) -> Floats:
+    def logits(self, request: Request, output: Sequence[int]) -> Float64s:
         row = super().logits(request, output)
         return np.roll(row, 1) if self.is_stale and len(output) == 2 else row
 
 
 @_patched("drawn", "SRV123", "DIST911")
-def silent_greedy(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+def silent_greedy(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Every request is greedy."""
     return int(logits.argmax())
 
 
 @_patched("filtered", "SRV131", "DIST925")
-def top_k_plus_one(right: ToyServer, logits: Floats, request: GenerationRequest) -> Floats:
+def top_k_plus_one(right: ToyServer, logits: Float64s, request: Request) -> Float64s:
     """`top_k` leaves one token too many."""
     return right.filtered(logits, request.replace(top_k=request.top_k + 1 if request.top_k else None))
 
@@ -154,19 +149,19 @@ def top_k_plus_one(right: ToyServer, logits: Floats, request: GenerationRequest)
 class TopKIgnoredInSteps(ProcessedServer):
     """Every second token is drawn without `top_k`, and its list says so."""
 
-    def step(self, request: GenerationRequest, stream: Stream) -> tuple[int, Position]:
+    def step(self, request: Request, stream: Stream) -> tuple[int, Position]:
         is_drafted = len(stream.output) % 2 == 1
         return super().step(request.replace(top_k=None) if is_drafted else request, stream)
 
 
 @_patched("nucleus", "SRV132", "DIST925")
-def top_p_ignored(right: ToyServer, row: Floats, top_p: float) -> Floats:
+def top_p_ignored(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
     """`top_p` is not applied."""
     return row
 
 
 @_patched("nucleus", "DIST925")
-def top_p_without_its_edge(right: ToyServer, row: Floats, top_p: float) -> Floats:
+def top_p_without_its_edge(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
     """The token that reaches `top_p` is dropped."""
     kept = right.nucleus(row, top_p)
     kept[np.where(np.isfinite(kept), kept, np.inf).argmin()] = -np.inf
@@ -174,7 +169,7 @@ def top_p_without_its_edge(right: ToyServer, row: Floats, top_p: float) -> Float
 
 
 @_patched("filtered", "SRV133", "DIST925")
-def min_p_is_absolute(right: ToyServer, logits: Floats, request: GenerationRequest) -> Floats:
+def min_p_is_absolute(right: ToyServer, logits: Float64s, request: Request) -> Float64s:
     """`min_p` is compared with the probabilities themselves."""
     if not request.min_p:
         return right.filtered(logits, request)
@@ -183,40 +178,38 @@ def min_p_is_absolute(right: ToyServer, logits: Floats, request: GenerationReque
 
 
 @_patched("seed_of", "SRV141")
-def seed_ignored(right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
+def seed_ignored(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
     """Seeds are not read."""
     return right.seed_of(request.replace(seed=None), beside)
 
 
 @_patched("seed_of", "SRV142")
-def seed_of_eight_bits(right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
+def seed_of_eight_bits(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
     """Seeds are cut to their lowest 8 bits."""
     return right.seed_of(request, beside) % 256
 
 
 @_patched("seed_of", "SRV143", "DIST921")
-def seed_zero_for_all(right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
+def seed_zero_for_all(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
     """A request without a seed has seed 0."""
     return request.seed or 0
 
 
 @_patched("generate", "SRV143")
-def equal_requests_share_an_answer(right: ToyServer, requests: Sequence[GenerationRequest]) -> list[Answer]:
+def equal_requests_share_an_answer(right: ToyServer, requests: Sequence[Request]) -> list[Answer]:
     """Requests that look alike and are on their way together are answered once."""
-    known: dict[GenerationRequest, Answer] = {}
+    known: dict[Request, Answer] = {}
     return [known.setdefault(one, right.answer(one, requests)) for one in requests]
 
 
 @_patched("stream", "SRV144", "DIST921")
-def equal_choices(right: ToyServer, request: GenerationRequest, seed: int, number: int) -> Stream:
+def equal_choices(right: ToyServer, request: Request, seed: int, number: int) -> Stream:
     """The state of the generator is copied for every choice."""
     return right.stream(request, seed, 0)
 
 
 @_patched("seed_of", "SRV145")
-def seed_ignored_beside_unseeded(
-    right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]
-) -> int:
+def seed_ignored_beside_unseeded(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
     """One request without a seed, and the whole batch is drawn with the generator of the batch."""
     is_mixed = any(one.seed is None for one in beside)
     return right.seed_of(request.replace(seed=None) if is_mixed else request, beside)
@@ -226,11 +219,11 @@ def seed_ignored_beside_unseeded(
 class TemperatureOfTheNeighbour(ToyServer):
     """In a batch, each request has the temperature of the first one."""
 
-    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
         self.first = beside[-1].temperature
         return super().answer(request, beside)
 
-    def temperature(self, request: GenerationRequest) -> float:
+    def temperature(self, request: Request) -> float:
         return self.first or request.temperature
 
 
@@ -238,7 +231,7 @@ class TemperatureOfTheNeighbour(ToyServer):
 class StopStringOfTheNeighbour(ToyServer):
     """The stop strings of a batch are looked for in every text."""
 
-    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
         self.stops = tuple(sorted({stop for one in beside for stop in one.stop}))
         return super().answer(request, beside)
 
@@ -247,7 +240,7 @@ class StopStringOfTheNeighbour(ToyServer):
 
 
 @_patched("stream", "SRV146")
-def another_path_with_lists(right: ToyServer, request: GenerationRequest, seed: int, number: int) -> Stream:
+def another_path_with_lists(right: ToyServer, request: Request, seed: int, number: int) -> Stream:
     """Requests with log-probabilities have a generator of their own."""
     return right.stream(request, seed + (request.logprobs is None), number)
 
@@ -256,17 +249,13 @@ def another_path_with_lists(right: ToyServer, request: GenerationRequest, seed: 
 
 
 @_patched("edited", "SRV151")
-def bias_at_the_first_token(
-    right: ToyServer, logits: Floats, request: GenerationRequest, output: Sequence[int]
-) -> Floats:
+def bias_at_the_first_token(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Logit bias is applied to the first token alone."""
     return right.edited(logits, request.replace(logit_bias=()) if output else request, output)
 
 
 @_patched("edited", "SRV152")
-def bias_unapplied_to_drafts(
-    right: ToyServer, logits: Floats, request: GenerationRequest, output: Sequence[int]
-) -> Floats:
+def bias_unapplied_to_drafts(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Tokens of a speculative step do not see a negative bias."""
     drafted = tuple(pair for pair in request.logit_bias if pair[1] > 0)
     return right.edited(logits, request.replace(logit_bias=drafted) if len(output) % 2 else request, output)
@@ -276,7 +265,7 @@ def bias_unapplied_to_drafts(
 class BiasTwice(ProcessedServer):
     """Logit bias is added twice."""
 
-    def edited(self, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
+    def edited(self, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
         return super().edited(logits, request.replace(logit_bias=request.logit_bias * 2), output)
 
 
@@ -284,7 +273,7 @@ class BiasTwice(ProcessedServer):
 class PromptIsPenalised(ProcessedServer):
     """Penalties count the tokens of the prompt, too."""
 
-    def penalised(self, row: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
+    def penalised(self, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
         prompt = [] if isinstance(request.prompt, str) else request.prompt
         return super().penalised(row, request, [*prompt, *output])
 
@@ -293,12 +282,12 @@ class PromptIsPenalised(ProcessedServer):
 class RepetitionDividesEverything(ProcessedServer):
     """A repetition penalty divides negative logits, too, which rewards them."""
 
-    def repeated(self, row: Floats, factor: float) -> Floats:
+    def repeated(self, row: Float64s, factor: float) -> Float64s:
         return row / factor
 
 
 @_patched("repeated", "SRV155")
-def repetition_rewards(right: ToyServer, row: Floats, factor: float) -> Floats:
+def repetition_rewards(right: ToyServer, row: Float64s, factor: float) -> Float64s:
     """A repetition penalty is applied as its inverse; log-probabilities are raw."""
     return right.repeated(row, 1 / factor)
 
@@ -330,15 +319,15 @@ def first_stop_string_alone(right: ToyServer, stream: Stream) -> bool:
 
 
 @_patched("edited", "SRV162")
-def min_tokens_ignored(right: ToyServer, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
+def min_tokens_ignored(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """A text may end before `min_tokens`."""
     return right.edited(logits, request.replace(min_tokens=0), output)
 
 
 @_patched("edited", "SRV163")
 def bad_words_at_the_first_token(
-    right: ToyServer, logits: Floats, request: GenerationRequest, output: Sequence[int]
-) -> Floats:
+    right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]
+) -> Float64s:
     """Bad words are masked at the first token alone."""
     return right.edited(logits, request.replace(bad_words=()) if output else request, output)
 
@@ -375,7 +364,7 @@ def _ids(made: Choice) -> list[int]:
 
 
 @_patched("drawn", "SRV181", "SRV121")
-def any_draft_is_greedy(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+def any_draft_is_greedy(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """A greedy request accepts a draft that is among the two most probable tokens."""
     if request.is_greedy and len(stream.output) % 3 == 1:
         return int(np.argsort(-logits)[1])
@@ -383,7 +372,7 @@ def any_draft_is_greedy(right: ToyServer, logits: Floats, request: GenerationReq
 
 
 @_patched("position", "SRV182")
-def lists_of_the_drafter(right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
+def lists_of_the_drafter(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """Every third token has the log-probabilities of the draft model, which prefers the same token."""
     return right.position(token, log_softmax(1.3 * logprobs) if token % 3 == 0 else logprobs, request)
 
@@ -405,32 +394,32 @@ class ListsOfThePositionBefore(ToyServer):
 
 
 @_patched("temperature", "DIST911")
-def cold_at_temperature_one(right: ToyServer, request: GenerationRequest) -> float:
+def cold_at_temperature_one(right: ToyServer, request: Request) -> float:
     """Tokens are drawn at 0.8 times the temperature."""
     return 0.8 * request.temperature
 
 
 @_patched("drawn", "DIST911")
-def tail_is_lost(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+def tail_is_lost(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Tokens of less than 2 % are never drawn: a race in half precision."""
     rare = log_softmax(logits) < np.log(0.02)
     return right.drawn(np.where(rare, -np.inf, logits), request, stream)
 
 
 @_patched("temperature", "DIST925")
-def temperature_ignored(right: ToyServer, request: GenerationRequest) -> float:
+def temperature_ignored(right: ToyServer, request: Request) -> float:
     """Every request that is not greedy has temperature 1."""
     return 1.0
 
 
 @_patched("temperature", "DIST925")
-def temperature_twice_in_tokens(right: ToyServer, request: GenerationRequest) -> float:
+def temperature_twice_in_tokens(right: ToyServer, request: Request) -> float:
     """Logits are divided by the temperature twice; log-probabilities are raw."""
     return request.temperature**2
 
 
 @_patched("drawn", "DIST925")
-def removed_tokens_become_the_best(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+def removed_tokens_become_the_best(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """A token that top-k removed is replaced by the most probable one, without normalising again."""
     if not request.top_k:
         return right.drawn(logits, request, stream)
@@ -439,20 +428,20 @@ def removed_tokens_become_the_best(right: ToyServer, logits: Floats, request: Ge
 
 
 @_patched("drawn", "DIST925")
-def min_p_draws_evenly(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+def min_p_draws_evenly(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """With `min_p`, what is left is drawn evenly."""
     even = np.where(np.isfinite(logits), 0.0, -np.inf)
     return right.drawn(even if request.min_p else logits, request, stream)
 
 
 @_patched("temperature", "DIST925")
-def temperature_inverted_with_filters(right: ToyServer, request: GenerationRequest) -> float:
+def temperature_inverted_with_filters(right: ToyServer, request: Request) -> float:
     """The kernel that filters multiplies by the temperature."""
     return 1 / request.temperature if request.top_k or request.top_p else request.temperature
 
 
 @_patched("filtered", "DIST925")
-def top_p_before_temperature(right: ToyServer, logits: Floats, request: GenerationRequest) -> Floats:
+def top_p_before_temperature(right: ToyServer, logits: Float64s, request: Request) -> Float64s:
     """`top_p` sees the distribution before the temperature, against what is documented."""
     if request.top_p is None or request.is_greedy:
         return right.filtered(logits, request)
@@ -461,7 +450,7 @@ def top_p_before_temperature(right: ToyServer, logits: Floats, request: Generati
 
 
 @_patched("drawn", "DIST921")
-def poor_first_numbers(right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+def poor_first_numbers(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """The numbers of a request with a seed never reach 0.8."""
     if request.seed is not None and not stream.output and request.temperature == 1:
         stream.rng = _Halved(stream.rng)  # type: ignore[assignment]
@@ -479,15 +468,13 @@ class _Halved:
 
 
 @_patched("penalised", "DIST925")
-def penalties_ignored(right: ToyServer, row: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
+def penalties_ignored(right: ToyServer, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Penalties are not applied."""
     return row
 
 
 @_patched("drawn", "DIST921")
-def generator_advances_every_second_token(
-    right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream
-) -> int:
+def generator_advances_every_second_token(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Two tokens of a speculative step are drawn with one number."""
     if len(stream.output) % 2 == 0:
         stream.kept = stream.rng.random()
@@ -500,15 +487,15 @@ def generator_advances_every_second_token(
 class NeighboursShareNoise(ToyServer):
     """Two requests without seeds that follow each other have the same noise."""
 
-    def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
+    def seed_of(self, request: Request, beside: Sequence[Request]) -> int:
         fresh = next(self.calls) // 2 + 10**6
         return fresh if request.seed is None else request.seed
 
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         return _by_rank(logits, request, stream)
 
 
-def _by_rank(logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+def _by_rank(logits: Float64s, request: Request, stream: Stream) -> int:
     """A token by an inverse CDF in the order of rank: equal numbers then show in the rank of every distribution."""
     order = np.argsort(-logits, kind="stable")
     sums = np.cumsum(np.exp(log_softmax(logits))[order])
@@ -520,13 +507,13 @@ def _by_rank(logits: Floats, request: GenerationRequest, stream: Stream) -> int:
 class ChoicesShareNoiseInPairs(ToyServer):
     """The second of two choices mirrors the noise of the first, so that no two are equal."""
 
-    def stream(self, request: GenerationRequest, seed: int, number: int) -> Stream:
+    def stream(self, request: Request, seed: int, number: int) -> Stream:
         made = super().stream(request, seed, number // 2)
         if number % 2:
             made.rng = _Mirrored(made.rng)  # type: ignore[assignment]
         return made
 
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         return _by_rank(logits, request, stream)
 
 
@@ -541,9 +528,7 @@ class _Mirrored:
 
 
 @_patched("seed_of", "DIST921")
-def seed_without_its_lowest_bit(
-    right: ToyServer, request: GenerationRequest, beside: Sequence[GenerationRequest]
-) -> int:
+def seed_without_its_lowest_bit(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
     """Seeds 2s and 2s + 1 are the same."""
     return right.seed_of(request, beside) // 2 * 2
 
@@ -552,9 +537,7 @@ def seed_without_its_lowest_bit(
 
 
 @_patched("drawn", "SRV147")
-def sampling_is_a_switch_of_its_own(
-    right: ToyServer, logits: Floats, request: GenerationRequest, stream: Stream
-) -> int:
+def sampling_is_a_switch_of_its_own(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """Every answer is greedy, and no log-probabilities tell."""
     return int(logits.argmax())
 
@@ -565,7 +548,7 @@ class ASeedIsSetForTheProcess(ToyServer):
 
     since: tuple[int, int] = (0, 0)
 
-    def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
+    def seed_of(self, request: Request, beside: Sequence[Request]) -> int:
         last, count = self.since
         self.since = (last, count + 1) if request.seed is None else (request.seed, 0)
         if request.seed is not None:
@@ -574,9 +557,7 @@ class ASeedIsSetForTheProcess(ToyServer):
 
 
 @_patched("position", "SRV149")
-def tokens_are_the_first_of_their_lists(
-    right: ToyServer, token: int, logprobs: Floats, request: GenerationRequest
-) -> Position:
+def tokens_are_the_first_of_their_lists(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
     """Log-probabilities are those of the most probable token, its text, too."""
     return right.position(int(logprobs.argmax()), logprobs, request)
 
@@ -585,17 +566,17 @@ def tokens_are_the_first_of_their_lists(
 class FilterOfTheNeighbour(ToyServer):
     """In a batch, `top_p` of one request is applied to all that have no filter."""
 
-    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
         self.top_p = next((one.top_p for one in beside if one.top_p), None)
         return super().answer(request, beside)
 
-    def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
+    def filtered(self, logits: Float64s, request: Request) -> Float64s:
         is_bare = not (request.top_k or request.top_p or request.min_p)
         return super().filtered(logits, request.replace(top_p=self.top_p) if is_bare else request)
 
 
 @_patched("logits", "DIST931", "SRV182")
-def speculation_sharpens(right: ToyServer, request: GenerationRequest, output: Sequence[int]) -> Floats:
+def speculation_sharpens(right: ToyServer, request: Request, output: Sequence[int]) -> Float64s:
     """Verification prefers probable drafts, and log-probabilities are those of what it does."""
     return 2.0 * right.logits(request, output)
 
@@ -606,11 +587,11 @@ class OneReplicaIsGreedy(ToyServer):
 
     number = 0
 
-    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
         self.number += 1
         return super().answer(request, beside)
 
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         return int(logits.argmax()) if self.number % 50 == 0 else super().drawn(logits, request, stream)
 
 
@@ -620,12 +601,12 @@ class ChoicesWithoutReplacement(ToyServer):
 
     taken: tuple[int, ...] = ()
 
-    def choice(self, request: GenerationRequest, number: int, stream: Stream) -> Choice:
+    def choice(self, request: Request, number: int, stream: Stream) -> Choice:
         made = super().choice(request, number, stream)
         self.taken = (*self.taken, stream.output[0]) if number else (stream.output[0],)
         return made
 
-    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         left = logits.copy()
         if stream.number and not stream.output:
             left[list(self.taken)] = -np.inf
@@ -634,7 +615,7 @@ class ChoicesWithoutReplacement(ToyServer):
 
 def _with_lanes(fault: LaneFault) -> ToyServer:
     class Faulty(ToyServer):
-        def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+        def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
             if request.is_greedy:
                 return super().drawn(logits, request, stream)
             exponentials = stream.rng.standard_exponential(VOCAB)[fault.source(VOCAB)]

@@ -6,15 +6,11 @@ Each function stands for one step of the correct scanner, with that step's argum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, against_its_policy, mutant_follower
 from fairdraw._mutants._mutant import Mutant, patching
-from fairdraw.contracts import ThinkingPolicy
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import LiveBatch, LiveRequest
+from fairdraw.contracts import LiveBatch, LiveRequest, ThinkingPolicy
 
 Tokens = Sequence[int]
 
@@ -253,6 +249,8 @@ class WatchesSomeSections(ThinkingFollower):
 @mutant_follower("THK101", "THK111")
 class MatchesMarkersWithoutOverlap(ThinkingFollower):
     """After a marker that was only begun the search starts anew behind it: 3 3 3 4 is not seen to end with 3 3 4."""
+
+    reach = 1 << 30
 
     def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
         found, place = None, 0

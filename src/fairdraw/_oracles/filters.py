@@ -11,21 +11,16 @@ what is kept of tokens with the probabilities 0.5, 0.284, 0.16, 0.056.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import FilterChain, FilterParams, FilterResult
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import FilterBatch, SeededNoise
+from fairdraw.contracts import FilterBatch, FilterChain, FilterParams, FilterResult, SeededNoise
 
 Row = Any  # NDArray[np.float64], [vocab_size]
 Mask = Any  # NDArray[np.bool_], [vocab_size]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
-from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, num_words
+from fairdraw._core.tensor_types import AnyLogitRows
+from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, GrammarBatch, GrammarRequest, num_words
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw.contracts import GrammarBatch, GrammarRequest
+RowIds = Tensor  # [num_indices] int64
+Words = Tensor  # [num_indices, num_words] int32
+TokenIds = Tensor  # [num_ids] int64
+Allowed = Tensor  # [num_indices, vocab_size] bool
 
 ALL = -1
 """A word that allows every token."""
@@ -28,33 +28,21 @@ class GrammarOracle:
         allowed = self.allowed(self.words(batch, rows), batch.vocab_size)
         return self.write(logits, rows, allowed)
 
-    def rows(self, batch: BitmaskBatch) -> Tensor:  # [num_indices] int64
+    def rows(self, batch: BitmaskBatch) -> RowIds:
         """The rows that are masked."""
         return batch.rows
 
-    def words(
-        self,
-        batch: BitmaskBatch,
-        rows: Tensor,  # [num_indices] int64
-    ) -> Tensor:  # [num_indices, num_words] int32
+    def words(self, batch: BitmaskBatch, rows: RowIds) -> Words:
         """The bitmask of each of them."""
         return batch.bitmask[rows]
 
-    def allowed(
-        self,
-        words: Tensor,  # [num_indices, num_words] int32
-        vocab_size: int,
-    ) -> Tensor:  # [num_indices, vocab_size] bool
+    def allowed(self, words: Words, vocab_size: int) -> Allowed:
         """The bits; columns beyond the words are left alone."""
         ids = torch.arange(min(vocab_size, words.shape[1] * BITS_PER_WORD), device=words.device)
         bits = self.bits(words, ids)
         return torch.nn.functional.pad(bits, (0, vocab_size - ids.numel()), value=self.beyond())
 
-    def bits(
-        self,
-        words: Tensor,  # [num_indices, num_words] int32
-        ids: Tensor,  # [num_ids] int64
-    ) -> Tensor:  # [num_indices, num_ids] bool
+    def bits(self, words: Words, ids: TokenIds) -> Tensor:  # [num_indices, num_ids] bool
         """Bit `i % 32` of word `i // 32`."""
         return ((words[:, ids // BITS_PER_WORD] >> (ids % BITS_PER_WORD)) & 1).bool()
 
@@ -63,10 +51,7 @@ class GrammarOracle:
         return True
 
     def write(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size]
-        rows: Tensor,  # [num_indices] int64
-        allowed: Tensor,  # [num_indices, vocab_size] bool
+        self, logits: AnyLogitRows, rows: RowIds, allowed: Allowed
     ) -> Tensor:  # [num_rows, vocab_size] as the logits
         """-inf where a token is forbidden; nothing else is touched."""
         logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)

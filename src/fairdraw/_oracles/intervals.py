@@ -8,15 +8,10 @@ negligible here. It then widens the interval by the largest error of its float32
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Float64s = NDArray[np.float64]
-    Float32s = NDArray[np.float32]
+from fairdraw._core.array_types import AnyRows32, AnyRows64, Flags, Float32s, Float64s
 
 UNIT_ROUNDOFF = 2.0**-24
 """Of float32: how far, relative to it, a number is from the nearest float32."""
@@ -33,9 +28,7 @@ class Intervals:
     high: Float64s  # [..., vocab_size] float64
 
     @staticmethod
-    def exactly(
-        logits: Float32s,  # [..., vocab_size] float32
-    ) -> Intervals:
+    def exactly(logits: AnyRows32) -> Intervals:
         """Logits before any operation."""
         exact = logits.astype(np.float64)
         return Intervals(exact, exact.copy())
@@ -51,15 +44,12 @@ class Intervals:
             high = np.where(np.isfinite(self.high), self.high + error, self.high)
         return Intervals(np.where(low < -LARGEST, -np.inf, low), np.where(high > LARGEST, np.inf, high))
 
-    def hold(
-        self,
-        logits: Float32s,  # [..., vocab_size] float32
-    ) -> NDArray[np.bool_]:  # [..., vocab_size] bool
+    def hold(self, logits: AnyRows32) -> Flags:  # [..., vocab_size] bool
         """Whether each logit lies in its interval; zeros of both signs are alike, and so are all NaN."""
         return ((self.low <= logits) & (logits <= self.high)) | (np.isnan(self.low) & np.isnan(logits))
 
     @property
-    def width(self) -> Float64s:  # [..., vocab_size] float64
+    def width(self) -> AnyRows64:
         """How far two correct answers may be apart; 0 where an end is not finite."""
         finite = np.isfinite(self.low) & np.isfinite(self.high)
         return np.subtract(self.high, self.low, out=np.zeros_like(self.low), where=finite)
@@ -69,9 +59,9 @@ def alike(
     one: Float32s,  # [..., vocab_size] float32
     other: Float32s,  # [..., vocab_size] float32
     apart: Float64s | float = 0.0,  # [..., vocab_size] float64
-) -> NDArray[np.bool_]:  # [..., vocab_size] bool
+) -> Flags:  # [..., vocab_size] bool
     """Whether two answers agree, up to `apart`, the sign of zero and the bits of NaN."""
     equal = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore"):
-        found: NDArray[np.bool_] = equal | (np.abs(one.astype(np.float64) - other) <= apart)
+        found: Flags = equal | (np.abs(one.astype(np.float64) - other) <= apart)
     return found

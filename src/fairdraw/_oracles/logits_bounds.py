@@ -8,26 +8,18 @@ its edge. Each row also knows how many tokens are left at least, so that a filte
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
+from fairdraw._core.array_types import Flags, Float64s, Row32, Row64, RowFlags
 from fairdraw._oracles.intervals import UNIT_ROUNDOFF, Intervals, alike
+from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
-
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from numpy.typing import NDArray
-
-    from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
-    from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, PenaltyPolicy, PlanSetup, RowOfRequest
-
-    Bools = NDArray[np.bool_]
-    Float64s = NDArray[np.float64]
-    Float32s = NDArray[np.float32]
+from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, PenaltyPolicy, PlanSetup, RowOfRequest
 
 _ROUNDINGS = 4
 """Of one addition or division: the parameter, its reciprocal, the result, and one to spare."""
@@ -51,24 +43,19 @@ class RowBounds:
     """
 
     may_be: Intervals
-    optional: Bools
-    unruled: Bools
+    optional: Flags
+    unruled: Flags
     least: int = 0
     most: int | None = None
     forced: int | None = None
 
     @staticmethod
-    def given(
-        logits: Float32s,  # [vocab_size] float32
-    ) -> RowBounds:
+    def given(logits: Row32) -> RowBounds:
         """A row before any processor."""
         nothing = np.zeros(len(logits), bool)
         return RowBounds(Intervals.exactly(logits), nothing, nothing)
 
-    def hold(
-        self,
-        found: Float32s,  # [vocab_size] float32
-    ) -> Bools:  # [vocab_size] bool
+    def hold(self, found: Row32) -> RowFlags:
         """Whether each logit is correct."""
         if self.forced is not None:
             return self._hold_forced(found, self.forced)
@@ -81,35 +68,27 @@ class RowBounds:
             right &= ~self._torn(is_excluded)
         return right
 
-    def _torn(self, is_excluded: Bools) -> Bools:  # [vocab_size] bool, both
+    def _torn(self, is_excluded: Flags) -> Flags:  # [vocab_size] bool, both
         """Tokens that were kept although others that tie with them were not."""
         low, high = self.may_be.low, self.may_be.high
         _, level = np.unique(np.stack([low, high], 1).view(np.complex128)[:, 0], return_inverse=True)
         is_torn_level = np.bincount(level, self.optional & is_excluded) > 0
-        torn: Bools = is_torn_level[level] & ~is_excluded
+        torn: Flags = is_torn_level[level] & ~is_excluded
         return torn
 
-    def _hold_forced(
-        self,
-        found: Float32s,  # [vocab_size] float32
-        forced: int,
-    ) -> Bools:  # [vocab_size] bool
+    def _hold_forced(self, found: Row32, forced: int) -> RowFlags:
         """Every other token is impossible, at least by its probability."""
-        right: Bools = found <= found[forced] - np.float32(_IMPOSSIBLE)
+        right: Flags = found <= found[forced] - np.float32(_IMPOSSIBLE)
         right |= np.isneginf(found) | (self.may_be.high >= _UNFORCEABLE) | (np.isnan(self.may_be.low) & np.isnan(found))
         right[forced] = bool(np.isfinite(found[forced]))
         return right
 
-    def agree(
-        self,
-        found: Float32s,  # [vocab_size] float32
-        other: Float32s,  # [vocab_size] float32
-    ) -> Bools:  # [vocab_size] bool
+    def agree(self, found: Row32, other: Row32) -> RowFlags:
         """Whether two answers may both be correct, if neither is the specification."""
         if self.forced is not None:
             return (self.hold(found) & self.hold(other)) | alike(found, other)
         excluded = np.isneginf(found) | np.isneginf(other)
-        agreed: Bools = alike(found, other, self.may_be.width) | (self.optional & excluded) | self.unruled
+        agreed: Flags = alike(found, other, self.may_be.width) | (self.optional & excluded) | self.unruled
         return agreed
 
     # Steps of the specification.
@@ -121,11 +100,7 @@ class RowBounds:
         edit(high)  # type: ignore[arg-type]
         return replace(self, may_be=self._rounded(low, high))
 
-    def _rounded(
-        self,
-        low: Float64s,  # [vocab_size] float64
-        high: Float64s,  # [vocab_size] float64
-    ) -> Intervals:
+    def _rounded(self, low: Row64, high: Row64) -> Intervals:
         before = self.may_be
         is_changed = (low != before.low) | (high != before.high)
         largest = np.max(np.abs([before.low, before.high, low, high]), axis=0)
@@ -156,14 +131,14 @@ class RowBounds:
             return self
         return replace(self, forced=None, unruled=np.ones_like(self.unruled))
 
-    def filtered(self, kept: Bools, excluded: Bools, least: int, most: int | None = None) -> RowBounds:
+    def filtered(self, kept: Flags, excluded: Flags, least: int, most: int | None = None) -> RowBounds:
         """After a filter that must keep some tokens and must exclude some; the rest may go either way."""
         low, high = (np.where(excluded, -np.inf, ends) for ends in (self.may_be.low, self.may_be.high))
         optional = (self.optional | ~kept) & ~np.isneginf(high)
         return replace(self, may_be=Intervals(low, high), optional=optional, least=least, most=most)
 
     @property
-    def possible(self) -> Bools:  # [vocab_size] bool
+    def possible(self) -> RowFlags:
         """Tokens that may be left."""
         return ~np.isneginf(self.may_be.high)
 
@@ -203,12 +178,12 @@ class RowBounds:
         most = int(surely.argmax()) + 1 if surely.any() else self.most
         return self.filtered(kept, excluded, min(least, max(1, self.num_left)), most)
 
-    def _before(self, those: Bools, weights: Float64s) -> Float64s:  # [vocab_size] each
+    def _before(self, those: Flags, weights: Float64s) -> Float64s:  # [vocab_size] each
         """Per token, the weight of the others among `those` that may come before it."""
         own = np.where(those, weights, 0)
         return _weight_from(self.may_be.high, own, self.may_be.low, "left") - own
 
-    def _surely_before(self, those: Bools, weights: Float64s, apart: float = 0) -> Float64s:  # [vocab_size] each
+    def _surely_before(self, those: Flags, weights: Float64s, apart: float = 0) -> Float64s:  # [vocab_size] each
         """Per token, the weight of those among `those` that have a greater logit.
 
         Logits that are no more than `apart` apart count as equal: probabilities may tie where logits do not.
@@ -216,12 +191,7 @@ class RowBounds:
         return _weight_from(self.may_be.low, np.where(those, weights, 0), self.may_be.high + apart, "right")
 
 
-def _weight_from(
-    logits: Float64s,  # [vocab_size] float64
-    weights: Float64s,  # [vocab_size] float64
-    edges: Float64s,  # [vocab_size] float64
-    side: Literal["left", "right"],
-) -> Float64s:  # [vocab_size] float64
+def _weight_from(logits: Row64, weights: Row64, edges: Row64, side: Literal["left", "right"]) -> Row64:
     """Per edge, the weight of all logits at or above it (`left`), or above it (`right`)."""
     has_weight = weights != 0
     order = np.argsort(logits[has_weight])

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row32
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalties_oracle
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.contracts import LogitsPolicy, Rounding, ThinkingPolicy
@@ -87,7 +89,7 @@ class LogitsPlanOracle:
         "top_k_top_p",
     )
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
         rows = self.rows(batch, setup)
         edits = {name: self.edits(name, rows) for name in self.order}
         customs = {name: self.customs(name, rows, setup) for name in self.order}
@@ -299,18 +301,12 @@ def exclude(token_ids: Collection[int]) -> Edit:
     return edit
 
 
-def keep_top_k(
-    logits: Logits,  # [vocab_size] float32
-    top_k: int,
-) -> None:
+def keep_top_k(logits: Row32, top_k: int) -> None:
     """Tokens that tie with the last one kept are kept as well."""
     logits[logits < np.sort(logits)[len(logits) - top_k]] = EXCLUDED
 
 
-def keep_top_p(
-    logits: Logits,  # [vocab_size] float32
-    top_p: float,
-) -> None:
+def keep_top_p(logits: Row32, top_p: float) -> None:
     """Tokens are excluded, the least probable first, while their sum is at most `1 - top_p`; the greatest is kept.
 
     Which of several equal logits comes first is left to torch's sort, which is not stable.

@@ -7,29 +7,24 @@ half-precision logits are float32 numbers, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row32, Rows32, Rows64
 from fairdraw.contracts import NOT_EMITTED, LogprobsBatch, LogprobsResult, RankTies
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _HALF_ULP = 2.0**-24
 _OF_THE_SUM = 64
 """Half units in the last place by which `log(sum)` may be off: exponentials, and additions in any sensible order."""
 
 
-def exact_logits(batch: LogprobsBatch) -> NDArray[np.float32]:  # [num_rows, vocab_size] float32
+def exact_logits(batch: LogprobsBatch) -> Rows32:
     """The logits that the stage names, as exact numbers."""
     return np.asarray(batch.stage_logits.detach().float().cpu().numpy())
 
 
-def log_softmax(
-    logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
-) -> NDArray[np.float64]:  # [num_rows, vocab_size] float64
+def log_softmax(logits: Rows32) -> Rows64:
     """In float64; NaN for rows with a NaN and for rows that are all -inf."""
     if not logits.size:
         return logits.astype(np.float64)
@@ -38,15 +33,13 @@ def log_softmax(
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def exact_scores(batch: LogprobsBatch) -> NDArray[np.float64]:  # [num_rows, vocab_size] float64
+def exact_scores(batch: LogprobsBatch) -> Rows64:
     """What the stage returns, before it is rounded to float32."""
     logits = exact_logits(batch)
     return logits.astype(np.float64) if batch.wants_logits else log_softmax(logits)
 
 
-def tolerance(
-    logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
-) -> NDArray[np.float64]:  # [num_rows, vocab_size] float64
+def tolerance(logits: Rows32) -> Rows64:
     """How far a log-probability may be from the exact one; 0 where that is -inf."""
     distance = np.abs(logits.astype(np.float64) - logits.max(axis=1, keepdims=True, initial=-np.inf))
     finite = np.isfinite(distance)
@@ -61,46 +54,26 @@ class LogprobsOracle:
 
     rank_ties = RankTies.LAST
 
-    def stage_logits(self, batch: LogprobsBatch) -> NDArray[np.float32]:  # [num_rows, vocab_size] float32
+    def stage_logits(self, batch: LogprobsBatch) -> Rows32:
         return exact_logits(batch)
 
-    def log_softmax(
-        self,
-        logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
-    ) -> NDArray[np.float64]:  # [num_rows, vocab_size] float64
+    def log_softmax(self, logits: Rows32) -> Rows64:
         return log_softmax(logits)
 
-    def scores(
-        self,
-        batch: LogprobsBatch,
-        logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
-    ) -> NDArray[np.float32]:  # [num_rows, vocab_size] float32
+    def scores(self, batch: LogprobsBatch, logits: Rows32) -> Rows32:
         """What the stage returns."""
         return (logits if batch.wants_logits else self.log_softmax(logits)).astype(np.float32)
 
-    def best(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        number: int,
-    ) -> NDArray[np.int64]:  # [number] int64
+    def best(self, logits: Row32, number: int) -> NDArray[np.int64]:  # [number] int64
         """The ids of the largest logits, best first; of equal ones the lowest id first, NaN last."""
         return np.argsort(-logits, kind="stable")[:number]
 
-    def rank(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        token: int,
-    ) -> int:
+    def rank(self, logits: Row32, token: int) -> int:
         if self.rank_ties is RankTies.LAST:
             return int((logits >= logits[token]).sum())
         return 1 + int((logits > logits[token]).sum())
 
-    def ids(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        token: int,
-        number: int,
-    ) -> NDArray[np.int64]:  # [1 + number] int64
+    def ids(self, logits: Row32, token: int, number: int) -> NDArray[np.int64]:  # [1 + number] int64
         """The emitted token, and the best."""
         return np.concatenate([[token], self.best(logits, number)]).astype(np.int64)
 

@@ -7,23 +7,21 @@ rounding is compared with intervals instead (`penalised_intervals`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row64
 from fairdraw._oracles.intervals import LARGEST, SMALLEST_NORMAL, UNIT_ROUNDOFF, Intervals
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, PenaltyPolicy, Rounding
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Logits = NDArray[np.float32]
-    """One row, `[vocab_size] float32`."""
-    Counts = NDArray[np.int64]
-    """`[vocab_size] int64`."""
+Logits = NDArray[np.float32]
+"""One row, `[vocab_size] float32`."""
+Counts = NDArray[np.int64]
+"""`[vocab_size] int64`."""
 
 _VLLM = PenaltyPolicy()
 _ROUNDINGS = 6
@@ -171,5 +169,5 @@ def penalised_intervals(
     return found.widened(np.where(seen, roundings * UNIT_ROUNDOFF * _largest(found), 0))
 
 
-def _largest(given: Intervals) -> NDArray[np.float64]:  # [vocab_size] float64
+def _largest(given: Intervals) -> Row64:
     return np.maximum(np.abs(given.low), np.abs(given.high))

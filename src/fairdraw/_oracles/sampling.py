@@ -6,19 +6,16 @@ is stated where it matters, because a support may depend on the last bit of a su
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw.contracts import Drafted, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 
 @dataclass(slots=True)

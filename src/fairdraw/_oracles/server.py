@@ -9,18 +9,16 @@ left out. Both follow from the list and never from which token was drawn, so tha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from fairdraw.contracts import Choice, Claims, GenerationRequest, Position
+from fairdraw.contracts._server import Token
 
-    from numpy.typing import NDArray
-
-    from fairdraw.contracts import Choice, Claims, GenerationRequest, Position
-    from fairdraw.contracts._server import Token
+ListedProbs = NDArray[np.float64]  # [num_listed + 1]
 
 TIE = 1e-4
 """Log-probabilities nearer than this may be equal: float32 rounds those of rare tokens by as much."""
@@ -141,12 +139,7 @@ def _weight_behind(found: Listed, temperature: float) -> float:
 
 
 def _seen_by_filters(
-    probs: NDArray[np.float64],  # [num_listed + 1] float64
-    found: Listed,
-    request: GenerationRequest,
-    claims: Claims,
-    *,
-    is_edited: bool,
+    probs: ListedProbs, found: Listed, request: GenerationRequest, claims: Claims, *, is_edited: bool
 ) -> NDArray[np.float64] | None:  # [num_listed + 1] float64
     """The probabilities that filters look at; `None` if that is not known. The order does not matter to top-k."""
     if is_edited and not found.is_whole:  # a token behind the list may have come before a listed one
@@ -194,10 +187,7 @@ def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is
 
 
 def _kept(
-    probs: NDArray[np.float64],  # [num_listed + 1] float64
-    request: GenerationRequest,
-    found: Listed,
-    behind: float,
+    probs: ListedProbs, request: GenerationRequest, found: Listed, behind: float
 ) -> NDArray[np.bool_] | None:  # [num_listed] bool
     """The listed tokens that the filters leave; `None` if the list does not say, or an edge lies within rounding.
 

@@ -13,18 +13,13 @@ Every function here takes whole batches; `support_of` is a batch of one row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw._oracles.sampling import Request
-    from fairdraw.contracts import FilterPolicy
-
-    Flags = NDArray[np.bool_]
-    Numbers = NDArray[np.float64]
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Rows64
+from fairdraw._oracles.sampling import Request
+from fairdraw.contracts import FilterPolicy
 
 _DENORMAL = 2.0**-149
 """Float32's least number: by so much a probability and a threshold may be rounded, however small they are."""
@@ -50,10 +45,10 @@ def log_error(*magnitudes: Any) -> Any:  # a float, or an array of the magnitude
 class Parameters:
     """What the requests of a batch ask of their rows; a filter that is off has the value that keeps every token."""
 
-    temperature: NDArray[np.float32]  # [num_rows] float32, above 0
-    top_k: NDArray[np.int64]  # [num_rows] int64, `vocab_size` if off
-    top_p: Numbers  # [num_rows] float64, 1 if off
-    min_p: Numbers  # [num_rows] float64, 0 if off
+    temperature: Float32s  # [num_rows] float32, above 0
+    top_k: Ints  # [num_rows] int64, `vocab_size` if off
+    top_p: Float64s  # [num_rows] float64, 1 if off
+    min_p: Float64s  # [num_rows] float64, 0 if off
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Support:
 
     required: Flags  # [num_rows, vocab_size] bool
     allowed: Flags  # [num_rows, vocab_size] bool
-    probs: Numbers  # [num_rows, vocab_size] float64
+    probs: Float64s  # [num_rows, vocab_size] float64
     is_distribution: Flags  # [num_rows] bool
     slack: Any = 0.0  # a float, or [num_rows, 1] float64
 
@@ -84,7 +79,7 @@ class Support:
         bounds = self.required[number], self.allowed[number]
         return Support(*bounds, self.probs[number], self.is_distribution[number], slack)
 
-    def distribution(self) -> Numbers:
+    def distribution(self) -> Float64s:
         """Return the filtered distributions of settled rows.
 
         Raises:
@@ -101,7 +96,7 @@ class Support:
         """Return what both this and another filter keep."""
         return replace(self, required=self.required & required, allowed=self.allowed & allowed)
 
-    def under(self, probs: Numbers) -> Support:
+    def under(self, probs: Float64s) -> Support:
         """Return the same tokens under another distribution, as far as it gives them probability."""
         return replace(self, probs=probs).narrowed(*_bounds(probs))
 
@@ -120,7 +115,7 @@ def support_of(request: Request, policy: FilterPolicy, slack: float = 0.0) -> Su
 
 
 def supports_of_rows(
-    logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
+    logits: Float32s,  # [num_rows, vocab_size] float32
     parameters: Parameters,
     policy: FilterPolicy,
     slack: Any = 0.0,  # a float, or [num_rows, 1] float64
@@ -142,14 +137,14 @@ def supports_of_rows(
     return _filtered(whole, parameters, policy).under(at_temperature)
 
 
-def softmax_of_rows(logits: Numbers) -> Numbers:  # [num_rows, vocab_size] float64
+def softmax_of_rows(logits: Float64s) -> Rows64:
     """Return the softmax of each row."""
     with np.errstate(under="ignore"):
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
-def _bounds(probs: Numbers) -> tuple[Flags, Flags]:
+def _bounds(probs: Float64s) -> tuple[Flags, Flags]:
     """Return what surely and what perhaps has probability: what underflows may be 0 in one sampler only."""
     return probs >= 2.0**-120, probs >= 2.0**-151
 
@@ -167,14 +162,14 @@ def _filtered(whole: Support, parameters: Parameters, policy: FilterPolicy) -> S
     return found
 
 
-def _taken(support: Support, rows: NDArray[np.int64]) -> Support:
+def _taken(support: Support, rows: Ints) -> Support:
     """Return some rows of `support`."""
     slack = support.slack if np.ndim(support.slack) == 0 else support.slack[rows]
     bounds = support.required[rows], support.allowed[rows]
     return Support(*bounds, support.probs[rows], support.is_distribution[rows], slack)
 
 
-def _put(support: Support, rows: NDArray[np.int64], part: Support) -> Support:
+def _put(support: Support, rows: Ints, part: Support) -> Support:
     """Return `support` with `part` in these rows."""
     if rows.size == len(support.probs):
         return replace(part, slack=support.slack)
@@ -183,18 +178,18 @@ def _put(support: Support, rows: NDArray[np.int64], part: Support) -> Support:
     return replace(support, required=required, allowed=allowed)
 
 
-def _near(values: Numbers, to: Numbers, slack: Any) -> Flags:
+def _near(values: Float64s, to: Float64s, slack: Any) -> Flags:
     """Whether each value may be as large as `to`, or larger, once both have moved by `slack`."""
     return np.asarray(values >= to * (1 - 2 * slack))
 
 
-def _are_equal(probs: Numbers, to: Numbers, slack: Any) -> Flags:  # [num_rows, 1] bool
+def _are_equal(probs: Float64s, to: Float64s, slack: Any) -> Flags:  # [num_rows, 1] bool
     """Whether what may be as large as `to` is as large as `to`, or clearly larger."""
     doubtful = _near(probs, to, slack) & (probs != to) & (probs <= to * (1 + 2 * slack))
     return np.asarray(~doubtful.any(axis=1, keepdims=True))
 
 
-def _min_p(found: Support, seen: Support, min_p: Numbers, policy: FilterPolicy) -> Support:
+def _min_p(found: Support, seen: Support, min_p: Float64s, policy: FilterPolicy) -> Support:
     largest, rounding = found.probs.max(axis=1, keepdims=True), _ROUNDING + 2 * found.slack
     # One of those that may be the largest stays; the others only if all of them are equal.
     is_mode = (found.probs == largest) & _are_equal(found.probs, largest, found.slack)
@@ -203,7 +198,7 @@ def _min_p(found: Support, seen: Support, min_p: Numbers, policy: FilterPolicy) 
     return found.narrowed(required, found.probs >= least * (1 - rounding) - _DENORMAL)
 
 
-def _top_k(found: Support, seen: Support, top_k: NDArray[np.int64], policy: FilterPolicy) -> Support:
+def _top_k(found: Support, seen: Support, top_k: Ints, policy: FilterPolicy) -> Support:
     """Return what top-k leaves. The k-th largest of more tokens is larger: bounds of one bound the other."""
     slack = found.slack
     least = _kth_largest(np.where(seen.required, seen.probs, 0.0), top_k)
@@ -216,13 +211,13 @@ def _top_k(found: Support, seen: Support, top_k: NDArray[np.int64], policy: Filt
     return found.narrowed(required, _near(found.probs, least, slack))
 
 
-def _kth_largest(probs: Numbers, top_k: NDArray[np.int64]) -> Numbers:  # [num_rows, 1] float64
+def _kth_largest(probs: Float64s, top_k: Ints) -> Float64s:  # [num_rows, 1] float64
     """Return the k-th largest probability of each row; 0 if it has fewer."""
     place = np.clip(probs.shape[1] - top_k, 0, probs.shape[1] - 1)
     return np.take_along_axis(np.sort(probs, axis=1), place, axis=1)
 
 
-def _top_p(found: Support, seen: Support, top_p: Numbers, policy: FilterPolicy) -> Support:
+def _top_p(found: Support, seen: Support, top_p: Float64s, policy: FilterPolicy) -> Support:
     """Return what top-p leaves: a token stays if what is more probable has less than `top_p` of the mass."""
     slack, rounding = found.slack, _ROUNDING + found.slack
     # Ties may leave nothing that is required.
@@ -234,7 +229,7 @@ def _top_p(found: Support, seen: Support, top_p: Numbers, policy: FilterPolicy) 
     descending = ascending[:, ::-1]
     mass = np.concatenate([np.zeros((len(descending), 1)), np.cumsum(descending, axis=1)], axis=1)
 
-    def mass_of_larger(than: Numbers) -> Numbers:
+    def mass_of_larger(than: Float64s) -> Float64s:
         return np.take_along_axis(mass, _num_larger(ascending, than), axis=1)
 
     above = mass_of_larger(seen.probs * (1 + 2 * slack))
@@ -249,17 +244,17 @@ def _top_p(found: Support, seen: Support, top_p: Numbers, policy: FilterPolicy) 
     return found.narrowed(required, above / most_mass < top_p + rounding)
 
 
-def _num_larger(ascending: Numbers, than: Numbers) -> NDArray[np.int64]:  # [num_rows, vocab_size] int64
+def _num_larger(ascending: Float64s, than: Float64s) -> Ints:  # [num_rows, vocab_size] int64
     """Return how many numbers of a row are larger than each of `than`."""
     return np.asarray(ascending.shape[1] - _search(ascending, than, right=True))
 
 
-def _mass_not_smaller(ascending: Numbers, mass: Numbers, than: Numbers) -> Numbers:
+def _mass_not_smaller(ascending: Float64s, mass: Float64s, than: Float64s) -> Float64s:
     """Return the mass of what is not smaller than each of `than`."""
     return np.take_along_axis(mass, ascending.shape[1] - _search(ascending, than, right=False), axis=1)
 
 
-def _search(ascending: Numbers, values: Numbers, *, right: bool) -> NDArray[np.int64]:
+def _search(ascending: Float64s, values: Float64s, *, right: bool) -> Ints:
     """Return where each value would be inserted into its row: `np.searchsorted` for many rows.
 
     Row by row if rows are wide, else by halving for all rows at once.

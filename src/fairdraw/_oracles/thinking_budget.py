@@ -5,12 +5,10 @@ Nothing is remembered between steps. A request's text is its prompt followed by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ThinkingPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _VLLM = ThinkingPolicy()
 
@@ -37,8 +35,8 @@ class ThinkingBudgetOracle:
     """
 
     name = "oracle"
-    reach = 1 << 30
-    """How many of the last tokens a marker is looked for in."""
+    reach: int | None = None
+    """How many of the last tokens a marker is looked for in; `None` for as many as the longer marker has."""
 
     def __init__(
         self, start_token_ids: Sequence[int], end_token_ids: Sequence[int], policy: ThinkingPolicy = _VLLM
@@ -59,10 +57,10 @@ class ThinkingBudgetOracle:
         A start marker inside a section begins it anew if it is part of the prompt, where earlier turns may have been
         cut off. In the output it is a thinking token like others.
         """
-        count, ended = before
+        (count, ended), reach = before, self.reach or max(len(self.start), len(self.end))
         for length in range(known + 1, len(text) + 1):
             may_end = text[length - 1] in (self.start[-1], self.end[-1])
-            marker = self.marker_at_end(text[max(0, length - self.reach) : length]) if may_end else None
+            marker = self.marker_at_end(text[max(0, length - reach) : length]) if may_end else None
             if marker == self.end:
                 if count is not None and length > num_prompt:
                     ended = (ended or 0) + max(0, count + 1 - len(self.end))
@@ -75,8 +73,7 @@ class ThinkingBudgetOracle:
 
     def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
         """The marker that the text ends with, the longer one if both fit."""
-        fitting = [marker for marker in (self.start, self.end) if tuple(text[-len(marker) :]) == marker]
-        return max(fitting, key=len, default=None)
+        return max((one for one in (self.start, self.end) if tuple(text[-len(one) :]) == one), key=len, default=None)
 
     def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
         """The forced token after this text; `None` if none is forced.

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._report.html import page
-from fairdraw._report.summary import Summary
+from fairdraw._report.html import Shown, page
+from fairdraw._report.summary import Header, Summary
 from fairdraw._report.verdict import Scope
 from fairdraw._run.loading import CannotStart, require_extra
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from fairdraw._report.html import Shown
-    from fairdraw._report.summary import Header
     from fairdraw._run.runner import CheckRecord
 
 FORMAT = "fairdraw-run"

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.foreign import printable
-from fairdraw._report.summary import advice
+from fairdraw._report.summary import Header, Summary, advice
 from fairdraw._report.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED
 from fairdraw._run.controls import controls_lines
 from fairdraw._run.pace import worded_seconds
@@ -23,8 +23,6 @@ from fairdraw._run.pace import worded_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-
-    from fairdraw._report.summary import Header, Summary
 
 
 @dataclass(frozen=True)

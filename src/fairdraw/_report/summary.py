@@ -20,9 +20,9 @@ from fairdraw._core.budget import budget_report, undecided_by_budget
 from fairdraw._core.contracts import CONTRACTS, contract_name, declared_policy
 from fairdraw._core.foreign import make_printable
 from fairdraw._report.causes import Cause, find_causes, has_a_lone_property
-from fairdraw._report.coverage import coverage_of
+from fairdraw._report.coverage import Coverage, coverage_of
 from fairdraw._report.verdict import Scope, Verdict, verdict_of
-from fairdraw._run.controls import Untried, controls_lines, controls_to_json
+from fairdraw._run.controls import Control, Untried, controls_lines, controls_to_json
 from fairdraw._run.expected import STALE, UNSEEN
 from fairdraw._run.runner import CheckRecord, Status
 from fairdraw.contracts import switch_sides
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairdraw._core.checks import AnyCheck, Profile
-    from fairdraw._report.coverage import Coverage
-    from fairdraw._run.controls import Control
 
 _PACKAGES = ("torch", "triton", "numpy", "hypothesis")
 

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core import looks
 from fairdraw._core.capabilities import Capability
-from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.contracts import CONTRACTS, Contract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fairdraw._core.contracts import Contract
 
 _OF_WORDS = {
     **dict.fromkeys(looks.HALVES, Capability.HALF_LOGITS),

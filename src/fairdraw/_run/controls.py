@@ -31,13 +31,12 @@ from fairdraw._core.isolation import suite_state
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, one_torch_thread
-from fairdraw.contracts import Capabilities
+from fairdraw.contracts import AnySampler, Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.contracts import AnySampler
 
 
 class Untried(StrEnum):
@@ -60,7 +59,7 @@ class Control:
         contract: Of the mutant and the check.
         weak: Missed by this run, but caught with the proven numbers: reported, not red.
         untried: Why it was not tried, a word of `Untried`; empty if it was.
-        detail: More about that.
+        detail: More about that; of a missed one that raised, what it raised.
     """
 
     name: str
@@ -180,20 +179,22 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
         return planned.control(untried=Untried.SKIPPED, detail="the mutant and the sampler support different things")
     try:
         profile = PROFILES["smoke"].scaled(session.profile.scale) if check.plays_traces else session.profile
-        caught, distance = sees(check, asked, profile, session.seed, session)
+        caught, distance, raised = sees(check, asked, profile, session.seed, session)
     except Inconclusive:
         return planned.control(untried=Untried.OUT_OF_TIME)
     except CapabilityUnsupported as reason:  # of this machine: the check was skipped for the sampler, too
         return planned.control(untried=Untried.SKIPPED, detail=str(reason))
     weak = not caught and _is_weak(planned, sampler, session)
     seconds = round(time.perf_counter() - started, 3)
-    return planned.control(caught, seconds=seconds, distance=distance, weak=weak)
+    return planned.control(caught, seconds=seconds, distance=distance, weak=weak, detail=raised)
 
 
 def sees(
     check: AnyCheck, wrong: AnySampler, profile: Profile, seed: int, session: Session | None = None
-) -> tuple[bool, float | None]:
-    """Whether `check` catches `wrong`, and the distance that a statistical check found. Nothing is shrunk.
+) -> tuple[bool, float | None, str]:
+    """Whether `check` catches `wrong`, the distance that a statistical check found, and what `wrong` raised.
+
+    A mutant that raises in place of an answer is missed: no check judged it. Nothing is shrunk.
 
     Args:
         session: Ends with its time budget; `None` for no budget.
@@ -208,18 +209,18 @@ def sees(
         with suite_state(wrong), one_torch_thread():
             stopping.run(wrong, profile=profile, seed=seed, reference=_reference(check), out_of_time=out_of_time)
     except _Caught:
-        return True, None
+        return True, None, ""
     except CheckFailure as failure:
-        return True, failure.distance
+        return True, failure.distance, ""
     except Inconclusive:
         if out_of_time():
             raise
     except CapabilityUnsupported as reason:
         if raised_by(reason) is None:
             raise
-    except Exception:
-        return False, None
-    return False, None
+    except Exception as error:
+        return False, None, f"as it raised {type(error.__cause__ or error).__name__}"
+    return False, None, ""
 
 
 _RELEASE = Session()
@@ -231,7 +232,7 @@ def _is_weak(planned: Planned, sampler: AnySampler, session: Session) -> bool:
     if _is_proven(planned.check, sampler, session):
         return False
     try:
-        caught, _ = sees(planned.check, planned.mutant.make(), _proven(planned.mutant), DEFAULT_SEED, session)
+        caught = sees(planned.check, planned.mutant.make(), _proven(planned.mutant), DEFAULT_SEED, session)[0]
     except (CapabilityUnsupported, Inconclusive):
         return True
     return caught or session.out_of_time()
@@ -330,7 +331,7 @@ def _lines_of(contract: str, controls: Sequence[Control]) -> list[str]:
         if untried:
             lines.append(f"  {len(untried)} not tried, {why}: {_names(untried)}")
     blind = [control for control in tried if control.is_blind]
-    return lines + [f"  missed: {control.name} was not caught by {control.code}" for control in blind]
+    return lines + [f"  missed: {control.name} was not caught by {_about(control)}" for control in blind]
 
 
 def _heading(contract: str) -> str:
@@ -353,8 +354,8 @@ def _names(controls: Sequence[Control]) -> str:
 
 
 def _about(control: Control) -> str:
-    """Its check, and what it takes to find the fault."""
-    return f"{control.code} {control.detail}" if control.untried == Untried.TOO_SMALL else control.code
+    """Its check, and what it takes to find the fault, or what kept it from being judged."""
+    return f"{control.code} {control.detail}".rstrip() if control.untried in ("", Untried.TOO_SMALL) else control.code
 
 
 def controls_to_json(controls: Sequence[Control]) -> dict[str, Any]:  # Any: JSON

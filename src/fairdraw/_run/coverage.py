@@ -19,16 +19,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core import pulse
-from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion, Resolution
+from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion, Profile, Resolution
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.looks import CALLS, GREEDY, Look, add_sizes, look, signature, sizes_of
-from fairdraw._core.wrapping import Wrapped
+from fairdraw._core.wrapping import Around, Wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fairdraw._core.checks import Profile
-    from fairdraw._core.wrapping import Around
 
 _EVERY = 64
 _MOST_REFUSED = 5

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.checks import Check, DistributionCase
+from fairdraw._core.checks import AnyCheck, Check, DistributionCase
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import (
     NOT_AGAIN,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hypothesis.errors import FlakyFailure
     from typing_extensions import TypeIs
 
-    from fairdraw._core.checks import AnyCheck
     from fairdraw._run.runner import Session
     from fairdraw.contracts import AnySampler
 

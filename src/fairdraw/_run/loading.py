@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,6 @@ from fairdraw._core.last_words import leave_fork
 from fairdraw.contracts import AnySampler, FunctionServer, NoAnswer, ServerSettings, switch_sides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from fairdraw._core.checks import AnyCheck
 
 SUITES: dict[str, tuple[str, ...]] = {

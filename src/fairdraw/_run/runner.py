@@ -38,12 +38,11 @@ from fairdraw._run.coverage import Drawn, recorder
 from fairdraw._run.expected import Expected, kind_of_failure, why_unseen
 from fairdraw._run.failure_reports import check_failure_of, failure_report_of
 from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
-from fairdraw.contracts import NoAnswer
+from fairdraw.contracts import AnySampler, NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
 
-    from fairdraw.contracts import AnySampler
 
 Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairdraw.contracts import Capability, Choice, NoAnswer, Position
+from fairdraw.contracts import Capability, Choice, GenerationRequest, NoAnswer, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fairdraw._server._journal import JSON
-    from fairdraw.contracts import GenerationRequest
     from fairdraw.contracts._server import Token
 
 _OPENAI_LACKS = {

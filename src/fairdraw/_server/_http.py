@@ -11,19 +11,16 @@ from urllib.parse import urlsplit
 
 from fairdraw._core import foreign
 from fairdraw._oracles.server import listed
-from fairdraw._server._dialects import Chat, Completions, LlamaCpp, SGLang
-from fairdraw._server._journal import Journal
+from fairdraw._server._dialects import Chat, Completions, Dialect, LlamaCpp, SGLang
+from fairdraw._server._journal import Journal, Reply
 from fairdraw._server._transport import Transport
-from fairdraw.contracts import Answer, Capabilities, Capability, Claims, GenerationRequest, NoAnswer
+from fairdraw.contracts import Answer, Capabilities, Capability, Claims, GenerationRequest, NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import httpx2
 
-    from fairdraw._server._dialects import Dialect
-    from fairdraw._server._journal import Reply
-    from fairdraw.contracts import ServerSettings
 
 _TRIAL = GenerationRequest("The", max_tokens=2, temperature=1.0)
 """What every server is asked first."""

@@ -26,12 +26,11 @@ import httpx2
 
 from fairdraw._core import foreign
 from fairdraw._server._journal import JSON, Reply
-from fairdraw.contracts import NoAnswer
+from fairdraw.contracts import NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from fairdraw.contracts import ServerSettings
 
 T = TypeVar("T")
 _BUSY, _NO_ENTRY = (429, 503), (401, 403)

@@ -10,19 +10,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeGuard
+from typing import Any, NotRequired, TypedDict, TypeGuard
 
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.foreign import one_line
-from fairdraw.contracts import Capabilities
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-    from fairdraw.contracts import KnownDefect
+from fairdraw.contracts import Capabilities, KnownDefect
 
 API = 1
 """Number of the rules of `samplers.toml`, and of what a factory is called with; it rises when they change."""
@@ -87,6 +82,10 @@ class SamplerRow:
         """Return those of the row, without what is unsupported for the reasons in `more`."""
         reasons = {**self.unsupported, **(more or {})}
         return Capabilities.of({word: reason for reason, words in reasons.items() for word in words}, self.slow or slow)
+
+    @property
+    def contract(self) -> str:
+        return self.name.partition("/")[0]
 
     def facts(self, release: str, device: str, more: Reasons | None = None, *, slow: bool = False) -> dict[str, Any]:
         """Return what every sampler of a release says of itself: its name, device, capabilities and known defects.

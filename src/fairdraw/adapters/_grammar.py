@@ -15,6 +15,7 @@ from fairdraw.strategies.noise import hashed_seeds
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import AnyLogitRows
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl.step import StepInputs
 
@@ -98,12 +99,7 @@ def _processed(
     return processed.to(logits.dtype)
 
 
-def _plan(
-    logits: Tensor,  # [num_rows, vocab_size]
-    batch_size: int,
-    max_spec_len: int,
-    backend: Backend,
-) -> Any:  # Any: StepPlan
+def _plan(logits: AnyLogitRows, batch_size: int, max_spec_len: int, backend: Backend) -> Any:  # Any: StepPlan
     from fairdraw.sampler_impl.step import Capacity, Drafts
 
     kind = Drafts.ONE_HOT if max_spec_len else Drafts.NONE

@@ -1,14 +1,16 @@
 """fairdraw's penalties, thinking budget and logits plan, behind the contracts of a live batch.
 
-`PaddedPenalties` keeps a token buffer as vLLM's runner keeps `token_ids_cpu`: it is written when a request enters and
+`_PaddedSession` keeps a token buffer as vLLM's runner keeps `token_ids_cpu`: it is written when a request enters and
 when tokens are appended, -1 for those that are late, and never repaired; rows move with their requests. In steps with
 drafts the engine builds its own tensor, which is done here from the lists.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,28 +20,27 @@ from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFa
 from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
     AddedRow,
-    Capabilities,
     CustomLogitsProcessor,
-    FunctionLogitsPlanner,
     LiveBatch,
     LogitsBatch,
     LogitsParams,
-    LogitsSession,
     Move,
-    PenaltiesSession,
     PlanSetup,
     Rounding,
     RowChanges,
     RowOfRequest,
+    SessionSampler,
+    logits_planner,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import LogitRows
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import Markers, ThinkingSession
+    from fairdraw.contracts import Markers
     from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
     from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
@@ -48,49 +49,45 @@ MOST_REQUESTS, LONGEST = 1040, 36_864
 """Sizes of the buffers of a penalties session, which costs nothing until they are written."""
 
 
-def penalties(row: SamplerRow, device: str) -> OurPenalties:
-    """Return `fairdraw.sampler_impl.penalties.Penalties`."""
-    return OurPenalties(row.name, device, row.capabilities(), Rounding.of_vllm(device))
+def penalties(row: SamplerRow, device: str) -> SessionSampler:
+    """Return `fairdraw.sampler_impl.penalties.Penalties`: counts that are kept between steps."""
+    return _sampler(row, device, partial(_open_penalties, device), Rounding.of_vllm(device))
 
 
-def padded_penalties(row: SamplerRow, device: str) -> PaddedPenalties:
+def padded_penalties(row: SamplerRow, device: str) -> SessionSampler:
     """Return `fairdraw.sampler_impl.penalties.PaddedOutputs`, counted in PyTorch; always on the CPU."""
-    return PaddedPenalties(row.name, "cpu", row.capabilities())
+    return _sampler(row, "cpu", _open_padded)
 
 
-def thinking(row: SamplerRow, device: str) -> OurThinkingBudget:
+def thinking(row: SamplerRow, device: str) -> SessionSampler:
     """Return `fairdraw.sampler_impl.thinking_budget.ThinkingBudget`; it decides on the host."""
-    return OurThinkingBudget(row.name, device, row.capabilities())
+    return _sampler(row, device, _open_thinking)
 
 
-def plan(row: SamplerRow, device: str, *, always_copies: bool = False) -> OurPlanner:
+def plan(row: SamplerRow, device: str, *, always_copies: bool = False) -> SessionSampler:
     """Return `fairdraw.sampler_impl.logits_plan`; with `always_copies` it copies the logits as vLLM does."""
-    return OurPlanner(row.name, device, row.capabilities(), Rounding.of_vllm(device), always_copies)
+    return _sampler(row, device, partial(_open_plan, device, always_copies), Rounding.of_vllm(device))
 
 
-def plan_oracle(row: SamplerRow, device: str) -> FunctionLogitsPlanner:
+def _sampler(
+    row: SamplerRow, device: str, function: Callable[[Any], Any], rounding: Rounding = Rounding.FREE
+) -> SessionSampler:  # Any: as the contract has it
+    return SessionSampler(row.name, function, row.contract, device, row.capabilities(), rounding)
+
+
+def plan_oracle(row: SamplerRow, device: str) -> SessionSampler:
     """Return the specification, in NumPy on the host."""
-    process = LogitsPlanOracle().process
-    return FunctionLogitsPlanner(row.name, process, device, row.capabilities(), rounding=Rounding.VLLM_TORCH)
+    made = logits_planner(LogitsPlanOracle().process, name=row.name, device=device, rounding=Rounding.VLLM_TORCH)
+    return dataclasses.replace(made, capabilities=row.capabilities())
 
 
 # Penalties
 
 
-@dataclass(frozen=True)
-class OurPenalties:
-    """Counts that are kept between steps; one object per session."""
+def _open_penalties(device: str, vocab_size: int) -> _PenaltiesSession:
+    from fairdraw.sampler_impl.penalties import Penalties
 
-    name: str
-    device: str
-    capabilities: Capabilities
-    rounding: Rounding
-    contract: Literal["penalties"] = "penalties"
-
-    def open_penalties(self, vocab_size: int) -> PenaltiesSession:
-        from fairdraw.sampler_impl.penalties import Penalties
-
-        return _PenaltiesSession(Penalties(vocab_size, self.device))
+    return _PenaltiesSession(Penalties(vocab_size, device))
 
 
 @dataclass(frozen=True)
@@ -110,22 +107,15 @@ class _PenaltiesSession:
         return self.penalties.apply_to_drafts(logits, *batch.factors(self.penalties.device.type), batch.draft_token_ids)
 
 
-@dataclass(frozen=True)
-class PaddedPenalties:
-    """A padded tensor of all outputs, built anew at every step."""
+def _open_padded(vocab_size: int) -> _PaddedSession:
+    from fairdraw.sampler_impl.penalties import PaddedOutputs
 
-    name: str
-    device: str
-    capabilities: Capabilities
-    contract: Literal["penalties"] = "penalties"
-
-    def open_penalties(self, vocab_size: int) -> PenaltiesSession:
-        from fairdraw.sampler_impl.penalties import PaddedOutputs
-
-        return _PaddedSession(PaddedOutputs(self.device), vocab_size)
+    return _PaddedSession(PaddedOutputs("cpu"), vocab_size)
 
 
 class _PaddedSession:
+    """A padded tensor of all outputs, built anew at every step."""
+
     def __init__(self, padded: PaddedOutputs, vocab_size: int) -> None:
         self.padded, self.vocab_size = padded, vocab_size
         self.rows: list[AddedRow | None] = [None] * MOST_REQUESTS
@@ -205,19 +195,10 @@ class _PaddedSession:
 # Thinking budget
 
 
-@dataclass(frozen=True)
-class OurThinkingBudget:
-    """Scans new tokens only; one object per session."""
+def _open_thinking(markers: Markers) -> _ThinkingSession:
+    from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
-    name: str
-    device: str
-    capabilities: Capabilities
-    contract: Literal["thinking_budget"] = "thinking_budget"
-
-    def open_thinking(self, markers: Markers) -> ThinkingSession:
-        from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
-
-        return _ThinkingSession(ThinkingBudget(markers.start, markers.end))
+    return _ThinkingSession(ThinkingBudget(markers.start, markers.end))
 
 
 class _ThinkingSession:
@@ -238,25 +219,14 @@ class _ThinkingSession:
 # Logits plan
 
 
-@dataclass(frozen=True)
-class OurPlanner:
-    """Our plan; one object per session."""
+def _open_plan(device: str, always_copies: bool, setup: PlanSetup) -> _PlanSession:
+    from fairdraw.sampler_impl.logits_plan import LogitsPlan
+    from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
-    name: str
-    device: str
-    capabilities: Capabilities
-    rounding: Rounding
-    always_copies: bool = False
-    contract: Literal["logits_plan"] = "logits_plan"
-
-    def open_plan(self, setup: PlanSetup) -> LogitsSession:
-        from fairdraw.sampler_impl.logits_plan import LogitsPlan
-        from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
-
-        thinking = ThinkingBudget(setup.start_token_ids, setup.end_token_ids)
-        customs = [_Custom(processor) for processor in setup.custom_processors]
-        plan = LogitsPlan(setup.vocab_size, self.device, thinking=thinking, custom_processors=customs)
-        return _PlanSession(plan, self.always_copies)
+    thinking = ThinkingBudget(setup.start_token_ids, setup.end_token_ids)
+    customs = [_Custom(processor) for processor in setup.custom_processors]
+    plan = LogitsPlan(setup.vocab_size, device, thinking=thinking, custom_processors=customs)
+    return _PlanSession(plan, always_copies)
 
 
 @dataclass(frozen=True)
@@ -271,11 +241,7 @@ class _Custom:
     def wants(self, params: LogitsParams) -> bool:
         return self.processor.wants(params)
 
-    def apply(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        rows: Sequence[SeenBy],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def apply(self, logits: LogitRows, rows: Sequence[SeenBy]) -> LogitRows:
         return self.processor.apply(logits, [RowOfRequest(*row) for row in rows])
 
 
@@ -284,7 +250,7 @@ class _PlanSession:
     plan: LogitsPlan
     always_copies: bool
 
-    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch) -> LogitRows:
         update: Any = batch.change  # Any: its sequences behave like the lists that it asks for
         self.plan.sync_batch(update)
         outputs = [request.output_token_ids for request in batch.requests]

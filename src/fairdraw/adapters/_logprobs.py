@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 from fairdraw._oracles.logprobs import LogprobsOracle
 from fairdraw.adapters._runtime import triton_is_interpreted
-from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult
+from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult, SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 
 def oracle(row: SamplerRow, device: str) -> FunctionLogprobsSampler:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from fairdraw._oracles.rejection import verify as oracle_verify
 from fairdraw.adapters._runtime import triton_is_interpreted
-from fairdraw.contracts import Drafted, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.contracts import Drafted, DraftStep, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import OutputTokens, RequestInts
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import DraftStep
     from fairdraw.sampler_impl.sampling import SamplingNoise
 
 Backend = Literal["torch", "triton"]
@@ -61,9 +61,7 @@ def read_fields(batch: SpecDecodeBatch, noise: Noise) -> ReadFields:
     )
 
 
-def _verify_race(
-    backend: Backend, batch: SpecDecodeBatch, noise: Noise
-) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify_race(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
     """Pass explicit noise on; without it the function draws in vLLM's order."""
     from fairdraw.sampler_impl.rejection import rejection_sample, verify_drafts
 
@@ -106,9 +104,7 @@ def _drafted(step: DraftStep, noise: SamplingNoise) -> Drafted:
     return Drafted(drawn.sampled_token_ids, drawn.probs)
 
 
-def _verify_counter(
-    backend: Backend, batch: SpecDecodeBatch, noise: Noise
-) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify_counter(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
     """Verify with one seed per request and position 0; in the steps of a pair a request keeps its seed, and positions
     advance. On a GPU each call has a workspace, so that its kernels overlap and read as few rows as they can."""
     if isinstance(noise, ExplicitNoise):
@@ -129,13 +125,7 @@ def captured_step(batch: SpecDecodeBatch, backend: Backend, *, workspace: bool) 
     return _counter_step(batch, torch.arange(batch.batch_size, device=batch.device), backend, workspace=workspace)
 
 
-def _counter_step(
-    batch: SpecDecodeBatch,
-    seeds: Tensor,  # [batch_size] int64
-    backend: Backend,
-    *,
-    workspace: bool,
-) -> partial[Tensor]:
+def _counter_step(batch: SpecDecodeBatch, seeds: RequestInts, backend: Backend, *, workspace: bool) -> partial[Tensor]:
     import torch
 
     from fairdraw.sampler_impl.rejection_counter import make_workspace, rejection_sample
@@ -183,7 +173,7 @@ def bonus_mask(batch: SpecDecodeBatch) -> Tensor:  # [num_rows] bool
     return is_bonus
 
 
-def seeds_of_step(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
+def seeds_of_step(batch: SpecDecodeBatch, noise: SeededNoise) -> RequestInts:
     """Return one seed per request from torch's generator, which the caller has seeded; from the request's own if it has
     drafts."""
     import torch
@@ -195,7 +185,7 @@ def seeds_of_step(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [bat
     return seeds
 
 
-def kept_seeds(batch_size: int, noise: SeededNoise, device: torch.device) -> Tensor:  # [batch_size] int64
+def kept_seeds(batch_size: int, noise: SeededNoise, device: torch.device) -> RequestInts:
     """Return one seed per request, kept from call to call; a request without one is given it at the first, as in a
     server."""
     import torch

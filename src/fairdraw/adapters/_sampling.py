@@ -12,13 +12,12 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import draft as oracle_draft
 from fairdraw._oracles.sampling import sample as oracle_sample
 from fairdraw.adapters._runtime import triton_is_interpreted
-from fairdraw.contracts import Drafted, FunctionTokenSampler, RaceNoise
+from fairdraw.contracts import Drafted, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import SamplingBatch, SamplingNoise, SeededNoise
     from fairdraw.sampler_impl import sampling as implementation
 
 

@@ -19,6 +19,7 @@ from fairdraw.contracts import Drafted, ExplicitNoise, FilterPolicy, FunctionSam
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import OutputTokens
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.contracts import Capabilities, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
     from fairdraw.sampler_impl.step import Capacity, StepInputs, StepOutput, StepPlan
@@ -130,9 +131,7 @@ def _probs(
 # Rejection
 
 
-def _verify(
-    backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise: Noise
-) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify(backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
     """Verify from processed logits, by the number of the request alone."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs
 
@@ -173,7 +172,7 @@ def cumulative(
     return torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
 
 
-def tokens_of(batch: SpecDecodeBatch, output: StepOutput) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def tokens_of(batch: SpecDecodeBatch, output: StepOutput) -> OutputTokens:
     """Return a step's tokens; a bonus token that was given takes the place of the one that was drawn."""
     tokens = output.token_ids[:, : batch.max_spec_len + 1].clone()
     if batch.bonus_logits is None:

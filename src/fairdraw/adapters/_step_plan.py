@@ -7,19 +7,21 @@ Everything by slot is written anew at each step, from prompts, outputs and param
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fairdraw.adapters._step import Backend, by_row, capabilities_of, plan_for, rounded_up, words_of
+from fairdraw.contracts import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup, SessionSampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import LogitRows
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import Capabilities, LogitsBatch, LogitsParams, LogitsRequest, LogitsSession, PlanSetup
     from fairdraw.sampler_impl.step import BadWords, Parameters, Penalties, StepInputs, TokenEdits
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
@@ -27,24 +29,16 @@ GREEDY_BELOW = 1e-5
 """Temperature of the contract; a plan's greedy requests have temperature 0."""
 
 
-def make(row: SamplerRow, device: str, *, backend: Backend) -> StepPlanner:
-    return StepPlanner(row.name, device, capabilities_of(row, backend, device), backend)
+def make(row: SamplerRow, device: str, *, backend: Backend) -> SessionSampler:
+    """Return the step behind the suite's `open_plan`."""
+    function, capabilities = partial(_open, backend), capabilities_of(row, backend, device)
+    return SessionSampler(row.name, function, row.contract, device, capabilities)
 
 
-@dataclass(frozen=True)
-class StepPlanner:
-    """The step behind the suite's `open_plan`."""
+def _open(backend: Backend, setup: PlanSetup) -> _Session:
+    from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
-    name: str
-    device: str
-    capabilities: Capabilities
-    backend: Backend
-    contract: Literal["logits_plan"] = "logits_plan"
-
-    def open_plan(self, setup: PlanSetup) -> LogitsSession:
-        from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
-
-        return _Session(ThinkingBudget(setup.start_token_ids, setup.end_token_ids), self.backend)
+    return _Session(ThinkingBudget(setup.start_token_ids, setup.end_token_ids), backend)
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class _Session:
     thinking: ThinkingBudget
     backend: Backend
 
-    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch) -> LogitRows:
         from fairdraw.sampler_impl.step import Capacity, Drafts
 
         inputs, most = self._inputs(batch), max(batch.num_draft_tokens)

@@ -32,15 +32,15 @@ from fairdraw.adapters._step import (
     tokens_of,
     words_of,
 )
-from fairdraw.contracts import FunctionSampler
+from fairdraw.contracts import FunctionSampler, Noise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import LogitRows, OutputTokens, RequestInts
     from fairdraw.adapters._catalogue import SamplerRow
-    from fairdraw.contracts import Noise, SpecDecodeBatch
     from fairdraw.sampler_impl.step import Capacity, Parameters, Penalties, StepInputs, TokenEdits
 
 TEMPERATURES = (1.0, 2.0, 0.5)
@@ -71,16 +71,12 @@ def make(row: SamplerRow, device: str, *, backend: Backend) -> FunctionSampler:
     return FunctionSampler(row.name, verify, device, capabilities_of(row, backend, device), propose=draft_by_counter)
 
 
-def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
     capacity, inputs = raw_step(batch, *counters_of(batch, noise))
     return tokens_of(batch, plan_for(capacity, batch.device, backend)(inputs))
 
 
-def raw_step(
-    batch: SpecDecodeBatch,
-    seeds: Tensor,  # [batch_size] int64
-    positions: Tensor,  # [batch_size] int64
-) -> tuple[Capacity, StepInputs]:
+def raw_step(batch: SpecDecodeBatch, seeds: RequestInts, positions: RequestInts) -> tuple[Capacity, StepInputs]:
     """Return a plan of what this batch uses and nothing else, and its step."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, StepInputs
 
@@ -138,10 +134,7 @@ class _Step:
     ) -> Tensor:  # [batch_size, ...] float32
         return torch.tensor(values, device=self.number.device)[(self.number >> shift) % len(values)]
 
-    def _choose(
-        self,
-        first_drafts: Tensor,  # [batch_size] int64
-    ) -> None:
+    def _choose(self, first_drafts: RequestInts) -> None:
         """Choose parameters of every request, and which tokens its prompt and its output have."""
         ids, number = torch.arange(self.vocab_size, device=self.number.device), self.number[:, None]
         self.temperature, self.heat = self.chosen(TEMPERATURES, 3), self.chosen(TEMPERATURES, 7)  # [batch_size] float32
@@ -153,10 +146,7 @@ class _Step:
         self.biased = torch.stack([first, (first + 1) % self.vocab_size], 1)  # [batch_size, 2] int64
         self.biases = self.chosen(BIASES, 17)  # [batch_size, 2] float32
 
-    def _bias(
-        self,
-        rows: Tensor,  # [num_rows, vocab_size] float32
-    ) -> None:
+    def _bias(self, rows: LogitRows) -> None:
         """Bias tokens whatever the batch: biased tokens are drawn after the others."""
         by_request = self.biases.new_zeros((len(self.biases), self.vocab_size)).scatter_add(1, self.biased, self.biases)
         bias = by_request[self.requests]
@@ -165,10 +155,7 @@ class _Step:
         self.is_biased = self.of_all_rows(is_exact.all(-1)) & is_small  # [batch_size] bool
         self.bias = bias * self.is_biased[self.requests, None]  # [num_rows, vocab_size] float32
 
-    def _undo(
-        self,
-        rows: Tensor,  # [num_rows, vocab_size] float32
-    ) -> None:
+    def _undo(self, rows: LogitRows) -> None:
         """Undo all parameters to raw logits. If these are not exact for all rows of a request, they are off for it."""
         excluded, largest = rows == -torch.inf, rows.amax(-1, keepdim=True)
         self._choose_span(largest[:, 0] - rows.masked_fill(excluded, torch.inf).amin(-1), largest[:, 0])
@@ -210,10 +197,7 @@ class _Step:
             times[rows, self.drafts[rows - 1]] += 1
         return times
 
-    def before(
-        self,
-        rows: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def before(self, rows: LogitRows) -> LogitRows:
         """Return the inverse of `after`, up to rounding."""
         times = self._times()
         frequency, presence, repetition, temperature = self.of_rows()
@@ -222,10 +206,7 @@ class _Step:
         rows = torch.where(is_repeated, torch.where(rows > 0, rows * repetition, rows / repetition), rows)
         return rows - self.bias
 
-    def after(
-        self,
-        raw: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def after(self, raw: LogitRows) -> LogitRows:
         """Return what a step makes of logits."""
         times = self._times()
         frequency, presence, repetition, temperature = self.of_rows()

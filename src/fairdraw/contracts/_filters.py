@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from fairdraw._core.batches import Batch, rows_of
-from fairdraw._core.capabilities import Capabilities, Capability, KnownDefect
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.looks import FILTERS, Look
@@ -239,7 +239,7 @@ class FilterResult:
 
 
 @runtime_checkable
-class LogitsFilterer(Protocol):
+class LogitsFilterer(AnySampler, Protocol):
     """A sampler's filters under test. Any object with these attributes is one; do not subclass.
 
     `chain` declares order and conventions. The batch may be written: it is made for one call. XTC draws from `noise`,
@@ -247,12 +247,6 @@ class LogitsFilterer(Protocol):
     `noise.kept`. A row without filters comes back bit for bit.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     @property
     def chain(self) -> FilterChain: ...
     def filter_logits(self, batch: FilterBatch, noise: SeededNoise) -> FilterResult: ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from fairdraw._core.batches import Batch, rows_of
-from fairdraw._core.capabilities import Capabilities, Capability, KnownDefect
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import calling
 from fairdraw._core.looks import Look, add_choice, read_lengths
@@ -134,7 +134,7 @@ class GrammarBatch(Batch):
 
 
 @runtime_checkable
-class GrammarMasker(Protocol):
+class GrammarMasker(AnySampler, Protocol):
     """An implementation under the grammar contract. Any object with these attributes is one; do not subclass.
 
     `apply_bitmask` returns the masked logits, with the dtype of those given: -inf where a token is forbidden, and the
@@ -150,12 +150,6 @@ class GrammarMasker(Protocol):
     one-hot, and it gets `SeededNoise`.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def apply_bitmask(self, batch: BitmaskBatch) -> Tensor: ...
 
 

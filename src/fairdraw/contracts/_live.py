@@ -12,12 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core import looks
+from fairdraw._core.capabilities import Capabilities, KnownDefect
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.rounding import Rounding, rounding_of
 from fairdraw._core.rows import Move, RowChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor
+
+    from fairdraw._core.policies import Policy
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,39 @@ class LiveBatch:
         columns = [[r.params.factors[i] for r in self.requests] for i in range(3)]
         presence, frequency, repetition = (torch.tensor(c, dtype=torch.float32, device=device) for c in columns)
         return presence, frequency, repetition
+
+
+@dataclass(frozen=True)
+class SessionSampler:
+    """A function that opens sessions as a scanner or a planner.
+
+    Args:
+        function: From what its contract opens a session with to the session.
+        contract: It has the method of this one, as `open_penalties`, and of no other.
+        policy: What it declares, if it is not vLLM's.
+    """
+
+    name: str
+    function: Callable[..., Any]  # Any: of the contract
+    contract: str
+    device: str = "cpu"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    rounding: Rounding = Rounding.FREE
+    policy: Policy | None = None
+    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounding", rounding_of(self))
+
+    def __getattr__(self, name: str) -> Callable[[Any], Any]:  # Any: as above
+        contract = CONTRACTS.get(vars(self).get("contract", ""))
+        if contract is None or name != contract.method:
+            raise AttributeError(name)
+        return self.open_session
+
+    def open_session(self, setting: Any) -> Any:  # Any: as above
+        """Return a new session."""
+        return self.function(setting)
 
 
 # -- what a session is given ------------------------------------------------------------------------------------------

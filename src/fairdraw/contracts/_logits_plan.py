@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from fairdraw._core.capabilities import Capabilities, Capability
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability
 from fairdraw._core.contracts import Contract
 from fairdraw._core.policies import Policy
-from fairdraw._core.rounding import Rounding, rounding_of
-from fairdraw.contracts._live import RequestParams, SessionLook
+from fairdraw._core.rounding import Rounding
+from fairdraw.contracts._live import RequestParams, SessionLook, SessionSampler
 from fairdraw.contracts._penalties import PenaltyPolicy
 from fairdraw.contracts._thinking_budget import ThinkingPolicy
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._core.rows import RowChanges
+    from fairdraw._core.tensor_types import LogitRows
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class LogitsSession(Protocol):
 
 
 @runtime_checkable
-class LogitsPlanner(Protocol):
+class LogitsPlanner(AnySampler, Protocol):
     """An implementation under the logits-plan contract. Any object with these attributes is one; do not subclass.
 
     The order of the processors is vLLM's: allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking
@@ -196,12 +198,6 @@ class LogitsPlanner(Protocol):
     attribute `policy` (`LogitsPolicy`).
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def open_plan(self, setup: PlanSetup) -> LogitsSession: ...
 
 
@@ -215,27 +211,8 @@ class _FunctionSession:
     function: ProcessFunction
     setup: PlanSetup
 
-    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch) -> LogitRows:
         return self.function(batch, self.setup)
-
-
-@dataclass(frozen=True)
-class FunctionLogitsPlanner:
-    """A plain function as a `LogitsPlanner`; made by `logits_planner`."""
-
-    name: str
-    function: ProcessFunction
-    device: str = "cpu"
-    capabilities: Capabilities = field(default_factory=Capabilities)
-    contract: Literal["logits_plan"] = "logits_plan"
-    rounding: Rounding = Rounding.FREE
-    policy: LogitsPolicy | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rounding", rounding_of(self))
-
-    def open_plan(self, setup: PlanSetup) -> LogitsSession:
-        return _FunctionSession(self.function, setup)
 
 
 def logits_planner(
@@ -247,7 +224,7 @@ def logits_planner(
     slow: bool = False,
     rounding: Rounding | str = Rounding.FREE,
     policy: LogitsPolicy | None = None,
-) -> FunctionLogitsPlanner:
+) -> SessionSampler:
     """Wrap `function(batch, setup) -> processed_logits`, which keeps no state between steps, for the suite.
 
     Args:
@@ -263,7 +240,8 @@ def logits_planner(
     """
     capabilities = Capabilities.of(unsupported or {}, slow)
     own: dict[str, Any] = {"rounding": rounding, "policy": policy}  # Any: a word becomes a member there
-    return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities, **own)
+    opened = partial(_FunctionSession, function)
+    return SessionSampler(name or function.__name__, opened, "logits_plan", device, capabilities, **own)
 
 
 def _uses(batch: LogitsBatch) -> Iterator[Capability]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from fairdraw._core.batches import Batch, rows_of
-from fairdraw._core.capabilities import Capabilities, Capability, KnownDefect
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.looks import NO_TOKENS, Look, add_choice
@@ -126,7 +126,7 @@ class LogprobsResult:
 
 
 @runtime_checkable
-class LogprobsSampler(Protocol):
+class LogprobsSampler(AnySampler, Protocol):
     """A function under the log-probabilities contract. Any object with these attributes is one; do not subclass.
 
     Values of the stages `*_logprobs` are the float32 log-softmax of the stage's logits: within
@@ -137,12 +137,6 @@ class LogprobsSampler(Protocol):
     An attribute `rank_ties` (`RankTies`) says how ties are ranked; without one, as vLLM does.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def logprobs(self, batch: LogprobsBatch) -> LogprobsResult: ...
 
 

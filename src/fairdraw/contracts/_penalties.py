@@ -9,16 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from fairdraw._core.capabilities import AnySampler
 from fairdraw._core.contracts import Contract
 from fairdraw._core.policies import Policy
-from fairdraw.contracts._live import SessionLook
+from fairdraw.contracts._live import LiveBatch, SessionLook
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw._core.capabilities import Capabilities
     from fairdraw._core.rows import RowChanges
-    from fairdraw.contracts._live import LiveBatch
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class PenaltiesSession(Protocol):
 
 
 @runtime_checkable
-class PenaltiesScanner(Protocol):
+class PenaltiesScanner(AnySampler, Protocol):
     """A scanner under the penalties contract. Any object with these attributes is one; do not subclass.
 
     A logit of a token in prompt or output is divided by the repetition penalty if it is positive, and multiplied by it
@@ -78,12 +77,6 @@ class PenaltiesScanner(Protocol):
     (`PenaltyPolicy`).
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def open_penalties(self, vocab_size: int) -> PenaltiesSession: ...
 
 

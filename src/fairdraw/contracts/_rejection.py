@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 
 from fairdraw._core import looks
 from fairdraw._core.batches import Batch, rows_of
-from fairdraw._core.capabilities import Capabilities, Capability, KnownDefect
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
-from fairdraw._core.rows import seat_others
+from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import MAX_SPEC_LEN, SizeSwitches, checked_switches
 from fairdraw._core.validation import Validator, check_answer
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from fairdraw._core.array_types import Outputs, PerRequest
     from fairdraw._core.looks import Look
-    from fairdraw._core.rows import SyncFunction
+    from fairdraw._core.tensor_types import OutputTokens
 
 PLACEHOLDER_TOKEN_ID = -1
 """Fills the output after the last token, and is the id of a placeholder draft."""
@@ -188,7 +189,7 @@ Noise = ExplicitNoise | SeededNoise
 
 
 @runtime_checkable
-class RejectionSampler(Protocol):
+class RejectionSampler(AnySampler, Protocol):
     """A sampler under the rejection contract. Any object with these attributes is one; do not subclass.
 
     `verify` returns `[batch_size, max_spec_len + 1] int32`: per request the accepted drafts, then one
@@ -198,12 +199,6 @@ class RejectionSampler(Protocol):
     happened to the rows since the call before (`RowChanges`), if something is kept by row.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor: ...
 
 
@@ -331,18 +326,14 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
         return Emission(tokens, generator_states(noise, batch.device), default_state(batch.device))
 
 
-def emit_next(
-    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
-) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
+def emit_next(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Outputs:
     """The tokens of a call within `seeded`: torch's default generators go on from where the call before left them."""
     check_batch(batch)
     check_noise(batch, noise)
     return _verified(sampler, batch, noise)
 
 
-def emit_on_device(
-    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
-) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def emit_on_device(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
     """A copy of the output of `emit`, where the batch lies. Here the batch must be right; it is not checked."""
     import torch
 
@@ -356,18 +347,14 @@ def emit_on_device(
     return copied
 
 
-def _verified(
-    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
-) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
+def _verified(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Outputs:
     output = _output(sampler, batch, noise)
     with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
         tokens = output.cpu()
     return tokens.numpy().copy()
 
 
-def _output(
-    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
-) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _output(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
     seat_others(sampler, batch.batch_size, noise)
     with calling(sampler):
         answer, name = sampler.verify(batch, noise), sampler.name
@@ -401,7 +388,7 @@ def propose_next(sampler: DraftingSampler, step: DraftStep, noise: SeededNoise) 
     return Proposal(token_ids, probs)
 
 
-def num_kept(sampler: Any, drafts: ProposedDrafts) -> NDArray[np.int64]:  # [batch_size] int64
+def num_kept(sampler: Any, drafts: ProposedDrafts) -> PerRequest:
     """How many drafts of each request the sampler's `trim` keeps. Any: a rejection sampler with that method.
 
     Raises:
@@ -581,9 +568,7 @@ def check_noise(batch: SpecDecodeBatch, noise: Noise) -> None:
     validator.values("exponentials", exponentials, exponentials > 0, rule, remedy)
 
 
-def check_output(
-    batch: SpecDecodeBatch, output: object, sampler: str
-) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def check_output(batch: SpecDecodeBatch, output: object, sampler: str) -> OutputTokens:
     """The sampler's output, if it is one.
 
     Raises:

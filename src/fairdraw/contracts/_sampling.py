@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw._core.batches import Batch, rows_of
-from fairdraw._core.capabilities import Capabilities, Capability, KnownDefect
+from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.looks import FILTERS, Look, add_noises, read_positions, read_temperatures
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
-from fairdraw._core.rows import seat_others
+from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import SizeSwitches, checked_switches
 from fairdraw._core.validation import Validator, check_answer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw._core.rows import SyncFunction
 
 GREEDY_BELOW = 1e-5
 """A request of the sampling contract with a lower temperature is greedy, as in vLLM's `Sampler`."""
@@ -122,7 +121,7 @@ class FilterPolicy:
 
 
 @runtime_checkable
-class TokenSampler(Protocol):
+class TokenSampler(AnySampler, Protocol):
     """A sampler under the sampling contract. Any object with these attributes is one; do not subclass.
 
     `sample` returns one token id per request, `[batch_size]` int32 or int64, with any strides; it may be a buffer that
@@ -132,12 +131,6 @@ class TokenSampler(Protocol):
     happened to the rows since the call before (`RowChanges`), if something is kept by row.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor: ...
 
 

@@ -7,15 +7,14 @@ follow that claim. The suite needs no model of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from fairdraw._core.capabilities import Capabilities
+from fairdraw._core.capabilities import AnySampler, Capabilities
 from fairdraw._core.contracts import Contract
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 Token = int | str
@@ -200,18 +199,12 @@ class NoAnswer(Exception):
 
 
 @runtime_checkable
-class Server(Protocol):
+class Server(AnySampler, Protocol):
     """Answers generation requests. An engine in this process is wrapped under the same protocol.
 
     `claims` is `None` if it is to be found from answers. `settings` says how much may be asked.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     @property
     def claims(self) -> Claims | None: ...
     @property

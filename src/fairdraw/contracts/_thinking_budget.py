@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
+from fairdraw._core.capabilities import AnySampler
 from fairdraw._core.contracts import Contract
 from fairdraw._core.policies import Policy
-from fairdraw.contracts._live import SessionLook
+from fairdraw.contracts._live import LiveBatch, SessionLook
 
 if TYPE_CHECKING:
-    from fairdraw._core.capabilities import Capabilities
     from fairdraw._core.rows import RowChanges
-    from fairdraw.contracts._live import LiveBatch
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class ThinkingSession(Protocol):
 
 
 @runtime_checkable
-class ThinkingScanner(Protocol):
+class ThinkingScanner(AnySampler, Protocol):
     """A scanner under the thinking-budget contract. Any object with these attributes is one; do not subclass.
 
     A section opens after the start marker and closes after the end marker, wherever the text ends with one; of two that
@@ -79,12 +78,6 @@ class ThinkingScanner(Protocol):
     says so by its attribute `policy` (`ThinkingPolicy`).
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def capabilities(self) -> Capabilities: ...
     def open_thinking(self, markers: Markers) -> ThinkingSession: ...
 
 

@@ -1,4 +1,4 @@
-"""What an engine does with the contracts beside sampling and rejection: calls and traces, played on a sampler.
+"""A simulated engine: calls and traces of ordinary serving, and requests to a server, played on a sampler.
 
 Each `play_*` returns the answers. Played with the same generator on a correct sampler and on a faulty one, they show
 whether the fault is real, and whether its condition holds in ordinary serving.
@@ -6,18 +6,20 @@ whether the fault is real, and whether its condition holds in ordinary serving.
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from exam.conditions import log_uniform
-from exam.rows import ORDER
 from fairdraw.contracts import (
+    LOGIT_FILTERS,
     AddedRow,
     BitmaskBatch,
     FilterBatch,
     FilterParams,
+    GenerationRequest,
     GrammarBatch,
     GrammarRequest,
     LiveBatch,
@@ -32,17 +34,107 @@ from fairdraw.contracts import (
     PlanSetup,
     RequestParams,
     RowChanges,
+    SamplingBatch,
     SeededNoise,
+    SpecDecodeBatch,
 )
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
     from torch import Tensor
 
 STEPS = 40
 """Steps of a trace."""
+VOCABULARIES = (1000, 8192, 32000, 32064, 50257, 100352, 128256, 151936, 201088, 262144)
+MOST_ENTRIES = 2**25
+"""Rows times vocabulary of a call, at most."""
+
+# -- calls of sampling and rejection ----------------------------------------------------------------------------------
+
+
+def seeds_of(rng: random.Random, size: int) -> dict[int, int]:
+    """Return seeds of some rows: small ones as users write them, and any of 64 bits."""
+    share = rng.choice([0, 0.2, 1])
+    draws = (
+        rng.choice([rng.randrange(100), rng.randrange(2**32), rng.randrange(-(2**63), 2**63)]) for _ in range(size)
+    )
+    return {row: seed for row, seed in enumerate(draws) if rng.random() < share}
+
+
+def logits_of(rng: random.Random, rows: int, vocab: int, *, filled: bool) -> Tensor:  # [rows, vocab]
+    """Return logits with the dtype and strides of some engine; zeros that cost no memory unless they are filled."""
+    dtype, wide = rng.choice([torch.float32, torch.bfloat16, torch.float16, torch.float32]), rng.random() < 0.3
+    logits = torch.zeros(rows, vocab + 64 * wide, dtype=dtype)[:, :vocab]
+    if filled:
+        torch.manual_seed(rng.getrandbits(40))
+        logits.copy_(torch.randn(rows, vocab) * 3)
+    if rng.random() < 0.05:
+        logits[rng.randrange(rows), 0] = torch.nan
+    return logits
+
+
+def sampling_call(seed: str, *, filled: bool) -> tuple[SamplingBatch, SeededNoise]:
+    """Return a call as an engine makes it; the same one for the same seed, with or without its logits."""
+    rng = random.Random(seed)
+    n, vocab = log_uniform(rng, 1, 512), rng.choice(VOCABULARIES)
+    n = min(n, MOST_ENTRIES // vocab)
+
+    def column(off: float, draw: Callable[[], float], dtype: torch.dtype) -> Tensor | None:  # [n]
+        share = rng.choice([0, 0.5, 1])
+        numbers = [draw() if rng.random() < share else off for _ in range(n)]
+        return torch.tensor(numbers, dtype=dtype) if share else None
+
+    greedy = rng.choice([0, 0.2, 0.5])
+    heat = [0.0 if rng.random() < greedy else rng.choice([1.0, rng.uniform(0.1, 2)]) for _ in range(n)]
+    top_k = column(vocab, lambda: log_uniform(rng, 1, 999), torch.int32)
+    top_p = column(1, lambda: rng.uniform(0.5, 1), torch.float32)
+    min_p = column(0, lambda: rng.uniform(0.01, 0.3), torch.float32)
+    positions = torch.tensor([log_uniform(rng, 1, 2**17) for _ in range(n)])
+    noise = SeededNoise(rng.getrandbits(31), seeds_of(rng, n))
+    logits = logits_of(rng, n, vocab, filled=filled)
+    return SamplingBatch(logits, torch.tensor(heat), top_k, top_p, min_p, positions), noise
+
+
+def rejection_call(seed: str, *, filled: bool) -> tuple[SpecDecodeBatch, SeededNoise]:
+    """Return a call as an engine makes it, as above."""
+    rng = random.Random(seed)
+    n, vocab, most = log_uniform(rng, 1, 512), rng.choice(VOCABULARIES), rng.choice([1, 2, 3, 4, 5, 7, 8, 16, 32])
+    n = max(1, min(n, MOST_ENTRIES // vocab // most, 2000 // most))
+    ragged, none = rng.random() < 0.5, rng.choice([0, 0.2])
+    counts = [0 if rng.random() < none else rng.randint(1, most) if ragged else most for _ in range(n)]
+    total, greedy = sum(counts), rng.choice([0, 0, 0.3, 0.7])
+    heat = [0.0 if rng.random() < greedy else rng.choice([1.0, rng.uniform(0.1, 2)]) for _ in range(n)]
+    dense, gaps = rng.random() < 0.5, rng.choice([0, 0, 0.05])
+    drafts = torch.tensor(
+        [-1 if rng.random() < gaps else rng.randrange(vocab) for _ in range(total)], dtype=torch.int32
+    )
+    bonus = torch.tensor([[rng.randrange(vocab)] for _ in range(n)], dtype=torch.int32)
+    noise = SeededNoise(rng.getrandbits(31), seeds_of(rng, n))
+    spare = rng.choice([0, 0, 0, 2])
+    logits = logits_of(rng, max(total, 1), vocab, filled=filled)[:total]
+    probs = torch.zeros(total, vocab) if dense else None
+    if filled and total:
+        likely = (logits.float().nan_to_num() + torch.randn(total, vocab)).softmax(-1)
+        near = torch.multinomial(likely, 1)[:, 0].int()
+        drafts = torch.where(drafts < 0, drafts, near)
+        probs = likely if dense else None
+    ends = torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    batch = SpecDecodeBatch(
+        drafts, counts, ends, max(counts, default=0) + spare, probs, logits, bonus, torch.tensor(heat)
+    )
+    return batch, noise
+
+
+def play_call(sampler: Any, batch: Any, noise: SeededNoise) -> list[Tensor]:
+    """Return what two calls with these logits answer, and what they leave of the input."""
+    torch.manual_seed(noise.seed)
+    call = sampler.sample if isinstance(batch, SamplingBatch) else sampler.verify
+    answers = [call(batch, noise).clone() for _ in range(2)]
+    return [*answers, *(tensor.nan_to_num() for tensor in batch.tensors().values() if tensor.is_floating_point())]
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
 
 
 class Serving:
@@ -295,28 +387,49 @@ def play_logprobs(sampler: Any, rng: random.Random) -> list[Any]:
 
 def play_filters(filterer: Any, rng: random.Random) -> list[Any]:
     answers = []
-    draws: dict[str, Callable[[], Any]] = {
-        "temperature": lambda: rng.uniform(0.2, 2),
-        "top_k": lambda: log_uniform(rng, 1, 200),
-        "typical_p": lambda: rng.uniform(0.2, 0.98),
-        "top_p": lambda: rng.uniform(0.3, 0.99),
-        "min_p": lambda: rng.uniform(0.01, 0.5),
-        "top_a": lambda: rng.uniform(0.05, 0.9),
-        "top_n_sigma": lambda: rng.uniform(0.5, 2.5),
-        "epsilon": lambda: rng.uniform(3e-4, 0.02),
-        "eta": lambda: rng.uniform(3e-4, 0.02),
-    }
     for _ in range(STEPS // 2):
         logits = rows_of(rng, half=False)[:40]
         if rng.random() < 0.3:
             logits[:, : logits.shape[1] // 2] = -torch.inf
         params = []
         for _ in range(len(logits)):
-            names = rng.sample(ORDER, rng.choice([0, 1, 1, 2, 3]))
-            params.append(FilterParams(**{name: draws[name]() for name in names}))
-        empty: list[list[int]] = [[] for _ in params]
-        answers.append(filterer.filter_logits(FilterBatch(logits, params, empty, empty), SeededNoise(1)).logits.clone())
+            names = rng.sample(list(LOGIT_FILTERS), rng.choice([0, 1, 1, 2, 3]))
+            names = [name for name in names if "mirostat" in name][:1] or names  # mirostat has no other beside it
+            usual = [rng.choice(LOGIT_FILTERS[name].usual) for name in names]
+            params.append(FilterParams(**{key: value for one in usual for key, value in one.items()}))
+        texts = [[rng.randrange(4) for _ in range(12)] for _ in params]
+        batch = FilterBatch(logits, params, texts, [[] for _ in params])
+        answers.append(filterer.filter_logits(batch, SeededNoise(1)).logits.clone())
     return answers
+
+
+# -- requests to a server ---------------------------------------------------------------------------------------------
+
+
+def play_server(server: Any, rng: random.Random) -> list[Any]:
+    """Return the tokens and log-probabilities of some requests, as users make them."""
+    found: list[Any] = []
+    for _ in range(12):
+        requests = []
+        for _ in range(rng.choice([1, 2, 4, 8])):
+            choices: dict[str, list[Any]] = {
+                "prompt": ["a", "b", (1, 2), f"p{rng.randrange(99)}"],
+                "max_tokens": [1, 4, 8, 16, 24],
+                "temperature": [0, 1, 0.5, 1.5],
+                "seed": [None, None, rng.randrange(100), rng.randrange(-(2**63), 2**63)],
+                "n": [1, 1, 2, 4, 6],
+                "logprobs": [None, 0, 1, 5, 20],
+                "logit_bias": [(), (), ((3, 5.0), (4, -5.0))],
+                "top_k": [None, None, 3, 20],
+                "top_p": [None, None, 0.6, 0.9],
+                "min_p": [None, None, 0.1],
+                "presence_penalty": [0, 0, 1.0],
+                "frequency_penalty": [0, 0, 0.5],
+            }
+            requests.append(GenerationRequest(**{name: rng.choice(values) for name, values in choices.items()}))
+        answers = server.generate(requests)
+        found += [(p.token, p.logprob, p.top) for answer in answers for one in answer.choices for p in one.positions]
+    return found
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
