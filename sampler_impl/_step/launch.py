@@ -5,6 +5,7 @@
              rejected; 8 bytes per tile of 1024
     settle   a program per row: what is kept, whether the draft token is accepted, the token instead; the last program
              of a request emits: accepted tokens, and the token of the first rejected row
+    settle   (if there are filters) once more, for rows whose candidates fit no list, with more warps for each
     emit     (with draft probabilities or logits) a program per request and block: draws what is left, and emits
 
 `Launches` belongs to a plan: it owns the memory through which they pass on what they found, and what they return.
