@@ -101,8 +101,8 @@ def _around(sample, low, high, rest, most, by_sum):
 
 @triton.jit
 def _divide(lists, row, all_tiles, ends, best, vocab_size, by_sum, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    """List what is from `lower` to below `upper`. Return how many that are, and the counts or sums, over 2**-40, of
-    what is at or above each of the `ends`: `floor`, `lower` and `upper`."""
+    """Write a list of what is from `lower` to below `upper`. Return how many that are, and the counts or sums, over
+    2**-40, of what is at or above each of the `ends`: `floor`, `lower` and `upper`."""
     floor, lower, upper = ends
     size = tl.zeros((), tl.int32)
     total = tl.zeros((BLOCK, WORDS), tl.int64)

@@ -337,8 +337,8 @@ def _settle_place(memory, given, place, limits, sizes, PLAN: tl.constexpr):
 @triton.jit
 def _settle_deferred(memory, given, limits, sizes, PLAN: tl.constexpr):
     """Settle the rows that are left to the programs of flat rows. First rows come first, so that many rows behind
-    rejected ones need not be settled."""
-    # Look at all places of the program at once: in most steps nothing is deferred.
+    rejected ones are skipped."""
+    # Ask for all places of the program at once: in most steps nothing is deferred.
     first, step, end = tl.program_id(0), tl.num_programs(0), PLAN.batch * (sizes.max_spec_len + 1)
     places, deferred_ptr = first + step * tl.arange(0, PLAN.places), memory.results.deferred_ptr
     if tl.sum(tl.load(deferred_ptr + places, mask=places < end, other=0)) > 0:
