@@ -83,6 +83,8 @@ def _argument(value: object) -> list[object]:
     if isinstance(value, torch.Tensor):
         aligned = value.data_ptr() % POINTER_ALIGNMENT == 0
         return ["tensor", str(value.dtype).removeprefix("torch."), aligned]
+    if isinstance(value, tuple):
+        return [f"{type(value).__module__}:{type(value).__name__}", [_argument(one) for one in value]]
     return ["value", value]
 
 
@@ -121,9 +123,13 @@ def _specialised(launch: Json, target: Any) -> tuple[str, Any, Json]:  # Any: Tr
 
 
 def _value(given: list[Any]) -> Any:  # Any: JSON, a kernel's argument
-    """Turn `["tensor", "float32", true]` and `["value", 3]` back to arguments."""
+    """Turn `["tensor", "float32", true]`, `["value", 3]` and `["module:Named", [...]]` back to arguments."""
     if given[0] == "value":
         return given[1]
+    if given[0] != "tensor":
+        module, name = given[0].split(":")
+        kind, values = getattr(importlib.import_module(module), name), map(_value, given[1])
+        return kind(*values) if hasattr(kind, "_fields") else kind(values)
     memory = torch.empty(32, dtype=getattr(torch, given[1]))
     return memory if given[2] else memory[1:]
 

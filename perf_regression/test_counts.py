@@ -73,6 +73,9 @@ def compiled() -> dict[str, list[CompiledKernel]]:
     groups = {name: [one for sizes in SWEEP for one in launches_of(name, sizes)] for name in KERNELS}
     groups["overlap"] = [one for sizes in LARGE for one in launches_with_workspace(sizes)]
     groups |= {launch.kernel: [launch] for launch in launches_with_workspace(OF_A_GPU)}
+    with counted(run_kernels=False) as counts:
+        _internals.whole_step(2, 3, 5001, **STEPS["penalties"])()
+    groups["step"] = counts.launches
     assert {_internals.is_overlapping(one.arguments) for one in groups["overlap"]} <= {True, None}
     return compile_groups(groups)
 
@@ -133,6 +136,11 @@ def test_compiled_kernels_that_overlap_keep_their_registers(
     compiled: dict[str, list[CompiledKernel]], verdicts: Note
 ) -> None:
     verdicts(compare_counts(registers(compiled["overlap"]), read_limits().cases["rejection.counter_triton"]))
+
+
+def test_whole_step_compiles(compiled: dict[str, list[CompiledKernel]]) -> None:
+    """Check that Triton's compiler takes what its interpreter does: that knows more of Python."""
+    assert [one.kernel for one in compiled["step"]] == ["scan_kernel", "settle_kernel", "settle_kernel"]
 
 
 def registers(kernels: list[CompiledKernel]) -> dict[str, int]:
