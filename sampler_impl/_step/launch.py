@@ -130,6 +130,7 @@ class Launches:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
+        statistics = empty(rows, 2, dtype=torch.float32)
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
         is_dense, has_logits = capacity.drafts in (Drafts.PROBS, Drafts.LOGITS), capacity.drafts is Drafts.LOGITS
         row_words = empty(rows, self.all_tiles, dtype=torch.int64) if has_logits else None
@@ -150,10 +151,7 @@ class Launches:
             Output(self.token_ids, self.num_tokens, self.logprobs),
             scanned.arrivals_ptr,
             Results(
-                *(empty(rows) for _ in range(3)),
-                empty(rows, 2, dtype=torch.float32),
-                logprobs,
-                empty(self.width, capacity.batch_size),
+                empty(rows), empty(rows), empty(rows), statistics, logprobs, empty(self.width, capacity.batch_size)
             ),
             scanned.words_ptr,
             empty(capacity.batch_size, self.all_tiles, dtype=torch.int64) if is_dense else None,

@@ -18,6 +18,7 @@ alone.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false, reportOptionalMemberAccess=false
+# pyright: reportAssignmentType=false
 # (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
 
 from __future__ import annotations
