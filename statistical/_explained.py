@@ -29,7 +29,7 @@ class ExplainedCheck(DistributionCheck):
     """Runs as any distribution check; the plans of its workload are explained ones."""
 
     def judge(self, sampler: RejectionSampler, under: Conditions) -> int:
-        """As `DistributionCheck.judge`; the effect of a failure begins with its cause."""
+        """Judge as `DistributionCheck` does; the effect of a failure begins with its cause."""
         try:
             return super().judge(sampler, under)
         except CheckFailure as failure:

@@ -84,7 +84,7 @@ class ReplayedCheck(ServerDistributionCheck):
     """A check of a server's tokens under the reference's distributions."""
 
     def judge(self, sampler: Server, under: Conditions) -> int:
-        """As `ServerDistributionCheck.judge`."""
+        """Judge as `ServerDistributionCheck` does."""
         under.require_time()
         plain = pool_of(sampler, under.seed).take(sampler, PLAIN, _PROMPTS)
         prompts = [tuple(t for t in answer.choices[0].tokens if isinstance(t, int))[:_LENGTH] for answer in plain]

@@ -30,9 +30,9 @@ from .scan import sum_tiles
 SAMPLED_WORDS = tl.constexpr(256)
 SAMPLED = tl.constexpr(256 * 32)
 SURE = tl.constexpr(4.0)
-"""Standard deviations by which a bound that a sample gives is moved to the safe side."""
+"""Standard deviations between an order that a sample gives and either end of its bracket."""
 HALVINGS = tl.constexpr(14)
-"""Steps of a search among a sample: enough for 0.2 % of a vocabulary's orders."""
+"""Steps of a search among a sample. They leave a 16,384th of the orders, in which the next entry is taken."""
 MOST_GUESSES = tl.constexpr(4)
 """Readings after which a bracket of orders is halved instead: then 32 of them end any search."""
 

@@ -354,7 +354,7 @@ def _names(controls: Sequence[Control]) -> str:
 
 
 def _about(control: Control) -> str:
-    """Its check, and what it takes to find the fault, or what kept it from being judged."""
+    """Return the check of a control, and what it takes to find the fault, or what kept it from being judged."""
     return f"{control.code} {control.detail}".rstrip() if control.untried in ("", Untried.TOO_SMALL) else control.code
 
 
