@@ -94,9 +94,11 @@ def thinking_host(outputs: Outputs) -> Callable[[], None]:
 
 
 def whole_step(
-    batch_size: int, max_spec_len: int, vocab_size: int, *, filters: bool, penalties: bool, apart: bool
+    batch_size: int, max_spec_len: int, vocab_size: int, *, filters: bool, penalties: bool, apart: bool, slope: float
 ) -> Callable[[], StepOutput]:
-    """Return a step by a plan that was used before, in Triton: bfloat16 rows as of a model, and no draft is accepted.
+    """Return a step by a plan that was used before, in Triton: bfloat16 rows, and no draft is accepted.
+
+    Rows fall by `slope` per logarithm of the rank: of 1.5 as a model's, and of 0 all entries are equal.
 
     Rows that are `apart` have programs of their own, as in small batches; otherwise a program reads a request's rows,
     as in large ones. The size does not decide it here: large batches take minutes in the interpreter.
@@ -108,7 +110,7 @@ def whole_step(
     from fairdraw.sampler_impl.step import Capacity, StepPlan
 
     capacity = Capacity(batch_size, max_spec_len, vocab_size, filters=filters, penalties=penalties)
-    plan, inputs = StepPlan(capacity, "cpu", backend="triton"), _step_inputs(capacity)
+    plan, inputs = StepPlan(capacity, "cpu", backend="triton"), _step_inputs(capacity, slope)
 
     def step() -> StepOutput:
         with mock.patch.object(launch, "MOST_APART", sys.maxsize if apart else 0):
@@ -118,7 +120,7 @@ def whole_step(
     return step
 
 
-def _step_inputs(capacity: Any) -> StepInputs:  # Any: Capacity
+def _step_inputs(capacity: Any, slope: float) -> StepInputs:  # Any: Capacity
     """Return rows like Zipf's: T=0.6; with filters top-k 20, top-p 0.95; with penalties presence 1.5."""
     import torch
 
@@ -132,7 +134,7 @@ def _step_inputs(capacity: Any) -> StepInputs:  # Any: Capacity
     prompt = torch.zeros(size, -(-vocab_size // 32), dtype=torch.int32)
     off, on = torch.zeros(size), torch.ones(size)
     return StepInputs(
-        logits=(-1.5 * (1 + ranks).log()).bfloat16(),
+        logits=(-slope * (1 + ranks).log()).bfloat16(),
         parameters=Parameters(0.6 * on, *filters),
         seeds=torch.arange(size),
         positions=torch.zeros(size, dtype=torch.int64),

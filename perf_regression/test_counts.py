@@ -106,16 +106,22 @@ def test_scanner_reads_new_tokens_alone(make: Callable[..., BenchmarkWorld], len
 
 
 STEPS = {
-    "plain": {"filters": False, "penalties": False, "apart": True},
-    "filters": {"filters": True, "penalties": False, "apart": True},
-    "penalties": {"filters": True, "penalties": True, "apart": False},
-    "penalties.apart": {"filters": True, "penalties": True, "apart": True},
+    "plain": {"filters": False, "penalties": False, "apart": True, "slope": 1.5},
+    "filters": {"filters": True, "penalties": False, "apart": True, "slope": 1.5},
+    "filters.flat": {"filters": True, "penalties": False, "apart": True, "slope": 0.0},
+    "penalties": {"filters": True, "penalties": True, "apart": False, "slope": 1.5},
+    "penalties.apart": {"filters": True, "penalties": True, "apart": True, "slope": 1.5},
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"), [*((name, Sizes(2, 3, 5001)) for name in STEPS), ("plain", Sizes(4, 1, 12000))], ids=str
-)
+STEP_SIZES = [
+    *((name, Sizes(2, 3, 5001)) for name in STEPS if name != "filters.flat"),
+    ("filters.flat", Sizes(2, 1, 60000)),
+    ("plain", Sizes(4, 1, 12000)),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes"), STEP_SIZES, ids=str)
 def test_whole_step_moves_no_more_than_its_limits(name: str, sizes: Sizes, verdicts: Note) -> None:
     step = _internals.whole_step(sizes.batch_size, sizes.max_spec_len, sizes.vocab_size, **STEPS[name])
     with counted() as counts:

@@ -20,12 +20,14 @@ from step_cases import Case, make_case
 from tensor_calls import replaced
 
 from fairdraw.sampler_impl._shared.compiled import Compiled
+from fairdraw.sampler_impl._shared.kernels import INTERPRETED
 from fairdraw.sampler_impl._step import known, launch
 from fairdraw.sampler_impl.step import Capacity, Drafts, StepInputs, StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 GOOD = Capacity(4, 2, 40, torch.float32)
 CAPACITIES: dict[str, tuple[Capacity, str]] = {
     "no request": (replace(GOOD, batch_size=0), "batch_size=0, but it must be an int in [1, 1048576]. Correct it."),
@@ -148,6 +150,7 @@ def first_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:  #
     return launched
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="kernels are stood in for on a CPU")
 def test_a_later_launch_takes_the_addresses_of_what_the_first_one_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first launch of a key takes tensors, later ones addresses: every argument in the same place."""
     launched = first_launches(monkeypatch)
@@ -249,7 +252,7 @@ def test_values_are_named_if_they_are_asked_for(name: str) -> None:
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_a_lying_cumulative_sum_gives_no_id_outside_the_vocabulary(backend: Any, sums: list[int]) -> None:
     case = case_with(cu_num_rows=torch.tensor(sums).int())
-    tokens = StepPlan(case.capacity, "cpu", backend=backend)(case.inputs).token_ids
+    tokens = StepPlan(case.capacity, DEVICE, backend=backend)(case.on(DEVICE)).token_ids
     assert ((tokens >= -1) & (tokens < 40)).all()
 
 

@@ -5,8 +5,9 @@
 
 Both arms begin with the model's bfloat16 logits and end with tokens: K=3 one-hot drafts and a bonus row per request,
 over the parameter sets of `SETS`. Logits are Zipf-like, of peaked and flat rows; six of ten drafts are the row's best
-token. Every figure is the median over rounds in one process, in microseconds; in each round every arm runs once, in a
-new random order, each after 256 MiB were read to evict the L2 cache (`benches.clock`). Modes:
+token. `--data` takes the rows of `DATA` instead: how long a step takes must not depend on them. Every figure is the
+median over rounds in one process, in microseconds; in each round every arm runs once, in a new random order, each after
+256 MiB were read to evict the L2 cache (`benches.clock`). Modes, of which `--modes` takes some:
 
 ======== ==============================================================================================================
 graph    one CUDA graph replay between two events
@@ -28,7 +29,9 @@ With `--plain` each request has one row and no drafts, and ours is measured besi
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +49,7 @@ from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, Penalties, StepInputs, StepPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from benches.clock import Arm
 
@@ -61,6 +64,12 @@ SETS: dict[str, list[Json]] = {
     "T=0.6 top-k 20 top-p 0.95 presence 1.5": [{**CARD, "presence_penalty": 1.5}],
     "T=0.7 top-p 0.9": [{"temperature": 0.7, "top_p": 0.9}],
     "min-p 0.05": [{"min_p": 0.05}],
+    "T=1 top-p 0.95": [{"top_p": 0.95}],
+    "T=1.5 top-p 0.9": [{"temperature": 1.5, "top_p": 0.9}],
+    "T=1 top-k 50 top-p 0.95": [{"top_k": 50, "top_p": 0.95}],
+    "top-k 1000": [{"top_k": 1000}],
+    "top-k 20000 top-p 0.9": [{"top_k": 20000, "top_p": 0.9}],
+    "min-p 0.1": [{"min_p": 0.1}],
     "mixed": [
         {"temperature": 0.0},
         {},
@@ -72,6 +81,44 @@ SETS: dict[str, list[Json]] = {
     ],
 }
 """Requests of a batch have these parameters in turn."""
+Rows = Callable[[Tensor, Tensor], Tensor]  # [num_rows, vocab_size] float32, the same, and the same
+"""Return logits, from two uniform numbers for each."""
+
+
+def _zipf(ranked: Tensor, uniforms: Tensor) -> Tensor:  # [num_rows, vocab_size] float32
+    slope = 1 + 1.5 * uniforms[:, :1]
+    return 0.3 * uniforms - slope * (1 + ranked.argsort(-1)).log()
+
+
+def _normal(sigma: float, contenders: int = 0, above: float = 0.0) -> Rows:
+    """Return rows whose first entries stand out; ids of a vocabulary are in no order, so neither is where they are."""
+
+    def rows(uniforms: Tensor, others: Tensor) -> Tensor:  # [num_rows, vocab_size] float32
+        normal = (-2 * (1 - uniforms).log()).sqrt() * (2 * torch.pi * others).cos() * sigma
+        at = uniforms[:, :contenders].mul(uniforms.shape[1]).long()
+        return normal.scatter_add(1, at, above + 2 * others[:, :contenders])
+
+    return rows
+
+
+DATA: dict[str, Rows] = {
+    "zipf": _zipf,
+    "model": _normal(1.5, 48, 14.0),
+    "half in contenders": _normal(1.5, 48, 8.0),
+    "95 % in contenders": _normal(1.5, 3, 14.0),
+    **{f"normal, sigma {sigma}": _normal(sigma) for sigma in (1, 2, 3, 4)},
+    "flat": lambda uniforms, _: torch.zeros_like(uniforms),
+    "ties": lambda uniforms, others: (2 * _normal(1)(uniforms, others)).round() / 2,
+    "all accepted": _normal(1.5, 1, 40.0),
+    "all rejected": _normal(1.5, 48, 8.0),
+    "mixed": lambda uniforms, others: torch.where(
+        torch.arange(len(uniforms), device=uniforms.device)[:, None] // (NUM_DRAFTS + 1) % 4 == 0,
+        _normal(1)(uniforms, others),
+        _normal(1.5, 48, 8.0)(uniforms, others),
+    ),
+}
+"""In `model` the contenders have all but 0.3 % of the probability at T=1. `mixed` has *normal, sigma 1* in every fourth
+request, and *half in contenders* in the others, as *all rejected* has."""
 NUM_DRAFTS = 3
 OUTPUT_LENGTH = 4000
 BATCH_SIZES = (1, 16, 64, 256)
@@ -83,17 +130,17 @@ WARM_CALLS = 32
 class Workload:
     """Logits and drafts of the largest batch; smaller ones are its first requests."""
 
-    def __init__(self, most: int, vocab_size: int, output_length: int, device: str) -> None:
+    def __init__(self, most: int, vocab_size: int, output_length: int, device: str, data: str = "zipf") -> None:
         self.noise = torch.Generator(device).manual_seed(vocab_size)
         num_rows = most * (NUM_DRAFTS + 1)
         self.logits = torch.empty(num_rows, vocab_size, dtype=torch.bfloat16, device=device)
         for rows in torch.arange(num_rows, device=device).split(64):  # ranks are int64
-            ranks = self._uniforms(len(rows), vocab_size).argsort(-1)
-            slope = 1 + 1.5 * self._uniforms(len(rows), 1)
-            self.logits[rows] = (-slope * (1 + ranks).log() + 0.3 * self._uniforms(len(rows), vocab_size)).bfloat16()
+            uniforms = self._uniforms(len(rows), vocab_size)
+            self.logits[rows] = DATA[data](uniforms, self._uniforms(len(rows), vocab_size)).bfloat16()
         best = self.logits.argmax(-1)
         others = torch.randint(vocab_size, (num_rows,), generator=self.noise, device=device)
-        self.draft_token_ids = torch.where(self._uniforms(num_rows) < 0.6, best, others).int()
+        share = {"all accepted": 1.0, "all rejected": 0.0}.get(data, 0.6)
+        self.draft_token_ids = torch.where(self._uniforms(num_rows) < share, best, others).int()
         text = torch.randint(vocab_size, (most, output_length), generator=self.noise, device=device)
         # A text has frequent tokens: half of it are the best tokens of the request's rows.
         text[:, ::2] = best.view(most, -1)[:, :1]
@@ -172,8 +219,10 @@ class Run:
             self.add(**cell, error=f"{type(error).__name__}: {str(error)[-300:]}")
 
 
-def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folder: Path | None, cell: Json) -> None:
-    """All modes of one batch size and parameter set."""
+def measure_cell(
+    run: Run, clock: GpuClock | CpuClock, workload: Workload, folder: Path | None, cell: Json, modes: list[str]
+) -> None:
+    """These modes of one batch size and parameter set."""
     batch_size, own = cell["B"], SETS[cell["set"]]
     num_drafts = cell.get("drafts", NUM_DRAFTS)
     rows = batch_size * (num_drafts + 1)
@@ -203,6 +252,8 @@ def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folde
                 tokens["flashinfer"] = round(1 + float(answers["flashinfer"].float().mean()), 3)
             arms |= theirs
     for mode, measure in clock.modes().items():
+        if mode not in modes:
+            continue
         timed = dict(arms)
         if mode == "graph":
             captured = [name for name in arms if name != "ours launched"]
@@ -235,6 +286,8 @@ def main() -> int:
     parser.add_argument("--sets", nargs="*", choices=SETS, default=[*SETS], help="only these parameter sets")
     parser.add_argument("--batches", nargs="*", type=int, help="only these batch sizes")
     parser.add_argument("--vocab", nargs="*", type=int, help="only these vocabularies")
+    parser.add_argument("--data", nargs="*", choices=DATA, default=["zipf"], help="only these kinds of rows")
+    parser.add_argument("--modes", nargs="*", default=["graph", "eager", "host", "alone"], help="only these")
     parser.add_argument("--plain", action="store_true", help="one row per request and no drafts, beside FlashInfer")
     parser.add_argument("--interpret", action="store_true", help="tiny sizes, in Triton's interpreter, on the CPU")
     options = parser.parse_args()
@@ -252,12 +305,12 @@ def main() -> int:
     }
     drafts = {"drafts": 0} if options.plain else {}
     run = Run(options.out, {**known, "rows": []})
-    for vocab_size in options.vocab or ((300,) if is_tiny else VOCAB_SIZES):
-        workload = Workload(max(batch_sizes), vocab_size, length, device)
-        for name in options.sets:
-            for batch_size in batch_sizes:
-                cell = {"B": batch_size, "V": vocab_size, "set": name, **drafts}
-                measure_cell(run, clock, workload, options.vllm, cell)
+    sizes = options.vocab or ((300,) if is_tiny else VOCAB_SIZES)
+    for vocab_size, data in itertools.product(sizes, options.data):
+        workload = Workload(max(batch_sizes), vocab_size, length, device, data)
+        for name, batch_size in itertools.product(options.sets, batch_sizes):
+            cell = {"B": batch_size, "V": vocab_size, "data": data, "set": name, **drafts}
+            measure_cell(run, clock, workload, options.vllm, cell, options.modes)
     run.record |= {"after": clocks.machine(), "sources": clocks.sources(), "seconds": round(time.monotonic() - begin)}
     write_record(options.out, run.record)
     print(f"written: {options.out}, {len(run.record['rows'])} rows in {run.record['seconds']} s")

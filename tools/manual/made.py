@@ -88,6 +88,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "token kernel": token_kernel,
     "performance": performance.performance_tables,
     "step": performance.step_tables,
+    "step on any rows": performance.data_tables,
     "step beside FlashInfer": performance.flashinfer_tables,
     "kernels of others": tables_of_kernels,
     "attacks": table_of_attacks,

@@ -12,11 +12,16 @@ less than 20 are pooled. Plain sampling, and verification of one draft that was 
 one-hot, with its probabilities, or with bfloat16 logits over a temperature, whose logsumexp the step computes. What
 verification emits first must follow the target whatever the draft. Every set of parameters alone, and all of them as
 neighbours in one batch, which share its draws.
+
+    python tools/record.py step --rows 0 --draws 10000000000 --sets "T=3 top-p 0.95" --drafts ONE_HOT --cards 4 --out F
+
+shards the draws of each set over cards: each has positions of its own, and the counts are added up.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +33,7 @@ from torch import Tensor
 
 from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepPlan
-from records import commit, gpu
+from records import commit, gpu, results
 
 Json = dict[str, Any]  # Any: JSON
 VOCAB_SIZE = 4096
@@ -55,7 +60,10 @@ SETS = {
     "T=0.7 top-p 0.9": Filters(0.7, top_p=0.9),
     "min-p 0.05": Filters(min_p=0.05),
     "top-k 1000": Filters(top_k=1000),
+    "T=3 top-p 0.95": Filters(3.0, top_p=0.95),
+    "T=3 top-k 2500 top-p 0.9": Filters(3.0, 2500, 0.9),
 }
+"""Of the last two more candidates are left than a list holds: rows that keep many tokens have programs of their own."""
 
 
 def parameters_of(filters: list[Filters], device: str) -> Parameters:
@@ -159,8 +167,23 @@ def chi_square(counts: Tensor, probs: Tensor) -> tuple[float, int]:  # [vocab_si
     return float(chi2.sf(statistic, max(len(due) - 1, 1))), len(due)
 
 
-def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[Json]:
+def draws(names: list[str], form: Drafts, num_draws: int, cards: list[str]) -> list[Json]:
     """The first tokens of many requests of one row of logits; requests have the named parameters in turn."""
+    share = -(-num_draws // len(cards))
+    tasks = [(names, form, share, card, number * 4 * share) for number, card in enumerate(cards)]
+    counts, accepted, targets, graphs = zip(*results(_drawn, tasks, len(cards)), strict=True)
+    if len(counts) < len(cards):
+        raise RuntimeError(f"draws: {len(counts)} of {len(cards)} cards answered. Their errors are above.")
+    drawn, kept = (torch.stack(parts).sum(0) for parts in (counts, accepted))
+    return [
+        _row_of(names, form, number, drawn, kept, targets[0]) | {"cards": len(cards), "graphs": min(graphs)}
+        for number in range(len(names))
+    ]
+
+
+def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tensor, list[Tensor], int]:
+    """The share of one card, from a position on: counts of tokens, accepted drafts, exact distributions and graphs."""
+    names, form, num_draws, device, first = task
     noise = torch.Generator(device).manual_seed(190 + form.value)
     filters, rows_each = [SETS[name] for name in names], 1 if form is Drafts.NONE else 2
     has_rows = form in (Drafts.PROBS, Drafts.LOGITS)
@@ -183,13 +206,14 @@ def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[J
     accepted, done = torch.zeros(len(names), dtype=torch.int64, device=device), 0
     seeds = torch.full((len(names),), 190, device=device)
     draft_temperature = torch.full((len(names),), DRAFT_TEMPERATURE, device=device)
+    noise.manual_seed(190 + form.value + first)  # all cards have one row, and each drafts of its own
     while done < num_draws:
         drafted = torch.multinomial(draft, batch * rows_each, replacement=True, generator=noise).int()
         inputs = StepInputs(
             logits.expand(batch * rows_each, -1),
             parameters,
             seeds,
-            torch.arange(batch, device=device) * 2 + done * 2,
+            torch.arange(batch, device=device) * 2 + done * 2 + first,
             starts,
             slots=slots,
             draft_token_ids=None if form is Drafts.NONE else drafted,
@@ -202,8 +226,8 @@ def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[J
         counts += cells.bincount(minlength=counts.numel()).view_as(counts)
         accepted += (output.num_tokens > 1).long().view(-1, len(names)).sum(0)
         done += batch
-    graphs = {"graphs": len(plan._replays.graphs)}  # of 0 all steps were launched; of some most were replays
-    return [_row_of(names, form, number, counts, targets, accepted) | graphs for number in range(len(names))]
+    # Of 0 graphs all steps were launched; of some most were replays.
+    return counts.cpu(), accepted.cpu(), [target.cpu() for target in targets], len(plan._replays.graphs)
 
 
 def _row_of(
@@ -211,8 +235,8 @@ def _row_of(
     form: Drafts,
     number: int,
     counts: Tensor,  # [num_names, vocab_size] int64
-    targets: list[Tensor],
     accepted: Tensor,  # [num_names] int64
+    targets: list[Tensor],
 ) -> Json:
     """What one set of parameters drew, alone or beside the others."""
     p_value, cells = chi_square(counts[number], targets[number])
@@ -229,6 +253,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--draws", type=int, default=10**8)
+    parser.add_argument("--sets", nargs="*", choices=SETS, help="only these, and none beside others")
+    parser.add_argument("--drafts", nargs="*", choices=Drafts.__members__, default=[*Drafts.__members__])
+    parser.add_argument("--cards", type=int, default=1, help="the first so many share the draws")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set after so long")
     options = parser.parse_args()
@@ -239,15 +266,17 @@ def main() -> int:
         "kept": {},
         "rows": [],
     }
-    record["kept"] = kept_sets(options.rows, options.device)
-    print(record["kept"], flush=True)
-    for form in (Drafts.PROBS, Drafts.NONE, Drafts.ONE_HOT, Drafts.LOGITS):
-        for names in (*([name] for name in SETS), list(SETS)):
-            if time.monotonic() - begin > options.seconds:
-                continue
-            for row in draws(names, form, options.draws, options.device):
-                record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
-                print(record["rows"][-1], flush=True)
-            write_record(options.out, record)
+    if options.rows:
+        record["kept"] = kept_sets(options.rows, options.device)
+        print(record["kept"], flush=True)
+    cards = [f"cuda:{n}" for n in range(options.cards)] if options.device == "cuda" else [options.device]
+    groups = [[name] for name in options.sets or SETS] + ([] if options.sets else [list(SETS)])
+    for form, names in itertools.product((Drafts[name] for name in options.drafts), groups):
+        if time.monotonic() - begin > options.seconds:
+            continue
+        for row in draws(names, form, options.draws, cards):
+            record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
+            print(record["rows"][-1], flush=True)
+        write_record(options.out, record)
     write_record(options.out, record)
-    return int(record["kept"]["different"] > 0 or any(row["p"] < 1e-6 for row in record["rows"]))
+    return int(record["kept"].get("different", 0) > 0 or any(row["p"] < 1e-6 for row in record["rows"]))
