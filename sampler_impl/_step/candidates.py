@@ -91,23 +91,23 @@ def _collect(lists, row, reached, bound, vocab_size, BLOCK: tl.constexpr, MOST: 
         words = words_of_runs(tl.load(lists.runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
         logits = load_logits(row, words, vocab_size)
         is_candidate = (argmax_order(logits) >= least) & (logits > float("-inf"))
-        size = write_candidates(lists, words, logits, is_candidate, size, BLOCK, MOST)
+        places, count = places_among(is_candidate, BLOCK)
+        writes = is_candidate & (size + places < MOST)
+        tl.store(lists.indices_ptr + size + places, indices_of(words), mask=writes)
+        tl.store(lists.logits_ptr + size + places, logits, mask=writes)
+        size += count
     tl.debug_barrier()
     return size
 
 
 @triton.jit
-def write_candidates(lists, words, logits, is_candidate, size, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    """Write those of a block behind `size` others, and return how many there are then."""
+def places_among(is_candidate, BLOCK: tl.constexpr):
+    """Return where each candidate of a block is among them, and how many there are. Takes [BLOCK, WORDS, 32] bool."""
     # Places are counted within words, which is cheap, and then over words, which are few.
     within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
     of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
     before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, WORDS))
-    places = size + before[:, :, None] + within - 1
-    writes = is_candidate & (places < MOST)
-    tl.store(lists.indices_ptr + places, indices_of(words), mask=writes)
-    tl.store(lists.logits_ptr + places, logits, mask=writes)
-    return size + tl.sum(of_words)
+    return before[:, :, None] + within - 1, tl.sum(of_words)
 
 
 @triton.jit

@@ -2,7 +2,8 @@
 it.
 
     a sample           8192 entries, all over the row       where the threshold is, about
-    reading 1          | below a | from a on: listed | from b on: summed |         the threshold is among the listed
+    reading 1          | below a | from a on: counted | from b on: summed |        the threshold is among the counted
+    some words         of which the reading noted that they have one of the counted: these are listed
     reading 2          tiles are made anew, of what is kept
 
 Sums are of integers, and exact: a sample that misleads costs another reading, and no token. The second threshold of a
@@ -21,11 +22,21 @@ import triton.language as tl
 
 from .._shared.kernels import LOG2_E, argmax_order
 from .bisection import ONE, highest_with, middle_of, weights_of
-from .candidates import load_candidates, write_candidates
+from .candidates import load_candidates, places_among
 from .drawing import load_words, sum_of_words
 from .named import Sample
-from .rows import LEAST, RUNS, WORDS, load_logits, order_to_float, scaled_by, words_of_runs, words_of_tiles
-from .scan import sum_tiles
+from .rows import (
+    LEAST,
+    NOTHING,
+    RUNS,
+    WORDS,
+    load_logits,
+    order_to_float,
+    scaled_by,
+    words_of_runs,
+    words_of_tiles,
+)
+from .scan import exp2_terms, sum_tiles
 
 SAMPLED_WORDS = tl.constexpr(256)
 SAMPLED = tl.constexpr(256 * 32)
@@ -33,6 +44,14 @@ SURE = tl.constexpr(4.0)
 """Standard deviations between an order that a sample gives and either end of its bracket."""
 HALVINGS = tl.constexpr(14)
 """Steps of a search among a sample. They leave a 16,384th of the orders, in which the next entry is taken."""
+NEAR = tl.constexpr(64)
+"""Orders around a product in which the least one is looked for first: rounding moves it by a few."""
+BEHIND_ALL = tl.constexpr(0x7F800001)
+"""The order behind that of infinity: of NaN, which nothing reaches."""
+RUNS_AT_ONCE = tl.constexpr(256)
+"""Runs whose words are listed at once."""
+TILES_AT_ONCE = tl.constexpr(16)
+"""Tiles that are made anew at once: one for each warp."""
 MOST_GUESSES = tl.constexpr(4)
 """Readings after which a bracket of orders is halved instead: then 32 of them end any search."""
 
@@ -100,26 +119,80 @@ def _around(sample, low, high, rest, most, by_sum):
 
 
 @triton.jit
-def _divide(lists, row, all_tiles, ends, best, vocab_size, by_sum, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    """Write a list of what is from `lower` to below `upper`. Return how many that are, and the counts or sums, over
-    2**-40, of what is at or above each of the `ends`: `floor`, `lower` and `upper`."""
+def _quotient_of(order, temperature):
+    """Return the order of what the number of an order becomes by a temperature."""
+    return argmax_order(tl.div_rn(order_to_float(order.to(tl.int32)), temperature))
+
+
+@triton.jit
+def _least_logit_of(order, temperature):
+    """Return the least number whose quotient by the temperature has an order, or a higher one; NaN if none has.
+
+    So a row is read without a division for each entry."""
+    low, high = tl.full((), NOTHING, tl.int64), tl.full((), BEHIND_ALL, tl.int64)
+    near = argmax_order(order_to_float(order) * temperature).to(tl.int64)
+    below, above = tl.maximum(near - NEAR, low), tl.minimum(near + NEAR, high - 1)
+    low = tl.where(_quotient_of(below, temperature) < order, below + 1, low)
+    high = tl.where(_quotient_of(above, temperature) >= order, above, high)
+    while low < high:
+        middle = (low + high) >> 1
+        reaches = _quotient_of(middle, temperature) >= order
+        low = tl.where(reaches, low, middle + 1)
+        high = tl.where(reaches, middle, high)
+    return order_to_float(low.to(tl.int32))
+
+
+@triton.jit
+def _divide(runs_ptr, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK: tl.constexpr):
+    """Write of each run which words have something from `lower` to below `upper`. Return how many entries that are, and
+    the counts or sums, over 2**-40, of what is at or above each of the `ends`: logits `floor`, `lower` and `upper`.
+
+    Nothing here waits for another warp: a row is read by one program, which has few of them."""
     floor, lower, upper = ends
-    size = tl.zeros((), tl.int32)
+    sizes = tl.zeros((BLOCK, WORDS), tl.int32)
     total = tl.zeros((BLOCK, WORDS), tl.int64)
     above_lower, above_upper = total, total
+    next_logits = load_logits(row, words_of_runs(tl.arange(0, BLOCK)), vocab_size)
     for begin in range(0, all_tiles * RUNS, BLOCK):
-        words = words_of_runs(begin + tl.arange(0, BLOCK))
-        logits = load_logits(row, words, vocab_size)
-        scaled = scaled_by(logits, lists.temperature)
-        terms = tl.where(scaled >= floor, 1.0, 0.0)
+        runs, logits = begin + tl.arange(0, BLOCK), next_logits
+        next_logits = load_logits(row, words_of_runs(runs + BLOCK), vocab_size)
+        terms = tl.where(logits >= floor, 1.0, 0.0)
         if by_sum:
-            terms = tl.where(scaled >= floor, tl.exp2((scaled - best) * LOG2_E), 0.0)
+            terms = tl.where(logits >= floor, exp2_terms(logits, whole.largest, whole.scale), 0.0)
         total += _sums_of_words(terms)
-        above_lower += _sums_of_words(tl.where(scaled >= lower, terms, 0.0))
-        above_upper += _sums_of_words(tl.where(scaled >= upper, terms, 0.0))
-        size = write_candidates(lists, words, logits, (scaled >= lower) & (scaled < upper), size, BLOCK, MOST)
+        above_lower += _sums_of_words(tl.where(logits >= lower, terms, 0.0))
+        above_upper += _sums_of_words(tl.where(logits >= upper, terms, 0.0))
+        inside = tl.sum(((logits >= lower) & (logits < upper)).to(tl.int32), axis=2)
+        sizes += inside
+        with_some = tl.sum((inside > 0).to(tl.int32) << tl.arange(0, WORDS)[None, :], axis=1)
+        tl.store(runs_ptr + runs, with_some, mask=runs < all_tiles * RUNS)
     tl.debug_barrier()
-    return size, _sum(total), _sum(above_lower), _sum(above_upper)
+    return _sum(sizes), _sum(total), _sum(above_lower), _sum(above_upper)
+
+
+@triton.jit
+def _list_bracket(lists, row, all_tiles, lower, upper, vocab_size, BLOCK: tl.constexpr):
+    """Write a list of what is from `lower` to below `upper`, which must fit it, after `_divide`."""
+    num_runs, num_words = all_tiles * RUNS, tl.zeros((), tl.int32)
+    for begin in range(0, num_runs, RUNS_AT_ONCE):
+        runs = begin + tl.arange(0, RUNS_AT_ONCE)
+        with_some = tl.load(lists.runs_ptr + runs, mask=runs < num_runs, other=0)
+        has_some = tl.reshape((with_some[:, None] >> tl.arange(0, WORDS)[None, :]) & 1, (RUNS_AT_ONCE * WORDS,))
+        places = num_words + tl.cumsum(has_some) - 1
+        words = tl.reshape(words_of_runs(runs), (RUNS_AT_ONCE * WORDS,))
+        tl.store(lists.indices_ptr + places, words, mask=has_some != 0)  # no more words than entries
+        num_words += tl.sum(has_some)
+    tl.debug_barrier()
+    size = tl.zeros((), tl.int32)
+    for begin in range(0, num_words, BLOCK * WORDS):
+        listed = begin + tl.reshape(tl.arange(0, BLOCK * WORDS), (BLOCK, WORDS))
+        words = tl.load(lists.indices_ptr + listed, mask=listed < num_words, other=num_runs * WORDS)
+        logits = load_logits(row, words, vocab_size)
+        is_inside = (logits >= lower) & (logits < upper)
+        places, count = places_among(is_inside, BLOCK)
+        tl.store(lists.logits_ptr + size + places, logits, mask=is_inside)
+        size += count
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -132,7 +205,7 @@ def _sums_of_words(terms):
 
 @triton.jit
 def _sum(sums):
-    """Return the sum of [BLOCK, WORDS] int64."""
+    """Return the sum of [BLOCK, WORDS] integers."""
     return tl.sum(tl.sum(sums, axis=1))
 
 
@@ -150,6 +223,7 @@ def _threshold(
     """Return the order of the least that one filter keeps of what is at or above the floor."""
     best = tl.div_rn(whole.largest, whole.temperature)
     low, high = floor, tl.maximum(argmax_order(best), floor) + 1
+    least = _least_logit_of(floor, lists.temperature)
     need, above, reach = tl.zeros((), tl.int64), tl.zeros((), tl.int64), tl.zeros((), tl.int64)
     size, guesses = tl.full((), MOST + 1, tl.int32), tl.zeros((), tl.int32)
     overflows, rest = guesses > 0, tl.zeros((), tl.float32)
@@ -163,9 +237,9 @@ def _threshold(
             most = tl.where(overflows, 0.0, tl.maximum(0.375 * MOST / sample.each, 1.0))
             lower, upper = _around(sample, low, high, rest, most, by_sum)
         # Read the row.
-        ends = (order_to_float(floor), order_to_float(lower), order_to_float(upper))
+        ends = (least, _least_logit_of(lower, lists.temperature), _least_logit_of(upper, lists.temperature))
         size, total, from_lower, from_upper = _divide(
-            lists, row, all_tiles, ends, best, vocab_size, by_sum, BLOCK, MOST
+            lists.runs_ptr, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK
         )
         need = _need_of(total, filters, by_sum)
         # Go on in the part that has it.
@@ -180,6 +254,8 @@ def _threshold(
         guesses += 1
     kept = low
     if size <= MOST:
+        ends = (_least_logit_of(low, lists.temperature), _least_logit_of(high, lists.temperature))
+        _list_bracket(lists, row, all_tiles, ends[0], ends[1], vocab_size, BLOCK)
         _, orders, scaled = load_candidates(lists, 0, size, MOST)
         weights = tl.where(orders > LEAST, tl.where(by_sum, weights_of(scaled, best), 1 << 40), 0)
         kept = highest_with(orders, weights, low, need - above)
@@ -187,13 +263,13 @@ def _threshold(
 
 
 @triton.jit
-def _write_words(memory, row, all_tiles, kept, statistics, vocab_size, BLOCK: tl.constexpr):
+def _write_words(memory, row, all_tiles, kept, statistics, vocab_size):
     """Write the words of a row's tiles again, of what is kept alone."""
-    for begin in range(0, all_tiles, BLOCK // RUNS):
-        tiles = begin + tl.arange(0, BLOCK // RUNS)
+    least = _least_logit_of(kept, statistics.temperature)
+    for begin in range(0, all_tiles, TILES_AT_ONCE):
+        tiles = begin + tl.arange(0, TILES_AT_ONCE)
         logits = load_logits(row, words_of_tiles(tiles), vocab_size)
-        logits = tl.where(scaled_by(logits, statistics.temperature) >= order_to_float(kept), logits, float("-inf"))
-        words, _ = sum_tiles(logits, statistics.scale)
+        words, _ = sum_tiles(tl.where(logits >= least, logits, float("-inf")), statistics.scale)
         tl.store(memory.words_ptr + row.place.row_idx * all_tiles + tiles, words, mask=tiles < all_tiles)
 
 
@@ -207,7 +283,7 @@ def filter_flat(memory, lists, row, whole, filters, floor, sizes, PLAN: tl.const
         by_sum = which == 1
         if tl.where(by_sum, filters.top_p < 1, filters.top_k > 0):
             kept = _threshold(lists, row, all_tiles, kept, whole, filters, vocab_size, by_sum, PLAN.block, PLAN.most)
-    _write_words(memory, row, all_tiles, kept, whole, vocab_size, PLAN.block)
+    _write_words(memory, row, all_tiles, kept, whole, vocab_size)
     tl.debug_barrier()
     words = load_words(memory, row.place.row_idx, all_tiles, PLAN.tiles)
     return kept, sum_of_words(words, whole.largest, whole.scale)
