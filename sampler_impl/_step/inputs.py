@@ -326,7 +326,7 @@ _EDIT_LISTS = {"bias_token_ids", "bias_values", "allowed_token_ids", "stop_token
 def _expected_by_slot(group: object, num_slots: int, **widths: int) -> Iterator[Expected]:
     """Yield the tensors of a group by slot; `widths` are those of lists that cannot be of any width."""
     for name, tensor in vars(group).items():
-        is_off = tensor is None and hasattr(type(group), name)  # it is None by default
+        is_off = tensor is getattr(type(group), name, group)  # None, by default; what has no default must be given
         if is_off or name in ("bad_words", "forced_token_ids"):
             continue
         if name in _EDIT_LISTS:
