@@ -318,7 +318,7 @@ def _expected(
 
 
 _FLOATS = {"temperature", "top_p", "min_p", "presence", "frequency", "repetition", "bias_values"}
-"""What is float32 by slot; all else is int32."""
+"""Members of a group that are float32; all others are int32."""
 _EDIT_LISTS = {"bias_token_ids", "bias_values", "allowed_token_ids", "stop_token_ids", "offsets", "word_ids", "text"}
 """Edits of which a slot has a list, of any width; else it has one number."""
 
