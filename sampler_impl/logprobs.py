@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ._logprobs import pytorch
@@ -26,7 +27,7 @@ from ._shared.checks import FLOATS_OF_MODELS, IDS, check_tensor
 __all__ = ["MOST_STREAMED", "Logprobs", "top_logprobs"]
 
 MOST_STREAMED = 64
-"""Longer lists are sorted: their words are as wide as the vocabulary."""
+"""Longer lists are sorted, not streamed: a program of the scan keeps its best words in registers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ def top_logprobs(
         return Logprobs(*pytorch.top_logprobs(logits, emitted_token_ids, number, normalise=normalise))
     from ._logprobs import kernels
 
-    streamed = number if number <= kernels.MOST_LISTED else 0
+    streamed = number if number <= MOST_STREAMED else 0
     ids, values, ranks, statistics = kernels.top_logprobs(logits, emitted_token_ids, streamed, normalise=normalise)
     if streamed == number:
         return Logprobs(ids, values, ranks)
@@ -93,8 +94,6 @@ def _sorted(
     normalise: bool,
 ) -> tuple[Tensor, Tensor]:  # [num_rows, 1 + num_logprobs] int64
     """Return a list that is too long to be streamed, with the values that a streamed one has."""
-    import torch
-
     best = pytorch.best_ids(logits, number)
     found = logits.gather(1, best).float()
     listed = (found - statistics[:, :1]) - statistics[:, 1:] if normalise else found

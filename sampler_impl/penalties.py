@@ -27,7 +27,7 @@ row's buffer held before, an earlier request's prompt. Here such a prompt has no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ from ._scanners.penalty_rows import (
     draft_rows,
     in_vocab,
 )
+from ._shared.backend import BackendName, choose_backend
 from ._shared.checks import FLOAT32, FLOATS, check_tensor, check_written, is_plain
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from ._scanners.penalty_rows import Factors
 
 __all__ = ["PaddedOutputs", "Penalties"]
-
-BackendName = Literal["triton", "torch"]
 
 
 class PenaltyParams(Protocol):
@@ -115,7 +114,7 @@ class Penalties:
             raise ValueError(f"Penalties: vocab_size={vocab_size}, but it must be at least 1. Use logits.shape[-1].")
         self.vocab_size = vocab_size
         self.device = torch.device(device)
-        self._backend = _choose_backend(backend, self.device)
+        self._backend = choose_backend("Penalties", backend, self.device, place="device")
         self._requests: dict[int, _Request] = {}
         self._rows: list[int] = []
         self._histories: list[History] = []
@@ -301,19 +300,3 @@ class Penalties:
         else:
             _penalties_torch.penalise(logits, self._token_state, rows, factors)
         return logits
-
-
-def _choose_backend(name: str | None, device: torch.device) -> str:
-    """Choose a backend; Triton is imported only if it is used."""
-    name = name or ("triton" if device.type == "cuda" else "torch")
-    if name not in ("triton", "torch"):
-        raise ValueError(f"Penalties: backend={name!r}, but it must be 'triton' or 'torch'. Use None for the default.")
-    if name == "triton" and device.type == "cpu":
-        from ._scanners import penalties_kernel as _penalties_kernel
-
-        if not _penalties_kernel.INTERPRETED:
-            raise ValueError(
-                f"Penalties: backend={name!r} and device={device}, but without a GPU Triton must be in interpreter "
-                f"mode. Use backend='torch', or set TRITON_INTERPRET=1 before Triton is imported."
-            )
-    return name

@@ -297,7 +297,7 @@ def parse_output(
 
 
 def _choose_backend(function: str, backend: BackendName | None, device: torch.device) -> BackendName:
-    return choose_backend(function, backend, device, tensor="target_logits")
+    return choose_backend(function, backend, device, place="target_logits.device")
 
 
 def _module_of(backend: BackendName) -> ModuleType:

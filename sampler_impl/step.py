@@ -45,7 +45,7 @@ Reference:
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import torch
 
@@ -63,12 +63,15 @@ from ._step.inputs import (
     check_inputs,
     check_values,
 )
-from ._step.known import Known
+from ._step.known import Groups, Known
 from ._step.replays import Replays
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
+    from ._step.inputs import Checked
     from ._step.launch import Launches
     from ._step.pytorch import PyTorchStep
 
@@ -83,6 +86,8 @@ __all__ = [
     "StepPlan",
     "TokenEdits",
 ]
+
+Result = TypeVar("Result")
 
 
 class StepPlan:
@@ -120,12 +125,12 @@ class StepPlan:
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         check_capacity("StepPlan", capacity)
-        self._known = Known.nothing()
+        self._known = Known(Groups(), Groups(), Groups())
         self._busy = Lock()
         self._index: int | None = None  # of the device that kernels are launched on
         self._stream: int | None = None  # of the last step
         self._run: Launches | PyTorchStep
-        if choose_backend("StepPlan", backend, self.device, tensor="device") == "triton":
+        if choose_backend("StepPlan", backend, self.device, place="device") == "triton":
             from ._shared.compiled import stream_of
             from ._step.launch import Launches
 
@@ -181,15 +186,7 @@ class StepPlan:
 
         For tests and for log-probabilities of whole rows. It writes what a step never writes.
         """
-        if self._is_elsewhere():
-            with torch.cuda.device(self._index):
-                return self.processed_logits(inputs)
-        self._begin()
-        try:
-            checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
-            return self._run.processed_logits(inputs, checked)
-        finally:
-            self._busy.release()
+        return self._run_once(self._run.processed_logits, inputs)
 
     def drafted(self, inputs: StepInputs) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
         """Return a step of a plan without drafts, and the processed logits that it drew from: for a drafter, whose
@@ -203,13 +200,16 @@ class StepPlan:
                 f"StepPlan.drafted: max_spec_len={self.capacity.max_spec_len}, but a drafter's plan has no drafts. "
                 "Use a plan with max_spec_len=0."
             )
+        return self._run_once(self._run.drafted, inputs)
+
+    def _run_once(self, run: Callable[[StepInputs, Checked], Result], inputs: StepInputs) -> Result:
+        """Check inputs and run them, on the plan's device and alone; such steps are not replayed."""
         if self._is_elsewhere():
             with torch.cuda.device(self._index):
-                return self.drafted(inputs)
+                return self._run_once(run, inputs)
         self._begin()
         try:
-            checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
-            return self._run.drafted(inputs, checked)
+            return run(inputs, check_inputs("StepPlan", self.capacity, inputs, self.device, self._known))
         finally:
             self._busy.release()
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._shared.compiled import Given, LaunchPlan, compiled, part
+from .._shared.compiled import Given, LaunchPlan, compiled, launches_overlap, part
 from .._shared.kernels import INTERPRETED
 from .._shared.sizes import cdiv, next_power_of_2
 from .accept import accept_kernel
@@ -254,10 +254,3 @@ def _of_one_type(step: CounterStep) -> CounterStep:
 def _strip(num_blocks: int, strips: dict[int, int]) -> int:
     """Return how many blocks a program takes: as many as leave programs enough to keep the card busy, else one."""
     return next((strip for strip, busy in strips.items() if num_blocks >= busy), 1)
-
-
-def launches_overlap(device: torch.device) -> bool:
-    """Whether the device has programmatic dependent launch: NVIDIA from Hopper on."""
-    if device.type != "cuda" or torch.version.hip is not None:
-        return False
-    return torch.cuda.get_device_capability(device) >= (9, 0)

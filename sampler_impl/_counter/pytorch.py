@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .._shared.draws import VERIFY_STREAM, invert_cdf, philox_uniforms
 from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
@@ -28,7 +29,7 @@ def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     output_token_ids = step.draft_token_ids.new_full((step.batch_size, step.max_spec_len + 1), -1, dtype=torch.int32)
     if step.batch_size == 0:
         return output_token_ids
-    grid = Grid(step.cu_num_draft_tokens, step.num_tokens, step.max_spec_len)
+    grid = Grid(pad(step.cu_num_draft_tokens, (1, 0)), step.num_tokens, step.max_spec_len)
     owners = grid.owners
     positions = step.positions[:, None] + torch.arange(step.max_spec_len + 1, device=step.device)
     accept_uniforms, draw_uniforms = philox_uniforms(step.seeds[:, None], positions, VERIFY_STREAM)

@@ -151,9 +151,8 @@ def check_values(function: str, step: CounterStep) -> None:
         f"num_tokens={step.num_tokens}. Use num_draft_tokens.cumsum(0)."
     )
     check_all(function, "cu_num_draft_tokens", sums, good, rule)
-    check_all(
-        function, "temperature", step.temperature, step.temperature >= 0, "at least 0. Use 0 for a greedy request."
-    )
+    temperature = step.temperature
+    check_all(function, "temperature", temperature, temperature >= 0, "at least 0. Use 0 for a greedy request.")
     ids, bonus = step.draft_token_ids, step.bonus_token_ids
     rule = f"in [0, {vocab_size}), or -1. Use -1 for a placeholder draft token."
     check_all(function, "draft_token_ids", ids, (ids >= -1) & (ids < vocab_size), rule)
@@ -162,13 +161,8 @@ def check_values(function: str, step: CounterStep) -> None:
         check_all(function, "bonus_token_ids", bonus, (bonus >= 0) & (bonus < vocab_size), rule)
     for name, rows, least in (("draft_probs", step.draft_probs, 0.0), ("draft_logits", step.draft_logits, -torch.inf)):
         if rows is not None:
-            check_all(
-                function,
-                name,
-                rows,
-                (rows >= least) & (rows < torch.inf),
-                f"at least {least} and below infinity. Correct the drafter.",
-            )
+            rule = f"at least {least} and below infinity. Correct the drafter."
+            check_all(function, name, rows, (rows >= least) & (rows < torch.inf), rule)
     if step.draft_logsumexp is not None:
         rule = "finite. Use (draft_logits.float() / temperature).logsumexp(-1)."
         check_all(function, "draft_logsumexp", step.draft_logsumexp, step.draft_logsumexp.isfinite(), rule)

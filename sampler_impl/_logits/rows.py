@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._scanners.history import PLACEHOLDER_TOKEN_ID
+from .._scanners.history import PLACEHOLDER_TOKEN_ID, drafts_of_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,12 +122,7 @@ def step_of(
     Raises:
         ValueError: If a request has no list of drafts, or an id is out of range.
     """
-    drafts = [()] * batch_size if draft_token_ids is None else draft_token_ids[:batch_size]
-    if len(drafts) < batch_size:
-        raise ValueError(
-            f"{function}: len(draft_token_ids)={len(drafts)}, but it must be at least {batch_size}, the number of "
-            f"requests. Use an empty list for a request without drafts."
-        )
+    drafts = drafts_of_batch(function, [()] * batch_size if draft_token_ids is None else draft_token_ids, batch_size)
     counts = [len(ids) for ids in drafts]
     if any(counts):
         _check_drafts(function, drafts, vocab_size)

@@ -35,9 +35,6 @@ TILE = 4096
 STRIP_TILES = 4
 """Tiles of one program of the scan. Constant, because sums depend on it."""
 
-MOST_LISTED = 64
-"""Longer lists are sorted, not streamed: a strip keeps its best words in registers."""
-
 ROWS = 1
 """Rows of one program. A GPU is filled by a program for each row."""
 
@@ -55,7 +52,7 @@ def top_logprobs(
     logarithm of the sum.
 
     Args:
-        number: At most `MOST_LISTED`.
+        number: At most `MOST_STREAMED`.
 
     Traffic:
         The logits once, and of each strip a list of `number` words.

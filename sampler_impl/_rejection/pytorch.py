@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
 from .step import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
@@ -30,7 +31,7 @@ def verify(
     output_token_ids = torch.full(shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=step.device)
     if step.batch_size == 0:
         return output_token_ids
-    grid = Grid(step.cu_num_draft_tokens, len(step.draft_token_ids), step.max_spec_len)
+    grid = Grid(pad(step.cu_num_draft_tokens, (1, 0)), len(step.draft_token_ids), step.max_spec_len)
     recover_rows = _accept(step, grid, target_argmax, target_probs, uniforms, output_token_ids)
     if target_probs is not None and exponentials is not None:
         _recover(step, grid, target_probs, exponentials, recover_rows, output_token_ids)
@@ -111,7 +112,7 @@ def expand(
 ) -> Tensor:  # [num_tokens] any
     """Repeat each request's value for its tokens, with one value replaced."""
     replaced = x.masked_fill(x == replace_from, replace_to)
-    return replaced[Grid(cu_num_draft_tokens, num_tokens, num_tokens).owners]
+    return replaced[Grid(pad(cu_num_draft_tokens, (1, 0)), num_tokens, num_tokens).owners]
 
 
 def _accepted(

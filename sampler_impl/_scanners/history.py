@@ -194,6 +194,22 @@ def _put(rows: dict[int, RequestState], row: int, state: RequestState | None) ->
         rows[row] = state
 
 
+def drafts_of_batch(
+    function: str, draft_token_ids: Sequence[Sequence[int]], batch_size: int
+) -> Sequence[Sequence[int]]:
+    """Return the drafts of each request; lists beyond the batch are ignored, as vLLM keeps one per possible request.
+
+    Raises:
+        ValueError: If a request has no list.
+    """
+    if len(draft_token_ids) < batch_size:
+        raise ValueError(
+            f"{function}: len(draft_token_ids)={len(draft_token_ids)}, but it must be at least {batch_size}, the "
+            f"number of requests. Use an empty list for a request without drafts."
+        )
+    return draft_token_ids[:batch_size]
+
+
 def check_rows(
     function: str, rows: Sequence[int], histories: Iterable[History], output_token_ids: Sequence[list[int]]
 ) -> None:

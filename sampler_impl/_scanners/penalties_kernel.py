@@ -24,9 +24,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from .penalty_rows import Factors, PenaltyRows
 
-INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether TRITON_INTERPRET=1 was set when the kernel was defined; only then does it accept CPU tensors."""
-
 TILE = 2048
 """Vocabulary entries per program. Chosen on an H200; other widths are not recorded."""
 

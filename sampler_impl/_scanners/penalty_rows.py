@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .history import PLACEHOLDER_TOKEN_ID, History, read_changes
+from .history import PLACEHOLDER_TOKEN_ID, History, drafts_of_batch, read_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,13 +109,8 @@ def draft_rows(
 def _flatten(
     function: str, draft_token_ids: Sequence[list[int]], batch_size: int, vocab_size: int
 ) -> tuple[Ids, Ids]:  # [batch_size] int64, [num_tokens] int64
-    """Return lengths and flattened ids; lists beyond the batch are ignored, as vLLM keeps one per possible request."""
-    if len(draft_token_ids) < batch_size:
-        raise ValueError(
-            f"{function}: len(draft_token_ids)={len(draft_token_ids)}, but it must be at least {batch_size}, the "
-            f"number of requests. Use an empty list for a request without drafts."
-        )
-    drafts = draft_token_ids[:batch_size]
+    """Return lengths and flattened ids."""
+    drafts = drafts_of_batch(function, draft_token_ids, batch_size)
     lengths = np.fromiter(map(len, drafts), np.int64, batch_size)
     flat = np.fromiter(chain.from_iterable(drafts), np.int64, int(lengths.sum()))
     if not in_vocab(flat, vocab_size):

@@ -13,7 +13,7 @@ OF_KERNELS = (None, "triton")
 
 
 def choose_backend(
-    function: str, backend: BackendName | None, device: torch.device, *, tensor: str = "logits"
+    function: str, backend: BackendName | None, device: torch.device, *, place: str = "logits.device"
 ) -> BackendName:
     """Return the given backend; for `None`, Triton on a GPU and PyTorch elsewhere. Triton is imported only if it is
     chosen.
@@ -32,12 +32,12 @@ def choose_backend(
 
         if device.type == "cpu" and not kernels.INTERPRETED:
             raise ValueError(
-                f"{function}: backend='triton' and {tensor}.device=cpu, but without a GPU Triton must be in "
+                f"{function}: backend='triton' and {place}=cpu, but without a GPU Triton must be in "
                 f"interpreter mode. Use backend='torch', or set TRITON_INTERPRET=1 before Triton is imported."
             )
         if device.type == "cuda" and kernels.INTERPRETED:  # which has no instruction of a card
             raise ValueError(
-                f"{function}: {tensor}.device={device}, but Triton is in interpreter mode, which is for tensors on the "
+                f"{function}: {place}={device}, but Triton is in interpreter mode, which is for tensors on the "
                 f"CPU. Unset TRITON_INTERPRET, or use backend='torch'."
             )
     return chosen

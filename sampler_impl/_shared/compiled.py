@@ -105,6 +105,13 @@ def stream_of(device: int | None) -> int | None:
     return stream
 
 
+def launches_overlap(device: torch.device) -> bool:
+    """Whether a kernel may be launched while the one before it runs: programmatic dependent launch, from Hopper on."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 _COMPILED: dict[Key, Compiled] = {}
 
 

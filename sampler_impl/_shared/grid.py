@@ -1,4 +1,4 @@
-"""Flat per-token values as a grid with one row per request: what both verification steps do in PyTorch.
+"""Flat per-token values as a grid with one row per request: what all verification steps do in PyTorch.
 
 There is no loop over requests, positions or vocabulary, and every index is one of a token that exists, whatever the
 tensors say.
@@ -10,6 +10,8 @@ tensors say.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -18,24 +20,31 @@ class Grid:
     """Places of the draft tokens of each request.
 
     Args:
-        num_tokens: All draft tokens; counts are cut to them, and to `max_spec_len`.
+        bounds: Where each request begins, and where the last one ends.
+        num_tokens: All draft tokens; counts are cut to them, and to `width`.
+        width: Most tokens of a request.
     """
 
     def __init__(
         self,
-        cu_num_draft_tokens: Tensor,  # [batch_size] int32
+        bounds: Tensor,  # [batch_size + 1] int32
         num_tokens: int,
-        max_spec_len: int,
+        width: int,
     ) -> None:
         self.num_tokens = num_tokens
-        ends, device = cu_num_draft_tokens.long().clamp(0, num_tokens), cu_num_draft_tokens.device
-        self.starts = torch.nn.functional.pad(ends, (1, 0))[:-1]  # [batch_size] int64
-        self.counts = (ends - self.starts).clamp(0, max_spec_len)  # [batch_size] int64
-        self.columns = torch.arange(max_spec_len, device=device)  # [max_spec_len] int64
+        cut, device = bounds.long().clamp(0, num_tokens), bounds.device
+        self.starts = cut[:-1]  # [batch_size] int64
+        self.counts = (cut[1:] - self.starts).clamp(0, width)  # [batch_size] int64
+        self.columns = torch.arange(width, device=device)  # [max_spec_len] int64
         tokens = torch.arange(num_tokens, device=device)
         owners = torch.searchsorted(self.starts + self.counts, tokens, right=True)
-        self.owners = owners.clamp(max=len(ends) - 1)  # [num_tokens] int64
-        self.places = (tokens - self.starts[self.owners]).clamp(0, max(max_spec_len - 1, 0))  # [num_tokens] int64
+        self.owners = owners.clamp(max=len(self.starts) - 1)  # [num_tokens] int64
+        self.places = (tokens - self.starts[self.owners]).clamp(0, max(width - 1, 0))  # [num_tokens] int64
+
+    @cached_property
+    def rows(self) -> Tensor:  # [batch_size, max_spec_len] int64
+        """Return the token of each cell; any token in a cell behind the request's last."""
+        return (self.starts[:, None] + self.columns).clamp(max=max(self.num_tokens - 1, 0))
 
     def cells(
         self,
@@ -49,8 +58,7 @@ class Grid:
         per_token: Tensor,  # [num_tokens] any
     ) -> Tensor:  # [batch_size, max_spec_len] any
         """Return the values of each request's tokens, and any behind them."""
-        at = self.starts[:, None] + self.columns
-        return per_token[at.clamp(max=self.num_tokens - 1)] if self.num_tokens else per_token.new_zeros(at.shape)
+        return per_token[self.rows] if self.num_tokens else per_token.new_zeros(self.rows.shape)
 
     def num_accepted(
         self,

@@ -284,14 +284,13 @@ def _expected(
     else:
         num_slots = inputs.seeds.shape[0] if isinstance(inputs.seeds, Tensor) and inputs.seeds.ndim else batch_size
     num_words = -(-vocab_size // 32)
-    of_slots = (num_slots,)
     yield "logits", inputs.logits, (num_rows, vocab_size), (capacity.dtype,)
     if seen.parameters is None:
-        yield "seeds", inputs.seeds, of_slots, INT64
+        yield "seeds", inputs.seeds, (num_slots,), INT64
     yield "positions", inputs.positions, (batch_size,), INT64
     yield "cu_num_rows", inputs.cu_num_rows, (batch_size + 1,), INT32
     if seen.parameters is None:
-        yield from _expected_parameters(inputs.parameters, of_slots)
+        yield from _expected_by_slot(inputs.parameters, num_slots)
     if inputs.slots is not None:
         yield "slots", inputs.slots, (batch_size,), IDS
     if inputs.draft_token_ids is not None:
@@ -302,49 +301,38 @@ def _expected(
         of_drafts = (num_slots, capacity.max_spec_len)
         yield "draft_logits", inputs.draft_logits, (*of_drafts, vocab_size), FLOATS_OF_MODELS
         if inputs.draft_temperature is not None:
-            yield "draft_temperature", inputs.draft_temperature, of_drafts[:1], FLOAT32
+            yield "draft_temperature", inputs.draft_temperature, (num_slots,), FLOAT32
         if inputs.draft_logsumexp is not None:
             yield "draft_logsumexp", inputs.draft_logsumexp, of_drafts, FLOAT32
     if inputs.grammar_mask is not None:
         yield "grammar_mask", inputs.grammar_mask, (num_rows, num_words), INT32
     if inputs.penalties is not None and seen.penalties is None:
-        penalties = inputs.penalties
-        for name in ("presence", "frequency", "repetition"):
-            yield name, getattr(penalties, name), of_slots, FLOAT32
-        yield "output_counts", penalties.output_counts, (num_slots, vocab_size), INT32
-        yield "prompt_mask", penalties.prompt_mask, (num_slots, num_words), INT32
+        yield from _expected_by_slot(inputs.penalties, num_slots, output_counts=vocab_size, prompt_mask=num_words)
     if inputs.edits is not None:
         if inputs.edits.forced_token_ids is not None:
             yield "forced_token_ids", inputs.edits.forced_token_ids, (num_rows,), INT32
         if seen.edits is None:
-            yield from _expected_edits(inputs.edits, num_slots)
+            yield from _expected_by_slot(inputs.edits, num_slots)
+            if inputs.edits.bad_words is not None:
+                yield from _expected_by_slot(inputs.edits.bad_words, num_slots)
 
 
-def _expected_parameters(parameters: Parameters, of_slots: tuple[int]) -> Iterator[Expected]:
-    yield "temperature", parameters.temperature, of_slots, FLOAT32
-    if parameters.top_k is not None:
-        yield "top_k", parameters.top_k, of_slots, INT32
-    if parameters.top_p is not None:
-        yield "top_p", parameters.top_p, of_slots, FLOAT32
-    if parameters.min_p is not None:
-        yield "min_p", parameters.min_p, of_slots, FLOAT32
+_FLOATS = {"temperature", "top_p", "min_p", "presence", "frequency", "repetition", "bias_values"}
+"""Members of a group that are float32; all others are int32."""
+_EDIT_LISTS = {"bias_token_ids", "bias_values", "allowed_token_ids", "stop_token_ids", "offsets", "word_ids", "text"}
+"""Edits of which a slot has a list, of any width; else it has one number."""
 
 
-_BY_SLOT_ALONE = {"bias_counts", "allowed_counts", "stop_counts", "min_lengths", "counts", "starts"}
-"""Edits of one number per slot; the others are lists."""
-
-
-def _expected_edits(edits: TokenEdits, num_slots: int) -> Iterator[Expected]:
-    for group in (edits, edits.bad_words):
-        for name, tensor in vars(group).items() if group is not None else ():
-            if tensor is None or tensor is edits.bad_words or name == "forced_token_ids":
-                continue
-            dtypes = FLOAT32 if name == "bias_values" else INT32
-            if name in _BY_SLOT_ALONE:
-                yield name, tensor, (num_slots,), dtypes
-            else:
-                width = tensor.shape[1] if isinstance(tensor, Tensor) and tensor.ndim == 2 else 1
-                yield name, tensor, (num_slots, width), dtypes
+def _expected_by_slot(group: object, num_slots: int, **widths: int) -> Iterator[Expected]:
+    """Yield the tensors of a group by slot; `widths` are those of lists that cannot be of any width."""
+    for name, tensor in vars(group).items():
+        is_off = tensor is getattr(type(group), name, group)  # None, by default; what has no default must be given
+        if is_off or name in ("bad_words", "forced_token_ids"):
+            continue
+        if name in _EDIT_LISTS:
+            widths[name] = tensor.shape[1] if isinstance(tensor, Tensor) and tensor.ndim == 2 else 1
+        shape = (num_slots, widths[name]) if name in widths else (num_slots,)
+        yield name, tensor, shape, FLOAT32 if name in _FLOATS else INT32
 
 
 def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None:

@@ -93,10 +93,6 @@ class Known(NamedTuple):
     penalties: Groups
     edits: Groups
 
-    @classmethod
-    def nothing(cls) -> Known:
-        return cls(Groups(), Groups(), Groups())
-
 
 class BySlot(NamedTuple):
     """A step's groups; `None` for what it does not have, or was not seen before."""

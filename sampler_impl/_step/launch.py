@@ -23,7 +23,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .._shared.compiled import Compiled, Key, described, described_batch, number_of, stream_of
+from .._shared.compiled import Compiled, Key, described, described_batch, launches_overlap, number_of, stream_of
 from .._shared.kernels import INTERPRETED, quiet_numpy
 from . import named
 from .edits import edit_kernel
@@ -103,11 +103,6 @@ Given = dict[str, tuple[Any, ...]]  # Any: tensors, or their addresses, and numb
 """Inputs of a step by the names of kernels' parameters, members in the order of their names in `named`."""
 
 
-def can_overlap(device: torch.device) -> bool:
-    """Whether a kernel may be started while the one before it runs: programmatic dependent launch, from Hopper on."""
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
 class Launches:
     """The kernels of a plan and their memory. They are launched on the plan's device, which must be the current one."""
 
@@ -169,7 +164,7 @@ class Launches:
     def _choose_kernels(self, device: torch.device) -> None:
         capacity, first = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
         # Where rows are filtered it costs: programs that come early share multiprocessors while others are idle.
-        can_start_early = device.type == "cuda" and can_overlap(device)
+        can_start_early = launches_overlap(device)
         overlaps, early = can_start_early and not capacity.filters, {"launch_pdl": True}
         follows = first | (early if overlaps else {})
         limits = torch.version.hip is None

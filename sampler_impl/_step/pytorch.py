@@ -6,20 +6,19 @@
     verified      draft tokens accepted, by quotient and uniform
     drawn         one more token per request, by the inverse CDF
 
-A grid [batch_size, max_spec_len + 1] holds one cell per token that a request may get; the cells of its rows come first.
+The grid [batch_size, max_spec_len + 1] has one cell per token that a request may get; the cells of its rows come first.
 Sums whose rounding could depend on the batch are sums of integers, or run along a sorted row.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from .._shared.draws import VERIFY_STREAM, philox_uniforms
-from .._shared.grid import clamped_column, is_in_vocab, remove_entries
+from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
 from .inputs import MIN_TEMPERATURE, Capacity, Checked, Parameters, StepInputs, StepOutput
 from .pytorch_edits import edited_logits, moved_ids
 
@@ -38,21 +37,20 @@ class PyTorchStep:
 
     def __call__(self, inputs: StepInputs, _: Checked) -> StepOutput:
         """Draw the tokens of one step."""
-        layout = Layout(inputs, self.capacity.max_spec_len)
         if inputs.batch_size == 0 or inputs.num_rows == 0:
-            return _nothing(layout, self.capacity.logprobs)
+            return _nothing(inputs, self.capacity)
+        layout = Layout(inputs, self.capacity.max_spec_len)
         edited = edited_logits(inputs, layout)
         weights = _weights(_filtered(inputs, layout, edited))
         totals = (weights * ONE).long().sum(-1) / ONE
         best = edited.argmax(-1)
         accept_uniforms, draw_uniforms = layout.uniforms()
         is_accepted = _accepted(inputs, layout, weights, totals, best, accept_uniforms)
-        num_accepted = (layout.on_grid(is_accepted) & layout.is_drafted).cumprod(-1).sum(-1)
+        num_accepted = (layout.laid_out(is_accepted) & layout.is_drafted).cumprod(-1).sum(-1)
         last = _last_tokens(inputs, layout, weights, totals, best, num_accepted, draw_uniforms)
-        cells = torch.arange(self.capacity.max_spec_len + 1, device=last.device)
-        tokens = torch.where(cells < num_accepted[:, None], layout.on_grid(layout.drafts), last[:, None])
+        tokens = torch.where(layout.cells(num_accepted), layout.laid_out(layout.drafts), last[:, None])
         num_tokens = torch.where(layout.counts > 0, num_accepted + 1, 0)
-        is_token = cells < num_tokens[:, None]
+        is_token = layout.cells(num_tokens)
         logprobs = None
         if self.capacity.logprobs:
             logprobs = _logprobs(layout, weights, totals, tokens).masked_fill_(~is_token, 0.0)
@@ -71,12 +69,12 @@ class PyTorchStep:
         return self(inputs, checked), self.processed_logits(inputs, checked)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Grid):
     """Places where rows belong. Rows behind the last request are given to it, and nothing of them is read."""
 
-    inputs: StepInputs
-    max_spec_len: int
+    def __init__(self, inputs: StepInputs, max_spec_len: int) -> None:
+        super().__init__(inputs.cu_num_rows, inputs.num_rows, max_spec_len + 1)
+        self.inputs, self.max_spec_len = inputs, max_spec_len
 
     # As `rows.find_request`: rows and slots that exist, whatever the tensors say.
 
@@ -88,41 +86,13 @@ class Layout:
         return torch.where(self.counts > 0, slots.long().clamp(0, self.inputs.seeds.shape[0] - 1), 0)
 
     @cached_property
-    def starts(self) -> Tensor:  # [batch_size] int64
-        return self.inputs.cu_num_rows[:-1].long().clamp(0, self.inputs.num_rows)
-
-    @cached_property
-    def counts(self) -> Tensor:  # [batch_size] int64
-        """Return how many rows each request has."""
-        ends = self.inputs.cu_num_rows[1:].long().clamp(max=self.inputs.num_rows)
-        return (ends - self.starts).clamp(0, self.max_spec_len + 1)
-
-    @cached_property
-    def requests(self) -> Tensor:  # [num_rows] int64
-        rows = torch.arange(self.inputs.num_rows, device=self.inputs.logits.device)
-        found = torch.searchsorted(self.starts + self.counts, rows, right=True)
-        return found.clamp(max=self.inputs.batch_size - 1)
-
-    @cached_property
     def slots(self) -> Tensor:  # [num_rows] int64
-        return self.slots_of_requests[self.requests]
-
-    @cached_property
-    def first_rows(self) -> Tensor:  # [num_rows] int64
-        """Return the first row of the request that a row belongs to."""
-        return self.starts[self.requests]
-
-    @cached_property
-    def places(self) -> Tensor:  # [num_rows] int64
-        """Return the place of each row: 0 for a request's first row, `max_spec_len` at most, whatever `cu_num_rows`
-        says."""
-        places = torch.arange(self.inputs.num_rows, device=self.first_rows.device) - self.first_rows
-        return places.clamp(0, self.max_spec_len)
+        return self.slots_of_requests[self.owners]
 
     @cached_property
     def positions(self) -> Tensor:  # [num_rows] int64
         """Return the position of the token that the row is about."""
-        return self.inputs.positions[self.requests] + self.places
+        return self.inputs.positions[self.owners] + self.places
 
     @cached_property
     def drafts(self) -> Tensor:  # [num_rows] int64
@@ -133,8 +103,8 @@ class Layout:
     @cached_property
     def drafts_before(self) -> Tensor:  # [num_rows, max_spec_len] int64
         """Return the request's drafts that a row sees; -1 for those that it does not."""
-        steps = torch.arange(self.max_spec_len, device=self.places.device)
-        rows = (self.first_rows[:, None] + steps).clamp(0, max(self.inputs.num_rows - 1, 0))
+        steps = self.columns[:-1]
+        rows = (self.starts[self.owners, None] + steps).clamp(max=max(self.num_tokens - 1, 0))
         return self.drafts[rows].masked_fill(steps >= self.places[:, None], -1)
 
     @cached_property
@@ -145,37 +115,23 @@ class Layout:
     def is_greedy(self) -> Tensor:  # [num_rows] bool
         return self.temperature == 0
 
-    # The grid.
-
-    @cached_property
-    def rows(self) -> Tensor:  # [batch_size, max_spec_len + 1] int64
-        """Return the row of each cell; any row in a cell behind the request's last."""
-        steps = torch.arange(self.max_spec_len + 1, device=self.inputs.cu_num_rows.device)
-        return (self.starts[:, None] + steps).clamp(max=max(self.inputs.num_rows - 1, 0))
-
     @cached_property
     def is_drafted(self) -> Tensor:  # [batch_size, max_spec_len + 1] bool
         """Whether a cell is that of a draft token: all rows of a request but its last."""
-        return torch.arange(self.max_spec_len + 1, device=self.counts.device) < self.counts[:, None] - 1
-
-    def on_grid(
-        self,
-        per_row: Tensor,  # [num_rows] any
-    ) -> Tensor:  # [batch_size, max_spec_len + 1] any
-        return per_row[self.rows]
+        return self.cells(self.counts - 1)
 
     def uniforms(self) -> tuple[Tensor, Tensor]:  # [batch_size, max_spec_len + 1] float64, both
         """Return uniforms that accept, and uniforms that draw."""
         seeds = self.inputs.seeds[self.slots_of_requests]
-        steps = torch.arange(self.max_spec_len + 1, device=seeds.device)
-        return philox_uniforms(seeds[:, None], self.inputs.positions[:, None] + steps, VERIFY_STREAM)
+        return philox_uniforms(seeds[:, None], self.inputs.positions[:, None] + self.columns, VERIFY_STREAM)
 
 
-def _nothing(layout: Layout, logprobs: bool) -> StepOutput:
+def _nothing(inputs: StepInputs, capacity: Capacity) -> StepOutput:
     """Return the output of a batch without rows."""
-    shape = (layout.inputs.batch_size, layout.max_spec_len + 1)
-    tokens = layout.inputs.positions.new_full(shape, -1, dtype=torch.int32)
-    return StepOutput(tokens, tokens.new_zeros(shape[0]), torch.zeros_like(tokens).float() if logprobs else None)
+    shape = (inputs.batch_size, capacity.max_spec_len + 1)
+    tokens = inputs.positions.new_full(shape, -1, dtype=torch.int32)
+    logprobs = torch.zeros_like(tokens).float() if capacity.logprobs else None
+    return StepOutput(tokens, tokens.new_zeros(shape[0]), logprobs)
 
 
 # Filters
@@ -251,7 +207,7 @@ def _accepted(
     if _has_draft_rows(inputs):
         every = torch.arange(len(ids), device=ids.device)
         draft = _draft_probs(inputs, layout, every, clamped_column(ids, vocab_size))[:, 0]
-    is_lucky = target / draft >= uniforms[layout.requests, layout.places]
+    is_lucky = target / draft >= uniforms[layout.owners, layout.places]
     is_accepted = torch.where(layout.is_greedy, best == ids, is_lucky & (target > 0) & (draft > 0))
     return is_accepted & is_in_vocab(ids, vocab_size)
 
@@ -372,6 +328,6 @@ def _logprobs(
 ) -> Tensor:  # [batch_size, max_spec_len + 1] float32
     """Return log-probabilities of the tokens of each cell, under the processed distribution of the cell's row; NaN
     where there is none."""
-    found = weights[layout.rows, cell_tokens.clamp(0, weights.shape[1] - 1)] / layout.on_grid(totals)
+    found = weights[layout.rows, cell_tokens.clamp(0, weights.shape[1] - 1)] / layout.laid_out(totals)
     found = found.log().float()
-    return found.masked_fill(layout.on_grid(layout.is_greedy), 0.0)
+    return found.masked_fill(layout.laid_out(layout.is_greedy), 0.0)

@@ -169,7 +169,7 @@ def _ends_in(
     steps = torch.arange(longest, device=row_ids.device)
     due = row_ids.gather(1, (begin[:, None] + steps).clamp(0, row_ids.shape[1] - 1))
     places = layout.positions[:, None] - length[:, None] + steps
-    in_drafts = places - inputs.positions[layout.requests][:, None]
+    in_drafts = places - inputs.positions[layout.owners][:, None]
     seen = words.text[layout.slots[:, None], places.clamp(0, words.text.shape[1] - 1)].long()
     if layout.max_spec_len > 0:
         of_drafts = layout.drafts_before.gather(1, in_drafts.clamp(0, layout.max_spec_len - 1))

@@ -59,11 +59,11 @@ listeners: list[Callable[[Batch, RowChanges], None]] = []
 _batches = memory()
 
 
-def refresh_metadata(upstream: Callable[[Batch], None], batch: Batch) -> None:
+def refresh_metadata(upstream: Callable[[], None], batch: Batch) -> None:
     """After vLLM has reported the changes to its own logits processors, report them to the listeners."""
     builder = batch.batch_update_builder
     changes = RowChanges(batch.num_reqs, builder.removed, builder.added, builder.moved)
-    upstream(batch)  # passes on these very lists, and starts new ones
+    upstream()  # passes on these very lists, and starts new ones
     if not batch.is_pooling_model:
         _batches[batch] = True
         for listener in listeners:

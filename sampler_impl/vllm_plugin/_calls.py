@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    Upstream = Callable[..., Tensor]
-    """vLLM's own function, which ours replaces."""
+    Upstream = Callable[[], Tensor]
+    """vLLM's own function, which ours replaces, with the arguments of this call."""
 
 _ours: Counter[str] = Counter()
 _upstream: Counter[tuple[str, str]] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ def make_patch(target: str, function: Callable[..., Any]) -> Patch:
     """A patch for `module:function` or `module:Class.method` that is not applied yet.
 
     Args:
-        function: Called with the original, then with the arguments of the call.
+        function: Called with the original, which has the arguments of the call already, then with these.
 
     Raises:
         ForeignFunctionError: If the value is not what the module's source defines.
@@ -78,7 +78,7 @@ def make_patch(target: str, function: Callable[..., Any]) -> Patch:
 
     @wraps(upstream)
     def replacement(*args: Any, **kwargs: Any) -> Any:  # Any: whatever vLLM passes and expects
-        return function(upstream, *args, **kwargs)
+        return function(partial(upstream, *args, **kwargs), *args, **kwargs)
 
     return Patch(target, owner, attribute, original, staticmethod(replacement) if is_static else replacement)
 

@@ -47,7 +47,7 @@ def apply_penalties(
         _counts(sampling_metadata, output_token_ids).apply(logits, *_factors(sampling_metadata), drafts)
 
     served = _calls.is_served(_PIECE, serve, _REFUSED)
-    return logits if served else upstream(logits, sampling_metadata, output_token_ids)
+    return logits if served else upstream()
 
 
 def apply_penalties_to_drafts(
@@ -67,7 +67,7 @@ def apply_penalties_to_drafts(
         _counts(sampling_metadata, output_token_ids).apply_to_drafts(logits, *_factors(sampling_metadata), drafts)
 
     served = _calls.is_served(_PIECE, serve, _REFUSED)
-    return logits if served else upstream(logits, sampling_metadata, metadata, repeat_indices, output_token_ids)
+    return logits if served else upstream()
 
 
 def _counts(sampling_metadata: Metadata, output_token_ids: Rows) -> Penalties:

@@ -52,7 +52,7 @@ def convert_to_tensors(
     served = _calls.is_served(
         _PIECE, lambda: built.append(_padded(output_token_ids, vocab_size, device)), "rows that ours does not take"
     )
-    return built[0] if served else upstream(output_token_ids, vocab_size, device)
+    return built[0] if served else upstream()
 
 
 def _padded(

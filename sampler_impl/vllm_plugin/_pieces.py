@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
+def _of(owner: str, *names: str) -> tuple[str, ...]:
+    """The functions and classes of a module, or the methods of a class."""
+    separator = "." if ":" in owner else ":"
+    return tuple(f"{owner}{separator}{name}" for name in names)
+
+
 SAMPLE = "vllm.v1.sample"
 SAMPLER = f"{SAMPLE}.sampler:Sampler"
 VERIFIER = f"{SAMPLE}.rejection_sampler"
@@ -23,75 +30,33 @@ _COMBINE = {
 _CALLERS = (f"{SAMPLER}.apply_logits_processors", f"{VERIFIER}:RejectionSampler.apply_logits_processors")
 _ROWS = (
     f"{SAMPLE}.logits_processor.state:BatchUpdateBuilder",
-    *(
-        f"{BATCH}.{method}"
-        for method in (
-            "add_request",
-            "remove_request",
-            "swap_states",
-            "condense",
-            "update_req_spec_token_ids",
-            "update_async_output_token_ids",
-            "_make_sampling_metadata",
-        )
-    ),
+    *_of(BATCH, "add_request", "remove_request", "swap_states", "condense", "update_req_spec_token_ids"),
+    *_of(BATCH, "update_async_output_token_ids", "_make_sampling_metadata"),
 )
 
 V2 = "vllm.v1.worker.gpu"
 V2_SAMPLER = f"{V2}.sample.sampler:Sampler"
 V2_VERIFIER = f"{V2}.spec_decode.rejection_sampler"
+V2_RULES = f"{V2_VERIFIER}_utils"
 _V2_STEP = (
-    *(
-        f"{V2_SAMPLER}.{method}"
-        for method in ("__init__", "add_request", "apply_staged_writes", "__call__", "apply_sampling_params")
-    ),
+    *_of(V2_SAMPLER, "__init__", "add_request", "apply_staged_writes", "__call__", "apply_sampling_params"),
     f"{V2_SAMPLER}._sample_random",
-    *(
-        f"{V2_VERIFIER}:{name}"
-        for name in (
-            "RejectionSampler.__init__",
-            "RejectionSampler.__call__",
-            "RejectionSampler._verify_in_chunks",
-            "RejectionSampler._get_logprobs_tensors",
-            "gather_draft_sampled",
-            "_gather_draft_sampled_kernel",
-            "_flatten_sampled_kernel",
-        )
-    ),
-    *(
-        f"{V2}.{name}"
-        for name in (
-            "buffer_utils:UvaBackedTensor",
-            "buffer_utils:StagedWriteTensor",
-            "input_batch:_get_num_sampled_and_rejected_kernel",
-            "input_batch:_post_update_kernel",
-            "sample.bad_words:BadWordsState",
-            "sample.bad_words:_bad_words_kernel",
-            "sample.gumbel:_temperature_kernel",
-            "sample.gumbel:gumbel_block_argmax",
-            "sample.gumbel:gumbel_noised_argmax",
-            "sample.gumbel:gumbel_sample",
-            "sample.logit_bias:LogitBiasState",
-            "sample.logit_bias:_bias_kernel",
-            "sample.min_p:_min_p_kernel",
-            "sample.penalties:PenaltiesState",
-            "sample.penalties:_penalties_kernel",
-            "sample.penalties:_bincount_kernel",
-            "sample.states:SamplingStates",
-            "sample.thinking_budget:ThinkingBudgetState.__init__",
-            "sample.thinking_budget:ThinkingBudgetState.add_request",
-            "spec_decode.rejection_sampler_utils:_compute_global_logprobs_and_logsumexp",
-            "spec_decode.rejection_sampler_utils:_compute_global_logsumexp",
-            "spec_decode.rejection_sampler_utils:_compute_local_logits_stats_kernel",
-            "spec_decode.rejection_sampler_utils:rejection_sample",
-            "spec_decode.rejection_sampler_utils:_rejection_kernel",
-            "spec_decode.rejection_sampler_utils:_resample_kernel",
-            "spec_decode.rejection_sampler_utils:_insert_resampled_kernel",
-            "states:RequestState",
-        )
-    ),
-    f"{SAMPLE}.ops.topk_topp_sampler:apply_top_k_top_p",
-    f"{SAMPLE}.ops.topk_topp_sampler:apply_top_k_top_p_pytorch",
+    *_of(f"{V2_VERIFIER}:RejectionSampler", "__init__", "__call__", "_verify_in_chunks", "_get_logprobs_tensors"),
+    *_of(V2_VERIFIER, "gather_draft_sampled", "_gather_draft_sampled_kernel", "_flatten_sampled_kernel"),
+    *_of(f"{V2}.buffer_utils", "UvaBackedTensor", "StagedWriteTensor"),
+    *_of(f"{V2}.input_batch", "_get_num_sampled_and_rejected_kernel", "_post_update_kernel"),
+    *_of(f"{V2}.sample.bad_words", "BadWordsState", "_bad_words_kernel"),
+    *_of(f"{V2}.sample.gumbel", "_temperature_kernel", "gumbel_block_argmax", "gumbel_noised_argmax", "gumbel_sample"),
+    *_of(f"{V2}.sample.logit_bias", "LogitBiasState", "_bias_kernel"),
+    f"{V2}.sample.min_p:_min_p_kernel",
+    *_of(f"{V2}.sample.penalties", "PenaltiesState", "_penalties_kernel", "_bincount_kernel"),
+    f"{V2}.sample.states:SamplingStates",
+    *_of(f"{V2}.sample.thinking_budget:ThinkingBudgetState", "__init__", "add_request"),
+    *_of(V2_RULES, "_compute_global_logprobs_and_logsumexp", "_compute_global_logsumexp"),
+    *_of(V2_RULES, "_compute_local_logits_stats_kernel", "rejection_sample", "_rejection_kernel"),
+    *_of(V2_RULES, "_resample_kernel", "_insert_resampled_kernel"),
+    f"{V2}.states:RequestState",
+    *_of(f"{SAMPLE}.ops.topk_topp_sampler", "apply_top_k_top_p", "apply_top_k_top_p_pytorch"),
 )
 
 
@@ -132,11 +97,8 @@ PIECES = (
         switch="FAIRDRAW_VLLM_REJECTION",
         patched={f"{VERIFIER}:rejection_sample": "_rejection:rejection_sample"},
         relies_on=(
-            f"{VERIFIER}:RejectionSampler.forward",
-            f"{VERIFIER}:generate_uniform_probs",
-            f"{VERIFIER}:sample_recovered_tokens",
-            f"{VERIFIER}:rejection_greedy_sample_kernel",
-            f"{VERIFIER}:rejection_random_sample_kernel",
+            *_of(VERIFIER, "RejectionSampler.forward", "generate_uniform_probs", "sample_recovered_tokens"),
+            *_of(VERIFIER, "rejection_greedy_sample_kernel", "rejection_random_sample_kernel"),
             f"{VERIFIER}:sample_recovered_tokens_kernel",
         ),
     ),
@@ -162,12 +124,9 @@ PIECES = (
             **_REFRESH,
         },
         relies_on=(
-            f"{PENALTIES}:apply_all_penalties",
-            f"{PENALTIES}:_convert_to_tensors",
-            "vllm.model_executor.layers.utils:apply_penalties",
-            "vllm.model_executor.layers.utils:get_token_bin_counts_and_mask",
-            "vllm._custom_ops:apply_repetition_penalties",
-            "vllm._custom_ops:apply_repetition_penalties_torch",
+            *_of(PENALTIES, "apply_all_penalties", "_convert_to_tensors"),
+            *_of("vllm.model_executor.layers.utils", "apply_penalties", "get_token_bin_counts_and_mask"),
+            *_of("vllm._custom_ops", "apply_repetition_penalties", "apply_repetition_penalties_torch"),
             "vllm._custom_ops:apply_repetition_penalties_cuda",
             *_CALLERS,
             *_ROWS,

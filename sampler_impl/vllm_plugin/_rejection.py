@@ -45,7 +45,7 @@ def rejection_sample(
     foreign = [name for name, value in given.items() if name not in _ARGUMENTS and not _is_neutral(name, value)]
     if foreign or len(args) > len(_ARGUMENTS):
         _calls.upstream(_PIECE, f"options {', '.join(foreign) or 'by position'}")
-        return upstream(*args, **kwargs)
+        return upstream()
     tokens: list[Tensor] = []  # [batch_size, max_spec_len + 1] int32, of one or none
 
     def serve() -> None:
@@ -53,7 +53,7 @@ def rejection_sample(
 
     refusals = (KeyError, TypeError, ValueError)
     served = _calls.is_served(_PIECE, serve, "arguments that ours does not take", refusals=refusals)
-    return tokens[0] if served else upstream(*args, **kwargs)
+    return tokens[0] if served else upstream()
 
 
 def _is_neutral(name: str, value: object) -> bool:

@@ -12,11 +12,12 @@ class CombinedRows(Sequence[list[int]]):
     """The result of vLLM's `_combine_outputs_with_spec_tokens`, made at the first read.
 
     Args:
+        combine: vLLM's function, with its arguments.
         output_token_ids: The batch's live lists.
         spec_token_ids: Draft tokens per row.
     """
 
-    def __init__(self, combine: Callable[[Rows, Rows], Rows], output_token_ids: Rows, spec_token_ids: Rows) -> None:
+    def __init__(self, combine: Callable[[], Rows], output_token_ids: Rows, spec_token_ids: Rows) -> None:
         self.output_token_ids = output_token_ids
         self.spec_token_ids = spec_token_ids
         self._combine = combine
@@ -25,7 +26,7 @@ class CombinedRows(Sequence[list[int]]):
     @property
     def rows(self) -> Rows:
         if self._rows is None:
-            self._rows = self._combine(self.output_token_ids, self.spec_token_ids)
+            self._rows = self._combine()
         return self._rows
 
     def __len__(self) -> int:
@@ -39,7 +40,7 @@ class CombinedRows(Sequence[list[int]]):
         return self.rows[index]
 
 
-def combine(upstream: Callable[[Rows, Rows], Rows], output_token_ids: Rows, spec_token_ids: Rows | None = None) -> Rows:
+def combine(upstream: Callable[[], Rows], output_token_ids: Rows, spec_token_ids: Rows | None = None) -> Rows:
     """For vLLM's own code, which reads the rows with bad words, and all rows that ours does not take."""
     return output_token_ids if spec_token_ids is None else CombinedRows(upstream, output_token_ids, spec_token_ids)
 

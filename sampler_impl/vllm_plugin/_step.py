@@ -86,20 +86,7 @@ def verify(
 
     if _is_served(serve):
         return logits, *found[0]
-    return upstream(  # type: ignore[no-any-return]
-        verifier,
-        logits,
-        draft_logits,
-        draft_sampled,
-        pos,
-        cu_num_logits,
-        idx_mapping,
-        idx_mapping_np,
-        expanded_idx_mapping,
-        expanded_local_pos,
-        seq_lens_upper_bound_np,
-        verify_draft_sampled,
-    )
+    return upstream()  # type: ignore[no-any-return]
 
 
 def sample(
@@ -135,18 +122,7 @@ def sample(
 
     if _is_served(serve):
         return drawn[0], logits
-    return upstream(  # type: ignore[no-any-return]
-        sampler,
-        logits,
-        expanded_idx_mapping,
-        idx_mapping,
-        idx_mapping_np,
-        pos,
-        input_ids,
-        expanded_local_pos,
-        seq_lens_upper_bound_np,
-        return_logprobs,
-    )
+    return upstream()  # type: ignore[no-any-return]
 
 
 def _is_served(serve: Any) -> bool:  # Any: a function

@@ -66,8 +66,8 @@ def _decider(holder: Holder) -> _Decider:
     return decider
 
 
-def sync_batch(upstream: Callable[..., None], holder: Holder, batch_update: RowChanges | None) -> None:
-    upstream(holder, batch_update)
+def sync_batch(upstream: Callable[[], None], holder: Holder, batch_update: RowChanges | None) -> None:
+    upstream()
     if batch_update:
         changes = RowChanges(batch_update.batch_size, batch_update.removed, batch_update.added, batch_update.moved)
         make = partial(ThinkingBudget, holder.think_start_token_ids, holder.think_end_token_ids)
@@ -75,7 +75,7 @@ def sync_batch(upstream: Callable[..., None], holder: Holder, batch_update: RowC
 
 
 def update_state(
-    upstream: Callable[..., None],
+    upstream: Callable[[], None],
     holder: Holder,
     output_token_ids: Rows,
     spec_token_ids: Rows | None,
@@ -83,7 +83,7 @@ def update_state(
 ) -> None:
     """Decide what this step must emit."""
     decider = _decider(holder)
-    decider.ask_upstream = partial(upstream, holder, output_token_ids, spec_token_ids, repeat_indices)
+    decider.ask_upstream = upstream
     if not holder.has_tracked_requests():
         return
     repeated = repeat_indices is not None
@@ -108,4 +108,4 @@ def apply_to_logits(
             return logits
         decider.decides = False
         decider.ask_upstream()
-    return upstream(holder, logits, predict_bonus_token, spec_token_ids)
+    return upstream()

@@ -18,7 +18,8 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.contracts import AddedRow, RequestParams
-from fairdraw.sampler_impl.penalties import BackendName, PaddedOutputs, Penalties
+from fairdraw.sampler_impl._shared.backend import BackendName
+from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
 
 prepare_triton()
 

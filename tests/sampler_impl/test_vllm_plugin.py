@@ -1,6 +1,7 @@
 """The plugin in the real vLLM 0.22.0: loaded by vLLM's own plugin machinery, refused, applied and removed."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -241,3 +242,8 @@ def test_no_logits_processor_is_registered() -> None:
     from importlib.metadata import entry_points
 
     assert not [entry for entry in entry_points(group="vllm.logits_processors") if "fairdraw" in entry.value]
+
+
+def test_what_is_replaced_is_at_hand_with_the_arguments_of_the_call() -> None:
+    replaced = _patch.make_patch("shlex:join", lambda upstream, *args, **options: upstream()).replacement
+    assert replaced(["a b"]) == replaced(split_command=["a b"]) == shlex.join(["a b"])

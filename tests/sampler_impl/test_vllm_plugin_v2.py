@@ -497,10 +497,10 @@ def left(change: Callable[[Any], object], *, drafts: bool = True, **arguments: A
     if drafts:
         drafted = arguments.get("draft_logits", server.draft_logits)
         given = (logits, drafted, ids, pos, batch.cu_num_logits, *common, *expanded, ids)
-        found = _step.verify(lambda *_: "theirs", server.verifier, *given)
+        found = _step.verify(lambda: "theirs", server.verifier, *given)
     else:
         given = (logits, expanded[0], *common, pos, ids, *expanded[1:], arguments.get("return_logprobs", False))
-        found = _step.sample(lambda *_: "theirs", server.sampler, *given)
+        found = _step.sample(lambda: "theirs", server.sampler, *given)
     calls = vllm_plugin.calls()["step"]
     assert (found == "theirs") is ("ours" not in calls)
     return calls
