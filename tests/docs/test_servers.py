@@ -70,7 +70,7 @@ def fails(check: AnyCheck, server: Server) -> bool:
 
 
 def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("servers.process._installed", lambda name: name != "xllamacpp")
+    monkeypatch.setattr("servers.process.version", lambda name: None if name == "xllamacpp" else "1")
 
     assert main(["llama.cpp-draft"]) == 2
     error = capsys.readouterr().err
