@@ -15,8 +15,8 @@ import itertools
 import statistics
 import tokenize
 import tomllib
-from collections import Counter
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,18 +158,14 @@ def first_words(folder: str) -> Iterator[tuple[str, bool, str]]:
                     yield f"{path.relative_to(ROOT)}:{one.lineno}", is_function, word.strip(",.:;")
 
 
-def import_cycles() -> list[set[str]]:
-    """Groups of modules that import each other, however far around. Imports for type checkers do not count."""
+def import_cycle() -> list[str]:
+    """Return modules that import each other, however far around. Imports for type checkers do not count."""
     graph = grimp.build_graph("fairdraw", exclude_type_checking_imports=True)
-    waiting = {name: set(graph.find_modules_directly_imported_by(name)) for name in graph.modules}
-    changed = True
-    while changed:  # modules that import nothing which is left are no part of a cycle
-        free = {name for name, targets in waiting.items() if not targets & waiting.keys()}
-        users = Counter(target for targets in waiting.values() for target in targets & waiting.keys())
-        free |= {name for name in waiting if not users[name]}
-        changed = bool(free)
-        waiting = {name: targets for name, targets in waiting.items() if name not in free}
-    return [set(waiting)] if waiting else []
+    try:
+        TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def num_layers() -> int:
@@ -192,7 +188,7 @@ def _report() -> Iterator[str]:
     deepest, longest = max(shapes), max(shapes, key=lambda one: one[1])
     yield f"kernels: {deepest[0]} blocks deep ({deepest[2]}), {longest[1]} parameters ({longest[2]})"
     yield f"numeric accesses: {len(numeric_accesses())}"
-    yield f"layers: {num_layers()}; modules in cycles of imports: {sum(map(len, import_cycles()))}"
+    yield f"layers: {num_layers()}; cycle of imports: {' '.join(import_cycle()) or 'none'}"
 
 
 if __name__ == "__main__":

@@ -108,20 +108,37 @@ def install(release: str, target: Path | None = None) -> None:
 
 
 def _install_single_file(release: str, target: Path) -> None:
+    """Put the file and its stand-ins into `target`."""
     if (target / SAMPLER).exists():
         print(f"[vllm] the rejection sampler of {release} is in {target} already", flush=True)
         return
     print(f"[vllm] the rejection sampler of {release}, which cannot be installed, into {target}", flush=True)
-    try:
-        _unpack(release, target)
-    except FileNotFoundError as error:
-        raise InstallError(f"install: release={release!r}, but its source archive has no {error}.") from None
+    with tempfile.TemporaryDirectory() as scratch, tarfile.open(download(release, Path(scratch))) as archive:
+        try:
+            file = archive.extractfile(f"vllm-{release}/{SAMPLER}")
+        except KeyError:
+            raise InstallError(f"install: release={release!r}, but its source archive has no {SAMPLER}.") from None
+        assert file
+        source = file.read().decode()
+    # The version says what is here; adapters cut what follows the plus sign.
+    files = {**_STAND_INS, "vllm/__init__.py": f'__version__ = "{release}+single.file"\n', str(SAMPLER): source}
+    for name, text in files.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
-def _download(release: str, folder: Path) -> None:
-    """The source archive. It is not built: pip asks it for its name alone, which must not end in `+empty`."""
+def download(release: str, folder: Path, **environment: str) -> Path:
+    """Return the source archive of vLLM, once it is in `folder`.
+
+    It is not built: pip asks it for its name alone, which must not end in `+empty`; `environment` may say so.
+
+    Raises:
+        InstallError: If pip fails.
+    """
     options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", "vllm", "--dest", str(folder)]
-    _pip(*options, f"vllm=={release}", verb="download")
+    _pip(*options, f"vllm=={release}", verb="download", **environment)
+    return folder / f"vllm-{release}.tar.gz"
 
 
 def _check_release(release: str, target: Path | None) -> None:
@@ -180,34 +197,6 @@ _STAND_INS = {
 def is_single(release: str) -> bool:
     """Whether only the file can be had of `release`."""
     return FIRST_RELEASE <= tuple(int(part) for part in release.split(".") if part.isdigit()) < OLDEST_RELEASE
-
-
-def _unpack(release: str, target: Path) -> None:
-    """Put the file and its stand-ins into `target`.
-
-    Raises:
-        FileNotFoundError: If the archive does not have the file.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        _download(release, Path(scratch))
-        source = _read(next(Path(scratch).glob("vllm-*.tar.gz")), f"vllm-{release}/{SAMPLER}")
-    # The version says what is here; adapters cut what follows the plus sign.
-    files = {**_STAND_INS, "vllm/__init__.py": f'__version__ = "{release}+single.file"\n', str(SAMPLER): source}
-    for name, text in files.items():
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
-def _read(archive: Path, name: str) -> str:
-    with tarfile.open(archive) as opened:
-        try:
-            file = opened.extractfile(name)
-        except KeyError:
-            file = None
-        if file is None:
-            raise FileNotFoundError(name)
-        return file.read().decode()
 
 
 def _pip(*arguments: str, verb: str = "install", **environment: str) -> None:

@@ -4,7 +4,6 @@
     python tools/matrix.py 0.22.0 0.33.0 --contract penalties    # these cells anew, the others as recorded
     python tools/matrix.py --missing                        # only cells that are not in the record
     python tools/matrix.py --newer                          # checks that a recorded cell lacks, at its own profile
-    python tools/matrix.py --report run.json                # the cell of a run that `fairdraw check --json` wrote
 
 A cell is one sampler of one release. It is `fairdraw check NAME` in a process of its own, with a folder on PYTHONPATH
 that holds the release. The record is written after every cell, so that a run can be stopped and completed later. The
@@ -24,11 +23,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from records import ROOT, python_path, rows_as_json, table
+from install import InstallError, install
+from records import ROOT, commit, python_path, rows_as_json, table
 
 from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.expected import UNSEEN
@@ -61,7 +62,7 @@ penalties/vllm-v2 thinking_budget/vllm thinking_budget/vllm-v2 logits_plan/vllm 
 SAMPLERS = NAMES.split()
 """Model runner V1 and V2 under every contract."""
 
-INSTALL_SECONDS, CHECK_SECONDS = 600, 3600
+CHECK_SECONDS = 3600
 
 FAILED = ("failed", "xfailed", "error")
 ABSENT, NOT_RUN = "not there", "not runnable"
@@ -75,38 +76,24 @@ Key = tuple[str, str]
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     cells = read(options.record)
-    if options.report:
-        key, cell = reported(options.report)
-        cells[key] = completed(cells[key], cell) if options.add else cell
-    else:
-        for key in _chosen(options, cells):
-            folder, tree = options.cache.resolve() / key[1], options.tree.resolve()
-            if options.newer:
-                cell = run_newer(cells[key], folder, options.only, tree, options.most)
-            else:
-                cell = run_cell(*key, folder, options.profile, options.only, tree)
-            cells = read(options.record) | {key: cell}  # with those that another run has written meanwhile
-            write(cells, options.record)  # a run that is stopped keeps its cells
-    write(cells, options.record)
+    for key in _chosen(options, cells):
+        cell = run_newer(cells[key], options.only) if options.newer else run_cell(*key, options.profile, options.only)
+        cells = read(options.record) | {key: cell}  # with those that another run has written meanwhile
+        write(cells, options.record)  # a run that is stopped keeps its cells
     loud = [line for cell in cells.values() for line in surprises(cell)]
     print("\n".join([*loud, f"written: {options.record}, {len(cells)} cells"]))
     return 1 if loud else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Test vLLM releases under every contract and write the record.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("releases", nargs="*", default=list(RELEASES), help=f"default: {' '.join(RELEASES)}")
     parser.add_argument("--contract", action="append", default=[], help="only its samplers; repeatable")
     parser.add_argument("--sampler", action="append", default=[], choices=SAMPLERS, help="only this one; repeatable")
     parser.add_argument("--missing", action="store_true", help="only cells that the record lacks")
     parser.add_argument("--newer", action="store_true", help="only checks that recorded cells lack, added to them")
-    parser.add_argument("--most", type=int, help="with --newer: so many checks of a cell, the next time the next")
-    parser.add_argument("--report", type=Path, help="run nothing, take the cell of this file of fairdraw check --json")
-    parser.add_argument("--add", action="store_true", help="with --report: add to the recorded cell what it lacks")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--only", default="properties", help="properties, statistical or both (default: properties)")
-    parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "vllm", help="where releases are installed")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="a checkout of fairdraw to be run; this one if omitted")
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "matrix.json")
     return parser
 
@@ -137,21 +124,14 @@ class NoVerdictError(Exception):
     """A cell could not be tested; one sentence says why."""
 
 
-def run_newer(cell: Cell, folder: Path, only: str, tree: Path = ROOT, most: int | None = None) -> Cell:
-    """The cell with checks that it lacks, at most `most`, run at its profile; as it was if they cannot be run."""
-    codes = sorted(newer_checks(cell, only))[:most]
-    more = run_cell(cell["sampler"], cell["release"], folder, cell["profile"], only, tree, codes)
+def run_newer(cell: Cell, only: str) -> Cell:
+    """Return the cell with checks that it lacks, run at its profile; as it was if they cannot be run."""
+    more = run_cell(cell["sampler"], cell["release"], cell["profile"], only, sorted(newer_checks(cell, only)))
     return cell if more["problem"] else completed(cell, more)
 
 
 def completed(cell: Cell, more: Cell) -> Cell:
-    """`cell`, and what `more` says of checks that it lacks; `later` says which, and where they were run.
-
-    Raises:
-        SystemExit: If they are of other profiles.
-    """
-    if cell["profile"] != more["profile"]:
-        raise SystemExit(f"completed: profile={more['profile']!r}, but the cell has {cell['profile']!r}. Run it alike.")
+    """Return `cell`, and what `more` says of checks that it lacks; `later` says which, and where they were run."""
     new = codes_of(more) - codes_of(cell)
     skipped = {reason: [*codes] for reason, codes in cell["skipped"].items()}
     for reason, codes in more["skipped"].items():
@@ -168,53 +148,32 @@ def completed(cell: Cell, more: Cell) -> Cell:
     }
 
 
-def run_cell(
-    sampler: str, release: str, folder: Path, profile: str, only: str, tree: Path = ROOT, codes: Sequence[str] = ()
-) -> Cell:
-    """Install `release` into `folder` and run the suite, or `codes` of it, on `sampler`.
-
-    An exception ends this cell only.
-    """
+def run_cell(sampler: str, release: str, profile: str, only: str, codes: Sequence[str] = ()) -> Cell:
+    """Install `release` and run the suite, or `codes` of it, on `sampler`. An exception ends this cell only."""
     print(f"{sampler} of vLLM {release} ...", flush=True)
-    started = time.perf_counter()
+    started, folder = time.perf_counter(), ROOT / ".cache" / "vllm" / release
     problem, records, header = "", [], {}
     try:
-        if tree == ROOT and sampler not in known_names():
+        if sampler not in known_names():
             raise NoVerdictError(f"fairdraw has no adapter {sampler} yet.")
         install(release, folder)
-        header, records = check(sampler, release, folder, profile, only, tree, codes)
-    except (NoVerdictError, subprocess.TimeoutExpired, OSError) as error:
+        header, records = check(sampler, release, folder, profile, only, codes)
+    except (InstallError, NoVerdictError, subprocess.TimeoutExpired, OSError) as error:
         problem = " ".join(str(error).split())
     cell = as_cell(sampler, release, problem, records)
     cell |= {"profile": profile, "only": only, "seconds": round(time.perf_counter() - started, 1)}
-    cell["versions"] = header.get("versions", {})
-    cell |= describe_cell(tree)
+    cell |= {"versions": header.get("versions", {}), **describe_cell()}
     print(f"    {cell['state']}: {problem or counted(cell)}, {cell['seconds']:.0f} s", flush=True)
     return cell
 
 
-def reported(report: Path) -> tuple[Key, Cell]:
-    """The cell of a whole run of one sampler, without a reference, that was made by hand.
-
-    Raises:
-        SystemExit: If it compared with a reference, or left out checks on request.
-    """
-    header, records, summary = read_report(report)
-    sampler, _, described = header["sampler"].partition(" ")
-    release = next(word for word in described.strip("()").split() if word[0].isdigit())
-    whole = {check.code for check in all_checks(None, sampler.partition("/")[0]) if check.suite in header["checks"]}
-    if header["reference"] != "none, as asked" or whole - {record["code"] for record in records}:
-        raise SystemExit(f"reported: {report} is no whole run with --reference none. Run it without -k.")
-    cell = as_cell(sampler, release, "", records)
-    only = next(iter(header["checks"])) if len(header["checks"]) == 1 else "both"
-    cell |= {"profile": header["profile"], "only": only, "seconds": summary["seconds"], "versions": header["versions"]}
-    return (sampler, release), cell | describe_cell() | {"date": header["started"], "commit": header["commit"]}
-
-
 def as_cell(sampler: str, release: str, problem: str, records: Sequence[Record]) -> Cell:
     """A row of the record: codes of what passed, reasons of what was skipped, and everything about the rest."""
-    failures = [_row(record) for record in unclear(records)]
-    state = _state_of(problem) if problem else ("red" if failures else "green")
+    kept = ("code", "title", "status", "cases", "seconds")
+    failures = [{**{key: r[key] for key in kept}, "effect": effect_of(r) or r["reason"]} for r in unclear(records)]
+    state = "red" if failures else "green"
+    if problem:
+        state = ABSENT if "has no module" in problem else NOT_RUN
     return {
         "sampler": sampler,
         "release": release,
@@ -227,16 +186,9 @@ def as_cell(sampler: str, release: str, problem: str, records: Sequence[Record])
     }
 
 
-def _state_of(problem: str) -> str:
-    return ABSENT if "has no module" in problem else NOT_RUN
-
-
-def _row(record: Record) -> dict[str, Any]:  # Any: JSON
-    effect = (record.get("failure_report") or {}).get("effect") or record["reason"]
-    return {
-        **{key: record[key] for key in ("code", "title", "status", "cases", "seconds")},
-        "effect": " ".join(effect.split()),
-    }
+def effect_of(record: Record) -> str:
+    """Return what a failing check saw, on one line."""
+    return " ".join(((record.get("failure_report") or {}).get("effect") or "").split())
 
 
 def counted(cell: Cell) -> str:
@@ -244,14 +196,8 @@ def counted(cell: Cell) -> str:
     return f"{len(cell['passed'])} passed, {len(failing)} failed {' '.join(failing)}".rstrip()
 
 
-def install(release: str, folder: Path) -> None:
-    finished = _run(["tools/install.py", "vllm", release, "--target", str(folder)], INSTALL_SECONDS, cwd=ROOT)
-    if finished.returncode:
-        raise NoVerdictError(f"not installed: {_last_line(finished)}")
-
-
 def check(
-    sampler: str, release: str, folder: Path, profile: str, only: str, tree: Path = ROOT, codes: Sequence[str] = ()
+    sampler: str, release: str, folder: Path, profile: str, only: str, codes: Sequence[str] = ()
 ) -> tuple[Record, list[Record]]:
     """Header and records of `fairdraw check`, of `codes` if there are any, by the vLLM that is in `folder`.
 
@@ -259,7 +205,7 @@ def check(
     """
     words = ["--profile", profile, "--reference", "none", *([] if only == "both" else ["--only", only])]
     decided = (0, 1, 10, 11, *([NOTHING_RUN] if codes else []))
-    environment = {**python_path(folder, tree=tree), "OMP_NUM_THREADS": "1"}
+    environment = {**python_path(folder), "OMP_NUM_THREADS": "1"}
     found = run_check(sampler, [*words, *selecting(codes)], CHECK_SECONDS, environment, decided)
     if release not in found.header["sampler"]:
         raise NoVerdictError(f"{found.header['sampler']} was tested, but {folder} must hold vLLM {release}. Remove it.")
@@ -289,10 +235,12 @@ def run_check(
     """
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.json"
-        command = ["-m", "fairdraw", "check", name, *words, "--json", str(report)]
-        finished = _run(command, seconds, cwd=scratch, env=environment)
+        command = [sys.executable, "-m", "fairdraw", "check", name, *words, "--json", str(report)]
+        piped: dict[str, Any] = {"capture_output": True, "text": True, "timeout": seconds}
+        finished = subprocess.run(command, cwd=scratch, env=environment, check=False, **piped)
         if finished.returncode not in decided or not report.exists():
-            raise NoVerdictError(_last_line(finished))
+            lines = (finished.stderr.strip() or finished.stdout.strip() or "no output").splitlines()
+            raise NoVerdictError(lines[-1].strip().removeprefix("Error: "))
         return read_report(report)
 
 
@@ -321,22 +269,6 @@ def unclear(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if record["status"] not in ("passed", "skipped")]
 
 
-def _run(
-    arguments: Sequence[str],
-    timeout: float,
-    cwd: Path | str | None = None,
-    env: Mapping[str, str] | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Python, with its output kept."""
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=env)
-
-
-def _last_line(finished: subprocess.CompletedProcess[str]) -> str:
-    lines = (finished.stderr.strip() or finished.stdout.strip() or "no output").splitlines()
-    return lines[-1].strip().removeprefix("Error: ")
-
-
 # What known_defects.toml says about a cell
 
 
@@ -357,19 +289,13 @@ def unseen_failures(cell: Cell) -> set[str]:
     return {*cell["unseen"]} & {code for defect in defects_of(cell) for code in defect["checks"]}
 
 
-def gone(cell: Cell) -> list[str]:
-    """Codes that an entry lists, and that passed in a run that could have seen them fail: the run says so itself."""
-    return [row["code"] for row in cell["failures"] if row["status"] == "xpassed"]
-
-
 def surprises(cell: Cell) -> list[str]:
     """What nobody wrote down, as lines."""
-    where = f"{cell['sampler']} of vLLM {cell['release']}"
-    unknown, healed = unknown_failures(cell), gone(cell)
-    lines = (
-        [f"NO ENTRY: {where} fails {', '.join(unknown)}, but known_defects.toml lists no reason."] if unknown else []
-    )
-    if healed:
+    where, lines = f"{cell['sampler']} of vLLM {cell['release']}", []
+    if unknown := unknown_failures(cell):
+        lines.append(f"NO ENTRY: {where} fails {', '.join(unknown)}, but known_defects.toml lists no reason.")
+    # The run says itself that it could have seen them fail.
+    if healed := [row["code"] for row in cell["failures"] if row["status"] == "xpassed"]:
         lines.append(f"GONE: {where} passes {', '.join(healed)}, but known_defects.toml lists them. Add `fixed`.")
     undecided = [row["code"] for row in cell["failures"] if row["status"] not in (*FAILED, "xpassed")]
     return [*lines, *(f"NOT DECIDED: {where}: {code}." for code in undecided)]
@@ -384,23 +310,16 @@ def describe_run(profile: str) -> dict[str, str]:
     return {**describe_cell(), "profile": profile, "python": platform.python_version(), **versions}
 
 
-def describe_cell(tree: Path = ROOT) -> dict[str, str]:
+def describe_cell() -> dict[str, str]:
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _commit(tree),
+        "commit": _commit(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores",
     }
 
 
-def _commit(tree: Path) -> str:
-    """With a note if code that runs was changed since; pages and records may be."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(tree), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-    code = git("status", "--porcelain", "--", "src", "engines", "properties", "statistical", "strategies")
-    return f"{git('rev-parse', 'HEAD') or 'none'}{' with changes' if code else ''}"
+_commit = cache(commit)
+"""That of the beginning: later the record is a change."""
 
 
 # The page and the record
@@ -448,7 +367,7 @@ def _state(cell: Cell | None) -> str:
     if cell is None:
         return "-"
     if cell["state"] in (ABSENT, NOT_RUN):
-        return {ABSENT: "not there", NOT_RUN: "?"}[cell["state"]]
+        return ABSENT if cell["state"] == ABSENT else "?"
     unknown = set(unknown_failures(cell))
     num_red, num_ran = len(cell["failures"]), len(cell["passed"]) + len(cell["unseen"])
     said = f"**{num_red} red** of {num_ran + num_red}" + " !" * bool(unknown) if num_red else f"green {num_ran}"
@@ -521,7 +440,7 @@ def _section(name: str, cells: Sequence[Cell]) -> str:
     for cell in red:
         effects = {row["code"]: row["effect"] for row in cell["failures"]}
         lines += [f"* **no entry**, {code}, {cell['release']}: {effects[code]}" for code in unknown_failures(cell)]
-    return "\n".join(line for line in lines if line is not None) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _word(cell: Cell, code: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,19 +118,6 @@ def test_release_that_cannot_be_installed_is_reported(
     monkeypatch.setattr(validate_vllm, "install", refuse)
     assert validate_vllm.main(["9.9.9"]) == 1
     assert capsys.readouterr().err == "vLLM 9.9.9: no such release\n"
-
-
-def test_folder_is_of_one_release(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        validate_vllm.main(["all", "--folder", "somewhere"])
-    assert "--folder holds one release: name that one." in capsys.readouterr().err
-
-
-def test_all_are_the_releases_of_the_index_that_run_v1(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = "vllm (0.33.0)\nAvailable versions: 0.33.0, 0.28.0, 0.27.1, 0.22.0, 0.21.0, 0.8.5.post1\n"
-    listed = SimpleNamespace(stdout=printed, returncode=0)
-    monkeypatch.setattr(validate_vllm.subprocess, "run", lambda *_, **__: listed)
-    assert validate_vllm.published() == ["0.22.0", "0.27.1", "0.28.0"]
 
 
 # What somebody runs who has no checkout.

@@ -30,11 +30,18 @@ LOGIT_SPREAD = 2.0
 """Standard deviation of the logits: neither flat nor greedy."""
 
 
-def write_model(folder: Path, vocab_size: int) -> None:
-    """A random Llama of two layers, float32, and a tokenizer whose token `i` is the word `ti`."""
+def write_model(folder: Path, tensors: dict[str, np.ndarray], files: Json) -> None:
+    """Write weights, and JSON files by their names without an end."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def files_of(vocab_size: int) -> Json:
+    """Return the files of a Llama of two layers, float32, and of a tokenizer whose token `i` is the word `ti`."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -53,8 +60,6 @@ def write_model(folder: Path, vocab_size: int) -> None:
         "bos_token_id": 0,
         "eos_token_id": 1,
     }
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights(vocab_size), folder / "model.safetensors", metadata={"format": "pt"})
     words = {f"t{token}": token for token in range(vocab_size)}
     tokenizer = {
         "version": "1.0",
@@ -62,10 +67,8 @@ def write_model(folder: Path, vocab_size: int) -> None:
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": words, "unk_token": "t0"},
     }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "t0", "eos_token": "t1"})
-    )
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "t0", "eos_token": "t1"}
+    return {"config": config, "tokenizer": tokenizer, "tokenizer_config": about}
 
 
 def weights(vocab_size: int) -> dict[str, np.ndarray]:
@@ -105,24 +108,17 @@ def restart(worker: Any, seed: int) -> None:  # Any: vLLM's worker
 def repair(worker: Any) -> list[str]:  # Any: vLLM's worker
     """Mend what keeps a release from running these requests on a CPU at all; the names of what was wrong."""
     import torch
-    from vllm.utils import torch_utils
     from vllm.v1.sample import rejection_sampler
 
     def expand(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
         counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
         return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts)
 
-    found, pinning = [], getattr(torch_utils, "async_tensor_h2d", None)
-    if True in (getattr(pinning, "__defaults__", None) or ()):
-        # The tokens that a thinking budget forces are copied from pinned memory, which there is only with a GPU.
-        pinning.__defaults__ = tuple(value is not True and value for value in pinning.__defaults__)
-        found.append("async_tensor_h2d pins memory")
     values = (torch.tensor([0.5, 2.0]), torch.tensor([1, 3], dtype=torch.int32), 3)
-    if rejection_sampler.expand_batch_to_tokens(*values).tolist() != [0.5, 2.0, 2.0]:
-        # https://github.com/vllm-project/vllm/issues/55005
-        rejection_sampler.expand_batch_to_tokens = expand
-        found.append("expand_batch_to_tokens returns uninitialised memory")
-    return found
+    if rejection_sampler.expand_batch_to_tokens(*values).tolist() == [0.5, 2.0, 2.0]:
+        return []
+    rejection_sampler.expand_batch_to_tokens = expand  # https://github.com/vllm-project/vllm/issues/55005
+    return ["expand_batch_to_tokens returns uninitialised memory"]
 
 
 def describe(worker: Any) -> Json:  # Any: vLLM's worker
@@ -134,30 +130,6 @@ def describe(worker: Any) -> Json:  # Any: vLLM's worker
     except ImportError:
         return described
     return {**described, "installed": vllm_plugin.installed(), "calls": vllm_plugin.calls()}
-
-
-def meter(worker: Any) -> None:  # Any: vLLM's worker
-    """Add up the processor time of the thread in every step; that of the process has the waiting for messages in it."""
-    import time
-
-    worker.metered = 0.0
-
-    def timed(function: Any) -> Any:  # Any: a method of the runner
-        def call(*arguments: Any, **options: Any) -> Any:  # Any: as function
-            began = time.thread_time()
-            answer = function(*arguments, **options)
-            worker.metered += time.thread_time() - began
-            return answer
-
-        return call
-
-    for name in ("execute_model", "sample_tokens"):
-        setattr(worker.model_runner, name, timed(getattr(worker.model_runner, name)))
-
-
-def metered(worker: Any) -> float:  # Any: vLLM's worker
-    """Seconds since `meter`."""
-    return float(worker.metered)
 
 
 def heat(worker: Any, factor: float) -> None:  # Any: vLLM's worker
@@ -179,7 +151,7 @@ def start(job: Json) -> Any:  # Any: vllm.LLM
     from vllm import LLM
 
     folder = Path(job["model"])
-    write_model(folder, job["vocab_size"])
+    write_model(folder, weights(job["vocab_size"]), files_of(job["vocab_size"]))
     options = dict(job["engine"])
     if "reasoning" in options:
         from vllm.config import ReasoningConfig
@@ -231,26 +203,20 @@ def table(positions: Iterable[Any], length: int, width: int) -> tuple[np.ndarray
 
 
 def time_steps(llm: Any, job: Json) -> dict[str, np.ndarray]:  # Any: vllm.LLM
-    """Wall time of each step, and the worker's processor time at every `mark` steps."""
+    """Return the wall time of each step."""
     from vllm.sampling_params import RequestOutputKind
 
-    engine, seconds, marks = llm.llm_engine, [], []
+    engine, seconds = llm.llm_engine, []
     for number, request in enumerate(job["requests"]):
         wanted = parameters(request)
         wanted.output_kind = RequestOutputKind.FINAL_ONLY  # as LLM.generate does
         engine.add_request(str(number), {"prompt_token_ids": request["prompt"]}, wanted)
     llm.collective_rpc(restart, args=(job["seed"],))
-    llm.collective_rpc(meter)
-    total = 0
     while engine.has_unfinished_requests():
-        if len(seconds) % job["mark"] == 0:
-            marks.append(llm.collective_rpc(metered)[0])
         began = time.perf_counter()
-        total += sum(len(output.outputs[0].token_ids) for output in engine.step() if output.finished)
+        engine.step()
         seconds.append(time.perf_counter() - began)
-    if len(seconds) % job["mark"] == 0:
-        marks.append(llm.collective_rpc(metered)[0])
-    return {"seconds": np.array(seconds), "marks": np.array(marks), "token": np.array([total])}
+    return {"seconds": np.array(seconds)}
 
 
 def end_with_the_caller() -> None:
@@ -267,7 +233,7 @@ def main() -> None:
     llm = start(job)
     up = time.perf_counter() - began
     repaired = llm.collective_rpc(repair)[0]
-    arrays = (time_steps if job["mark"] else generate)(llm, job)
+    arrays = (generate if job["repeats"] else time_steps)(llm, job)
     import torch
     import vllm
 

@@ -49,7 +49,7 @@ def _prompts(name: str, number: int, low: int = 4) -> list[list[int]]:
 
 
 def _job(model: str, requests: list[Json], engine: Json, **fields: object) -> Json:
-    common = {"model": model, "vocab_size": VOCAB_SIZE, "kv_bytes": 2**28, "seed": 18, "repeats": 1, "mark": 0}
+    common = {"model": model, "vocab_size": VOCAB_SIZE, "kv_bytes": 2**28, "seed": 18}
     return {**common, "requests": requests, "engine": engine, **fields}
 
 
@@ -62,8 +62,8 @@ def plugin_job(model: str, *, drafts: bool, num_requests: int = 32, num_tokens: 
     """Requests of every kind that the plugin's pieces serve; more than fit at once, so that rows move.
 
     Even requests have a seed. A third has a thinking budget and thinks from its prompt on. The model itself may not
-    emit the markers: vLLM 0.22.0 is wrong about a second section and about a stray end, and ours differs there on
-    purpose (see `sampler_impl/thinking_budget.py`).
+    emit the markers: vLLM is wrong about a second section and about a stray end, and ours differs there on purpose
+    (see `sampler_impl/thinking_budget.py`).
     """
     requests = []
     for number, prompt in enumerate(_prompts("plugin", num_requests)):
@@ -101,21 +101,19 @@ def tokens_job(model: str, *, drafts: bool, num_requests: int = 8, num_tokens: i
 
 
 def times_job(model: str, *, num_requests: int = 32, num_tokens: int = 4000) -> Json:
-    """Penalties on every request, and a section of thinking that stays open; all of one length, in one batch."""
-    requests = [
-        {
-            "prompt": [*prompt, THINK],
-            "parameters": {
-                "temperature": 1.0,
-                "max_tokens": num_tokens,
-                "presence_penalty": 0.5,
-                "frequency_penalty": 0.1,
-                "repetition_penalty": 1.05,
-                "thinking_token_budget": num_tokens,
-                "allowed_token_ids": list(range(END_OF_THINKING + 1, VOCAB_SIZE)),
-            },
-        }
-        for prompt in _prompts("times", num_requests)
-    ]
+    """Penalties on every request, and a section of thinking that stays open; all of one length, in one batch.
+
+    Without a number of repetitions the steps are timed.
+    """
+    parameters = {
+        "temperature": 1.0,
+        "max_tokens": num_tokens,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.1,
+        "repetition_penalty": 1.05,
+        "thinking_token_budget": num_tokens,
+        "allowed_token_ids": list(range(END_OF_THINKING + 1, VOCAB_SIZE)),
+    }
+    requests = [{"prompt": [*one, THINK], "parameters": parameters} for one in _prompts("times", num_requests)]
     engine = {"max_model_len": num_tokens + 64, "max_num_seqs": num_requests, "seed": 18, "reasoning": reasoning()}
-    return _job(model, requests, engine, kv_bytes=2**30, width=1, mark=max(1, num_tokens // 8))
+    return _job(model, requests, engine, kv_bytes=2**30, repeats=0)

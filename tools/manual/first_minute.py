@@ -1,7 +1,6 @@
 """Make the first screen of README.md: defects found, a red report, speed; the build makes that of docs/index.md.
 
     python tools/pages.py first_minute            # rewrite what stands between the markers
-    python tools/pages.py first_minute --check    # exit 1 if it is out of date
 
 Defects come from the heads of docs/findings, in the order of mkdocs.yml; the report from a run on a broken copy of
 examples/my_sampler.py; the speed from the committed records.
@@ -10,16 +9,16 @@ examples/my_sampler.py; the speed from the committed records.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from records import ROOT, python_path
+
+from manual.performance import Json, record
 
 FINDINGS = ROOT / "docs" / "findings"
 README = ROOT / "README.md"
@@ -41,19 +40,10 @@ WORDS = ("check", "my_broken_sampler:make", *(word for code in CHECKS for word i
 SHOWN = ("effect:", "evidence: E", "smallest example:")
 """Facts of a failure that the first screen shows, beside its title."""
 
-Json = dict[str, Any]  # Any: JSON
 
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the first screen of README.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; complain if it is out of date")
-    options = parser.parse_args()
-    before, text = README.read_text(encoding="utf-8"), fresh()
-    if not options.check:
-        README.write_text(text, encoding="utf-8")
-    elif text != before:
-        print("README.md is out of date. Run: python tools/pages.py first_minute")
-    return int(options.check and text != before)
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    README.write_text(fresh(), encoding="utf-8")
 
 
 def fresh() -> str:
@@ -137,7 +127,7 @@ def broken_run() -> str:
 
 
 def speed(folder: str) -> str:
-    host, card = host_record(), card_record()
+    host, card = record("scanners_cpu.json"), record("rejection_h200.json")
     vllm, steps = host["versions"]["vllm"], {row["scanner"]: row for row in host["steps"] if is_typical(row)}
     length = next(iter(steps.values()))["length"]
     row = next(row for row in card["compatible"] if (row["B"], row["K"]) == (64, 3))
@@ -161,16 +151,3 @@ def speed(folder: str) -> str:
 def is_typical(row: Json) -> bool:
     """The step that stands for all: no drafts, long outputs."""
     return row["num_drafts"] == 0 and row["length"] == 12000
-
-
-def host_record() -> Json:
-    return _record("scanners_cpu")
-
-
-def card_record() -> Json:
-    return _record("rejection_h200")
-
-
-def _record(name: str) -> Json:
-    plain: Json = json.loads((ROOT / "perf_regression" / "records" / f"{name}.json").read_text(encoding="utf-8"))
-    return plain

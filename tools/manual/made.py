@@ -50,7 +50,7 @@ MADE: dict[str, Callable[[], str]] = {
     "engine.md": lambda: page_of_engines(_json(OF_PAGES / "engine.json")),
     "exam.md": lambda: exam.page(exam.read(OF_STATISTICS / "exam.jsonl")),
     "mutants.md": lambda: mutants.page(read_rows(OF_STATISTICS / "mutants_by_profile.json")),
-    "power.md": lambda: power.table(_json(OF_STATISTICS / "power.json")),
+    "power.md": lambda: power.page(_json(OF_STATISTICS / "power.json")),
     "scanners.md": performance.scanners_page,
 }
 """Page to its text, made from a record."""

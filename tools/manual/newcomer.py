@@ -1,21 +1,18 @@
 """Follow docs/first-verdict.md as a newcomer would, and write what happened into it.
 
     python tools/pages.py newcomer            # builds the wheel, starts from an empty folder, needs a package index
-    python tools/pages.py newcomer --recipe c numpy jax       # recipes of docs/languages.md, in this environment
 
 The page is the program: a block with the title of a file is written to it, a diff is applied, a command is run. What
 the commands print is put beneath them, shortened, with the seconds that each took. Nothing else is typed, so a missing
 step stops the script.
 
-A recipe is followed twice: as it stands, which must end green, and with a fault put into the sampler, which must
-end red. Nothing is written into the page.
+Tests follow this page and the recipes of docs/languages.md in the same way.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.util
 import os
 import platform
 import re
@@ -33,7 +30,7 @@ from records import ROOT, cpu_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAGE, MANUAL = ROOT / "docs" / "first-verdict.md", ROOT / "docs" / "languages.md"
+PAGE = ROOT / "docs" / "first-verdict.md"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 TOOK = re.compile(r"  # (\d+) s, (\d+) s of CPU$", flags=re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*?)(?:  # \d+ s.*)?$", flags=re.MULTILINE)
@@ -41,78 +38,8 @@ MOST, HEAD, TAIL, WIDTH = 20, 6, 10, 120
 """What is printed of an output: so many lines, or these at its ends; so many characters of a line."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A section of the manual with files and commands, and a fault for the sampler in it.
-
-    Args:
-        needs: The module or program without which it cannot be followed.
-        fault: A text of the section, and what stands there if the sampler is wrong.
-        codes: Checks that see the fault.
-    """
-
-    title: str
-    needs: str
-    command: str
-    fault: tuple[str, str]
-    codes: tuple[str, ...]
-
-    @property
-    def steps(self) -> str:
-        """Files and commands up to its `fairdraw check`."""
-        section = MANUAL.read_text(encoding="utf-8").partition(f"\n## {self.title}\n")[2]
-        blocks = [found[0] for found in FENCE.finditer(re.split(r"^#{1,2} ", section, maxsplit=1, flags=re.M)[0])]
-        wanted = (
-            block for block in blocks if self.command in block or f'"{self.command}.py"' in block or "```c " in block
-        )
-        return "\n".join(wanted)
-
-    @property
-    def faulty_steps(self) -> str:
-        """The same with the fault.
-
-        Raises:
-            Stuck: Unless the section has the faulty place once.
-        """
-        old, new = self.fault
-        if self.steps.count(old) != 1:
-            raise Stuck(f"{self.title} has {self.steps.count(old)} places like this one: {old}")
-        return self.steps.replace(old, new)
-
-    def missing(self) -> str:
-        """What it needs and is not there; else empty."""
-        there = shutil.which(self.needs) or importlib.util.find_spec(self.needs)
-        return "" if there else f"{self.needs} is not installed"
-
-
-_ARRAYS = "In NumPy, JAX, MLX or CuPy"
-RECIPES = {
-    "c": Recipe("A C library", "cc", "judge_c", ("j < vocab_size;", "j < vocab_size - 1;"), ("DIST701",)),
-    "numpy": Recipe(_ARRAYS, "numpy", "judge_numpy", ("np.where(greedy, l", "np.where(False, l"), ("SAM121",)),
-    "jax": Recipe(_ARRAYS, "jax", "judge_jax", ("jnp.where(greedy, l", "jnp.where(False, l"), ("SAM121",)),
-}
-
-
-def follow_recipe(name: str) -> int:
-    """Follow it as it stands and with its fault; 1 unless the first is green and the second is red."""
-    recipe, verdicts = RECIPES[name], []
-    if recipe.missing():
-        print(f"{name}: skipped, {recipe.missing()}")
-        return 0
-    for text in (recipe.steps, recipe.faulty_steps):
-        with tempfile.TemporaryDirectory() as folder:
-            printed = Newcomer(Path(folder), Shell(Path(folder), own=True)).follow(text)
-        verdicts += re.findall(r"^(GREEN|RED)\b", printed, flags=re.MULTILINE)
-        print(printed.rpartition("$ fairdraw check")[2])
-    print(f"{name}: {' then '.join(verdicts)}")
-    return int(verdicts != ["GREEN", "RED"])
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Follow docs/first-verdict.md in an empty environment.")
-    parser.add_argument("--recipe", nargs="+", choices=RECIPES, help="follow these recipes of the manual instead")
-    if names := parser.parse_args().recipe:
-        return max(follow_recipe(name) for name in names)
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "mine"
         folder.mkdir()
@@ -143,14 +70,9 @@ class Stuck(Exception):
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands in a folder; an environment that stands in its `venv` is active.
-
-    Args:
-        own: This process's environment is active instead, with its PYTHONPATH.
-    """
+    """Runs commands in a folder; an environment that stands in its `venv` is active."""
 
     folder: Path
-    own: bool = False
 
     def __call__(self, command: str) -> str:
         """What `command` prints.
@@ -158,18 +80,10 @@ class Shell:
         Raises:
             Stuck: Unless it ends well, or with 1, which is a red verdict.
         """
-        hidden = () if self.own else ("PYTHONPATH", "VIRTUAL_ENV")
-        kept = {name: value for name, value in os.environ.items() if name not in hidden}
-        programs = Path(sys.executable).parent if self.own else self.folder / "venv" / "bin"
-        path = os.pathsep.join([str(programs), kept["PATH"]])
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=self.folder,
-            env={**kept, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        kept["PATH"] = os.pathsep.join([str(self.folder / "venv" / "bin"), kept["PATH"]])
+        words = ["bash", "-c", command]
+        done = subprocess.run(words, cwd=self.folder, env=kept, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 1):
             raise Stuck(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout.replace(str(self.folder), ".")

@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests"))  # for the odd samplers
 
 
-def python_path(*folders: object, tree: Path = ROOT) -> dict[str, str]:
-    """Return this environment, in which Python looks into these folders first, and then into a checkout of fairdraw."""
+def python_path(*folders: object) -> dict[str, str]:
+    """Return this environment, in which Python looks into these folders first, and then into this checkout."""
     given = filter(None, [os.environ.get("PYTHONPATH")])
-    search = [*folders, tree / "src", tree / "engines" / "src", *given]
+    search = [*folders, ROOT / "src", ROOT / "engines" / "src", *given]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, search))}
 
 

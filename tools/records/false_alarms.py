@@ -25,7 +25,7 @@ import secrets
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -53,7 +53,6 @@ CHECKS = {
     "logprobs": LOGPROBS_CHECKS,
     "server": SERVER_CHECKS,
 }
-CONTRACTS = tuple(CHECKS)
 Shipped = TypeVar("Shipped", DistributionCheck, SliceCheck)
 
 UNIFORMITY_RATE = 1e-3
@@ -72,19 +71,27 @@ LARGER = {"production vocabulary": 1.0, "dependence": 10.0, "tiny acceptance": 1
 """Shares of workloads, by group: at their usual share nothing would be seen, or p-values would be few numbers."""
 
 
+class Task(NamedTuple):
+    """What a run is about: checks of these codes, all or all but the most costly."""
+
+    seed: int
+    draws: int
+    contract: str
+    with_all: bool
+    codes: tuple[str, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """One run of all checks.
 
     Args:
-        contract: Whose checks.
         alarms: Codes of the checks that failed.
         inconclusive: Codes of the checks that could not be decided at this size.
         p_values: Of every table, from all of its samples.
     """
 
-    contract: str
-    seed: int
+    task: Task
     alarms: tuple[str, ...]
     inconclusive: tuple[str, ...]
     p_values: dict[str, float]
@@ -94,35 +101,29 @@ class Run:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run, write the record; 1 if there was an alarm."""
-    parser = argparse.ArgumentParser(description="Count the false alarms of the statistical checks.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=2000, help="per configuration and run")
     parser.add_argument("--jobs", "--workers", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many")
     parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
-    parser.add_argument("--contract", choices=("all", *CONTRACTS), default="all")
+    parser.add_argument("--contract", choices=CHECKS, nargs="+", default=list(CHECKS), help="default: all")
     parser.add_argument("--codes", nargs="+", default=("DIST",), help="beginnings of codes: of these checks alone")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "false_alarms.json")
     options = parser.parse_args(arguments)
     entropy = secrets.randbits(32) if options.entropy is None else options.entropy
-    contracts = CONTRACTS if options.contract == "all" else (options.contract,)
-    tasks = [(number, contract) for number in range(options.runs) for contract in contracts]
-    seeds = [derive_seed("false alarms", entropy, number) for number, _ in tasks]
-    with_all = [number % EVERY == 0 for number, _ in tasks]
-    started, made_by = time.perf_counter(), {"machine": machine(), "commit": commit()}
-    sizes, names, chosen = options.draws, [contract for _, contract in tasks], tuple(options.codes)
-    given = [(seed, sizes, name, every, chosen) for seed, name, every in zip(seeds, names, with_all, strict=True)]
-    runs = list(results(_run, given, options.jobs, options.seconds))
-    checks = [
-        check.code
-        for contract in contracts
-        for check in CHECKS[contract]
-        if check.code.startswith(tuple(options.codes))
+    started, made_by, codes = time.perf_counter(), {"machine": machine(), "commit": commit()}, tuple(options.codes)
+    tasks = [
+        Task(derive_seed("false alarms", entropy, number), options.draws, contract, number % EVERY == 0, codes)
+        for number in range(options.runs)
+        for contract in options.contract
     ]
+    runs = list(results(run_suite, tasks, options.jobs, options.seconds))
+    checks = [c.code for contract in options.contract for c in CHECKS[contract] if c.code.startswith(codes)]
     record = summary(runs) | {
         "checks": len(checks),
         "codes": checks,
-        "sampler": ", ".join(f"{contract}/torch" for contract in contracts),
+        "sampler": ", ".join(f"{contract}/torch" for contract in options.contract),
         "draws_per_distribution": options.draws,
         "entropy": entropy,
         "seconds": round(time.perf_counter() - started, 1),
@@ -136,15 +137,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
 
 
-def _run(arguments: tuple[int, int, str, bool, tuple[str, ...]]) -> Run:
-    return run_suite(*arguments)
-
-
-def run_suite(
-    seed: int, draws: int, contract: str = "rejection", with_all: bool = True, codes: tuple[str, ...] = ("DIST",)
-) -> Run:
-    """Every check, or every one but the most costly, decided as in a real run."""
+def run_suite(task: Task) -> Run:
+    """Decide its checks as in a real run."""
     torch.set_num_threads(1)
+    seed, draws, contract, with_all, codes = task
     started, rng = time.process_time(), np.random.default_rng(derive_seed("ties", seed))
     sampler, profile = correct_sampler(contract), Profile("false alarms", 0, 0, draws, draws)
     checks = [check for check in sized_checks(contract, codes) if with_all or check.workload.group not in SELDOM]
@@ -173,8 +169,7 @@ def run_suite(
             if variance >= LEAST_VARIANCE
         }
     return Run(
-        contract,
-        seed,
+        task,
         tuple(alarms),
         tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.INCONCLUSIVE),
         p_values,
@@ -220,7 +215,7 @@ def shipped(contract: str, codes: tuple[str, ...], kind: type[Shipped]) -> tuple
 
 
 @cache
-def sized_checks(contract: str, codes: tuple[str, ...] = ("DIST",)) -> tuple[DistributionCheck, ...]:
+def sized_checks(contract: str, codes: tuple[str, ...]) -> tuple[DistributionCheck, ...]:
     """The checks, some with more draws; see `LARGER`."""
     shared = shipped(contract, codes, DistributionCheck)
     workloads = {check.workload for check in shared}
@@ -238,10 +233,10 @@ def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
     worst = min(uniformity, key=uniformity.__getitem__)
     corrected = min(1.0, uniformity[worst] * len(uniformity))
     return {
-        "runs": len({run.seed for run in runs}),
-        "false_fail_rate_per_run": false_fail_rate(runs[0].seed),
+        "runs": len({run.task.seed for run in runs}),
+        "false_fail_rate_per_run": false_fail_rate(runs[0].task.seed),
         "alarms": sum(bool(run.alarms) for run in runs),
-        "alarmed": [{"contract": r.contract, "seed": r.seed, "checks": r.alarms} for r in runs if r.alarms],
+        "alarmed": [{"contract": r.task.contract, "seed": r.task.seed, "checks": r.alarms} for r in runs if r.alarms],
         "max_log10_e_value": max(run.max_log10_e_value for run in runs),
         "inconclusive_checks": sorted({code for run in runs for code in run.inconclusive}),
         "seldom": f"{', '.join(sorted(SELDOM))}, traces of smoke: one run in {EVERY}",

@@ -24,10 +24,10 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from records import appended, commit, machine, read_rows, results, write_rows
+from records import appended, commit, machine, read_rows, results, table, write_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from fairdraw._core.checks import AnyCheck
     from fairdraw._mutants._mutant import Mutant
@@ -41,15 +41,9 @@ _COMMIT = commit()
 
 
 @cache
-def _mutants() -> tuple[tuple[str, Mutant], ...]:
-    return tuple(mutants())
-
-
-def mutants() -> Iterator[tuple[str, Mutant]]:
-    """Every mutant with its contract."""
-    for contract in CONTRACTS.values():
-        for path in contract.mutants:
-            yield from ((contract.name, mutant) for mutant in load_part(path))
+def mutants() -> list[tuple[str, Mutant]]:
+    """Return every mutant with its contract."""
+    return [(name, m) for name, contract in CONTRACTS.items() for path in contract.mutants for m in load_part(path)]
 
 
 def checks_in_order(contract: str, mutant: Mutant) -> list[AnyCheck]:
@@ -62,7 +56,7 @@ def checks_in_order(contract: str, mutant: Mutant) -> list[AnyCheck]:
 def tried(task: Task) -> Row:
     """One row. The statistical checks share one sampler, and with it the draws, as in a run."""
     number, profile, seed = task
-    contract, mutant = _mutants()[number]
+    contract, mutant = mutants()[number]
     shared = mutant.make()
     caught_by = None
     for check in checks_in_order(contract, mutant):
@@ -95,7 +89,7 @@ def all_rows(kept: dict[tuple[object, ...], Row], part: Path, match: str, jobs: 
     """The rows that are kept and those that match; the latter are made, and added to `part` at once."""
     tasks: dict[tuple[object, ...], Task] = {
         (contract, mutant.name, mutant.caught_by[0], profile, seed): (number, profile, seed)
-        for number, (contract, mutant) in enumerate(_mutants())
+        for number, (contract, mutant) in enumerate(mutants())
         for profile in PROFILE_NAMES
         for seed in SEEDS
     }
@@ -109,17 +103,6 @@ def words(contract: object, mutant: object, first: object) -> str:
     return f"{contract} {first} {mutant}"
 
 
-def write_record(path: Path, rows: list[Row]) -> None:
-    """Write the record; each row says the commit that made it."""
-    head = {"commit": _COMMIT, "machine": machine(), "seeds": SEEDS, "profiles": PROFILE_NAMES}
-    write_rows(path, head, rows, ("contract", "mutant", "first", "profile"))
-
-
-def missed_in_ci(rows: Iterable[Row]) -> list[Row]:
-    """Rows of `ci` that make this tool exit 1."""
-    return [row for row in rows if row["profile"] == "ci" and row["resolved"] and row["caught_by"] is None]
-
-
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -128,8 +111,21 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in record["rows"]:
         groups.setdefault((row["contract"], row["mutant"], row["first"]), []).append(row)
-    seeds = len(record["seeds"])
-    lines = [
+    seeds, counted = len(record["seeds"]), [(name, count) for name in PROFILE_NAMES for count in (_caught, _own)]
+    titles = (
+        "mutant",
+        "contract",
+        "own check",
+        "`smoke`: caught",
+        "by its own check",
+        "`ci`: caught",
+        "by its own check",
+    )
+    lines = (
+        [m, c, first, *(f"{count(rows, name)}/{seeds}" for name, count in counted)]
+        for (c, m, first), rows in groups.items()
+    )
+    text = [
         "# Mutants by profile",
         "",
         "Written by `tools/record.py mutants` from `statistical/records/mutants_by_profile.json`. A mutant is a",
@@ -152,37 +148,29 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
         "",
         "## All mutants",
         "",
-        "| mutant | contract | own check | `smoke`: caught | by its own check | `ci`: caught | by its own check |",
-        "|---|---|---|---|---|---|---|",
-        *(f"| {m} | {c} | {first} | {_counts(rows, seeds)} |" for (c, m, first), rows in groups.items()),
+        *table(titles, lines),
     ]
-    return "\n".join(lines) + "\n"
-
-
-def _of(rows: Iterable[Row], profile: str) -> list[Row]:
-    return [row for row in rows if row["profile"] == profile]
+    return "\n".join(text) + "\n"
 
 
 def _caught(rows: Iterable[Row], profile: str) -> int:
-    return sum(row["caught_by"] is not None for row in _of(rows, profile))
+    return sum(row["caught_by"] is not None for row in rows if row["profile"] == profile)
 
 
-def _by_own(rows: Iterable[Row], profile: str) -> int:
-    return sum(row["caught_by"] == row["first"] for row in _of(rows, profile))
-
-
-def _counts(rows: list[Row], seeds: int) -> str:
-    words = [f"{count(rows, name)}/{seeds}" for name in PROFILE_NAMES for count in (_caught, _by_own)]
-    return " | ".join(words)
+def _own(rows: Iterable[Row], profile: str) -> int:
+    return sum(row["caught_by"] == row["first"] for row in rows if row["profile"] == profile)
 
 
 def _totals(groups: dict[tuple[str, str, str], list[Row]], seeds: int) -> list[str]:
-    lines = ["| profile | mutants | caught with every seed | by their own check with every seed |", "|---|---|---|---|"]
-    for name in PROFILE_NAMES:
-        caught = sum(_caught(rows, name) == seeds for rows in groups.values())
-        own = sum(_by_own(rows, name) == seeds for rows in groups.values())
-        lines.append(f"| `{name}` | {len(groups)} | {caught} | {own} |")
-    return lines
+    rows = [
+        [
+            f"`{name}`",
+            len(groups),
+            *(sum(count(r, name) == seeds for r in groups.values()) for count in (_caught, _own)),
+        ]
+        for name in PROFILE_NAMES
+    ]
+    return table(("profile", "mutants", "caught with every seed", "by their own check with every seed"), rows)
 
 
 def _unrecorded(groups: dict[tuple[str, str, str], list[Row]]) -> list[str]:
@@ -198,16 +186,11 @@ def _missing(groups: dict[tuple[str, str, str], list[Row]], profile: str, seeds:
     """A line for each mutant that some seed misses; why, where the numbers say it."""
     lines = []
     for (contract, name, first), rows in groups.items():
-        here = _of(rows, profile)
         if _caught(rows, profile) < seeds:
-            why = "" if all(row["resolved"] for row in here) else ": too small for this profile's draws, by design"
+            resolved = all(row["resolved"] for row in rows if row["profile"] == profile)
+            why = "" if resolved else ": too small for this profile's draws, by design"
             lines.append(f"* {name} ({contract}, {first}): caught with {_caught(rows, profile)} of {seeds} seeds{why}.")
     return lines or ["Nothing."]
-
-
-def _read_part(part: Path) -> dict[tuple[object, ...], Row]:
-    text = part.read_text(encoding="utf-8") if part.exists() else ""
-    return {key(row): row for row in map(json.loads, text.splitlines())}
 
 
 def main() -> int:
@@ -219,16 +202,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many; then --resume")
     arguments = parser.parse_args()
     part = arguments.out.with_suffix(".part")
-    kept = _read_part(part) if arguments.resume else {}
+    kept: dict[tuple[object, ...], Row] = {}
+    if arguments.resume and part.exists():
+        kept = {key(row): row for row in map(json.loads, part.read_text(encoding="utf-8").splitlines())}
     if arguments.match:
         before = read_rows(arguments.out)["rows"]
         kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}
     if not arguments.resume:
         part.unlink(missing_ok=True)
     rows = all_rows(kept, part, arguments.match or "", arguments.jobs, arguments.seconds)
-    write_record(arguments.out, rows)
+    head = {"commit": _COMMIT, "machine": machine(), "seeds": SEEDS, "profiles": PROFILE_NAMES}
+    write_rows(arguments.out, head, rows, ("contract", "mutant", "first", "profile"))
     if arguments.seconds == float("inf"):
         part.unlink()
-    missed = missed_in_ci(rows)
+    missed = [row for row in rows if row["profile"] == "ci" and row["resolved"] and row["caught_by"] is None]
     print("\n".join(f"ci misses {row['mutant']} ({row['first']}) with seed {row['seed']}" for row in missed))
     return int(bool(missed))

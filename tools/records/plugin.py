@@ -1,7 +1,6 @@
 """Validate vLLM releases for the plugin: one command, a few minutes each, and an entry per release in `validated.json`.
 
     python tools/record.py plugin 0.24.0 0.25.1
-    python tools/record.py plugin all               # every release from 0.22.0 to 0.28.0 that the package index has
     python tools/record.py plugin 0.33.0 --runner V2
 
 It installs a release into a folder (`install.py`) and validates it (`fairdraw_engines._vllm_validation`). Review
@@ -22,11 +21,8 @@ from install import InstallError, install
 
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
-from fairdraw_engines._vllm_validation.validate import STEPS, NotValidatedError, numbers, validate, write_entry
+from fairdraw_engines._vllm_validation.validate import STEPS, NotValidatedError, validate, write_entry
 from records import ROOT, table
-
-FIRST, LAST = "0.22.0", "0.28.0"
-"""Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
 
 RANDOM_STEPS = ROOT / "docs" / "records" / "v2_steps.json"
 """Made by `python -m fairdraw_engines._vllm_validation.v2_steps --steps 2000 --record ...`, with V2."""
@@ -34,33 +30,18 @@ RANDOM_STEPS = ROOT / "docs" / "records" / "v2_steps.json"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Validate vLLM releases for fairdraw's vLLM plugin.")
-    parser.add_argument("releases", nargs="+", help=f"0.24.0, say; `all`: those of the index, {FIRST} to {LAST}")
-    parser.add_argument("--folder", type=Path, help="where one release is or will be installed (.cache/vllm/RELEASE)")
+    parser.add_argument("releases", nargs="+", metavar="RELEASE", help="0.24.0, say; installed in .cache/vllm/RELEASE")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of event trace (default: {STEPS})")
     parser.add_argument("--profile", default="ci", help="of the properties: smoke, ci or nightly (default: ci)")
     parser.add_argument("--runner", choices=["V1", "V2"], help="the pieces for this model runner alone")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the entries are written")
     options = parser.parse_args(arguments)
-    if options.folder and (len(options.releases) > 1 or options.releases == ["all"]):
-        parser.error("--folder holds one release: name that one.")
-    releases = published() if options.releases == ["all"] else options.releases
-    return max([validate_and_write(release, options) for release in releases])
-
-
-def published() -> list[str]:
-    """Releases FIRST to LAST of the package index, without pre-releases, the oldest first."""
-    command = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", "vllm"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    line = next((line for line in listed.stdout.splitlines() if line.startswith("Available versions:")), "")
-    found = [name for name in line.partition(":")[2].replace(",", " ").split() if numbers(FIRST) <= numbers(name)]
-    if not found:
-        raise SystemExit(f"published: pip returned {listed.returncode} and no release. Name the releases instead.")
-    return sorted((name for name in found if numbers(name) <= numbers(LAST)), key=numbers)
+    return max([validate_and_write(release, options) for release in options.releases])
 
 
 def validate_and_write(release: str, options: argparse.Namespace) -> int:
     """One release, from its installation to its entry; 1 if a piece is missing."""
-    folder = (options.folder or ROOT / ".cache" / "vllm" / release).resolve()
+    folder = ROOT / ".cache" / "vllm" / release
     try:
         install(release, folder)
         runners = (options.runner,) if options.runner else ("V1", "V2")

@@ -27,7 +27,7 @@ from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, Distributi
 from fairdraw.statistical._stratified_check import StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 from odd.rejection_draws import ODD_DISTRIBUTIONS
-from records import ROOT, commit, machine, rows_as_json
+from records import ROOT, commit, machine, rows_as_json, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ Trial = dict[str, Any]  # Any: JSON
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and write the record; 1 if a mutant is missed or a correct sampler accused."""
-    parser = argparse.ArgumentParser(description="Measure the power of the statistical checks.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profiles", nargs="+", default=["smoke", "ci"], choices=sorted(PROFILES))
     parser.add_argument("--faults", nargs="*", help="names; all if not given")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "power.json")
@@ -69,15 +69,9 @@ def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]
     measured = []
     for mutant in faults:
         trials = [attempt(checks[code], mutant, profile) for profile in profiles for code in mutant.caught_by]
-        measured.append(
-            {
-                "name": mutant.name,
-                "description": mutant.description,
-                "min_draws": mutant.min_draws,
-                "trials": trials,
-            }
-        )
-        print(row(measured[-1], [profile.name for profile in profiles]), flush=True)
+        about = {name: getattr(mutant, name) for name in ("name", "description", "min_draws")}
+        measured.append({**about, "trials": trials})
+        print(*row(measured[-1], [profile.name for profile in profiles]), sep=" | ", flush=True)
     return {
         "faults": measured,
         "profiles": {profile.name: profile.draws for profile in profiles},
@@ -93,14 +87,12 @@ def on_odd_sampler(sampler: RejectionSampler, profile: Profile) -> dict[str, Any
     """A correct sampler under every check that it supports."""
     started = time.process_time()
     records = [run_check(check, sampler, Session(profile=profile, crash_folder=None)) for check in CHECKS]
-    by_status = {
-        status: [record.code for record in records if record.status == status]
-        for status in ("passed", "skipped", "inconclusive")
-    }
-    alarms = [r.code for r in records if r.status not in by_status]
+    ends = ("passed", "skipped", "inconclusive")
+    by_status = {status: [record.code for record in records if record.status == status] for status in ends}
+    alarms = [record.code for record in records if record.status not in ends]
     seconds = round(time.process_time() - started, 1)
     found = {"name": sampler.name, "profile": profile.name, "alarms": alarms, "seconds": seconds, **by_status}
-    print(odd_row(found), flush=True)
+    print(*odd_row(found), sep=" | ", flush=True)
     return found
 
 
@@ -123,7 +115,7 @@ def at_slow_budget(mutant: Mutant, profile: Profile) -> dict[str, Any]:  # Any: 
 def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile: Profile) -> Trial:
     """One check on a fresh mutant. What is prepared once for all samplers is not on the clock."""
     sampler = mutant.make()
-    visible = sees(check, sampler, profile)
+    visible = check.resolution(sampler, profile, DEFAULT_SEED, 0).tv
     trial: Trial = {"profile": profile.name, "check": check.code}
     started = time.process_time()
     try:
@@ -136,18 +128,13 @@ def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile:
     return trial | {"seconds": seconds, "sees": visible}
 
 
-def sees(check: DistributionCheck | StratifiedCheck, sampler: RejectionSampler, profile: Profile) -> float | None:
-    """The distance that the check is designed to see. Preparing that is not on the clock."""
-    return check.resolution(sampler, profile, DEFAULT_SEED, 0).tv
-
-
 def caught(fault: dict[str, Any], profile: str) -> bool:  # Any: JSON
     """Whether the first check that the mutant names caught it."""
     first = fault["trials"][0]["check"]
     return any(t["caught"] for t in fault["trials"] if (t["profile"], t["check"]) == (profile, first))
 
 
-def table(record: dict[str, Any]) -> str:  # Any: JSON
+def page(record: dict[str, Any]) -> str:  # Any: JSON
     """The page for people."""
     profiles = list(record["profiles"])
     draws = " and ".join(f"{count:,} (`{name}`)" for name, count in record["profiles"].items())
@@ -169,12 +156,10 @@ checkpoints. Seconds are those of one processor core, drawing included.
 commit `{record["commit"]}`.
 
 """
-    columns = "".join(f" draws, `{name}` | seconds | distance |" for name in profiles)
-    lines = [
-        f"| mutant | check |{columns} also caught by |",
-        "|---|---|" + "---:|---:|---:|" * len(profiles) + "---|",
-    ]
-    faults = "\n".join([*lines, *(row(fault, profiles) for fault in record["faults"])])
+    columns = [title for name in profiles for title in (f"draws, `{name}`", "seconds", "distance")]
+    rules = ["---", "---", *["---:"] * len(columns), "---"]
+    rows = (row(fault, profiles) for fault in record["faults"])
+    faults = "\n".join(table(("mutant", "check", *columns, "also caught by"), rows, rules))
     return f"{head}{faults}\n\n{odd_table(record)}\n{slow_table(record)}"
 
 
@@ -186,16 +171,15 @@ Judged by all checks at the larger budget. *Skipped* are checks of token verific
 verification does not support (it is judged by what it emits), and the four with stratified noise, which need the
 oracle's race.
 
-| sampler | checks passed | skipped | inconclusive | alarms | seconds |
-|---|---:|---:|---:|---:|---:|
 """
-    return head + "\n".join(odd_row(odd) for odd in record["odd"]) + "\n"
+    titles = ("sampler", "checks passed", "skipped", "inconclusive", "alarms", "seconds")
+    return head + "\n".join(table(titles, map(odd_row, record["odd"]), ["---", *["---:"] * 5])) + "\n"
 
 
-def odd_row(odd: dict[str, Any]) -> str:  # Any: JSON
-    """One line of the table of odd samplers."""
-    counts = " | ".join(str(len(odd[status])) for status in ("passed", "skipped", "inconclusive", "alarms"))
-    return f"| {odd['name']} | {counts} | {odd['seconds']:.1f} |"
+def odd_row(odd: dict[str, Any]) -> list[object]:  # Any: JSON
+    """Return a row of the table of odd samplers."""
+    counts = (len(odd[status]) for status in ("passed", "skipped", "inconclusive", "alarms"))
+    return [odd["name"], *counts, f"{odd['seconds']:.1f}"]
 
 
 def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
@@ -205,26 +189,22 @@ def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
 Small faults under all checks at {record["slow_draws"]:,} draws per configuration, as a slow sampler has them. With
 stratified noise it takes fewer draws than that, and no chance is involved.
 
-| mutant | caught by stratified noise (draws) | caught by sampling |
-|---|---|---|
 """
     rows = []
     for fault in record["slow"]:
         strata = ", ".join(f"{code} ({draws:,})" for code, draws in fault["by_strata"].items())
         least = f"not in {fault['draws_by_strata']:,}"
-        rows.append(f"| {fault['name']} | {strata or least} | {', '.join(fault['by_sampling']) or 'nothing'} |")
-    return head + "\n".join(rows) + "\n"
+        rows.append([fault["name"], strata or least, ", ".join(fault["by_sampling"]) or "nothing"])
+    titles = ("mutant", "caught by stratified noise (draws)", "caught by sampling")
+    return head + "\n".join(table(titles, rows)) + "\n"
 
 
-def row(fault: dict[str, Any], profiles: list[str]) -> str:  # Any: JSON
-    """One mutant: the check that names it best under each profile, and which others caught it."""
+def row(fault: dict[str, Any], profiles: list[str]) -> list[str]:  # Any: JSON
+    """Return the cells of a mutant: the check that names it best under each profile, and which others caught it."""
     first = fault["trials"][0]["check"]
-    cells = []
+    cells = [fault["name"], first]
     for name in profiles:
         trial = next(t for t in fault["trials"] if t["profile"] == name and t["check"] == first)
-        if trial["caught"]:
-            cells.append(f"{trial['draws']:,} | {trial['seconds']:.2f} | {trial['distance']:.3f}")
-        else:
-            cells.append(f"not in {trial['draws']:,} | {trial['seconds']:.2f} | ")
-    others = sorted({t["check"] for t in fault["trials"] if t["caught"]} - {first})
-    return f"| {fault['name']} | {first} | {' | '.join(cells)} | {', '.join(others)} |"
+        distance = f"{trial['distance']:.3f}" if trial["caught"] else ""
+        cells += [f"{'' if distance else 'not in '}{trial['draws']:,}", f"{trial['seconds']:.2f}", distance]
+    return [*cells, ", ".join(sorted({t["check"] for t in fault["trials"] if t["caught"]} - {first}))]

@@ -3,7 +3,6 @@
     python tools/record.py run_times                      # our samplers, on a quiet machine; half an hour on 2 cores
     python tools/record.py run_times --sampler sampling --profile smoke     # some rows; the others are kept
     python tools/record.py run_times --first-minute       # the manual's samplers of every kind at smoke; minutes
-    python tools/record.py run_times --page               # only write the README's sentence again
 
 Wall time is what a person waits, start of Python included, with as many workers as `--workers`. CPU time is that of all
 processes; it tells a slow run from a busy machine.
@@ -52,7 +51,6 @@ def main() -> int:
     parser.add_argument("--profile", nargs="+", default=("smoke", "ci"))
     parser.add_argument("--workers", default="2")
     parser.add_argument("--first-minute", action="store_true", help="only samplers of every kind, at smoke")
-    parser.add_argument("--page", action="store_true", help="run nothing; write the README from the record")
     options = parser.parse_args()
     rows = _recorded()
     wanted = [(s, p) for p in options.profile for s in options.sampler]
@@ -60,7 +58,7 @@ def main() -> int:
         wanted = [(sampler, "smoke") for sampler in KINDS]
     with tempfile.TemporaryDirectory() as folder:
         write_recipes(Path(folder))
-        for sampler, profile in () if options.page else wanted:
+        for sampler, profile in wanted:
             row = timed(sampler, profile, options.workers, folder)
             print(f"{sampler} {profile}: {row['wall_s']} s of {row['announced_s']} s announced: {row['verdict'][:90]}")
             rows = [old for old in rows if (old["sampler"], old["profile"]) != (sampler, profile)] + [row]

@@ -2,7 +2,6 @@
 
     python tools/record.py samplers                       # all: docs/records/samplers.json
     python tools/record.py samplers rejection/mlx         # this row anew, the others as recorded
-    python tools/record.py samplers rejection/mlx --report run.json      # of a run that `fairdraw check --json` wrote
 
 Each is tested by `fairdraw check NAME` in a process of its own. A sampler that is not installed, or that ends the
 process, keeps its row, which says why. Only a few distribution checks run on samplers in Triton's interpreter, where a
@@ -19,10 +18,12 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from string import digits
 from typing import TYPE_CHECKING, Any
 
 import matrix
 
+from fairdraw._core.contracts import CONTRACTS
 from records import ROOT, python_path, rows_as_json, table
 
 if TYPE_CHECKING:
@@ -33,14 +34,8 @@ SECONDS = 1800
 CATALOGUE = tomllib.loads((ROOT / "engines/src/fairdraw_engines/samplers.toml").read_text(encoding="utf-8"))
 NOT_HERE = ("rejection/sglang-tree", "sampling/sglang-flashinfer", "penalties/vllm", "penalties/vllm-v2")
 """Samplers of a GPU, and what docs/matrix.md has; FlashInfer is no project of the catalogue."""
-CODES = {
-    "rejection": "REJ",
-    "sampling": "SAM",
-    "filters": "FIL",
-    "grammar": "GRM",
-    "logprobs": "LPR",
-    "penalties": "PEN",
-}
+UNLIKE = ("thinking_budget", "logits_plan")
+"""Contracts of vLLM's alone, which docs/matrix.md has."""
 _FEW = ("DIST102", "DIST103", "DIST112")
 DISTRIBUTIONS = {
     **dict.fromkeys(("rejection/vllm", "rejection/vllm-v2", "rejection/flashspec"), _FEW),
@@ -84,31 +79,18 @@ def _entry(name: str) -> Entry:
     install, page = install_of(project_of(origin)), CATALOGUE["projects"][project_of(origin)]["page"]
     if "vllm-v2" in name and name != "rejection/vllm-v2":  # which is recorded with 0.22.0
         install = install.replace("vllm in", "vllm 0.33.0 in")
-    return Entry(install, f"https://github.com/{page}", (CODES[contract], *DISTRIBUTIONS.get(name, ("DIST",))))
+    codes = CONTRACTS[contract].raised.rstrip(digits), *DISTRIBUTIONS.get(name, ("DIST",))
+    return Entry(install, f"https://github.com/{page}", codes)
 
 
 SAMPLERS = {
     name: _entry(name)
     for name in CATALOGUE["samplers"]
-    if name.partition("/")[0] in CODES and project_of(name.partition("/")[2]) and name not in NOT_HERE
+    if not name.startswith(UNLIKE) and project_of(name.partition("/")[2]) and name not in NOT_HERE
 }
 
-IN_CI = frozenset(
-    {
-        *(
-            f"rejection/{one}"
-            for one in ("vllm", "vllm-v2", "transformers", "mlx", "sglang", "sglang-block", "flashspec")
-        ),
-        *(
-            name
-            for name, entry in SAMPLERS.items()
-            if name.startswith(("sampling/", "filters/")) and "--all" not in entry.install and "vllm-v2" not in name
-        ),
-        *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
-        *("logprobs/transformers", "logprobs/vllm"),
-        *("penalties/sglang", "penalties/sglang-library"),
-    }
-)
+_LARGE = {name for name, entry in SAMPLERS.items() if "--all" in entry.install or "0.33.0" in entry.install}
+IN_CI = SAMPLERS.keys() - _LARGE - {"grammar/llguidance-numpy", "grammar/xgrammar-triton", "logprobs/sglang"}
 """Asked by `tests/engines` in every run of CI, on a CPU; with `make others ALL=1` more are."""
 
 Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
@@ -117,21 +99,17 @@ NAMED = ("code", "title", "status", "reason")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Test third-party samplers and write the record.")
-    parser.add_argument("names", nargs="*", default=list(SAMPLERS), help="default: all")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", default=list(SAMPLERS), help="default: all")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "samplers.json")
-    parser.add_argument("--report", type=Path, help="run nothing, take this file of fairdraw check --json; one name")
     options = parser.parse_args(arguments)
-    if options.report and len(options.names) != 1:
-        parser.error("--report is of one sampler. Name it.")
-    unknown = sorted(set(options.names) - set(SAMPLERS))
-    if unknown:
+    if unknown := sorted(set(options.names) - set(SAMPLERS)):
         parser.error(f"no such sampler: {', '.join(unknown)}; known: {', '.join(SAMPLERS)}")
     rows = read(options.record)
     for number, name in enumerate(options.names, start=1):
         print(f"[{number}/{len(options.names)}] {name}", flush=True)
-        rows[name] = row_of(name, options.profile, options.report)
+        rows[name] = row_of(name, options.profile)
         print(f"    {rows[name]['problem'] or rows[name]['counts']}, {rows[name]['seconds']} s", flush=True)
         write(rows, options.record)
     return 0 if all(not rows[name]["problem"] for name in options.names) else 1
@@ -142,41 +120,28 @@ def read(record: Path) -> dict[str, Row]:
     return {str(row["name"]): row for row in json.loads(record.read_text())} if record.exists() else {}
 
 
-def row_of(name: str, profile: str, made: Path | None = None) -> Row:
-    """One row: how many checks passed, were skipped and so on, and every one that did not pass."""
+def row_of(name: str, profile: str) -> Row:
+    """Check it: how many checks passed, were skipped and so on, and every one that did not pass."""
     started = time.perf_counter()
     problem, report = "", matrix.Report({}, [], {})
+    words = ["--profile", profile, *matrix.selecting(SAMPLERS[name].selected)]
     try:
-        report = matrix.read_report(made) if made else check(name, profile)
+        report = matrix.run_check(name, words, SECONDS, python_path())
     except (matrix.NoVerdictError, subprocess.TimeoutExpired) as error:
         problem = str(error)
     records = report.records
     return {
         "name": name,
         "sampler": report.header.get("sampler", "").partition(" (")[2].removesuffix(")"),
-        "contract": records[0]["contract"] if records else "",
+        "contract": name.partition("/")[0],
         "selected": list(SAMPLERS[name].selected),
         "counts": matrix.counts_of(records),
-        "failures": [{key: r[key] for key in NAMED} | _effect(r) for r in matrix.unclear(records)],
+        "failures": [{k: r[k] for k in NAMED} | {"effect": matrix.effect_of(r)} for r in matrix.unclear(records)],
         "unsupported": sorted({r["reason"] for r in records if r["status"] == "skipped"}),
         "problem": problem,
-        "seconds": round(report.summary["seconds"] if made else time.perf_counter() - started),
-        "origin": matrix.describe_run(profile) | (_origin(report.header) if made else {}),  # in the matrix's words
+        "seconds": round(time.perf_counter() - started),
+        "origin": matrix.describe_run(profile),
     }
-
-
-def _origin(header: matrix.Record) -> Row:
-    return {"date": header["started"], "commit": header["commit"], "profile": header["profile"], **header["versions"]}
-
-
-def _effect(record: matrix.Record) -> Row:
-    return {"effect": " ".join(((record.get("failure_report") or {}).get("effect") or "").split())}
-
-
-def check(name: str, profile: str) -> matrix.Report:
-    """Return what `fairdraw check` writes about the sampler."""
-    words = ["--profile", profile, *matrix.selecting(SAMPLERS[name].selected)]
-    return matrix.run_check(name, words, SECONDS, python_path())
 
 
 def write(rows: Mapping[str, Row], record: Path) -> None:

@@ -22,7 +22,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from install import InstallError, install
+from install import InstallError, download, install
 
 from records import ROOT, commit, machine, python_path, rows_as_json, table
 
@@ -105,35 +105,16 @@ def counted(release: str, plain: Json, ours: Json) -> Json:
 
 
 def fetched(release: str) -> Path:
-    """The folder above `tests`, from the source archive.
-
-    Raises:
-        InstallError: If there is none.
-    """
+    """Return the folder above `tests`, which the source archive has."""
     place = (ROOT / ".cache" / "upstream" / release).resolve()  # pytest names tests by their real place
     if not (place / "tests").exists():
         place.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
-        command += ["--no-binary", "vllm", "--dest", str(place), f"vllm=={release}"]
-        env = {**os.environ, "VLLM_VERSION_OVERRIDE": release, "VLLM_TARGET_DEVICE": "empty"}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        archive = place / f"vllm-{release}.tar.gz"
-        if not archive.exists():
-            last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
-            raise InstallError(f"fetched: release={release!r}, but PyPI gave no source archive: {last}")
-        unpack(archive, place)
+        archive = download(release, place, VLLM_VERSION_OVERRIDE=release, VLLM_TARGET_DEVICE="empty")
+        with tarfile.open(archive) as packed:
+            members = (one for one in packed.getmembers() if one.name.startswith(f"vllm-{release}/tests/"))
+            packed.extractall(place, [one.replace(name=one.name.partition("/")[2]) for one in members], filter="data")
+        archive.unlink()
     return place
-
-
-def unpack(archive: Path, place: Path) -> None:
-    """Its `tests` alone; the archive is deleted."""
-    with tarfile.open(archive) as packed:
-        for member in packed.getmembers():
-            top, _, rest = member.name.partition("/")
-            if top and rest.startswith("tests/") and member.isfile():
-                member.name = rest
-                packed.extract(member, place, filter="data")
-    archive.unlink()
 
 
 def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
@@ -186,16 +167,11 @@ def differences(plain: Outcomes, ours: Outcomes) -> list[Json]:
 
 
 def shown(compared: Json) -> list[str]:
-    """What is printed for one release."""
-    lines = [f"vLLM {compared['vllm']}", f"{'':50}" + "".join(f"{one:>14}" for one in KINDS)]
-    for one in compared["files"]:
-        lines.append(f"{one['file']:50}" + "".join(f"{one[kind]:14}" for kind in KINDS))
-    lines += [f"  calls of {piece}: {counts}" for piece, counts in compared["calls"].items()]
-    lines += [f"  not in this release: {text}" for text in compared["missing"]]
+    """Return what is printed for one release."""
+    lines = [markdown([compared])]
+    lines += [f"not in this release: {text}" for text in compared["missing"]]
     for one in compared["differences"]:
-        lines.append(
-            f"  {(one['why'] and 'explained') or 'DIFFERS'} {one['test']}: {one['ends']}. {one['why']}".rstrip()
-        )
+        lines.append(f"{'explained' if one['why'] else 'DIFFERS'} {one['test']}: {one['ends']}. {one['why']}".rstrip())
     return lines
 
 

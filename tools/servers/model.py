@@ -6,11 +6,10 @@ alone. Both files hold the same weights: the servers claim the same distribution
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from engine.inside import HEAD_SIZE, HEADS, HIDDEN, LAYERS, weights, write_model
+from engine.inside import HEAD_SIZE, HEADS, HIDDEN, LAYERS, files_of, weights, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,41 +40,26 @@ def _beyond(name: str, layers: int) -> bool:
 
 
 def write_folder(folder: Path, layers: int = LAYERS, *, sampling: bool = False, lookup: int = 0) -> None:
-    """config.json, model.safetensors, and a tokenizer of characters.
+    """Write the model, and a tokenizer of characters.
 
     Args:
         sampling: Write a generation_config.json that turns sampling on, without filters.
         lookup: Tokens that transformers drafts from the text.
     """
-    from safetensors.numpy import save_file
-
-    write_model(folder, len(VOCAB))
-    save_file(tiny_weights(layers=layers), folder / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"num_hidden_layers": layers, "max_position_embeddings": CONTEXT}
-    (folder / "config.json").write_text(json.dumps(config))
-    special = [_added(token, VOCAB[token]) for token in (BOS, EOS)]
-    tokenizer = {
-        "version": "1.0",
-        "added_tokens": special,
+    special, files = {"bos_token": VOCAB[BOS], "eos_token": VOCAB[EOS]}, files_of(len(VOCAB))
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    files["config"] |= {"num_hidden_layers": layers, "max_position_embeddings": CONTEXT}
+    files["tokenizer"] |= {
+        "added_tokens": [{"id": token, "content": VOCAB[token], "special": True, **plain} for token in (BOS, EOS)],
         "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(VOCAB)}, "unk_token": VOCAB[BOS]},
     }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    about: dict[str, Any] = {"bos_token": VOCAB[BOS], "eos_token": VOCAB[EOS], "chat_template": CHAT_TEMPLATE}
-    about["clean_up_tokenization_spaces"] = False
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **about}))
+    files["tokenizer_config"] |= {**special, "chat_template": CHAT_TEMPLATE, "clean_up_tokenization_spaces": False}
     if sampling:
-        generation = {"do_sample": True, "top_k": 0, "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": EOS}
-        drafts = {"prompt_lookup_num_tokens": lookup} if lookup else {}
-        (folder / "generation_config.json").write_text(json.dumps(generation | drafts))
-
-
-def _added(token: int, content: str) -> dict[str, object]:
-    return {"id": token, "content": content, "special": True} | dict.fromkeys(
-        ("single_word", "lstrip", "rstrip", "normalized"), False
-    )
+        files["generation_config"] = {"do_sample": True, "top_k": 0, "bos_token_id": BOS, "eos_token_id": EOS}
+        files["generation_config"] |= {"pad_token_id": EOS, **({"prompt_lookup_num_tokens": lookup} if lookup else {})}
+    write_model(folder, tiny_weights(layers=layers), files)
 
 
 def write_gguf(path: Path, layers: int = LAYERS) -> None:

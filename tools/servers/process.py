@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import socket
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from engine.process import reason, started
 
+from fairdraw.perf_regression._records import version
 from servers.model import write_folder, write_gguf
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class Server:
         return self.engine if self.name.endswith("-draft") else ""
 
     @property
-    def version(self) -> str:
-        return importlib.metadata.version(self.packages[0])
+    def version(self) -> str | None:
+        return version(self.packages[0])
 
     def missing(self) -> str:
         """One sentence if a package is missing, otherwise nothing."""
-        absent = [name for name in self.packages if not _installed(name)]
+        absent = [name for name in self.packages if version(name) is None]
         if not absent:
             return ""
         return f"{self.name}: {', '.join(absent)} not installed. Run: python tools/install.py others"
@@ -84,14 +84,6 @@ class Server:
         write_folder(folder / "model", sampling=self.sampling, lookup=self.lookup)
         if drafts:
             write_folder(folder / "drafter", layers=1)
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 _LLAMA = ("xllamacpp", "gguf")
