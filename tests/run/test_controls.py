@@ -1,13 +1,14 @@
 """Mutation controls say what this run could have caught: its numbers, seed, speed, capabilities and budget."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from helpers import CHECKS
 from hypothesis import strategies as st
 
-from fairdraw._core.checks import PROFILES, Check
+from fairdraw._core.checks import PROFILES, AnyCheck, Check
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import CheckFailure
 from fairdraw._mutants._mutant import Mutant
@@ -18,9 +19,9 @@ from fairdraw._run.controls import (
     Control,
     Planned,
     Untried,
-    controls_for,
     controls_lines,
     mutants_for,
+    mutants_of,
     plan_control,
     property_mutants,
     run_control,
@@ -148,6 +149,10 @@ def test_without_time_it_is_named() -> None:
         "mutation controls (rejection): none of 1 tried",
         "  1 not tried, the time budget ended: fails late (REJ101)",
     ]
+
+
+def controls_for(checks: Sequence[AnyCheck], sampler: Any, session: Session) -> list[Planned]:  # Any: of any contract
+    return [plan_control(mutant, checks, sampler, session) for mutant in mutants_of(checks)]
 
 
 def test_fault_too_small_for_the_draws_is_named() -> None:
