@@ -28,8 +28,8 @@ BY_MEMBER = {
 OTHERS = [
     one[place % len(one)] for place, one in enumerate(BY_MEMBER.values()) if not any(own in CONTROLS for own in one)
 ]
-"""Members that are no mutation control under any contract: controls run in `make check` and with `statistical/`. Each is
-under one of its contracts, in turn: both have the same instrument."""
+"""Members that are no mutation control under any contract: controls run in `make check` and with `statistical/`. Each
+is under one of its contracts, in turn: both have the same instrument."""
 
 
 @pytest.mark.parametrize("mutant", OTHERS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in OTHERS])
