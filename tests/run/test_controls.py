@@ -1,7 +1,6 @@
 """Mutation controls say what this run could have caught: its numbers, seed, speed, capabilities and budget."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -151,13 +150,12 @@ def test_without_time_it_is_named() -> None:
     ]
 
 
-def controls_for(checks: Sequence[AnyCheck], sampler: Any, session: Session) -> list[Planned]:  # Any: of any contract
+def controls_for(checks: list[AnyCheck], sampler: Any, session: Session) -> list[Planned]:  # Any: of any contract
     return [plan_control(mutant, checks, sampler, session) for mutant in mutants_of(checks)]
 
 
 def test_fault_too_small_for_the_draws_is_named() -> None:
-    checks = all_checks("statistical", "rejection")
-    planned = controls_for(checks, right(), SMOKE)
+    planned = controls_for(all_checks("statistical", "rejection"), right(), SMOKE)
     small = [one for one in planned if one.untried == Untried.TOO_SMALL]
     assert {one.mutant.name for one in small} >= {"temperature two percent off", "loses its tail"}
     line = controls_lines([run_control(one, right(), SMOKE) for one in small])[1]
