@@ -150,7 +150,7 @@ def test_without_time_it_is_named() -> None:
     ]
 
 
-def controls_for(checks: list[AnyCheck], sampler: Any, session: Session) -> list[Planned]:  # Any: of any contract
+def controls_for(checks: tuple[AnyCheck, ...], sampler: Any, session: Session) -> list[Planned]:  # Any: of any contract
     return [plan_control(mutant, checks, sampler, session) for mutant in mutants_of(checks)]
 
 
@@ -195,7 +195,7 @@ def test_check_that_this_machine_skips_is_no_control(monkeypatch: pytest.MonkeyP
     sampler = load_part(CONTRACTS[check.contract].right)()
     record = run_check(check, sampler, SMOKE)
     assert record.status == "skipped"
-    controls = [run_control(planned, sampler, SMOKE) for planned in controls_for([check], sampler, SMOKE)]
+    controls = [run_control(planned, sampler, SMOKE) for planned in controls_for((check,), sampler, SMOKE)]
     assert {(control.untried, control.detail) for control in controls} == {(Untried.SKIPPED, record.reason)}
 
 
