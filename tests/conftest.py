@@ -177,4 +177,4 @@ def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs without mutation controls, which have tests of their own and take seconds."""
-    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+    monkeypatch.setattr("fairdraw._cli.job.mutants_of", lambda *_: [])

@@ -26,7 +26,7 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._report.explanation import explanation
 from fairdraw._report.explanation import failing_examples as recorded
 from fairdraw._run.loading import all_checks, all_questions
-from fairdraw.strategies import filters, grammar, lifecycle, logits_plan, logprobs
+from fairdraw.strategies import _trace_plans, filters, grammar, lifecycle, logits_plan, logprobs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -49,6 +49,7 @@ def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
     small = PROFILES["smoke"].scaled(0.25)
     for profile in ("smoke", "ci"):
         monkeypatch.setitem(PROFILES, profile, small)
+    monkeypatch.setitem(_trace_plans._PLANS, "smoke", _trace_plans._SLOW_PLAN)  # one of many rows takes seconds
     assert not re.search(r"^(?:from|import) fairdraw\S*\._", page.read_text(), flags=re.MULTILINE), "private modules"
     if ">>>" in python_blocks(page.read_text()):
         assert doctest.testfile(str(page), module_relative=False).failed == 0

@@ -21,7 +21,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+    monkeypatch.setattr("fairdraw._cli.job.mutants_of", lambda *_: [])
 
     def run(command: str) -> str:
         for path in tmp_path.glob("*.py"):  # every command is a process

@@ -35,7 +35,7 @@ def verdict(folder: Path, text: str, code: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+    monkeypatch.setattr("fairdraw._cli.job.mutants_of", lambda *_: [])
     printed = []
 
     def run(command: str) -> str:

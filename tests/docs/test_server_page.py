@@ -48,7 +48,7 @@ def printed(command: str, addresses: list[str], *options: str) -> tuple[int, str
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+    monkeypatch.setattr("fairdraw._cli.job.mutants_of", lambda *_: [])
 
 
 def test_first_command_runs_as_written() -> None:

@@ -73,13 +73,13 @@ def is_wide(check: AnyCheck) -> bool:
 def asked(contract: str, sampler: Any) -> list[AnyCheck]:  # Any: as in ODD
     """The properties whose turn it is to run on `sampler`.
 
-    Of the samplers that it can run on, a check has every third where there are many checks, every eighth if it plays
-    long traces, and one if its cases are few but wide, because those take most of the time.
+    Of the samplers that it can run on, a check has every third where there are many checks or if it plays traces, every
+    eighth if those are long, and one if its cases are few but wide, because those take most of the time.
     """
     found, checks = [], all_checks("properties", contract)
     for check in checks:
         able = [one for one in ODD[contract] if check.why_not(one, REFERENCE.get(contract)) is None]
-        often = 8 if check.plays_traces and contract in DRAWN else 3 if len(checks) > 20 else 1
+        often = 8 if check.plays_traces and contract in DRAWN else 3 if check.plays_traces or len(checks) > 20 else 1
         turns = min(len(able), len(able) if is_wide(check) else often)
         found += [check] if able and sampler in able[int(check.code[-3:]) % turns :: turns] else []
     return found

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("third_party")
 PROGRAM = """
 import sys, fairdraw._cli.job as job
 from fairdraw._cli.main import main
-job.controls_for = lambda *_: []
+job.mutants_of = lambda *_: []
 main(sys.argv[1:])
 """
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m")

@@ -7,7 +7,7 @@ import pytest
 from helpers import CHECKS
 from hypothesis import strategies as st
 
-from fairdraw._core.checks import PROFILES, Check
+from fairdraw._core.checks import PROFILES, AnyCheck, Check
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import CheckFailure
 from fairdraw._mutants._mutant import Mutant
@@ -18,9 +18,9 @@ from fairdraw._run.controls import (
     Control,
     Planned,
     Untried,
-    controls_for,
     controls_lines,
     mutants_for,
+    mutants_of,
     plan_control,
     property_mutants,
     run_control,
@@ -150,9 +150,12 @@ def test_without_time_it_is_named() -> None:
     ]
 
 
+def controls_for(checks: tuple[AnyCheck, ...], sampler: Any, session: Session) -> list[Planned]:  # Any: of any contract
+    return [plan_control(mutant, checks, sampler, session) for mutant in mutants_of(checks)]
+
+
 def test_fault_too_small_for_the_draws_is_named() -> None:
-    checks = all_checks("statistical", "rejection")
-    planned = controls_for(checks, right(), SMOKE)
+    planned = controls_for(all_checks("statistical", "rejection"), right(), SMOKE)
     small = [one for one in planned if one.untried == Untried.TOO_SMALL]
     assert {one.mutant.name for one in small} >= {"temperature two percent off", "loses its tail"}
     line = controls_lines([run_control(one, right(), SMOKE) for one in small])[1]
@@ -192,7 +195,7 @@ def test_check_that_this_machine_skips_is_no_control(monkeypatch: pytest.MonkeyP
     sampler = load_part(CONTRACTS[check.contract].right)()
     record = run_check(check, sampler, SMOKE)
     assert record.status == "skipped"
-    controls = [run_control(planned, sampler, SMOKE) for planned in controls_for([check], sampler, SMOKE)]
+    controls = [run_control(planned, sampler, SMOKE) for planned in controls_for((check,), sampler, SMOKE)]
     assert {(control.untried, control.detail) for control in controls} == {(Untried.SKIPPED, record.reason)}
 
 

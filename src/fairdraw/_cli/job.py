@@ -11,7 +11,7 @@ import dataclasses
 import math
 import time
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from fairdraw._core.budget import Deadline, FirstPart, undecided_by_budget
@@ -20,19 +20,26 @@ from fairdraw._core.contracts import CONTRACTS, contract_of
 from fairdraw._core.failures import Inconclusive
 from fairdraw._report.summary import Header, about_sampler, count_checks, worded_fairness
 from fairdraw._run import expected
-from fairdraw._run.controls import Control, Planned, Untried, controls_for, run_control
+from fairdraw._run.controls import Control, Planned, Untried, mutants_of, plan_control, run_control
 from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler
 from fairdraw._run.pace import Begun, Limit, Turn, crowding, times_of_this_process, workload_key
 from fairdraw._run.runner import Session, one_torch_thread, run_check
 from fairdraw.contracts import NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
+
+    from fairdraw._mutants._mutant import Mutant
+    from fairdraw.contracts import AnySampler
 
 
 LEDGER = "the ledger"
 """The one piece of a job that is not the code of a check."""
+
+COMPARED = "compared"
+"""The group of what needs the reference sampler. One worker takes all of it where possible, and plans: the reference's
+import takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ class Plan:
         nothing: Why there is nothing to do; empty if there is something.
         is_silent: It is a server that does not answer.
         groups: Code to the workload whose draws the check shares with others.
+        compared: Codes, and numbers of mutation controls, that need the reference sampler.
         titles: Piece to its code and title.
         seconds: Expected for the whole run, or its limit; 0 if unknown.
         scale: The part of the profile that is tried; below 1 if the time was short.
@@ -106,6 +114,7 @@ class Plan:
     nothing: str = ""
     is_silent: bool = False
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
+    compared: frozenset[str | int] = frozenset()
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     scale: float = 1.0
@@ -113,6 +122,10 @@ class Plan:
     limit: Limit = dataclasses.field(default_factory=Limit)
     is_timed: bool = False
     crowding: float = 1.0
+
+    def group_of(self, turn: Turn) -> str | int:
+        """The group of turns that share work, so that one worker takes them where possible."""
+        return COMPARED if turn.what in self.compared else self.groups.get(str(turn.what), turn.what)
 
     def announced(self, words: str, seconds: float) -> Plan:
         """The plan whose header says how long the run takes."""
@@ -133,22 +146,29 @@ class Bench:
         self.contract = CONTRACTS[getattr(contract_of(self.sampler), "name", "")]
         self.checks = [check for check in all_checks(job.only, self.contract.name) if job.matches(check)]
         self.profile: Profile = PROFILES[job.profile]
-        reference, self.about_reference = load_reference(job.reference, self.checks, job.settings)
         self.session = Session(
             job.spec,
             self.profile,
             job.seed,
-            reference,
-            job.reference or (self.contract.reference if reference else None),
             words=job.settings.words if job.settings else (),
             renew=partial(another, job.spec),
             expected=expected.read_expected(job.xfails, job.baseline, job.spec, nothing_declared=job.no_known),
         )
-        self._planned: dict[float, list[Planned]] = {}
+        self._mutants = [] if job.no_controls else mutants_of(self.checks)
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
 
     def load(self) -> None:
         """Nothing more: the bench exists."""
+
+    @cached_property
+    def _reference(self) -> tuple[AnySampler | None, str]:
+        """The reference sampler and a note about it. Importing vLLM takes as long as hundreds of checks."""
+        return load_reference(self.job.reference, self.checks, self.job.settings)
+
+    def _comparing(self, session: Session) -> Session:
+        """The session with the reference."""
+        reference, spec = self._reference[0], self.job.reference or self.contract.reference
+        return dataclasses.replace(session, reference=reference, reference_spec=spec if reference else None)
 
     def plan(self, given: tuple[float, frozenset[str]] = (1.0, frozenset())) -> Plan:
         """The pieces of the job, and the header of a run.
@@ -167,7 +187,7 @@ class Bench:
             self.sampler.device,
             self.job.profile,
             self.job.seed,
-            self.about_reference,
+            self._reference[1],
             count_checks(self.checks),
             worded_fairness(judging, self.sampler, profile, self.job.seed),
             duration="; ".join(words),
@@ -182,10 +202,14 @@ class Bench:
             self.sampler.name,
             header,
             pieces,
-            () if self.job.no_controls else tuple(one.control(untried=Untried.LOST) for one in self._mutants(scale)),
+            tuple(self._planned(mutant, scale).control(untried=Untried.LOST) for mutant in self._mutants),
             nothing,
             is_silent=bool(silent),
             groups={check.code: key for check in self.checks if (key := workload_key(check))},
+            compared=frozenset(
+                [check.code for check in self.checks if check.differential]
+                + [number for number, mutant in enumerate(self._mutants) if self._compares(mutant.caught_by)]
+            ),
             titles={check.code: check.id for check in self.checks},
             seconds=seconds,
             scale=scale,
@@ -210,8 +234,8 @@ class Bench:
         """Give a check its turn, or enter the run into the ledger."""
         share = 0.1 if turn.ends_at is None else 0.0  # under a limit no more than it takes to time it
         first = FirstPart(self._clock, share, turn.quick) if turn.quick else None
-        session = dataclasses.replace(self._session(turn), first=first)
-        record = run_check(self._check(str(turn.what)), self.sampler, session)
+        session, check = dataclasses.replace(self._session(turn), first=first), self._check(str(turn.what))
+        record = run_check(check, self.sampler, self._comparing(session) if check.differential else session)
         is_open = undecided_by_budget(record)
         if first is None:
             return Begun(record, is_open=is_open)
@@ -227,7 +251,7 @@ class Bench:
 
     def control(self, turn: Turn) -> Control:
         """Try one mutant."""
-        planned = self._mutants(turn.scale)[int(turn.what)]
+        planned = self._planned(self._mutants[int(turn.what)], turn.scale)
         try:
             return run_control(planned, self.sampler, self._session(turn))
         except Exception as error:  # the sampler's own attributes are read for it
@@ -249,12 +273,15 @@ class Bench:
         except ImportError as error:
             raise CannotStart(str(error)) from None
 
-    def _mutants(self, scale: float) -> list[Planned]:
-        """The mutants, as far as this part of the profile can show them."""
-        if scale not in self._planned:
-            session = dataclasses.replace(self.session, profile=self.profile.scaled(scale))
-            self._planned[scale] = controls_for(self.checks, self.sampler, session)
-        return self._planned[scale]
+    def _planned(self, mutant: Mutant, scale: float) -> Planned:
+        """The plan of a mutant, for this part of the profile."""
+        session = dataclasses.replace(self.session, profile=self.profile.scaled(scale))
+        if self._compares(mutant.caught_by):
+            session = self._comparing(session)
+        return plan_control(mutant, self.checks, self.sampler, session)
+
+    def _compares(self, codes: Collection[str]) -> bool:
+        return any(check.differential for check in self.checks if check.code in codes)
 
     def _check(self, piece: str) -> AnyCheck:
         if piece == LEDGER and self._ledger is not None:

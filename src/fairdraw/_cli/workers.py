@@ -27,7 +27,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from multiprocessing import connection, get_context, parent_process
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fairdraw._cli.job import LEDGER, Bench, Job, Plan
+from fairdraw._cli.job import COMPARED, LEDGER, Bench, Job, Plan
 from fairdraw._core import pulse
 from fairdraw._core.budget import undecided_by_budget
 from fairdraw._core.checks import PROFILES
@@ -97,7 +97,7 @@ class Crew(ABC):
     def _ask(self, what: str, argument: Any = None) -> Steps[Any]:  # Any: as `_spread`
         """One order, and its answer; raises `_Lost` or `CannotStart`."""
         answer = None
-        for found in self._spread(what, [argument]):
+        for found in self._spread(what, [argument], lambda _: COMPARED):
             if found is None:
                 yield
             else:
@@ -163,7 +163,7 @@ class Crew(ABC):
 
     def _take_turns(self, plan: Plan, turns: Sequence[Turn]) -> Iterator[CheckRecord | None]:
         """The records of checks that are done. A property that is cut in its second turn keeps its first one."""
-        for found in self._spread("run", turns, lambda turn: plan.groups.get(turn.what, turn.what)):
+        for found in self._spread("run", turns, plan.group_of):
             if found is None:
                 yield None
                 continue
@@ -214,7 +214,8 @@ class Crew(ABC):
         yield from self._controls(plan, [number for number in range(len(plan.controls)) if number not in self._done])
 
     def _controls(self, plan: Plan, numbers: Iterable[int]) -> Iterator[Control | None]:
-        for found in self._spread("control", [Turn(number, plan.scale, plan.limit.run) for number in numbers]):
+        turns = [Turn(number, plan.scale, plan.limit.run) for number in numbers]
+        for found in self._spread("control", turns, plan.group_of):
             if found is None:
                 yield None
                 continue
@@ -322,6 +323,8 @@ def _work(
                 pulse.on_beat(lambda began: setattr(beat, "value", began))
             method = getattr(bench, order)
             answer = True, method() if argument is None else method(argument)
+            if order == "plan":
+                gc.freeze()  # as above, with the reference
         except CannotStart as error:
             answer = False, str(error)
         leave_fork(own)  # the pipe is the parent's: a child would take the orders of the worker
@@ -498,7 +501,7 @@ class Workers(Crew):
         waiting = deque(arguments)
         while waiting or self._busy:
             while waiting and len(self._busy) < self.number and self._num_lost < _MOST_LOST:
-                worker = self._idle.pop() if self._idle else _Worker(self._job, self._call_timeout, self._fatal)
+                worker = self._free({group_of(argument) for argument in waiting})
                 argument = _take(waiting, group_of, self._homes, worker)
                 self._homes[group_of(argument)] = worker
                 self._busy[worker] = argument
@@ -515,6 +518,15 @@ class Workers(Crew):
                 yield answer
             if is_quiet:
                 yield None
+
+    def _free(self, groups: set[Any]) -> _Worker:  # Any: as `_spread`
+        """An idle worker, one that has begun one of the groups if there is any; a new one if none is idle."""
+        if not self._idle:
+            return _Worker(self._job, self._call_timeout, self._fatal)
+        at_home = [worker for worker in self._idle if any(self._homes.get(group) is worker for group in groups)]
+        worker = (at_home or self._idle)[-1]
+        self._idle.remove(worker)
+        return worker
 
     def _answers(self) -> Iterator[tuple[Any, Any]]:  # Any: as `_spread`
         """What is ready now."""

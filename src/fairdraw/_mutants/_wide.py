@@ -39,7 +39,7 @@ def large_batches_read_the_next_requests_exponentials(
     return right.steps(batch, noise)
 
 
-@as_mutant("REJ701")
+@as_mutant("REJ701", needs=RACED)
 class ReadsTheNextRequestsExponentialsWhereItsKernelsMeet(RejectionOracle):
     """From 1,777 requests on blocks are larger, and until they are full a request counts from the next one."""
 

@@ -123,16 +123,12 @@ def property_mutants() -> list[Mutant]:
     return [mutant for contract in CONTRACTS for mutant in mutants_for(contract) if mutant.caught_by[0] in codes]
 
 
-def controls_for(checks: Sequence[AnyCheck], sampler: AnySampler, session: Session) -> list[Planned]:
-    """A plan for each mutant that one of `checks` must catch, including those that are not to be tried.
-
-    Args:
-        checks: Of the run; all are of the sampler's contract.
-    """
-    codes = {check.code for check in checks}
-    contract = next((check.contract for check in checks), None)
+def mutants_of(checks: Iterable[AnyCheck]) -> list[Mutant]:
+    """The mutants that one of `checks`, all of one contract, must catch."""
+    codes = {check.code: check.contract for check in checks}
+    contract = next(iter(codes.values()), None)
     mutants = [] if contract is None else mutants_for(contract)
-    return [plan_control(mutant, checks, sampler, session) for mutant in mutants if mutant.caught_by[0] in codes]
+    return [mutant for mutant in mutants if mutant.caught_by[0] in codes]
 
 
 def plan_control(mutant: Mutant, checks: Iterable[AnyCheck], sampler: AnySampler, session: Session) -> Planned:

@@ -148,7 +148,7 @@ class _PaddedSession:
             return self._penalised(logits, batch, rows, seen)
         bounds = self.num_prompt, self.num_tokens
         built = self.padded.build(outputs, live, self.buffer, *bounds, self.vocab_size)
-        return self._penalised(logits, batch, rows, [*outputs] if built is None else built)
+        return self._penalised(logits, batch, rows, [*outputs] if built is None else built.tolist())
 
     def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
         rows = [(row, n) for row, r in enumerate(batch.requests) for n in range(len(r.draft_token_ids))]
@@ -177,13 +177,13 @@ class _PaddedSession:
         logits: Tensor,  # [num_rows, vocab_size] float32
         batch: LiveBatch,
         request: list[int],
-        outputs: Tensor | list[list[int]],  # [num_rows, ...] int64
+        outputs: Sequence[Sequence[int]],
     ) -> Tensor:  # [num_rows, vocab_size] float32
         """Penalise as specified, for the tokens that were built."""
         seen = [
             PenalisedRow(
                 batch.requests[i].prompt_token_ids,
-                list(map(int, own)),
+                list(own),
                 PenaltyFactors(*batch.requests[i].params.factors),
             )
             for i, own in zip(request, outputs, strict=True)
