@@ -105,7 +105,7 @@ def test_scanner_reads_new_tokens_alone(make: Callable[..., BenchmarkWorld], len
     verdicts(found)
 
 
-STEPS = {
+STEPS: dict[str, Any] = {  # Any: arguments of `whole_step`
     "plain": {"filters": False, "penalties": False, "apart": True, "slope": 1.5},
     "filters": {"filters": True, "penalties": False, "apart": True, "slope": 1.5},
     "filters.flat": {"filters": True, "penalties": False, "apart": True, "slope": 0.0},

@@ -254,8 +254,8 @@ def _threshold(
         guesses += 1
     kept = low
     if size <= MOST:
-        ends = (_least_logit_of(low, lists.temperature), _least_logit_of(high, lists.temperature))
-        _list_bracket(lists, row, all_tiles, ends[0], ends[1], vocab_size, BLOCK)
+        begin, end = _least_logit_of(low, lists.temperature), _least_logit_of(high, lists.temperature)
+        _list_bracket(lists, row, all_tiles, begin, end, vocab_size, BLOCK)
         _, orders, scaled = load_candidates(lists, 0, size, MOST)
         weights = tl.where(orders > LEAST, tl.where(by_sum, weights_of(scaled, best), 1 << 40), 0)
         kept = highest_with(orders, weights, low, need - above)
