@@ -143,7 +143,7 @@ def _least_logit_of(order, temperature):
 
 
 @triton.jit
-def _divide(runs_ptr, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK: tl.constexpr):
+def _divide(lists, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK: tl.constexpr):
     """Write of each run which words have something from `lower` to below `upper`. Return how many entries that are, and
     the counts or sums, over 2**-40, of what is at or above each of the `ends`: logits `floor`, `lower` and `upper`.
 
@@ -165,7 +165,7 @@ def _divide(runs_ptr, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK: tl
         inside = tl.sum(((logits >= lower) & (logits < upper)).to(tl.int32), axis=2)
         sizes += inside
         with_some = tl.sum((inside > 0).to(tl.int32) << tl.arange(0, WORDS)[None, :], axis=1)
-        tl.store(runs_ptr + runs, with_some, mask=runs < all_tiles * RUNS)
+        tl.store(lists.runs_ptr + runs, with_some, mask=runs < all_tiles * RUNS)
     tl.debug_barrier()
     return _sum(sizes), _sum(total), _sum(above_lower), _sum(above_upper)
 
@@ -238,9 +238,7 @@ def _threshold(
             lower, upper = _around(sample, low, high, rest, most, by_sum)
         # Read the row.
         ends = (least, _least_logit_of(lower, lists.temperature), _least_logit_of(upper, lists.temperature))
-        size, total, from_lower, from_upper = _divide(
-            lists.runs_ptr, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK
-        )
+        size, total, from_lower, from_upper = _divide(lists, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK)
         need = _need_of(total, filters, by_sum)
         # Go on in the part that has it.
         is_above, is_below = from_upper >= need, from_lower < need

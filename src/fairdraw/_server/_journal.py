@@ -67,7 +67,7 @@ class Journal:
         if not self._times:
             return ""
         began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(self._times)))
-        hours = (time.time() - min(self._times)) / 3600
+        hours = max(0.0, time.time() - min(self._times)) / 3600  # a clock may have been set back since
         return f"up to {len(self._times)} answers are old ones of {self._path}, from {began} on ({hours:.1f} hours ago)"
 
     def about(self) -> list[str]:
