@@ -29,7 +29,7 @@ def test_functions_are_short() -> None:
 
 
 def test_imports_have_no_cycle_and_few_layers() -> None:
-    assert house.import_cycle() == []
+    assert not house.import_cycle(), " imports ".join(house.import_cycle())  # all of it, unlike a comparison
     assert house.num_layers() <= 12
 
 
