@@ -319,7 +319,7 @@ def describe_cell() -> dict[str, str]:
 
 
 _commit = cache(commit)
-"""That of the beginning: later the record is a change."""
+"""The commit at the start: later the record is a change."""
 
 
 # The page and the record

@@ -91,7 +91,7 @@ def _zipf(ranked: Tensor, uniforms: Tensor) -> Tensor:  # [num_rows, vocab_size]
 
 
 def _normal(sigma: float, contenders: int = 0, above: float = 0.0) -> Rows:
-    """Return rows whose first entries stand out; ids of a vocabulary are in no order, so neither is where they are."""
+    """Return normal rows in which some ids, anywhere in the vocabulary, stand out."""
 
     def rows(uniforms: Tensor, others: Tensor) -> Tensor:  # [num_rows, vocab_size] float32
         normal = (-2 * (1 - uniforms).log()).sqrt() * (2 * torch.pi * others).cos() * sigma
@@ -101,20 +101,21 @@ def _normal(sigma: float, contenders: int = 0, above: float = 0.0) -> Rows:
     return rows
 
 
+_HALF = _normal(1.5, 48, 8.0)
 DATA: dict[str, Rows] = {
     "zipf": _zipf,
     "model": _normal(1.5, 48, 14.0),
-    "half in contenders": _normal(1.5, 48, 8.0),
+    "half in contenders": _HALF,
     "95 % in contenders": _normal(1.5, 3, 14.0),
     **{f"normal, sigma {sigma}": _normal(sigma) for sigma in (1, 2, 3, 4)},
     "flat": lambda uniforms, _: torch.zeros_like(uniforms),
     "ties": lambda uniforms, others: (2 * _normal(1)(uniforms, others)).round() / 2,
     "all accepted": _normal(1.5, 1, 40.0),
-    "all rejected": _normal(1.5, 48, 8.0),
+    "all rejected": _HALF,
     "mixed": lambda uniforms, others: torch.where(
         torch.arange(len(uniforms), device=uniforms.device)[:, None] // (NUM_DRAFTS + 1) % 4 == 0,
         _normal(1)(uniforms, others),
-        _normal(1.5, 48, 8.0)(uniforms, others),
+        _HALF(uniforms, others),
     ),
 }
 """In `model` the contenders have all but 0.3 % of the probability at T=1. `mixed` has *normal, sigma 1* in every fourth

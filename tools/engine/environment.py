@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "engine"
 
 RELEASES = ("0.28.0", "0.32.0")
-"""Those that were tried."""
+"""The releases that were tried."""
 TORCH = "2.13.0"
 """What their kernels were compiled for."""
 

@@ -63,7 +63,8 @@ SETS = {
     "T=3 top-p 0.95": Filters(3.0, top_p=0.95),
     "T=3 top-k 2500 top-p 0.9": Filters(3.0, 2500, 0.9),
 }
-"""Of the last two more candidates are left than a list holds: rows that keep many tokens have programs of their own."""
+"""Parameters to draw with. The last two leave more candidates than a list holds: such rows have programs of their
+own."""
 
 
 def parameters_of(filters: list[Filters], device: str) -> Parameters:
