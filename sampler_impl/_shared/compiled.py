@@ -112,6 +112,11 @@ def launches_overlap(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+def num_multiprocessors(device: torch.device) -> int:
+    """Return how many programs run at once at least; in the interpreter, 1."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
 _COMPILED: dict[Key, Compiled] = {}
 
 

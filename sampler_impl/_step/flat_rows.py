@@ -3,8 +3,8 @@ it.
 
     a sample           8192 entries, all over the row       where the threshold is, about
     reading 1          | below a | from a on: counted | from b on: summed |        the threshold is among the counted
-    some words         of which the reading noted that they have one of the counted: these are listed
-    reading 2          tiles are made anew, of what is kept
+    reading 2          what was counted is listed
+    reading 3          tiles are made anew, of what is kept
 
 Sums are of integers, and exact: a sample that misleads costs another reading, and no token. The second threshold of a
 row, top-p after top-k, takes another reading. Most rows have both their thresholds among few candidates (`candidates`)
@@ -22,7 +22,7 @@ import triton.language as tl
 
 from .._shared.kernels import LOG2_E, argmax_order
 from .bisection import ONE, highest_with, middle_of, weights_of
-from .candidates import load_candidates, places_among
+from .candidates import load_candidates
 from .drawing import load_words, sum_of_words
 from .named import Sample
 from .rows import (
@@ -48,8 +48,6 @@ NEAR = tl.constexpr(64)
 """Orders around a product in which the least one is looked for first: rounding moves it by a few."""
 BEHIND_ALL = tl.constexpr(0x7F800001)
 """The order behind that of infinity: of NaN, which nothing reaches."""
-RUNS_AT_ONCE = tl.constexpr(256)
-"""Runs whose words are listed at once."""
 TILES_AT_ONCE = tl.constexpr(16)
 """Tiles that are made anew at once: one for each warp."""
 MOST_GUESSES = tl.constexpr(4)
@@ -88,12 +86,42 @@ def _order_above(orders, weights, low, high, rest):
     Takes `weights` [SAMPLED] float32, 0 where an entry is not to be counted."""
     begin, end = low.to(tl.int64), high.to(tl.int64) + 1
     for _ in range(0, HALVINGS):
-        middle = (begin + end) >> 1
-        is_low = tl.sum(tl.where(orders < middle, weights, 0.0)) <= rest
-        begin = tl.where(is_low, middle, begin)
-        end = tl.where(is_low, end, middle)
-    found = begin.to(tl.int32)
-    return tl.minimum(tl.min(tl.where((orders >= found) & (weights > 0), orders, high)), high)
+        middle = ((begin + end) >> 1).to(tl.int32)
+        begin, end = _half_of(tl.sum(tl.where(orders < middle, weights, 0.0)) <= rest, begin, middle, end)
+    return _next_entry(orders, weights, begin, high)
+
+
+@triton.jit
+def _orders_around(orders, counts, low, center, high, rests):
+    """Return `_order_above` of what is below the center, and of what is from there on: both searches at once, since
+    each step is a wait for all warps."""
+    first, second = rests
+    begin, end = low.to(tl.int64), center.to(tl.int64) + 1
+    start, stop = center.to(tl.int64), high.to(tl.int64) + 1
+    for _ in range(0, HALVINGS):
+        middle, other = ((begin + end) >> 1).to(tl.int32), ((start + stop) >> 1).to(tl.int32)
+        below = tl.where(orders < middle, counts, 0.0), tl.where(orders < other, counts, 0.0)
+        num_below, num_other = tl.reduce(below, 0, _both)
+        begin, end = _half_of(num_below <= first, begin, middle, end)
+        start, stop = _half_of(num_other <= second, start, other, stop)
+    return _next_entry(orders, counts, begin, center), _next_entry(orders, counts, start, high)
+
+
+@triton.jit
+def _both(first, second, more, others):
+    return first + more, second + others
+
+
+@triton.jit
+def _half_of(is_low, begin, middle, end):
+    """Return the ends of the upper half, or of the lower one."""
+    return tl.where(is_low, middle.to(tl.int64), begin), tl.where(is_low, end, middle.to(tl.int64))
+
+
+@triton.jit
+def _next_entry(orders, weights, found, high):
+    """Return the order of the first entry from one on, or `high`."""
+    return tl.minimum(tl.min(tl.where((orders >= found.to(tl.int32)) & (weights > 0), orders, high)), high)
 
 
 @triton.jit
@@ -110,11 +138,10 @@ def _around(sample, low, high, rest, most, by_sum):
     slack = tl.minimum(tl.sqrt(tl.where(by_sum, 2.0 * fewer + 64.0, fewer)) * SURE + 8.0, most)
     lower, upper = center, center + 1  # of many equal entries, the order is sure enough
     if tl.sum(tl.where(sample.orders == center, counts, 0.0)) <= slack:
-        lower, upper = low, high
-        if num_below > slack:
-            lower = _order_above(sample.orders, counts, low, center, num_below - slack)
-        if num_from > slack:
-            upper = tl.maximum(_order_above(sample.orders, counts, center, high - 1, num_below + slack), center + 1)
+        rests = num_below - slack, num_below + slack
+        below, above = _orders_around(sample.orders, counts, low, center, high - 1, rests)
+        lower = tl.where(num_below > slack, below, low)
+        upper = tl.where(num_from > slack, tl.maximum(above, center + 1), high)
     return lower, upper
 
 
@@ -143,55 +170,42 @@ def _least_logit_of(order, temperature):
 
 
 @triton.jit
-def _divide(lists, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK: tl.constexpr):
-    """Write of each run which words have something from `lower` to below `upper`. Return how many entries that are, and
-    the counts or sums, over 2**-40, of what is at or above each of the `ends`: logits `floor`, `lower` and `upper`.
+def _divide(row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK: tl.constexpr):
+    """Return how many entries are from `lower` to below `upper`, and the counts or sums, over 2**-40, of what is at or
+    above each of the `ends`: logits `floor`, `lower` and `upper`.
 
     Nothing here waits for another warp: a row is read by one program, which has few of them."""
     floor, lower, upper = ends
+    scale = tl.where(by_sum, whole.scale, 0.0)  # counted, every term is exp2(0)
     sizes = tl.zeros((BLOCK, WORDS), tl.int32)
     total = tl.zeros((BLOCK, WORDS), tl.int64)
     above_lower, above_upper = total, total
     next_logits = load_logits(row, words_of_runs(tl.arange(0, BLOCK)), vocab_size)
     for begin in range(0, all_tiles * RUNS, BLOCK):
-        runs, logits = begin + tl.arange(0, BLOCK), next_logits
-        next_logits = load_logits(row, words_of_runs(runs + BLOCK), vocab_size)
-        terms = tl.where(logits >= floor, 1.0, 0.0)
-        if by_sum:
-            terms = tl.where(logits >= floor, exp2_terms(logits, whole.largest, whole.scale), 0.0)
+        logits = next_logits
+        next_logits = load_logits(row, words_of_runs(begin + BLOCK + tl.arange(0, BLOCK)), vocab_size)
+        terms = tl.where(logits >= floor, exp2_terms(logits, whole.largest, scale), 0.0)
         total += _sums_of_words(terms)
         above_lower += _sums_of_words(tl.where(logits >= lower, terms, 0.0))
         above_upper += _sums_of_words(tl.where(logits >= upper, terms, 0.0))
-        inside = tl.sum(((logits >= lower) & (logits < upper)).to(tl.int32), axis=2)
-        sizes += inside
-        with_some = tl.sum((inside > 0).to(tl.int32) << tl.arange(0, WORDS)[None, :], axis=1)
-        tl.store(lists.runs_ptr + runs, with_some, mask=runs < all_tiles * RUNS)
-    tl.debug_barrier()
+        sizes += tl.sum(((logits >= lower) & (logits < upper)).to(tl.int32), axis=2)
     return _sum(sizes), _sum(total), _sum(above_lower), _sum(above_upper)
 
 
 @triton.jit
 def _list_bracket(lists, row, all_tiles, lower, upper, vocab_size, BLOCK: tl.constexpr):
-    """Write a list of what is from `lower` to below `upper`, which must fit it, after `_divide`."""
-    num_runs, num_words = all_tiles * RUNS, tl.zeros((), tl.int32)
-    for begin in range(0, num_runs, RUNS_AT_ONCE):
-        runs = begin + tl.arange(0, RUNS_AT_ONCE)
-        with_some = tl.load(lists.runs_ptr + runs, mask=runs < num_runs, other=0)
-        has_some = tl.reshape((with_some[:, None] >> tl.arange(0, WORDS)[None, :]) & 1, (RUNS_AT_ONCE * WORDS,))
-        places = num_words + tl.cumsum(has_some) - 1
-        words = tl.reshape(words_of_runs(runs), (RUNS_AT_ONCE * WORDS,))
-        tl.store(lists.indices_ptr + places, words, mask=has_some != 0)  # no more words than entries
-        num_words += tl.sum(has_some)
+    """Write a list of what is from `lower` to below `upper`, which must fit it. Its order differs from call to call, and
+    nothing depends on that: places are taken one by one, which costs less than to count what is before each."""
+    tl.store(lists.runs_ptr, 0)
     tl.debug_barrier()
-    size = tl.zeros((), tl.int32)
-    for begin in range(0, num_words, BLOCK * WORDS):
-        listed = begin + tl.reshape(tl.arange(0, BLOCK * WORDS), (BLOCK, WORDS))
-        words = tl.load(lists.indices_ptr + listed, mask=listed < num_words, other=num_runs * WORDS)
-        logits = load_logits(row, words, vocab_size)
+    next_logits = load_logits(row, words_of_runs(tl.arange(0, BLOCK)), vocab_size)
+    for begin in range(0, all_tiles * RUNS, BLOCK):
+        logits = next_logits
+        next_logits = load_logits(row, words_of_runs(begin + BLOCK + tl.arange(0, BLOCK)), vocab_size)
         is_inside = (logits >= lower) & (logits < upper)
-        places, count = places_among(is_inside, BLOCK)
-        tl.store(lists.logits_ptr + size + places, logits, mask=is_inside)
-        size += count
+        size_ptrs = lists.runs_ptr + tl.zeros_like(logits).to(tl.int32)
+        places = tl.atomic_add(size_ptrs, 1, mask=is_inside, sem="relaxed")
+        tl.store(lists.logits_ptr + places, logits, mask=is_inside)
     tl.debug_barrier()
 
 
@@ -238,7 +252,7 @@ def _threshold(
             lower, upper = _around(sample, low, high, rest, most, by_sum)
         # Read the row.
         ends = (least, _least_logit_of(lower, lists.temperature), _least_logit_of(upper, lists.temperature))
-        size, total, from_lower, from_upper = _divide(lists, row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK)
+        size, total, from_lower, from_upper = _divide(row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK)
         need = _need_of(total, filters, by_sum)
         # Go on in the part that has it.
         is_above, is_below = from_upper >= need, from_lower < need
@@ -264,9 +278,10 @@ def _threshold(
 def _write_words(memory, row, all_tiles, kept, statistics, vocab_size):
     """Write the words of a row's tiles again, of what is kept alone."""
     least = _least_logit_of(kept, statistics.temperature)
+    next_logits = load_logits(row, words_of_tiles(tl.arange(0, TILES_AT_ONCE)), vocab_size)
     for begin in range(0, all_tiles, TILES_AT_ONCE):
-        tiles = begin + tl.arange(0, TILES_AT_ONCE)
-        logits = load_logits(row, words_of_tiles(tiles), vocab_size)
+        tiles, logits = begin + tl.arange(0, TILES_AT_ONCE), next_logits
+        next_logits = load_logits(row, words_of_tiles(tiles + TILES_AT_ONCE), vocab_size)
         words, _ = sum_tiles(tl.where(logits >= least, logits, float("-inf")), statistics.scale)
         tl.store(memory.words_ptr + row.place.row_idx * all_tiles + tiles, words, mask=tiles < all_tiles)
 

@@ -23,7 +23,16 @@ import torch
 import triton
 from torch import Tensor
 
-from .._shared.compiled import Compiled, Key, described, described_batch, launches_overlap, number_of, stream_of
+from .._shared.compiled import (
+    Compiled,
+    Key,
+    described,
+    described_batch,
+    launches_overlap,
+    num_multiprocessors,
+    number_of,
+    stream_of,
+)
 from .._shared.kernels import INTERPRETED, quiet_numpy
 from . import named
 from .edits import edit_kernel
@@ -173,13 +182,14 @@ class Launches:
         waits = can_start_early and self.edit_capacity > 0
         self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=waits)
         positions, batch = triton.next_power_of_2(self.width), capacity.batch_size
-        plan = Constants(self.edit_capacity, self.tiles, positions, block, LISTED, batch, False, overlaps, False, 1)
+        plan = Constants(self.edit_capacity, self.tiles, positions, block, LISTED, batch, False, overlaps, False, 1, 0)
         plans = {skips: plan._replace(skips=skips) for skips in (False, True)}
         options = follows | of_settle
         self.settle_kernels = {skips: Compiled(settle_kernel, options, PLAN=plan) for skips, plan in plans.items()}
         self.emit_kernel = Compiled(emit_kernel, follows, PLAN=plan)
         places = triton.next_power_of_2(triton.cdiv(capacity.max_rows, FLAT_PROGRAMS))
         plan = plan._replace(block=FLAT_BLOCK, most=MOST, skips=True, overlaps=False, flat=True, places=places)
+        plan = plan._replace(at_once=num_multiprocessors(device))
         self.flat_kernel = Compiled(settle_kernel, first | {"num_warps": FLAT_WARPS}, PLAN=plan)
         self.requests_at = int(batch <= LONGEST_SIDE)
         # Instructions of a card, not choices: `mov` is NVIDIA's, and programs that overlap wait by another one.

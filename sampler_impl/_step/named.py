@@ -182,6 +182,7 @@ class Constants(NamedTuple):
     overlaps: bool
     flat: bool  # whether these are the programs of flat rows
     places: int  # of each of these programs
+    at_once: int  # of them that run at the same time
 
 
 class Shape(NamedTuple):

@@ -58,6 +58,8 @@ from .scan import exponent_scale
 MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
 DEFERRED = tl.constexpr(-2)
 """Mark in place of the number of candidates of a row that is left to the programs of flat rows."""
+MOST_POLLS = tl.constexpr(512)
+"""How often a program asks for the rows before its own: some 0.4 ms, then it goes on without an answer."""
 
 
 @triton.jit
@@ -207,6 +209,16 @@ def _known_rejections(memory, req_idx):
 
 
 @triton.jit
+def _wait_for_rows_before(memory, req_idx, offset):
+    """Wait until the rows of a request before this one are settled, or one of them is rejected: then this one is
+    skipped. Nothing depends on it but time, so nobody waits for a program that may not run yet for long."""
+    arrivals, polls = tl.atomic_or(memory.arrivals_ptr + req_idx, 0, sem="relaxed"), tl.zeros((), tl.int32)
+    while ((arrivals & MOST_ARRIVALS) < offset) & (not _is_behind(arrivals, offset)) & (polls < MOST_POLLS):
+        arrivals = tl.atomic_or(memory.arrivals_ptr + req_idx, 0, sem="relaxed")
+        polls += 1
+
+
+@triton.jit
 def _is_behind(rejections, offset):
     """Whether an earlier row than this is rejected."""
     before = (tl.full((), 1, tl.int32) << tl.minimum(offset, REJECTION_BITS)) - 1
@@ -348,6 +360,8 @@ def _settle_deferred(memory, given, limits, sizes, PLAN: tl.constexpr):
                 tl.debug_barrier()  # every thread has read it
                 tl.store(deferred_ptr + place, 0)
                 at = tl.zeros((), tl.int32) + place
+                if at >= PLAN.at_once:
+                    _wait_for_rows_before(memory, at % PLAN.batch, at // PLAN.batch)
                 _settle_place(memory, given, (at % PLAN.batch, at // PLAN.batch), limits, sizes, PLAN)
 
 
