@@ -2,9 +2,8 @@
 it.
 
     a sample           8192 entries, all over the row       where the threshold is, about
-    reading 1          | below a | from a on: counted | from b on: summed |        the threshold is among the counted
-    reading 2          what was counted is listed
-    reading 3          tiles are made anew, of what is kept
+    reading 1          | below a | from a on: listed | from b on: summed |         the threshold is among the listed
+    reading 2          tiles are made anew, of what is kept
 
 Sums are of integers, and exact: a sample that misleads costs another reading, and no token. The second threshold of a
 row, top-p after top-k, takes another reading. Most rows have both their thresholds among few candidates (`candidates`)
@@ -170,16 +169,19 @@ def _least_logit_of(order, temperature):
 
 
 @triton.jit
-def _divide(row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK: tl.constexpr):
+def _divide(lists, row, all_tiles, ends, whole, vocab_size, by_sum, is_listed, BLOCK: tl.constexpr, MOST: tl.constexpr):
     """Return how many entries are from `lower` to below `upper`, and the counts or sums, over 2**-40, of what is at or
-    above each of the `ends`: logits `floor`, `lower` and `upper`.
+    above each of the `ends`: logits `floor`, `lower` and `upper`. List the entries between if they fit.
 
-    Nothing here waits for another warp: a row is read by one program, which has few of them."""
+    Places in the list are taken one by one, which costs less than to count what is before each: no warp waits for
+    another. So its order differs from call to call, and nothing depends on that. If they are not to be listed, more than
+    MOST are reported."""
     floor, lower, upper = ends
     scale = tl.where(by_sum, whole.scale, 0.0)  # counted, every term is exp2(0)
-    sizes = tl.zeros((BLOCK, WORDS), tl.int32)
     total = tl.zeros((BLOCK, WORDS), tl.int64)
     above_lower, above_upper = total, total
+    tl.store(lists.runs_ptr, tl.where(is_listed, 0, MOST + 1))
+    tl.debug_barrier()
     next_logits = load_logits(row, words_of_runs(tl.arange(0, BLOCK)), vocab_size)
     for begin in range(0, all_tiles * RUNS, BLOCK):
         logits = next_logits
@@ -188,25 +190,13 @@ def _divide(row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK: tl.constexpr
         total += _sums_of_words(terms)
         above_lower += _sums_of_words(tl.where(logits >= lower, terms, 0.0))
         above_upper += _sums_of_words(tl.where(logits >= upper, terms, 0.0))
-        sizes += tl.sum(((logits >= lower) & (logits < upper)).to(tl.int32), axis=2)
-    return _sum(sizes), _sum(total), _sum(above_lower), _sum(above_upper)
-
-
-@triton.jit
-def _list_bracket(lists, row, all_tiles, lower, upper, vocab_size, BLOCK: tl.constexpr):
-    """Write a list of what is from `lower` to below `upper`, which must fit it. Its order differs from call to call, and
-    nothing depends on that: places are taken one by one, which costs less than to count what is before each."""
-    tl.store(lists.runs_ptr, 0)
-    tl.debug_barrier()
-    next_logits = load_logits(row, words_of_runs(tl.arange(0, BLOCK)), vocab_size)
-    for begin in range(0, all_tiles * RUNS, BLOCK):
-        logits = next_logits
-        next_logits = load_logits(row, words_of_runs(begin + BLOCK + tl.arange(0, BLOCK)), vocab_size)
-        is_inside = (logits >= lower) & (logits < upper)
+        is_inside = (logits >= lower) & (logits < upper) & is_listed
         size_ptrs = lists.runs_ptr + tl.zeros_like(logits).to(tl.int32)
         places = tl.atomic_add(size_ptrs, 1, mask=is_inside, sem="relaxed")
-        tl.store(lists.logits_ptr + places, logits, mask=is_inside)
+        tl.store(lists.logits_ptr + places, logits, mask=is_inside & (places < MOST))
     tl.debug_barrier()
+    size = tl.load(lists.runs_ptr, cache_modifier=".cg")
+    return size, _sum(total), _sum(above_lower), _sum(above_upper)
 
 
 @triton.jit
@@ -252,7 +242,9 @@ def _threshold(
             lower, upper = _around(sample, low, high, rest, most, by_sum)
         # Read the row.
         ends = (least, _least_logit_of(lower, lists.temperature), _least_logit_of(upper, lists.temperature))
-        size, total, from_lower, from_upper = _divide(row, all_tiles, ends, whole, vocab_size, by_sum, BLOCK)
+        size, total, from_lower, from_upper = _divide(
+            lists, row, all_tiles, ends, whole, vocab_size, by_sum, lower + 1 < upper, BLOCK, MOST
+        )
         need = _need_of(total, filters, by_sum)
         # Go on in the part that has it.
         is_above, is_below = from_upper >= need, from_lower < need
@@ -266,8 +258,6 @@ def _threshold(
         guesses += 1
     kept = low
     if size <= MOST:
-        begin, end = _least_logit_of(low, lists.temperature), _least_logit_of(high, lists.temperature)
-        _list_bracket(lists, row, all_tiles, begin, end, vocab_size, BLOCK)
         _, orders, scaled = load_candidates(lists, 0, size, MOST)
         weights = tl.where(orders > LEAST, tl.where(by_sum, weights_of(scaled, best), 1 << 40), 0)
         kept = highest_with(orders, weights, low, need - above)
