@@ -39,10 +39,13 @@ from .scan import exp2_terms, sum_tiles
 
 SAMPLED_WORDS = tl.constexpr(256)
 SAMPLED = tl.constexpr(256 * 32)
-SURE = tl.constexpr(4.0)
+SURE = tl.constexpr(3.5)
 """Standard deviations between an order that a sample gives and either end of its bracket."""
-HALVINGS = tl.constexpr(14)
-"""Steps of a search among a sample. They leave a 16,384th of the orders, in which the next entry is taken."""
+FULL, SIDE = tl.constexpr(0.85), tl.constexpr(0.45)
+"""Share of a list that a bracket may be expected to fill, and of that, either side of its middle."""
+HALVINGS = tl.constexpr(17)
+"""Steps of a search among a sample. They leave 32,768 orders at most, in which the next entry is taken: half of what is
+between two bfloat16 numbers."""
 NEAR = tl.constexpr(64)
 """Orders around a product in which the least one is looked for first: rounding moves it by a few."""
 BEHIND_ALL = tl.constexpr(0x7F800001)
@@ -126,7 +129,7 @@ def _next_entry(orders, weights, found, high):
 @triton.jit
 def _around(sample, low, high, rest, most, by_sum):
     """Return two orders with the one between them that leaves `rest` below it of what is in [low, high): by the sample,
-    and with at most `most` of its entries on either side."""
+    and with at most `most` of its entries between them. Of too many equal entries, it is theirs alone."""
     counts = ((sample.orders >= low) & (sample.orders < high)).to(tl.float32)
     weights = tl.where(by_sum, counts * sample.weights, counts)
     center = _order_above(sample.orders, weights, low, high - 1, tl.maximum(rest, 0.0) / sample.each)
@@ -134,14 +137,18 @@ def _around(sample, low, high, rest, most, by_sum):
     num_from = tl.sum(counts) - num_below
     # Counts vary as their smaller part does; weights are unequal, and so vary more.
     fewer = tl.minimum(num_from, num_below)
-    slack = tl.minimum(tl.sqrt(tl.where(by_sum, 2.0 * fewer + 64.0, fewer)) * SURE + 8.0, most)
-    lower, upper = center, center + 1  # of many equal entries, the order is sure enough
-    if tl.sum(tl.where(sample.orders == center, counts, 0.0)) <= slack:
-        rests = num_below - slack, num_below + slack
-        below, above = _orders_around(sample.orders, counts, low, center, high - 1, rests)
-        lower = tl.where(num_below > slack, below, low)
-        upper = tl.where(num_from > slack, tl.maximum(above, center + 1), high)
-    return lower, upper
+    slack = tl.sqrt(tl.where(by_sum, 2.0 * fewer + 64.0, fewer)) * SURE + 8.0
+    slack = tl.minimum(slack, most * SIDE)
+    rests = num_below - slack, num_below + slack
+    below, above = _orders_around(sample.orders, counts, low, center, high - 1, rests)
+    lower = tl.where(num_below > slack, below, low)
+    above = tl.where(num_from > slack, tl.maximum(above, center), high - 1)
+    # All that is equal to the last one, if that is not too much.
+    num_inside = tl.sum(tl.where((sample.orders >= lower) & (sample.orders < above), counts, 0.0))
+    num_equal = tl.sum(tl.where(sample.orders == above, counts, 0.0))
+    upper = tl.where(num_inside + num_equal <= most, above + 1, tl.maximum(above, center + 1))
+    is_little = num_inside + tl.where(upper > above, num_equal, 0.0) <= most
+    return tl.where(is_little, lower, center), tl.where(is_little, upper, center + 1)
 
 
 @triton.jit
@@ -174,8 +181,8 @@ def _divide(lists, row, all_tiles, ends, whole, vocab_size, by_sum, is_listed, B
     above each of the `ends`: logits `floor`, `lower` and `upper`. List the entries between if they fit.
 
     Places in the list are taken one by one, which costs less than to count what is before each: no warp waits for
-    another. So its order differs from call to call, and nothing depends on that. If they are not to be listed, more than
-    MOST are reported."""
+    another. So its order differs from call to call, and nothing depends on that. If they are not to be listed, more
+    than MOST are reported."""
     floor, lower, upper = ends
     scale = tl.where(by_sum, whole.scale, 0.0)  # counted, every term is exp2(0)
     total = tl.zeros((BLOCK, WORDS), tl.int64)
@@ -238,7 +245,7 @@ def _threshold(
             sample = _sample(row, all_tiles, best, whole.temperature, vocab_size)
             if guesses == 0:
                 rest = _first_rest(sample, floor, whole, filters, by_sum)
-            most = tl.where(overflows, 0.0, tl.maximum(0.375 * MOST / sample.each, 1.0))
+            most = tl.where(overflows, 0.0, tl.maximum(1.0 / sample.each * MOST * FULL, 1.0))
             lower, upper = _around(sample, low, high, rest, most, by_sum)
         # Read the row.
         ends = (least, _least_logit_of(lower, lists.temperature), _least_logit_of(upper, lists.temperature))

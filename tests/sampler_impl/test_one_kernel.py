@@ -78,7 +78,7 @@ def launches() -> list[Any]:  # Any: words and numbers
     from fairdraw.sampler_impl._scanners.penalty_rows import PenaltyRows
     from fairdraw.sampler_impl._step import launch
 
-    launch.launches_overlap = lambda device: device.type == "cuda"
+    launch.launches_overlap, launch.num_multiprocessors = lambda device: device.type == "cuda", lambda _: 132
     from test_launch_plans import SAMPLERS, variants
 
     for name, (call, _, _) in SAMPLERS.items():
