@@ -54,6 +54,8 @@ def test_skips_are_grouped_by_reason_and_counted() -> None:
     lines = Summary([record("skipped", "greedy is unsupported: never"), *unsupported, record("passed")]).lines()
     assert lines[0] == "run 1 of 5 checks, skipped 4: 1 passed, 0 failed, 0 xfailed"
     assert lines[1:3] == ["  3 skipped: ragged is unsupported: fixed", "  1 skipped: greedy is unsupported: never"]
+    many = Summary([record(status, f"{n}") for n in range(40) for status in ("skipped", "xfailed", "passed")]).lines()
+    assert len([*HEADER.lines(), *many]) <= 30, "a log has room for no more"
 
 
 def test_summary_counts_controls_and_cases_and_names_the_missed() -> None:

@@ -25,9 +25,7 @@ _COUNT, _POSITIVE = click.IntRange(1), Number(min_open=True)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def _usual(
-    name: str, kind: click.ParamType[Any] | None, text: str, metavar: str | None = None
-) -> Any:  # Any: a decorator
+def _usual(name: str, kind: click.ParamType[Any] | None, text: str, metavar: str | None = None) -> Any:  # Any: click's
     """Return an option whose default is that of `ServerSettings`."""
     default = getattr(_USUAL, name.removeprefix("--").replace("-", "_"))
     return click.option(name, type=kind, metavar=metavar, default=default, help=text)
