@@ -15,20 +15,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairdraw._core.capabilities import Capabilities, Capability
 from fairdraw._core.contracts import CONTRACTS, contract_of, declared_policy, load_part, missing_parts
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
 from fairdraw._core.wrapping import Limited
-from fairdraw.contracts import (
-    AnySampler,
-    Capabilities,
-    Capability,
-    FunctionServer,
-    NoAnswer,
-    ServerSettings,
-    switch_sides,
-)
+from fairdraw.contracts import AnySampler, FunctionServer, NoAnswer, ServerSettings, switch_sides
 
 if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
