@@ -11,7 +11,7 @@ import torch
 from helpers import CHECKS
 from hypothesis import given, settings
 
-from fairdraw import ExplicitNoise, RejectionSampler, adapters
+from fairdraw import ExplicitNoise, adapters
 from fairdraw import strategies as fst
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
@@ -36,14 +36,6 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 # Names and paths
-
-
-@pytest.mark.parametrize("name", ["rejection/oracle", "rejection/torch", "rejection/triton"])
-def test_built_in_name_gives_its_sampler(name: str) -> None:
-    sampler = load(name)
-
-    assert isinstance(sampler, RejectionSampler)
-    assert sampler.name == name
 
 
 @pytest.fixture
@@ -79,13 +71,8 @@ def test_path_names_a_factory_a_sampler_or_a_class(third_party: str, attribute: 
 
 
 REFUSALS = {
-    "misspelt name": ("tritn", r"Did you mean rejection/triton or sampling/triton or logprobs/triton\?$"),
     "no factory": ("third_party:", r"a path must be pkg\.module:factory"),
-    "misspelt factory": ("third_party:mke", r"third_party has no attribute mke\. Did you mean make\?$"),
-    "factory wants arguments": (
-        "third_party:needy",
-        r"calling it raised TypeError: .*'argument'\. It is called without arguments\.",
-    ),
+    "factory wants arguments": ("third_party:needy", r"TypeError: .*'argument'\. It is called without arguments\."),
     "no capabilities": ("third_party:Unsure", r"its capabilities are dict, not Capabilities\."),
 }
 
@@ -246,10 +233,7 @@ def test_injection_leaves_generators_alone() -> None:
 
 WRONG_DRAWS: dict[str, tuple[Callable[[], object], str]] = {
     "too few uniforms": (lambda: torch.rand(2), r"drew torch\.float32 \[2\] with aten\.rand.*handed in are \[3\]"),
-    "an exponential per token": (
-        lambda: torch.empty(3, 4).exponential_(),
-        r"drew .* \[3, 4\] .*handed in are \[2, 4\]",
-    ),
+    "exponential per token": (lambda: torch.empty(3, 4).exponential_(), r"drew .* \[3, 4\] .*handed in are \[2, 4\]"),
     "half precision": (lambda: torch.rand(3, dtype=torch.bfloat16), r"must be float32 or float64"),
     "uniforms twice": (lambda: (torch.rand(3), torch.rand(3)), r"the uniforms were handed in already"),
     "uniforms up to 2": (lambda: torch.empty(3).uniform_(0, 2), r"aten\.uniform_\.default\[\[3\], 0\.0, 2\.0\]"),

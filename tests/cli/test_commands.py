@@ -15,7 +15,7 @@ from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import CheckFailure, FailureReport
 from fairdraw._run.failure_reports import RAISED, raised_meanings
 from fairdraw._run.loading import SUITES, all_questions, load_sampler
-from fairdraw._run.runner import CheckRecord, Session, run_check
+from fairdraw._run.runner import Session, run_check
 from fairdraw.statistical._nightly import ledger_check
 
 pytestmark = pytest.mark.usefixtures("third_party", "no_controls")
@@ -65,15 +65,6 @@ def test_search_of_a_differential_names_the_reference_by_the_program_s_option() 
     assert pytests[-4:] == ["--fairdraw-seed", "5", "--fairdraw-reference", "my ref:make"]
 
 
-def test_command_stands_alone_on_its_line() -> None:
-    failure_report = broken_failure_report(Session("third_party:make_beyond", PROFILES["smoke"], 5))
-    lines = failure_report.lines()
-    assert lines[lines.index("reproduce:") + 1] == failure_report.command
-    assert lines[lines.index("search again:") + 1] == failure_report.search
-    record = CheckRecord("REJ101", "t", "properties", "rejection", "failed", failure_report=failure_report)
-    assert CheckRecord.from_json(record.to_json()) == record
-
-
 def test_commands_of_a_run_are_run() -> None:
     """From the terminal to bash and back to the same failure."""
     found = fairdraw("check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke")
@@ -91,10 +82,7 @@ def test_ledger_is_run_again_with_another_seed(tmp_path: Path) -> None:
         check, load_sampler("rejection/torch"), Session("rejection/torch", PROFILES["smoke"], 5, crash_folder=None)
     )
     assert failure_report.status == "inconclusive"
-    words = [
-        *["--only", "statistical", "--profile", "ci", "--seed", "fresh", "--ledger"],
-        str(tmp_path / "my ledger.json"),
-    ]
+    words = ["--only", "statistical", "--profile", "ci", "--seed", "fresh", "--ledger", f"{tmp_path}/my ledger.json"]
     assert [word for option in check.again("ci", 5).items() for word in option] == words
 
 
@@ -124,6 +112,7 @@ def test_list_names_every_check_and_what_it_needs() -> None:
         assert f"{suite} of the rejection contract: {own} checks" in shown
     assert "needs explicit-noise" in shown
     assert "a reference sampler" in shown
+    assert "SAM101" not in fairdraw("list", "--contract", "rejection").output
 
 
 def test_alone_is_a_command_that_runs_this_check() -> None:

@@ -174,7 +174,7 @@ def require_agreement(run: Run, terminal: str, exit_code: int, *, junit: bool, o
     *_, summary = (json.loads(line) for line in Path("run.jsonl").read_text().splitlines())
     said = {"json": summary["verdict"], "html": _html_verdict(), "terminal": _last_verdict(terminal)}
     if junit:
-        said["junit"] = _junit_property("fairdraw._report.verdict")
+        said["junit"] = _junit_property("fairdraw.verdict")
         assert _junit_property("fairdraw.exit_code") == str(exit_code)
     assert len(set(said.values())) == 1, said
     assert re.fullmatch(run.verdict, summary["verdict"])

@@ -152,7 +152,7 @@ def test_missed_control_is_not_green(pytester: pytest.Pytester) -> None:
         [
             "the mutant 'no fault at all' was not caught by REJ101",
             "mutation controls (rejection): 0/1 caught at this run's numbers in * s",
-            "  missed: no fault at all was not caught by REJ101",
+            "  blind check: REJ101 does not catch the mutant 'no fault at all'",
             "RED: mutants missed*: 1",
         ]
     )

@@ -41,7 +41,7 @@ def served(trouble: str = "", **settings: Any) -> Iterator[str]:  # Any: fields 
 
 def checked(address: str, *options: str) -> tuple[int, str]:
     """Exit code and output of a short run in this process."""
-    words = ["check", address, "--profile", "smoke", "-n", "0", "--timeout", "60", "-k", "DIST911", *options]
+    words = ["check", address, "--profile", "smoke", "-n", "0", "--timeout", "60", "-v", "-k", "DIST911", *options]
     run = CliRunner().invoke(main, words)
     assert run.exception is None or isinstance(run.exception, SystemExit)
     return run.exit_code, run.output
@@ -106,9 +106,9 @@ def test_no_server(tmp_path: Path) -> None:
     lines, page = tmp_path / "run.jsonl", tmp_path / "run.html"
     code, output = checked(address, "--json", str(lines), "--html", str(page))
     assert code == 11
-    assert re.fullmatch(rf"INCOMPLETE: {ADDRESS} cannot be reached: .*", output.strip())
-    assert json.loads(lines.read_text().splitlines()[-1])["verdict"] == output.strip()
-    assert output.strip() in html.unescape(page.read_text())
+    assert re.fullmatch(rf"INCOMPLETE: {ADDRESS} cannot be reached: .*", output.splitlines()[-1])
+    assert json.loads(lines.read_text().splitlines()[-1])["verdict"] == output.splitlines()[-1]
+    assert output.splitlines()[-1] in html.unescape(page.read_text())
 
 
 def test_a_server_neither_forges_a_verdict_nor_shows_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_wrong_model() -> None:
     with served() as address:
         code, output = checked(address, "--model", "other")
     assert code == 11
-    assert re.fullmatch(rf"INCOMPLETE: {ADDRESS} has no model 'other'; it has toy \(--model\)", output.strip())
+    assert re.fullmatch(rf"INCOMPLETE: {ADDRESS} has no model 'other'; it has toy \(--model\)", output.splitlines()[-1])
 
 
 @pytest.mark.parametrize("keeps", [False, True])

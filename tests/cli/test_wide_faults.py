@@ -81,7 +81,7 @@ def make(): return rejection_sampler(verify)
     (tmp_path / "eats_memory.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["check", "eats_memory:make", "-n", "1", "--profile", "smoke", "--reference", "none", "--no-controls"]
+    words = ["check", "eats_memory:make", "-n", "1", "--profile", "smoke", "--reference", "none", "--no-controls", "-v"]
     found = fairdraw(*words, *(f"-k{code}" for code in CODES))
     assert found.exit_code == 11
     assert "killed by SIGKILL; the system may have run out of memory in a call of " in found.output

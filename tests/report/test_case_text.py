@@ -9,13 +9,8 @@ ONE = RejectionCase(vocab_size=2, requests=(RequestRecipe(drafts=(DraftRecipe(to
 
 def test_small_tensors_are_written_out() -> None:
     lines = batch_lines(ONE)
-    for wanted in (
-        "  draft_token_ids: [0]",
-        "  draft_probs: None",
-        "  target_probs: [[0.5, 0.5]]",
-        "  uniforms: [0.5]",
-    ):
-        assert wanted in lines
+    for line in ("  draft_token_ids: [0]", "  draft_probs: None", "  target_probs: [[0.5, 0.5]]", "  uniforms: [0.5]"):
+        assert line in lines
 
 
 def test_large_tensors_are_described() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 
 from fairdraw._core.failures import FailureReport
-from fairdraw._report.html import Shown, page, shown_from
+from fairdraw._report.html import Shown, rendered, shown_from
 from fairdraw._report.summary import Header, Summary
 from fairdraw._report.verdict import Scope
 from fairdraw._run.controls import Control
 from fairdraw._run.coverage import Drawn
 from fairdraw._run.runner import CheckRecord
 
+page = partial(rendered, "html")
 HEADER = Header(
     "mypkg.kernels:make", "cpu", "ci", 931389, "vllm 0.22.0", {"properties": 3, "statistical": 1},
     "alpha 1e-06 over 30 checks, power 0.999", started="2026-11-22 15:03 UTC", commit="5125bd8c0ffe",
@@ -83,13 +85,16 @@ def test_page_is_readable(name: str, width: int, dark: bool, browser: Any) -> No
     assert share_of_colour(picture, *colours.popitem()[1]) < 0.002
 
 
-def test_filter_leaves_the_checks_of_one_status(browser: Any) -> None:
+def test_filter_and_search_leave_the_checks_that_are_wanted(browser: Any) -> None:
     click = """<script>
+      const shown = () => [...document.querySelectorAll("[data-status]")].filter(row => row.checkVisibility())
       document.querySelector("[data-show=failed]").click()
-      const shown = [...document.querySelectorAll("[data-status]")].filter(row => row.checkVisibility())
-      document.title = shown.map(row => row.dataset.status)
+      const failed = shown().map(row => row.dataset.status)
+      document.querySelector("[data-show='']").click()
+      Object.assign(document.querySelector("[type=search]"), {value: "equal ARGMAX"}).dispatchEvent(new Event("input"))
+      document.title = [...failed, ...shown().map(row => row.dataset.status)]
     </script>"""
-    assert "<title>failed</title>" in browser._run(page(HEADER, RED) + click, 1280, False, "--dump-dom")
+    assert "<title>failed,skipped</title>" in browser._run(page(HEADER, RED) + click, 1280, False, "--dump-dom")
 
 
 def test_page_says_what_a_team_lead_asks() -> None:
@@ -101,6 +106,8 @@ def test_page_says_what_a_team_lead_asks() -> None:
         "<dt>duration</dt><dd>41 s</dd>",
         "<dt>commit</dt><dd>5125bd8c0ffe</dd>",
         "<b>1 / 1</b>mutants caught",
+        "<dt>tested</dt><dd>run 3 of 4 checks, skipped 1; 231 cases and 499,712 draws on cpu</dd>",
+        "<dt>not tested</dt><dd>  1 skipped: greedy is unsupported: no<br>NOT judged: strided",
         "<title>RED: mypkg.kernels:make</title>",
     ):
         assert fact in text
@@ -137,7 +144,7 @@ def test_page_says_what_only_the_whole_run_shows() -> None:
 
 def test_page_needs_no_network() -> None:
     text = page(HEADER, RED, [Shown("S1", b"png")])
-    assert not re.search(r"(?:src|href)=\"(?!data:)", text)
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", text)
     assert "http" not in text
 
 

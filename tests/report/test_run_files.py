@@ -47,6 +47,7 @@ def require_valid(lines: Iterable[dict[str, Any]]) -> None:  # Any: JSON
 
 def test_schema_is_a_schema() -> None:
     Draft202012Validator.check_schema(SCHEMA)
+    assert json.loads(fairdraw("schema").output) == SCHEMA
 
 
 def test_words_of_the_schema_are_those_of_the_suite() -> None:
@@ -81,7 +82,7 @@ def test_record_comes_back_from_json() -> None:
 
 
 def test_file_that_cannot_be_written_after_all_is_one_sentence(tmp_path: Path) -> None:
-    files = RunFiles(lines=Path("/dev/full"))
+    files = RunFiles({"json": Path("/dev/full")})
     files.require_writable()
     with pytest.raises(CannotStart, match=r"^/dev/full cannot be written: No space left on device\."):
         files.write(HEADER, Summary([FAILED]))
@@ -89,27 +90,19 @@ def test_file_that_cannot_be_written_after_all_is_one_sentence(tmp_path: Path) -
 
 @pytest.mark.usefixtures("third_party", "no_controls")
 class TestCommandLine:
-    def test_written_lines_obey_the_schema(self, tmp_path: Path) -> None:
-        words = ["check", "third_party:make_beyond", "-k", "REJ10", "--profile", "smoke", "--json", "run.jsonl"]
-        assert fairdraw(*words).exit_code == 1
+    def test_written_files_obey_the_schema_and_say_the_version(self, tmp_path: Path) -> None:
+        words = "check third_party:make_beyond -k REJ10 --profile smoke --write-baseline base.json --html run.html"
+        assert fairdraw(*words.split(), "--json", "run.jsonl").exit_code == 1
         lines = read(tmp_path / "run.jsonl")
         require_valid(lines)
         assert lines[0]["sampler"] == "third_party:make_beyond (beyond)"
         assert (lines[1]["code"], lines[1]["status"]) == ("REJ101", "failed")
         assert lines[1]["failure_report"]["crash_file"].startswith(".fairdraw")
         assert lines[-1]["exit_code"] == 1
-
-    def test_schema_is_printed(self) -> None:
-        assert json.loads(fairdraw("schema").output) == SCHEMA
-
-    def test_every_file_says_the_version_of_the_suite(self, tmp_path: Path) -> None:
-        words = "check third_party:make_beyond -k REJ101 --profile smoke --write-baseline base.json"
-        fairdraw(*words.split(), "--json", "run.jsonl", "--html", "run.html")
-        assert read(tmp_path / "run.jsonl")[0]["suite_version"] == __version__
+        crash = read_crash(tmp_path / lines[1]["failure_report"]["crash_file"])
+        base = json.loads((tmp_path / "base.json").read_text())
+        assert lines[0]["suite_version"] == base["suite_version"] == crash.suite_version == __version__
         assert f"<dt>fairdraw</dt><dd>{__version__}</dd>" in (tmp_path / "run.html").read_text()
-        assert json.loads((tmp_path / "base.json").read_text())["suite_version"] == __version__
-        (crash,) = (tmp_path / ".fairdraw" / "crashes").iterdir()
-        assert read_crash(crash).suite_version == __version__
 
 
 class TestPytest:

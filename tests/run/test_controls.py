@@ -88,13 +88,13 @@ def test_weak_control_is_reported_and_not_red() -> None:
     text = "\n".join(summary.lines())
     assert summary.exit_code == GREEN
     assert "mutation controls (rejection): 0/1 caught at this run's numbers" in text
-    assert "1 missed, as this run or the sampler has too little to show them: fails late (REJ101)" in text
+    assert "1 not shown, as this run or the sampler has too little to show them: fails late (REJ101)" in text
 
 
 def test_blind_control_is_red_in_smoke_too() -> None:
     summary = Summary([PASSED], [run_control(failing_after(None), Counting(), SMOKE)])
     assert summary.exit_code == RED
-    assert "missed: fails late was not caught by REJ101" in "\n".join(summary.lines())
+    assert "blind check: REJ101 does not catch the mutant 'fails late'" in "\n".join(summary.lines())
 
 
 def test_mutant_that_raises_is_missed_and_the_report_says_so() -> None:
@@ -104,7 +104,7 @@ def test_mutant_that_raises_is_missed_and_the_report_says_so() -> None:
     planned = failing_after(None)
     wrong = dataclasses.replace(planned, check=dataclasses.replace(planned.check, body=body))
     text = "\n".join(controls_lines([run_control(wrong, Counting(), SMOKE)]))
-    assert "missed: fails late was not caught by REJ101 as it raised ZeroDivisionError" in text
+    assert "blind check: REJ101 does not catch the mutant 'fails late' as it raised ZeroDivisionError" in text
 
 
 def test_control_that_needs_what_the_sampler_lacks_is_not_tried() -> None:
@@ -250,7 +250,8 @@ def test_mutant_that_smoke_is_too_weak_for_xfails(pytester: pytest.Pytester) -> 
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--fairdraw-profile", "smoke")
     result.assert_outcomes(xfailed=1)
     assert (
-        "  1 missed, as this run or the sampler has too little to show them: fails late (REJ101)" in result.stdout.lines
+        "  1 not shown, as this run or the sampler has too little to show them: fails late (REJ101)"
+        in result.stdout.lines
     )
 
 

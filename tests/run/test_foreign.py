@@ -8,7 +8,8 @@ import pytest
 
 from fairdraw._core import foreign
 from fairdraw._core.failures import FailureReport
-from fairdraw._report.html import page
+from fairdraw._report.files import FORMS
+from fairdraw._report.html import rendered
 from fairdraw._report.summary import Header, Summary
 from fairdraw._run.runner import CheckRecord
 
@@ -28,8 +29,11 @@ def test_records_headers_and_reports_hold_nothing_that_a_terminal_obeys() -> Non
     shown = [*header.lines(), *Summary([record]).lines(), *report(EVIL).lines()]
     lines = [line for text in shown for line in text.split("\n")]
     assert [line for line in lines if not line.isprintable() or line.startswith("GREEN")] == []
-    assert all(line.isprintable() for line in page(header, Summary([record])).split("\n"))
-    page(header, Summary([record])).encode()
+    for form in set(FORMS) - {"json"}:
+        text = rendered(form, header, Summary([record]))
+        assert all(line.isprintable() for line in text.split("\n")), form
+        assert text.count("\n::") <= 1, "a line of somebody's text is a command of a CI system"
+        text.encode()
     assert CheckRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 
 

@@ -306,13 +306,9 @@ def test_crash_file_of_a_part_of_a_profile_replays_the_same_draws(
     assert case == DistributionCase("smoke", 25_000, 0.5)
     assert case.build() == part
     again = run_check(CHECKS["DIST101"], wrong, Session("mine:make", case.build(), crash.seed))
-    assert (report_of(again).effect, report_of(again).evidence) == (
-        report_of(record).effect,
-        report_of(record).evidence,
-    )
-    assert (
-        report_of(record).command == f"fairdraw replay {report_of(record).crash_file} -y"
-    )  # the search would try a whole profile
+    then, now = report_of(record), report_of(again)
+    assert (now.effect, now.evidence) == (then.effect, then.evidence)
+    assert then.command == f"fairdraw replay {then.crash_file} -y", "the search would try a whole profile"
 
 
 def test_older_crash_files_load() -> None:

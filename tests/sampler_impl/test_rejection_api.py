@@ -49,8 +49,15 @@ def ids(*token_ids: int) -> Tensor:  # [num_tokens] int32
     return torch.tensor(token_ids, dtype=torch.int32)
 
 
-BOTH_FLAGS = Metadata(all_greedy=True, all_random=True)
-TWO_TEMPERATURES = torch.tensor([0.0, 1.0])
+def metadata(**fields: Any) -> dict[str, Any]:  # Any: fields of `Metadata`, and arguments
+    return {"sampling_metadata": Metadata(**fields)}
+
+
+def rates(values: Tensor | None) -> dict[str, Any]:  # [max_spec_len] float32; Any: arguments
+    return {"synthetic_mode": True, "synthetic_conditional_rates": values}
+
+
+TWO = torch.tensor([0.0, 1.0])
 
 ALWAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "counts as a tensor": ({"num_draft_tokens": torch.tensor([2, 1])}, TypeError, "num_draft_tokens=.* list of int"),
@@ -66,28 +73,16 @@ ALWAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "draft vocabulary": ({"draft_probs": torch.ones(3, 5)}, ValueError, r"draft_probs.shape=\[3, 5\], .* \[3, 4\]"),
     "bonus of one request": ({"bonus_token_ids": ids(1)}, ValueError, r"bonus_token_ids.shape=\[1, 1\], .* \[2, 1\]"),
     "no bonus": ({"bonus_token_ids": None}, TypeError, "bonus_token_ids=None, .* must be a tensor"),
-    "contradictory flags": ({"sampling_metadata": BOTH_FLAGS}, ValueError, "all_greedy=True and all_random=True"),
+    "contradictory flags": (metadata(all_greedy=True, all_random=True), ValueError, "all_greedy=True and all_random="),
     "no temperature": ({"sampling_metadata": Metadata()}, TypeError, "temperature=None, .* must be a tensor"),
-    "one temperature": (
-        {"sampling_metadata": Metadata(temperature=torch.ones(1))},
-        ValueError,
-        r"temperature.shape=\[1\], .* \[2\]",
-    ),
+    "one temperature": (metadata(temperature=torch.ones(1)), ValueError, r"temperature.shape=\[1\], .* \[2\]"),
     "generator of no request": (
-        {"sampling_metadata": Metadata(temperature=TWO_TEMPERATURES, generators={2: torch.Generator()})},
+        metadata(temperature=TWO, generators={2: torch.Generator()}),
         ValueError,
         r"generators has key 2, .* \[0, 2\)",
     ),
-    "no rates": (
-        {"synthetic_mode": True, "synthetic_conditional_rates": None},
-        TypeError,
-        "synthetic_conditional_rates=None, .* must be a tensor",
-    ),
-    "too few rates": (
-        {"synthetic_mode": True, "synthetic_conditional_rates": torch.ones(1)},
-        ValueError,
-        r"synthetic_conditional_rates.shape=\[1\], .* \[2\]",
-    ),
+    "no rates": (rates(None), TypeError, "synthetic_conditional_rates=None, .* must be a tensor"),
+    "too few rates": (rates(torch.ones(1)), ValueError, r"synthetic_conditional_rates.shape=\[1\], .* \[2\]"),
     "unknown backend": ({"backend": "cuda"}, ValueError, "backend='cuda', .* 'triton' or 'torch'"),
 }
 
@@ -109,26 +104,11 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
         r"draft_probs\[2, 1\]=-0.5, .* at least 0",
     ),
     "draft_probs nan": ({"draft_probs": torch.full((3, 4), torch.nan)}, r"draft_probs\[0, 0\]=nan, .* at least 0"),
-    "draft_probs sum": (
-        {"draft_probs": torch.full((3, 4), 0.2)},
-        r"draft_probs.sum\(-1\)\[0\]=0.8.*, .* 1 within 0.001",
-    ),
-    "negative temperature": (
-        {"sampling_metadata": Metadata(temperature=torch.tensor([1.0, -1.0]))},
-        r"temperature\[1\]=-1, .* at least 0",
-    ),
-    "random though all_greedy": (
-        {"sampling_metadata": Metadata(all_greedy=True, temperature=TWO_TEMPERATURES)},
-        r"temperature\[1\]=1, .* 0 as all_greedy=True",
-    ),
-    "greedy though all_random": (
-        {"sampling_metadata": Metadata(all_random=True, temperature=TWO_TEMPERATURES)},
-        r"temperature\[0\]=0, .* positive as all_random=True",
-    ),
-    "rate above 1": (
-        {"synthetic_mode": True, "synthetic_conditional_rates": torch.tensor([0.5, 1.5])},
-        r"synthetic_conditional_rates\[1\]=1.5, .* \[0, 1\]",
-    ),
+    "draft sum": ({"draft_probs": torch.full((3, 4), 0.2)}, r"draft_probs.sum\(-1\)\[0\]=0.8.*, .* 1 within 0.001"),
+    "negative temperature": (metadata(temperature=-TWO), r"temperature\[1\]=-1, .* at least 0"),
+    "random though all_greedy": (metadata(all_greedy=True, temperature=TWO), r"temperature\[1\]=1, .* 0 as all_greedy"),
+    "greedy though all_random": (metadata(all_random=True, temperature=TWO), r"temperature\[0\]=0, .* as all_random"),
+    "rate above 1": (rates(torch.tensor([0.5, 1.5])), r"synthetic_conditional_rates\[1\]=1.5, .* \[0, 1\]"),
     "uniform of 1": ({"uniforms": torch.ones(3, dtype=torch.float64)}, r"uniforms\[0\]=1, .* \[0, 1\)"),
     "negative exponential": ({"exponentials": -torch.ones(2, 4)}, r"exponentials\[0, 0\]=-1, .* at least 0"),
 }

@@ -45,10 +45,7 @@ def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones(monkeypatc
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "both distributions": (
-        {"draft_logits": torch.zeros(3, 9)},
-        r"draft_probs and draft_logits are both given, but .*\. Drop",
-    ),
+    "two drafts": ({"draft_logits": torch.zeros(3, 9)}, r"draft_probs and draft_logits are both given, but .*\. Drop"),
     "sum alone": ({"draft_logsumexp": torch.zeros(3)}, r"draft_logsumexp is given, but it must come with draft_logits"),
     "no bonus": ({"bonus_token_ids": None}, r"logits\.shape=\[3, 9\], but it must be \[5, 9\]"),
     "float64": ({"logits": torch.zeros(3, 9, dtype=torch.float64)}, r"logits\.dtype=torch\.float64, but"),
@@ -58,10 +55,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "backend": ({"backend": "cuda"}, r"backend='cuda', but it must be 'triton' or 'torch'"),
     "decreasing": ({"cu_num_draft_tokens": torch.tensor([3, 1])}, r"cu_num_draft_tokens\[0\]=3, but .*cumsum"),
     "negative temperature": ({"temperature": torch.tensor([1.0, -1.0])}, r"temperature\[1\]=-1, but .* 0"),
-    "small workspace": (
-        {"workspace": torch.zeros(97, dtype=torch.int64)},
-        r"workspace\.shape=\[97\], but it must be \[336\]",
-    ),
+    "space": ({"workspace": torch.zeros(97, dtype=torch.int64)}, r"workspace\.shape=\[97\], but it must be \[336\]"),
     "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids\[1\]=9, but .*placeholder"),
 }
 

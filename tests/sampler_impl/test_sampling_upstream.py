@@ -25,12 +25,7 @@ def vllm() -> VllmTokenSampler:
 
 def test_adapters_are_samplers_of_the_contract(vllm: VllmTokenSampler) -> None:
     made = [load(f"sampling/{form}", "cpu") for form in ("torch", "counter", "oracle", "triton")]
-    assert [sampler.name for sampler in made] == [
-        "sampling/torch",
-        "sampling/counter",
-        "sampling/oracle",
-        "sampling/triton",
-    ]
+    assert [one.name for one in made] == ["sampling/torch", "sampling/counter", "sampling/oracle", "sampling/triton"]
     assert all(isinstance(sampler, TokenDrafter) and sampler.contract == "sampling" for sampler in made)
     assert isinstance(vllm, TokenSampler)
     assert vllm.name == "vllm 0.22.0"

@@ -197,18 +197,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {  # Any: as above
         "draft_temperature is given, but draft_logits=None. Pass both, or neither.",
     ),
     "probabilities, too": ({"draft_probs": torch.zeros(7, 2, 40)}, "drafts are given, but the plan was built without."),
-    "other vocabulary": (
-        {"draft_logits": torch.zeros(7, 2, 41)},
-        "draft_logits.shape=[7, 2, 41], but it must be [7, 2",
-    ),
-    "logsumexp of requests": (
-        {"draft_logsumexp": torch.zeros(4, 2)},
-        "draft_logsumexp.shape=[4, 2], but it must be [7, 2]",
-    ),
-    "temperature of rows": (
-        {"draft_temperature": torch.ones(7, 2)},
-        "draft_temperature.shape=[7, 2], but it must be [7]",
-    ),
+    "other width": ({"draft_logits": torch.zeros(7, 2, 41)}, "draft_logits.shape=[7, 2, 41], but it must be [7, 2"),
+    "sum of requests": ({"draft_logsumexp": torch.zeros(4, 2)}, "draft_logsumexp.shape=[4, 2], but it must be [7, 2]"),
+    "temperatures": ({"draft_temperature": torch.ones(7, 2)}, "draft_temperature.shape=[7, 2], but it must be [7]"),
 }
 
 

@@ -44,12 +44,7 @@ def never(result: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("result", "suite", "left_out", "problem"),
     [
-        (
-            soaked(penalties=["step 3: plain logits differ"]),
-            {},
-            ["penalties"],
-            "penalties: step 3: plain logits differ",
-        ),
+        (soaked(penalties=["step 3: logits differ"]), {}, ["penalties"], "penalties: step 3: logits differ"),
         (soaked(together=["step 1: tokens differ"]), {}, NAMES, "together: step 1: tokens differ"),
         (soaked(), {"broken": ["REJ104"]}, ["rejection"], "rejection: broken properties: REJ104"),
         (soaked(), {"calls": {}}, ["rejection"], "rejection: the properties never called it"),

@@ -23,11 +23,7 @@ def records(server: ToyServer, reference: ToyServer | None = None, text: str = "
     return [run_check(check, server, session) for check in all_checks(contract="server") if text in check.code]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [ToyServer, ProcessedServer, with_short_lists],
-    ids=["raw", "processed", "short lists"],
-)
+@pytest.mark.parametrize("make", [ToyServer, ProcessedServer, with_short_lists], ids=["raw", "processed", "short list"])
 def test_correct_server_passes(make: Callable[[], ToyServer]) -> None:
     found = records(make(), ToyServer(name="the reference"))
     wrong = [(record.code, record.reason) for record in found if record.status not in ("passed", "skipped")]

@@ -33,7 +33,7 @@ class TemperatureOneAndAHalfPercentOff(DistributionSampler):
 
 
 def checked(*arguments: str) -> Result:
-    return fairdraw("check", "rejection/torch", "--only", "statistical", "--profile", "smoke", *arguments)
+    return fairdraw("check", "rejection/torch", "--only", "statistical", "--profile", "smoke", "-v", *arguments)
 
 
 def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ TEXTS: dict[str, str | bytes] = {
 }
 PLACES = ("a folder", "a loop", "no such file", "/dev/null", "a pipe", "/proc/self/mem")
 
-BASELINE: dict[str, Any] = {"format": "fairdraw-baseline", "sampler": "victim:make", "failed": ["SAM101"]}
+BASELINE: dict[str, Any] = {"format": "fairdraw-baseline", "sampler": "victim:make", "failed": {"SAM101": ""}}
 CRASH: dict[str, Any] = {
     "format": "fairdraw-crash",
     "format_version": 1,

@@ -36,7 +36,6 @@ Exit codes:
     "--limit",
     type=Number(min_open=True),
     default=1.0,
-    show_default=True,
     help="Allow at most this part of the other's time.",
 )
 @click.option("--roofline-min", type=Number(0, 1), help="Require this part of the copy bandwidth; needs a GPU.")

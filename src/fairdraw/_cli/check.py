@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fairdraw import __version__
 from fairdraw._cli.job import Job, Plan
-from fairdraw._cli.parts import EXIT_CODES, Display, Number, Refused, colour_option, or_refuse
+from fairdraw._cli.parts import EXIT_CODES, Display, Number, Refused, colour_option, or_refuse, with_options
+from fairdraw._cli.project import from_project
 from fairdraw._cli.server import finish_journal, named, server_options, settings_of
 from fairdraw._cli.workers import Crew, Steps, open_crew, wait_for
 from fairdraw._core.checks import PROFILES
@@ -25,52 +27,43 @@ from fairdraw._core.interrupts import Interrupts
 from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._report.files import RunFiles, require_apart, require_writable
+from fairdraw._report.files import FORMS, RunFiles, require_apart, require_writable
 from fairdraw._report.html import Shown, shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
 from fairdraw._report.verdict import INTERRUPTED, Scope, Verdict, combined
 from fairdraw._run import expected
-from fairdraw._run.loading import SUITES, CannotStart, require_extra
+from fairdraw._run.controls import blindness
+from fairdraw._run.loading import SUITES, CannotStart, is_address, require_extra
 from fairdraw._run.runner import CheckRecord, parse_seed
 from fairdraw.contracts import ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from fairdraw._run.controls import Control
 
 T = TypeVar("T")
 
 
-_OUTPUTS = ("json_file", "html_file", "write_baseline", "pictures", "ledger")
-"""Fields of `_Options` that each sampler needs for itself."""
+_OUTPUTS = (*FORMS, "write_baseline", "pictures", "ledger")
+"""Options that name what each sampler needs for itself."""
 
 
 @dataclass(frozen=True)
 class _Options:
-    """The command line for one sampler, as it was written. The options say what each field is."""
+    """The command line for one sampler, as it was written.
 
-    spec: str
-    profile: str
-    only: str | None
-    seed: int
-    reference: str | None
-    keywords: tuple[str, ...]
+    Args:
+        outputs: Option to the file or folder that it names.
+    """
+
+    job: Job
+    outputs: Mapping[str, Path]
     workers: int
     call_timeout: float
     time_budget: float | None
-    quiet: bool
-    json_file: Path | None
-    html_file: Path | None
-    xfails: Path | None
-    no_known: bool
-    baseline: Path | None
-    write_baseline: Path | None
-    pictures: Path | None
-    ledger: Path | None
-    exit_first: bool = False
-    no_controls: bool = False
-    server: ServerSettings | None = None
+    exit_first: bool
+    verbose: bool
 
     def with_own_files(self) -> _Options:
         """The same with the sampler's name put into the names of files.
@@ -78,62 +71,47 @@ class _Options:
         Raises:
             CannotStart: If several samplers would write the same file.
         """
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", self.spec).strip("-")
-        paths = {name: path for name in _OUTPUTS if (path := getattr(self, name)) is not None}
-        for name, path in paths.items():
+        for name, path in self.outputs.items():
             if "{sampler}" not in str(path):
                 option, own = _option(name), path.with_name(f"{path.stem}-{{sampler}}{path.suffix}")
                 raise CannotStart(
                     f"{option}={path}, but each of several samplers has a file of its own. Write {option} '{own}'."
                 )
-        own_paths: dict[str, Any] = {name: Path(str(path).replace("{sampler}", slug)) for name, path in paths.items()}
-        return replace(self, **own_paths)
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", self.job.spec).strip("-")
+        own_paths = {name: Path(str(path).replace("{sampler}", slug)) for name, path in self.outputs.items()}
+        return replace(self, outputs=own_paths)
 
     @property
     def files(self) -> RunFiles:
-        return RunFiles(self.json_file, self.html_file)
+        return RunFiles({form: path for form, path in self.outputs.items() if form in FORMS})
 
     @property
-    def job(self) -> Job:
+    def begun(self) -> Job:
         """What workers need to know; the time budget starts now."""
-        return Job(
-            self.spec,
-            self.profile,
-            self.only,
-            self.seed,
-            self.reference,
-            self.keywords,
-            ends_at=None if self.time_budget is None else time.time() + self.time_budget,
-            xfails=self.xfails,
-            baseline=self.baseline,
-            ledger=self.ledger,
-            no_known=self.no_known,
-            no_controls=self.no_controls,
-            settings=self.server,
-        )
+        ends_at = None if self.time_budget is None else time.time() + self.time_budget
+        return replace(self.job, ends_at=ends_at, ledger=self.outputs.get("ledger"))
 
     def named_files(self, *, label: str = "") -> list[tuple[str, Path | None]]:
         """Options, and the files that they name; what is written has the label."""
-        server = self.server or ServerSettings()
-        files = [("--xfails", self.xfails), ("--baseline", self.baseline)]
+        job, server = self.job, self.job.settings or ServerSettings()
+        files = [("--xfails", job.xfails), ("--baseline", job.baseline)]
         files += [("--journal", server.journal), ("--against-journal", server.against)]
-        return files + [(_option(name) + label, getattr(self, name)) for name in _OUTPUTS if name != "pictures"]
+        return files + [(_option(name) + label, path) for name, path in self.outputs.items() if name != "pictures"]
 
     def refuse_early(self) -> None:
         """Refuse now what would lose its result after a long run."""
         self.files.require_writable()
-        require_writable("--pictures", self.pictures)
-        if self.pictures is not None:
+        if "pictures" in self.outputs:
             require_extra("--pictures", "matplotlib")
-        require_writable("--ledger", self.ledger)
-        if self.write_baseline is not None:
-            expected.require_new(self.write_baseline)
-            require_writable("--write-baseline", self.write_baseline)
+        if "write_baseline" in self.outputs:
+            expected.require_new(self.outputs["write_baseline"])
+        for name, path in self.outputs.items():
+            if name not in FORMS:
+                require_writable(_option(name), path)
 
 
-def _option(field: str) -> str:
-    """The option of a field of `_Options` that names a file."""
-    return f"--{field.removesuffix('_file').replace('_', '-')}"
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _seed(text: str | int) -> int:
@@ -145,15 +123,14 @@ def _seed(text: str | int) -> int:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+_PATH = click.Path(path_type=Path)
 
 
 @click.command("check", epilog=EXIT_CODES)
-@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
-@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", help="Set how much to try.  [default: ci]")
+@click.argument("specs", metavar="[SPEC]...", nargs=-1)
+@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", help="Set how much to try.")
 @click.option("--only", type=click.Choice(list(SUITES)), help="Run the checks of one suite.")
-@click.option(
-    "--seed", type=_seed, default=DEFAULT_SEED, metavar="N|fresh", help=f"Seed the cases.  [default: {DEFAULT_SEED}]"
-)
+@click.option("--seed", type=_seed, default=DEFAULT_SEED, metavar="N|fresh", help="Seed the cases.")
 @click.option("--reference", metavar="SPEC|none", help="Compare with this sampler.  [default: vLLM's, if importable]")
 @click.option("-k", "keywords", metavar="TEXT", multiple=True, help="Choose checks by code or title; repeatable.")
 @click.option(
@@ -163,7 +140,6 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     metavar="N",
     envvar="FAIRDRAW_WORKERS",
     default=1,
-    show_default=True,
     show_envvar=True,
     help="Use so many worker processes for all samplers; 0 runs everything in this one, for a debugger.",
 )
@@ -171,32 +147,26 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--call-timeout",
     type=Number(min_open=True),
     default=DEFAULT_CALL_TIMEOUT,
-    show_default=True,
     metavar="SECONDS",
     help="Count a call of the sampler that takes longer as hanging.",
 )
 @click.option(
-    "--time-budget",
-    type=Number(),
-    metavar="SECONDS",
-    help="Stop after this time per sampler; a check that is undecided then is inconclusive.",
+    "--time-budget", type=Number(), metavar="SECONDS", help="Stop each sampler then; what is undecided is inconclusive."
 )
 @click.option("-x", "--exitfirst", "exit_first", is_flag=True, help="Stop at the first check that fails.")
 @click.option("--no-controls", is_flag=True, help="Leave out mutation controls, which show that the checks can fail.")
 @click.option("-q", "--quiet", is_flag=True, help="Print failure reports and the verdict only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print a line for every check.")
 @colour_option
-@click.option("--json", "json_file", type=_FILE, help="Write the run as JSON lines; see: fairdraw schema.")
-@click.option("--html", "html_file", type=_FILE, help="Write the run as a page.")
-@click.option("--xfails", type=click.Path(path_type=Path), help="Require these failures, in TOML: code = reason.")
+@with_options([click.option(f"--{name}", type=_FILE, help=f"Write {words}.") for name, words in FORMS.items()])
+@click.option("--xfails", type=_PATH, help="Require these failures, in TOML: code = reason.")
 @click.option("--no-known", is_flag=True, help="Fail on defects that the sampler declares as known, too.")
-@click.option(
-    "--baseline", type=click.Path(path_type=Path), help="Ignore the failures listed here; only new ones fail the run."
-)
-@click.option("--write-baseline", type=click.Path(path_type=Path), help="Write what fails in this run as a baseline.")
+@click.option("--baseline", type=_PATH, help="Ignore the failures listed here; only new ones fail the run.")
+@click.option("--write-baseline", type=_PATH, help="Write what fails in this run as a baseline.")
 @click.option("--pictures", type=_FOLDER, help="Draw a picture of each statistic in this folder.")
 @click.option("--ledger", type=_FILE, help="Add up nightly runs in this file; needs --seed fresh.")
 @server_options
-def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of _Options
+def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of Job and _Options
     """Run the checks of its contract on each sampler SPEC.
 
     SPEC is a name of `fairdraw list --samplers` (rejection/triton, penalties ...), pkg.module:factory, or the address
@@ -204,22 +174,29 @@ def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click
     shrunk and stored under .fairdraw/crashes. The same run tries mutants (known wrong samplers) and says how many of
     them the checks catch; a check that misses its mutant makes the run red.
 
+    Without SPEC, the sampler of the table [tool.fairdraw] is checked. The table stands in the nearest pyproject.toml,
+    here or in a folder above, that has one: sampler, profile, baseline, budget (seconds), unsupported. The command line
+    wins.
+
     Several samplers share the workers. Each has its own verdict, and the worst one decides the exit code. Names of
     files then contain {sampler}, for example --html 'run-{sampler}.html'.
     """
+    specs, quiet = or_refuse(lambda: from_project(specs, options)), options.pop("quiet")
     names = [named(spec, options["model"]) for spec in dict.fromkeys(specs)]
-    of_server = or_refuse(lambda: settings_of(options, names))
-    if of_server is not None:  # one process: the answers that its checks share are in it
+    settings = or_refuse(lambda: settings_of(options, names))
+    if any(map(is_address, names)):  # one process: the answers that its checks share are in it
         options["workers"] = min(options["workers"], 1)
-    chosen = [_Options(spec=name, server=of_server, **options) for name in names]
+    outputs = {name: path for name in _OUTPUTS if (path := options.pop(name)) is not None}
+    of_job = {name: options.pop(name) for name in vars(Job("")) if name in options}
+    chosen = [_Options(Job(name, settings=settings, **of_job), outputs, **options) for name in names]
     if len(chosen) > 1:
         chosen = or_refuse(lambda: [one.with_own_files() for one in chosen])
-    labels = ["" if len(chosen) == 1 else f" of {one.spec}" for one in chosen]
+    labels = ["" if len(chosen) == 1 else f" of {one.job.spec}" for one in chosen]
     files = [file for one, label in zip(chosen, labels, strict=True) for file in one.named_files(label=label)]
     or_refuse(lambda: require_apart(files))
     for one in chosen:
         or_refuse(one.refuse_early)
-    display = Display(quiet=chosen[0].quiet)
+    display = Display(quiet=quiet)
     runs = [_Run(one, display, is_alone=len(chosen) == 1) for one in chosen]
     _conduct(runs, chosen[0].workers, display)
     sys.exit(_exit_code(runs, display))
@@ -232,7 +209,7 @@ def _exit_code(runs: Sequence[_Run], display: Display) -> int:
         Refused: If one could not be run, or the verdict not printed. This comes last: what others found is not lost.
     """
     refused = [run.refusal for run in runs if run.refusal]
-    verdicts = {run.options.spec: run.verdict for run in runs if run.verdict is not None}
+    verdicts = {run.options.job.spec: run.verdict for run in runs if run.verdict is not None}
     if len(runs) > 1:
         both = combined(verdicts, len(runs))
         display.say(f"\nall samplers: {both.text}", colour=both.colour, always=True)
@@ -329,8 +306,9 @@ class _Run:
 
     def steps(self, num_workers: int) -> Generator[bool, None, None]:
         """Do everything, a step at a time: whether the step brought something new."""
+        self.display.say(f"fairdraw {__version__}: loading {self.options.job.spec} ...")
         self.began, self.started = time.monotonic(), start_of_run()
-        self.crew = open_crew(self.options.job, min(num_workers, self.options.workers), self.options.call_timeout)
+        self.crew = open_crew(self.options.begun, min(num_workers, self.options.workers), self.options.call_timeout)
         try:
             yield from self._work(self.crew)
         except CannotStart as refusal:
@@ -374,41 +352,41 @@ class _Run:
             names = {number: control.name for number, control in enumerate(plan.controls)}
             self._show("mutation controls", len(self.controls), len(plan.controls), names)
             yield control is not None
-        if self.options.pictures is not None:
-            written = yield from _each(crew.draw_pictures(self.options.pictures, plan))
-            self.display.say(f"{self._label}{len(written)} pictures in {self.options.pictures}")
+        if folder := self.options.outputs.get("pictures"):
+            written = yield from _each(crew.draw_pictures(folder, plan))
+            self.display.say(f"{self._label}{len(written)} pictures in {folder}")
             self.shown = shown_from(written)
 
     @property
     def _label(self) -> str:
         """Stands before every line if other samplers are run, too."""
-        return "" if self.is_alone else f"{self.options.spec}: "
+        return "" if self.is_alone else f"{self.options.job.spec}: "
 
     def _say_record(self, record: CheckRecord) -> None:
-        """A line of its own for every check; on a terminal, or beside other samplers, for failures only."""
+        """A line of its own for every check that fails, and for the others if they are wanted."""
         is_failure = record.is_broken or record.status == "incomplete"
         same = record.status == "incomplete" and any(record.reason == other.reason for other in self.records[:-1])
         record = replace(record, reason="for the same reason") if same else record
-        if is_failure or (self.is_alone and not self.display.is_terminal):
+        if is_failure or self.options.verbose:
             self.display.say(self._label + progress_line(record), colour="red" if is_failure else None)
 
     def _say_control(self, control: Control) -> None:
-        """Say which mutant a check misses; the summary names those that this run did not try or cannot show."""
+        """Say which check is blind; the summary names mutants that this run did not try or cannot show."""
         if control.is_blind:
-            self.display.say(f"{self._label}missed   {control.name} (not caught by {control.code})")
+            self.display.say(f"{self._label}{blindness(control)}", colour="red")
 
     def _show(self, phase: str, done: int, total: int, titles: Mapping[Any, str]) -> None:
         """Show progress. Any: a piece, or the number of a mutation control."""
         running = {} if self.crew is None else self.crew.running()
         expected = self.plan.seconds if self.plan is not None else 0.0
         if phase != "checks":
-            self.display.drop(f"{self.options.spec} checks")
+            self.display.drop(f"{self.options.job.spec} checks")
         named = {titles.get(what, str(what)): since for what, since in running.items()}
-        self.display.show(f"{self.options.spec} {phase}", done, total, named, self.began, expected)
+        self.display.show(f"{self.options.job.spec} {phase}", done, total, named, self.began, expected)
 
     def _drop_bars(self) -> None:
         for phase in ("checks", "mutation controls"):
-            self.display.drop(f"{self.options.spec} {phase}")
+            self.display.drop(f"{self.options.job.spec} {phase}")
 
     def report(self) -> None:
         """Print failures, summary and verdict, and write the files. No signal cuts the report."""
@@ -421,7 +399,7 @@ class _Run:
             _print(summary, self.display, self._label)
             self.verdict = summary.judgement
             if not (self.signal or summary.scope.not_run or summary.count("inconclusive", "incomplete")):
-                finish_journal(self.options.server)
+                finish_journal(self.options.job.settings)
             _write(self.options, self._header(), summary, self.shown)
 
     def _scope(self) -> Scope:
@@ -429,27 +407,25 @@ class _Run:
         not_run, old = planned - len(self.records), self._header().old_answers
         narrowed, scale = self.options.job.narrowed, self.plan.scale if self.plan else 1.0
         found = Scope(not_run, narrowed, self.signal, self.left, totals=totals, scale=scale, old_answers=old)
-        return replace(found, without_controls="--no-controls" if self.options.no_controls else "")
+        return replace(found, without_controls="--no-controls" if self.options.job.no_controls else "")
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""
-        options = self.options
-        unknown = "not loaded when the run ended"
-        bare = Header(options.spec, "unknown", options.profile, options.seed, unknown, {})
+        job, unknown = self.options.job, "not loaded when the run ended"
+        bare = Header(job.spec, "unknown", job.profile, job.seed, unknown, {})
         started, commit = self.started
         return replace(self.plan.header if self.plan else bare, started=started, commit=commit)
 
 
 def _each(steps: Steps[T]) -> Generator[bool, None, T]:
     """The steps of something that has nothing to show before it ends."""
-    result: list[T] = []
-
-    def to_the_end() -> Iterator[None]:
-        result.append((yield from steps))
-
-    for _ in to_the_end():
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            found: T = ended.value
+            return found
         yield False
-    return result[0]
 
 
 _MOST_REPORTS = 3
@@ -464,7 +440,7 @@ def _print(summary: Summary, display: Display, label: str) -> None:
         display.say(f"\n{title}", colour="red", always=True)
         display.say(rest, always=True)
     if texts[_MOST_REPORTS:]:
-        display.say("\nalso failed (-k CODE reports one; --json and --html hold all reports):", always=True)
+        display.say("\nalso failed (-k CODE reports one; --html holds all reports):", always=True)
         display.say("\n".join(f"  {text.splitlines()[0]}" for text in texts[_MOST_REPORTS:]), always=True)
     *lines, verdict = summary.lines()
     display.say("\n" + "\n".join(lines))
@@ -473,7 +449,7 @@ def _print(summary: Summary, display: Display, label: str) -> None:
 
 def _write(options: _Options, header: Header, summary: Summary, shown: list[Shown]) -> None:
     """Write the files. The verdict was printed before, whatever becomes of them."""
-    frozen = options.write_baseline
+    frozen, job = options.outputs.get("write_baseline"), options.job
     if frozen is not None and not summary.scope.signal:
-        or_refuse(lambda: expected.write_baseline(frozen, options.spec, options.profile, summary.records))
+        or_refuse(lambda: expected.write_baseline(frozen, job.spec, job.profile, summary.records))
     or_refuse(lambda: options.files.write(header, summary, shown))

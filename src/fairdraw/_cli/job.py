@@ -21,7 +21,7 @@ from fairdraw._core.failures import Inconclusive
 from fairdraw._report.summary import Header, about_sampler, count_checks, worded_fairness
 from fairdraw._run import expected
 from fairdraw._run.controls import Control, Planned, Untried, mutants_of, plan_control, run_control
-from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler
+from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler, where_made
 from fairdraw._run.pace import Begun, Limit, Turn, crowding, times_of_this_process, workload_key
 from fairdraw._run.runner import Session, one_torch_thread, run_check
 from fairdraw.contracts import NoAnswer, ServerSettings
@@ -53,7 +53,7 @@ class Job:
         ledger: The ledger's file; `None` for none.
         no_known: Defects that the sampler declares as known fail, too.
         no_controls: No mutation control is planned.
-        settings: Of a server.
+        settings: Of a server, or what a sampler is declared not to support.
     """
 
     spec: str
@@ -145,14 +145,15 @@ class Bench:
         self.sampler = load_sampler(job.spec, job.settings)
         self.contract = CONTRACTS[getattr(contract_of(self.sampler), "name", "")]
         self.checks = [check for check in all_checks(job.only, self.contract.name) if job.matches(check)]
+        known = expected.read_expected(job.xfails, job.baseline, job.spec, self.contract.name)
         self.profile: Profile = PROFILES[job.profile]
         self.session = Session(
             job.spec,
             self.profile,
             job.seed,
             words=job.settings.words if job.settings else (),
-            renew=partial(another, job.spec),
-            expected=expected.read_expected(job.xfails, job.baseline, job.spec, nothing_declared=job.no_known),
+            renew=partial(another, job.spec, job.settings),
+            expected=dataclasses.replace(known, nothing_declared=job.no_known),
         )
         self._mutants = [] if job.no_controls else mutants_of(self.checks)
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
@@ -193,6 +194,7 @@ class Bench:
             duration="; ".join(words),
             about=about_sampler(self.sampler),
             old_answers=getattr(self.sampler, "old_answers", ""),
+            adapter=where_made(self.job.spec),
         )
         silent = getattr(self.sampler, "silent", "")
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))

@@ -13,17 +13,17 @@ from fairdraw import __version__
 from fairdraw._cli.bench import bench_command
 from fairdraw._cli.check import check_command
 from fairdraw._cli.init import write_skeleton
-from fairdraw._cli.parts import EXIT_CODES, echo, find_question, or_refuse, wants_colour
+from fairdraw._cli.parts import EXIT_CODES, echo, find_check, or_refuse, wants_colour
 from fairdraw._cli.replay import replay_command
 from fairdraw._cli.validate_vllm import validate_vllm_command
-from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.last_words import last_words
 from fairdraw._report.explanation import explanation
 from fairdraw._report.files import schema_text
 from fairdraw._report.verdict import INCOMPLETE
 from fairdraw._run.capability_words import glossary, policy_lines
 from fairdraw._run.failure_reports import raised_meanings
-from fairdraw._run.loading import SUITES, all_checks, all_questions, sampler_lines
+from fairdraw._run.loading import BESIDE_CHECKS, SUITES, all_checks, all_questions, sampler_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
 
 
-@click.group(epilog=EXIT_CODES)
+@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, prog_name="fairdraw")
 @click.pass_context
 def main(context: click.Context) -> None:
@@ -70,20 +70,21 @@ def init(spec: str, folder: Path, contract: str | None) -> None:
 
 @main.command("list")
 @click.option("--only", type=click.Choice(list(SUITES)), help="List the checks of one suite.")
+@click.option("--contract", type=click.Choice(list(CONTRACTS)), help="List the checks of one contract.")
 @click.option("--samplers", is_flag=True, help="Name the samplers of fairdraw and of other installed packages instead.")
-def list_checks(only: str | None, samplers: bool) -> None:
+def list_checks(only: str | None, contract: str | None, samplers: bool) -> None:
     """List every check, by suite and contract, and the capabilities that each needs."""
     if samplers:
         echo("\n".join(sampler_lines()))
         return
-    for place, checks in _by_place(all_checks(only)).items():
+    for place, checks in _by_place(all_checks(only, contract)).items():
         click.echo(f"{place}: {len(checks)} checks")
         for one in checks:
             click.echo(f"  {one.id}" + (f"  [needs {', '.join(one.needed)}]" if one.needed else ""))
-    raised = ", ".join(contract.raised for contract in CONTRACTS.values())
+    raised = ", ".join(one.raised for name, one in CONTRACTS.items() if contract in (None, name))
     click.echo(f"exceptions instead of an answer: {raised}")
-    beside = [one for one in all_questions() if one.code not in {check.code for check in all_checks()}]
-    click.echo("\n".join(f"run by an option of its own: {one.id}" for one in beside))
+    for one in map(load_part, BESIDE_CHECKS):
+        click.echo(f"run by an option of its own: {one.id}")
 
 
 @main.command()
@@ -110,7 +111,7 @@ def explain(code: str) -> None:
         click.echo("\n\n".join(f"{code.upper()} {title}\n{meaning}" for title, meaning in meanings.items()))
         click.echo(f"\ncontract: {contract.name}")
         return
-    click.echo("\n".join(explanation(find_question(code)).lines()))
+    click.echo("\n".join(explanation(find_check(code, all_questions(), glossary())).lines()))
 
 
 def _by_place(checks: Iterable[AnyCheck]) -> dict[str, list[AnyCheck]]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,8 +18,9 @@ from rich.text import Text
 
 from fairdraw import __version__
 from fairdraw._core.foreign import one_line, printable
+from fairdraw._core.spelling import did_you_mean
 from fairdraw._report.summary import wrapped
-from fairdraw._run.loading import CannotStart, all_checks, all_questions
+from fairdraw._run.loading import CannotStart, all_checks
 from fairdraw._run.pace import worded_seconds
 
 if TYPE_CHECKING:
@@ -64,21 +66,13 @@ def echo(text: str = "", *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def find_check(code: str) -> AnyCheck:
-    """The check of that code."""
-    return _of_code(code, all_checks())
-
-
-def find_question(code: str) -> AnyCheck:
-    """The question of that code: a check, or what is asked beside them."""
-    return _of_code(code, all_questions())
-
-
-def _of_code(code: str, known: Iterable[AnyCheck]) -> AnyCheck:
-    for one in known:
-        if one.code == code.upper():
-            return one
-    raise Refused(f"code={code!r} is no check of fairdraw {__version__}. See: fairdraw list")
+def find_check(code: str, known: Iterable[AnyCheck] | None = None, words: Iterable[str] = ()) -> AnyCheck:
+    """Return the check of that code, or another question of `known`; a refusal may also suggest one of `words`."""
+    found = {one.code: one for one in known or all_checks()}
+    if code.upper() in found:
+        return found[code.upper()]
+    remedy = did_you_mean(code.lower(), words) or did_you_mean(code.upper(), found) or "See: fairdraw list"
+    raise Refused(f"code={code!r} is no check of fairdraw {__version__}. {remedy}")
 
 
 def wants_colour() -> bool | None:
@@ -106,6 +100,15 @@ colour_option = click.option(
 )
 
 
+Command = Any
+"""A command of click's, before or after an option was added to it."""
+
+
+def with_options(options: Iterable[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """Return what adds the options to a command, in their order."""
+    return lambda command: reduce(lambda before, option: option(before), reversed(list(options)), command)
+
+
 class Number(click.FloatRange):
     """A number in a range, at most 1e9. NaN lies in none, though no comparison says so."""
 
@@ -122,8 +125,9 @@ class Number(click.FloatRange):
 
 _REST = Column(ratio=1, no_wrap=True, overflow="ellipsis")
 
-HEARTBEAT_SECONDS = 30.0
-"""Where output is no terminal, a line at least this often says that the run is alive."""
+HEARTBEAT_SECONDS, _MOST_SECONDS = 30.0, 300.0
+"""Where output is no terminal, a line says that the run is alive: first after 30 s, then after twice as long each time,
+at least every five minutes."""
 
 
 class Display:
@@ -142,7 +146,7 @@ class Display:
         self.is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._quiet, self._clock = quiet, clock
         self._last_line = clock()
-        self._beats: dict[str, float] = {}
+        self._beats: dict[str, tuple[float, float]] = {}
         self._tasks: dict[str, TaskID] = {}
         self._bars: Progress | None = None
         if self.is_terminal and not quiet:
@@ -212,8 +216,10 @@ class Display:
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=total, rest=rest)
             self._bars.update(self._tasks[name], completed=done, rest=rest)
-        elif not self._quiet and now - max(self._last_line, self._beats.get(name, 0.0)) >= HEARTBEAT_SECONDS:
-            self._beats[name] = now
+            return
+        beat, gap = self._beats.get(name, (0.0, HEARTBEAT_SECONDS))
+        if not self._quiet and now - max(self._last_line, beat) >= gap:
+            self._beats[name] = now, min(_MOST_SECONDS, 2 * gap)
             current = "; ".join(f"{what} ({worded_seconds(now - begun)})" for what, begun in running.items())
             self._print(f"... {name}: {done} of {total} after {worded_seconds(now - since)}{about}; now: {current}")
 

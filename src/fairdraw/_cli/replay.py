@@ -29,10 +29,9 @@ from fairdraw._cli.server import server_options, settings_of
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.foreign import one_line
-from fairdraw._core.wrapping import Wrapped
+from fairdraw._core.wrapping import Limited, Wrapped
 from fairdraw._report.case_text import batch_lines
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
-from fairdraw._run.controls import Limited
 from fairdraw._run.crash import NUM_REPEATS, Crash, CrashFileError, read_crash
 from fairdraw._run.loading import NO_REFERENCE, is_catalogued, load_reference, load_sampler
 from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check

@@ -1,4 +1,4 @@
-"""Options of `fairdraw check` and `fairdraw replay` for servers: how one is asked, and how much."""
+"""Options of `fairdraw check` and `fairdraw replay`: how a server is asked, and what any sampler does not support."""
 
 from __future__ import annotations
 
@@ -11,78 +11,58 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fairdraw._cli.parts import Number
+from fairdraw._cli.parts import Number, with_options
+from fairdraw._core.spelling import did_you_mean
 from fairdraw._run.loading import CannotStart, is_address
 from fairdraw.contracts import Capability, ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 _USUAL = ServerSettings()
 
 _COUNT, _POSITIVE = click.IntRange(1), Number(min_open=True)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _usual(name: str, kind: click.ParamType[Any] | None, text: str, metavar: str | None = None) -> Any:  # Any: click's
+    """Return an option whose default is that of `ServerSettings`."""
+    default = getattr(_USUAL, name.removeprefix("--").replace("-", "_"))
+    return click.option(name, type=kind, metavar=metavar, default=default, help=text)
+
 
 _OPTIONS = (
-    click.option("--model", default="", help="Choose the server's model.  [default: its only one]"),
+    click.option("--model", default="", show_default=False, help="Choose the server's model.  [default: its only one]"),
     click.option("--requests", type=_COUNT, metavar="N", help="Send at most so many requests."),
     click.option("--tokens", type=_COUNT, metavar="N", help="Judge distributions by so many tokens."),
-    click.option(
-        "--concurrency",
-        type=_COUNT,
-        metavar="N",
-        default=_USUAL.concurrency,
-        show_default=True,
-        help="Send so many requests at a time.",
-    ),
-    click.option(
-        "--timeout",
-        type=_POSITIVE,
-        metavar="SECONDS",
-        default=_USUAL.timeout,
-        show_default=True,
-        help="Give a request so many seconds.",
-    ),
+    _usual("--concurrency", _COUNT, "Send so many requests at a time.", "N"),
+    _usual("--timeout", _POSITIVE, "Give a request so many seconds.", "SECONDS"),
     click.option("--rate", type=_POSITIVE, metavar="N", help="Send at most so many requests per second."),
-    click.option(
-        "--key-variable",
-        default=_USUAL.key_variable,
-        show_default=True,
-        help="Take the server's key from this environment variable.",
-    ),
-    click.option("--prompts", type=click.Path(dir_okay=False, path_type=Path), help="Use these prompts, one per line."),
+    _usual("--key-variable", None, "Take the server's key from this environment variable."),
+    click.option("--prompts", type=_FILE, help="Use these prompts, one per line."),
     click.option("--keep-prompts", is_flag=True, help="Let reports show your prompts."),
-    click.option(
-        "--journal",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Keep the answers in this file. A run that was cut goes on with them.",
-    ),
+    click.option("--journal", type=_FILE, help="Keep the answers in this file. A run that was cut goes on with them."),
     click.option(
         "--against-journal",
         "against",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Compare seeded and greedy answers with those in this journal, of a run before a restart.",
     ),
-    click.option(
+    _usual(
         "--old-answers",
-        type=click.Choice(["cut", "all"]),
-        default=_USUAL.old_answers,
-        show_default=True,
-        help="Use the journal's answers of a run that was cut, or of finished runs, too.",
+        click.Choice(["cut", "all"]),
+        "Use the journal's answers of a run that was cut, or of finished runs, too.",
     ),
     click.option(
         "--stage",
         type=click.Choice(["raw", "temperature", "processed"]),
         help="Say at which stage log-probabilities are taken.  [default: found out]",
     ),
-    click.option("--unsupported", metavar="WORD=WHY", multiple=True, help="Declare what the server lacks; repeatable."),
+    click.option("--unsupported", metavar="WORD=WHY", multiple=True, help="Declare what is unsupported; repeatable."),
 )
 
-
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:  # Any: a command of click's
-    """Add the options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+server_options = with_options(_OPTIONS)
+"""Adds them to a command."""
 
 
 def named(spec: str, model: str) -> str:
@@ -96,19 +76,18 @@ def named(spec: str, model: str) -> str:
 
 
 def settings_of(options: dict[str, Any], specs: Iterable[str]) -> ServerSettings | None:  # Any: click's
-    """Take the options of servers out of `options`; `None` if no spec is an address.
+    """Take these options out of `options`; `None` if no spec is an address, and nothing is declared unsupported.
 
     Raises:
         CannotStart: If the prompts cannot be read, or a capability is unknown.
     """
     names = ["model", "requests", "tokens", "concurrency", "timeout", "rate", "key_variable", "keep_prompts"]
     plain = {name: options.pop(name) for name in [*names, "journal", "against", "old_answers"]}
-    prompts, stage, lacking = options.pop("prompts"), options.pop("stage"), options.pop("unsupported")
+    prompts, stage, pairs = options.pop("prompts"), options.pop("stage"), tuple(map(_pair, options.pop("unsupported")))
     if not any(map(is_address, specs)):
-        if given := _given():
+        if given := [word for word in _given() if word.startswith("--") and word != "--unsupported"]:
             raise CannotStart(f"{given[0]} is an option of servers, but no SPEC is an address. Leave it out.")
-        return None
-    pairs = tuple(map(_pair, lacking))
+        return ServerSettings(unsupported=pairs, words=_given()) if pairs else None
     return ServerSettings(**plain, prompts=_read(prompts), stage=stage or "", unsupported=pairs, words=_given())
 
 
@@ -150,7 +129,6 @@ def _read(path: Path | None) -> tuple[str, ...]:
 def _pair(text: str) -> tuple[str, str]:
     word, _, why = text.partition("=")
     if word not in set(Capability) or not why.strip():
-        raise CannotStart(
-            f"--unsupported: {text!r}, but it must be a capability and a reason: WORD=WHY. See: fairdraw list"
-        )
+        remedy = did_you_mean(word, Capability) or "See: fairdraw list"
+        raise CannotStart(f"--unsupported: {text!r}, but it must be a capability and a reason: WORD=WHY. {remedy}")
     return word, why

@@ -32,15 +32,13 @@ Exit codes:
     "--table",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("fairdraw-validated.json"),
-    show_default=True,
     help="Write the entry to this file; entries of other releases stay.",
 )
-@click.option("--steps", type=click.IntRange(4), default=100, show_default=True, help="Play so many per kind of trace.")
+@click.option("--steps", type=click.IntRange(4), default=100, help="Play so many per kind of trace.")
 @click.option(
     "--profile",
     type=click.Choice(["smoke", "ci", "nightly"]),
     default="ci",
-    show_default=True,
     help="Choose the profile of the suite's properties.",
 )
 def validate_vllm_command(folder: Path | None, table: Path, steps: int, profile: str) -> None:

@@ -366,10 +366,6 @@ class _Lost(Exception):
         self.sizes = sizes
 
 
-class _Refused(Exception):
-    """A worker cannot do the job; the text says why."""
-
-
 class _NotAnswered(Exception):
     """Something else than the answer arrived: another process, or an older order."""
 
@@ -432,7 +428,7 @@ class _Worker:
 
         Raises:
             _Lost: If the process ended.
-            _Refused: If the bench cannot do it.
+            CannotStart: If the bench cannot do it.
             _NotAnswered: If what arrived is not the answer.
         """
         try:
@@ -443,7 +439,7 @@ class _Worker:
         if (pid, number) != (self._process.pid, self._number):
             raise _NotAnswered
         if not went_well:
-            raise _Refused(result)
+            raise CannotStart(result)
         return result
 
     def end(self) -> None:
@@ -545,8 +541,6 @@ class Workers(Crew):
                 self._num_lost += 1
                 self._fatal.append(lost.sizes)
                 answer = lost
-            except _Refused as refusal:
-                raise CannotStart(str(refusal)) from None
             yield self._busy.pop(worker), answer
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.contracts import CONTRACTS
+
+if TYPE_CHECKING:
+    from fairdraw._core.capabilities import Capabilities
 
 Around = Callable[[Callable[[], Any], tuple[Any, ...]], Any]
 """What a wrapper does with a call, a function of `call`, which makes it, and of the arguments that it is given.
@@ -52,3 +55,14 @@ def unwrapped(sampler: Any) -> Any:  # Any: a sampler of any contract
     while isinstance(sampler, Wrapped):
         sampler = sampler._inner
     return sampler
+
+
+class Limited:
+    """Another object for a sampler, with other capabilities, which decide on its cases and its number of draws."""
+
+    def __init__(self, sampler: Any, capabilities: Capabilities) -> None:  # Any: of any contract
+        self._sampler, self.capabilities = sampler, capabilities
+        self.name, self.device = sampler.name, sampler.device
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the sampler has
+        return getattr(self._sampler, name)

@@ -42,7 +42,7 @@ from fairdraw._report.summary import (
 from fairdraw._report.verdict import GREEN, NOTHING_RUN
 from fairdraw._run.controls import Control, plan_control, run_control
 from fairdraw._run.expected import read_expected
-from fairdraw._run.loading import CannotStart, all_checks, another, load_reference, load_sampler
+from fairdraw._run.loading import CannotStart, all_checks, another, load_reference, load_sampler, where_made
 from fairdraw._run.runner import CheckRecord, Session, run_check
 
 if TYPE_CHECKING:
@@ -100,9 +100,8 @@ class PytestRun:
         self._not_sent: _Sent | None = None
         self._sessions: dict[str, Session] = {}
         self._samplers: dict[str, AnySampler] = {}
-        self._files = RunFiles(
-            config.getoption("fairdraw_json"), config.getoption("fairdraw_html"), option="--fairdraw-"
-        )
+        wanted = {form: path for form in ("json", "html") if (path := config.getoption(f"fairdraw_{form}"))}
+        self._files = RunFiles(wanted, option="--fairdraw-")
         self._began = time.monotonic()
         budget = config.getoption("fairdraw_time_budget")
         self._ends_at = None if budget is None else time.time() + budget
@@ -208,7 +207,7 @@ class PytestRun:
             return
         _or_usage_error(lambda: require_apart(self._named_files()))
         _or_usage_error(self._files.require_writable)
-        if self._sampler_was_named or self._files.are_wanted:
+        if self._sampler_was_named or self._files.paths:
             self._hold_end(session)
         if self._sampler_was_named:
             _or_usage_error(self.sampler_for)
@@ -369,7 +368,7 @@ class PytestRun:
 
     def _has_run(self) -> bool:
         """Whether there is anything to report: a header, controls, or an interrupt before them in a run of ours."""
-        ours = self._sampler_was_named or self._files.are_wanted
+        ours = self._sampler_was_named or self._files.paths
         return self.header is not None or bool(self.controls) or bool(self._ending.was_cut and ours)
 
     def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
@@ -405,7 +404,7 @@ class PytestRun:
             session.exitstatus = _EXIT_CODES.get(summary.exit_code, summary.exit_code)
         for plugin in self.config.pluginmanager.get_plugins():
             if hasattr(plugin, "add_global_property"):  # pytest's writer of JUnit files
-                plugin.add_global_property("fairdraw._report.verdict", summary.verdict)
+                plugin.add_global_property("fairdraw.verdict", summary.verdict)
                 plugin.add_global_property("fairdraw.exit_code", str(int(session.exitstatus)))
 
     def _bare_header(self) -> Header:
@@ -449,6 +448,7 @@ class PytestRun:
             started=started,
             commit=commit,
             about=tuple(line for sampler in samplers.values() for line in about_sampler(sampler)),
+            adapter=where_made(self._spec("")) if self._sampler_was_named else "",
         )
 
     def _samplers_of(self, pairs: Sequence[tuple[pytest.Item, AnyCheck]]) -> dict[str, AnySampler]:

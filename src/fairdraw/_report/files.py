@@ -1,4 +1,6 @@
-"""A run as files: JSON lines for machines, a page for people. Command line and pytest plugin write the same files.
+"""A run as files: JSON lines for machines, a page for people, and what CI systems read; a template for each.
+
+Command line and pytest plugin write the same files.
 
     {"kind": "header", "format": "fairdraw-run", "format_version": 1, "sampler": ..., "suite_version": ...}
     {"kind": "check", "code": "REJ101", "status": "passed", ...}        one for each check
@@ -21,13 +23,13 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._report.html import Shown, page
+from fairdraw._report.html import Shown, rendered
 from fairdraw._report.summary import Header, Summary
 from fairdraw._report.verdict import Scope
 from fairdraw._run.loading import CannotStart, require_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fairdraw._run.runner import CheckRecord
@@ -95,24 +97,29 @@ def require_apart(files: Iterable[tuple[str, Path | None]]) -> None:
             raise CannotStart(f"{option}={path}, but that is the file of {first[file]}, too. Name another.")
 
 
+FORMS = {
+    "json": "the run as JSON lines; see: fairdraw schema",
+    "html": "a page for people, which needs no network",
+    "junit": "JUnit XML",
+    "sarif": "SARIF, for code scanning",
+    "markdown": "Markdown, for the summary of a job",
+    "annotations": "annotations of GitHub Actions, at the adapter's line",
+    "badge": "a badge, as an endpoint of shields.io",
+}
+"""Option to the form in which it writes a run. All but JSON lines have a template beside this module."""
+
+
 @dataclass(frozen=True)
 class RunFiles:
-    """Where a run is written; `None`: nowhere.
+    """Where a run is written.
 
     Args:
-        lines: JSON lines.
-        page: HTML.
+        paths: By form, of those that are wanted.
         option: How the names of the options begin.
     """
 
-    lines: Path | None = None
-    page: Path | None = None
+    paths: Mapping[str, Path]
     option: str = "--"
-
-    @property
-    def are_wanted(self) -> bool:
-        """Whether anything is to be written."""
-        return self.lines is not None or self.page is not None
 
     def require_writable(self) -> None:
         """Refuse before the run.
@@ -120,14 +127,15 @@ class RunFiles:
         Raises:
             CannotStart: If one of the files cannot be written, or Jinja2 is missing.
         """
-        for name, path in ((f"{self.option}json", self.lines), (f"{self.option}html", self.page)):
-            if path is not None and path.is_dir():
+        for form, path in self.paths.items():
+            name = f"{self.option}{form}"
+            if path.is_dir():
                 raise CannotStart(f"{name}={path} cannot be written: it is a folder. Name a file in it.")
-            if path is not None and not path.absolute().parent.is_dir():
+            if not path.absolute().parent.is_dir():
                 raise CannotStart(f"{name}={path} cannot be written: no such folder. Make it first, or name another.")
             require_writable(name, path)
-        if self.page is not None:
-            require_extra(f"{self.option}html", "jinja2")
+            if form != "json":
+                require_extra(name, "jinja2")
 
     def start(self, header: Header, num_checks: int) -> None:
         """Write files that say INCOMPLETE, so that a run that is killed leaves no older verdict.
@@ -136,14 +144,13 @@ class RunFiles:
             CannotStart: If that fails.
         """
         begun = Summary([], scope=Scope(not_run=num_checks, is_begun=True))
-        lines = json.dumps(next(run_lines(header, begun))) + "\n"
-        texts = {self.lines: lines} if self.lines else {}
-        self._write(texts | ({self.page: page(header, begun)} if self.page else {}), "Nothing was run.")
+        lines = [next(run_lines(header, begun))]
+        self._write(header, begun, (), lines, "Nothing was run.")
 
     def add(self, record: CheckRecord) -> None:
         """Append a finished check to the lines. `write` sorts them at the end."""
-        if self.lines is not None:
-            with contextlib.suppress(OSError), self.lines.open("a", encoding="utf-8") as file:
+        if path := self.paths.get("json"):
+            with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"kind": "check", **record.to_json()}) + "\n")
 
     def write(self, header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> None:
@@ -152,16 +159,17 @@ class RunFiles:
         Raises:
             CannotStart: If that fails now; the disk may be full.
         """
-        texts = {}
-        if self.lines is not None:
-            texts[self.lines] = "".join(json.dumps(line) + "\n" for line in run_lines(header, summary))
-        if self.page is not None:
-            texts[self.page] = page(header, summary, pictures)
-        self._write(texts, "The verdict is printed all the same.")
+        self._write(header, summary, pictures, run_lines(header, summary), "The verdict is printed all the same.")
 
-    def _write(self, texts: dict[Path, str], so_far: str) -> None:
-        for path, text in texts.items():
+    def _write(
+        self, header: Header, summary: Summary, pictures: Sequence[Shown], lines: Iterable[Line], so_far: str
+    ) -> None:
+        for form, path in self.paths.items():
             try:
-                path.write_text(text, encoding="utf-8")
+                with path.open("w", encoding="utf-8") as file:
+                    if form == "json":
+                        file.writelines(json.dumps(line) + "\n" for line in lines)
+                    else:
+                        file.write(rendered(form, header, summary, pictures))
             except OSError as error:
                 raise CannotStart(f"{path} cannot be written: {error.strerror}. {so_far}") from None

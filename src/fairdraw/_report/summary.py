@@ -71,6 +71,7 @@ class Header:
         commit: Of the repository in which the run was started; empty if there is none.
         about: More about the object under test, a line each.
         old_answers: How many answers of a server are those of an earlier run; empty if there are none.
+        adapter: `file:line` of the factory that made the sampler; empty if it came by another name.
     """
 
     sampler: str
@@ -87,6 +88,7 @@ class Header:
     commit: str = ""
     about: tuple[str, ...] = ()
     old_answers: str = ""
+    adapter: str = ""
 
     def __post_init__(self) -> None:
         make_printable(self)
@@ -188,12 +190,12 @@ class Summary:
         return [
             self._counts(),
             *self.skips(),
-            *self._undecided(),
+            *self._open("inconclusive", "undecided"),
             *(f"  {line}" for line in budget_report(self.records)),
-            *self._unfinished(),
-            *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
+            *self._open("incomplete", "incomplete"),
+            *_few(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
-            *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
+            *_few(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
             *self._unseen(),
             *self._asked_again(),
             *controls_lines(self.controls),
@@ -239,37 +241,20 @@ class Summary:
         each = ", ".join(f"{word}: {cost}" for word, cost in costs.most_common())
         lines = [f"{len(found)} of {len(self.records)} checks skipped as unsupported ({each})"] if costs else []
         reasons = Counter(record.reason for record in skipped)
-        return lines + [f"  {count} skipped: {reason}" for reason, count in reasons.most_common()]
+        return lines + _few(f"  {count} skipped: {reason}" for reason, count in reasons.most_common())
 
-    def _undecided(self) -> list[str]:
-        """Checks without a decision, grouped by reason, without those that the time budget left undecided."""
-        codes: dict[str, list[str]] = {}
+    def _open(self, status: str, word: str) -> list[str]:
+        """Checks of that status, grouped by reason, without those that the time budget left undecided."""
+        groups: dict[str, list[str]] = {}
         for record in self.records:
-            if record.status == "inconclusive" and not undecided_by_budget(record):
-                codes.setdefault(record.reason, []).append(record.code)
-        return [f"  undecided {len(own)}: {reason}: {', '.join(own)}" for reason, own in codes.items()]
-
-    def _unfinished(self) -> list[str]:
-        """Checks that did not end, grouped by reason: a server that does not answer ends many of them."""
-        groups: dict[str, list[CheckRecord]] = {}
-        for record in self.records:
-            if record.status == "incomplete":
-                groups.setdefault(record.reason, []).append(record)
-        return [
-            f"  incomplete {own[0].id}: {reason}"
-            if len(own) == 1
-            else f"  incomplete {len(own)}: {reason}: {', '.join(record.code for record in own)}"
-            for reason, own in groups.items()
-        ]
+            if record.status == status and not undecided_by_budget(record):
+                groups.setdefault(record.reason, []).append(record.code)
+        return [f"  {word} {len(codes)}: {reason}: {', '.join(codes)}" for reason, codes in groups.items()]
 
     def _unseen(self) -> list[str]:
         """Known failures that did not occur in a run too small to call them gone, counted and named."""
-        unseen = [record for record in self.records if record.reason.startswith(UNSEEN)]
-        if not unseen:
-            return []
-        return [f"known failures not seen, and not called gone: {len(unseen)}"] + [
-            f"  {record.id}: {record.reason}" for record in unseen
-        ]
+        unseen = [f"  {record.id}: {record.reason}" for record in self.records if record.reason.startswith(UNSEEN)]
+        return [f"known failures not seen, and not called gone: {len(unseen)}", *_few(unseen)] if unseen else []
 
     def _asked_again(self) -> list[str]:
         """Return how many requests to a server were sent again, and what that may hide, as faults break answers."""
@@ -320,6 +305,18 @@ class Summary:
             "missed_controls": [control.name for control in self.missed],
             "coverage": [one.to_json() for one in self.covered],
         }
+
+
+_MOST_LINES = 4
+"""Of one kind, in a summary: a green run in a log has at most 30 lines in all."""
+
+
+def _few(lines: Iterable[str]) -> list[str]:
+    """The first lines of one kind, and how many more there are."""
+    listed = list(lines)
+    if len(listed) <= _MOST_LINES:
+        return listed
+    return [*listed[: _MOST_LINES - 1], f"  and {len(listed) - _MOST_LINES + 1} more lines like these (--html, --json)"]
 
 
 _UNSUPPORTED = re.compile(r"(.+?) (?:is|are) unsupported: ")

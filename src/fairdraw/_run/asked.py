@@ -24,17 +24,8 @@ _OF_WORDS = {
 _FEW_DRAFTS, _SMALL_VOCAB = 8, 1025
 """Samplers without `long-drafts` are given no more drafts per request, those without `large-vocab` no more tokens."""
 
-_ABOUT_ANSWERS = frozenset(
-    {
-        Capability.REFERENCE_RACE,
-        Capability.TOKEN_VERIFICATION,
-        Capability.UPSTREAM_STREAM,
-        Capability.COUNTER_NOISE,
-        Capability.COPY_FREE,
-        Capability.INTACT_LOGITS,
-        Capability.NEW_TOKENS_ONLY,
-    }
-)
+_WORDS = "reference-race token-verification upstream-stream counter-noise copy-free intact-logits new-tokens-only"
+_ABOUT_ANSWERS = frozenset(map(Capability, _WORDS.split()))
 """What a sampler answers, not what it is given: no exception comes of it."""
 
 

@@ -29,6 +29,7 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure, Inconclusive, raised_by
 from fairdraw._core.isolation import suite_state
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._core.wrapping import Limited
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, one_torch_thread
 from fairdraw.contracts import AnySampler, Capabilities
@@ -264,28 +265,6 @@ def _as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
     return Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
 
 
-class Limited:
-    """Another object for a mutant, with other capabilities, which decide on its cases and its number of draws."""
-
-    def __init__(self, mutant: AnySampler, capabilities: Capabilities) -> None:
-        self._mutant, self._capabilities = mutant, capabilities
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
-
-    @property
-    def name(self) -> str:
-        return self._mutant.name
-
-    @property
-    def device(self) -> str:
-        return self._mutant.device
-
-    def __getattr__(self, name: str) -> Any:  # Any: whatever the mutant has
-        return getattr(self._mutant, name)
-
-
 class _Caught(BaseException):
     """Leaves Hypothesis at once; an `Exception` would be shrunk, and a control needs no smallest example."""
 
@@ -321,13 +300,18 @@ def _lines_of(contract: str, controls: Sequence[Control]) -> list[str]:
     weak = [control for control in tried if control.is_missed and control.weak]
     lines = [_count_line(contract, tried)] if tried else [_heading(contract) + f"none of {len(controls)} tried"]
     if weak:
-        lines.append(f"  {len(weak)} missed, as this run or the sampler has too little to show them: {_names(weak)}")
+        lines.append(f"  {len(weak)} not shown, as this run or the sampler has too little to show them: {_names(weak)}")
     for why in Untried:
         untried = [control for control in controls if control.untried == why]
         if untried:
             lines.append(f"  {len(untried)} not tried, {why}: {_names(untried)}")
     blind = [control for control in tried if control.is_blind]
-    return lines + [f"  missed: {control.name} was not caught by {_about(control)}" for control in blind]
+    return lines + [f"  {blindness(control)}" for control in blind]
+
+
+def blindness(control: Control) -> str:
+    """Return what a mutant shows that a check here misses. The checks are at fault then, not the sampler."""
+    return f"blind check: {control.code} does not catch the mutant {control.name!r} {control.detail}".rstrip()
 
 
 def _heading(contract: str) -> str:

@@ -50,8 +50,8 @@ class Baseline:
 
     Args:
         sampler: As given on the command line.
-        failed: Code to how it failed (`kind_of_failure`); empty in files of older releases, and then anything is known.
-        name, profile, suite_version: Of the run; the first two are empty in files of older releases.
+        failed: Code to how it failed (`kind_of_failure`); empty if anything is known.
+        name, profile, suite_version: Of the run.
     """
 
     sampler: str
@@ -101,16 +101,17 @@ class Expected:
 
 
 def read_expected(
-    xfails: Path | None, baseline: Path | None, spec: str | None, *, nothing_declared: bool = False
+    xfails: Path | None, baseline: Path | None, spec: str | None, contract: str | None = None
 ) -> Expected:
     """Return the content of both files; one that is not given is empty.
 
     Args:
         spec: The sampler that was named; `None` if none was.
+        contract: Of that sampler; `None` if unknown.
 
     Raises:
         CannotStart: If a file cannot be read, is something else, names a check that does not exist, or is the baseline
-            of another sampler.
+            of another sampler or contract.
     """
     found = Expected(read_xfails(xfails) if xfails is not None else {}, Baseline("", {}), str(xfails or ""))
     if baseline is not None:
@@ -120,7 +121,12 @@ def read_expected(
                 f"baseline {baseline}: sampler={found.baseline.sampler!r}, but this run is of {spec!r}, whose failures "
                 "it does not know. Write one of this sampler with --write-baseline."
             )
-    return dataclasses.replace(found, nothing_declared=nothing_declared)
+        if others := sorted(set(found.baseline.failed) - {check.code for check in all_checks(contract=contract)}):
+            raise CannotStart(
+                f"baseline {baseline}: failed={', '.join(others)}, but {spec} is under the {contract} contract, which "
+                "has no such checks. Name an adapter for the other contract, or write a baseline of this one."
+            )
+    return found
 
 
 def read_xfails(path: Path) -> dict[str, KnownFailure]:
@@ -129,17 +135,13 @@ def read_xfails(path: Path) -> dict[str, KnownFailure]:
         content = tomllib.loads(_text(path, "xfails file"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CannotStart(f'xfails file {path} is not TOML: {error}. Write lines like: REJ646 = "reason"') from None
-    known, wrong = {}, {}
+    known = {}
     for code, value in content.items():
         try:
             known[code] = known_failure(value)
         except ValueError as error:
-            wrong[code] = str(error)
-    without = [code for code, why in sorted(wrong.items()) if why == "gives no reason"]
-    if without:
-        raise CannotStart(f"xfails file {path} gives no reason for {', '.join(without)}, but each entry must have one.")
-    for code, why in wrong.items():
-        raise CannotStart(f'xfails file {path}: {code} {why}. Write: {code} = {{reason = "why", cases = 60}}')
+            remedy = f'Write: {code} = {{reason = "why", cases = 60}}'
+            raise CannotStart(f"xfails file {path}: {code} {error}. {remedy}") from None
     _require_checks(path, "xfails file", known)
     return known
 
@@ -181,8 +183,6 @@ def read_baseline(path: Path) -> Baseline:
         raise CannotStart(f"baseline {path} is not JSON: {error}. Write one with --write-baseline.") from None
     is_own = isinstance(content, dict) and content.pop("format", None) == _FORMAT
     failed = content.get("failed") if is_own else None
-    if isinstance(failed, list):  # of an older release
-        failed = {str(code): "" for code in failed}
     names = {field.name for field in dataclasses.fields(Baseline)} - {"failed"}
     texts = {name: text for name, text in content.items() if name in names} if is_own else {}
     if not isinstance(failed, dict) or not all(isinstance(text, str) for text in (*failed.values(), *texts.values())):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import os
+import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairdraw._core.capabilities import Capabilities, Capability
 from fairdraw._core.contracts import CONTRACTS, contract_of, declared_policy, load_part, missing_parts
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
+from fairdraw._core.wrapping import Limited
 from fairdraw.contracts import AnySampler, FunctionServer, NoAnswer, ServerSettings, switch_sides
 
 if TYPE_CHECKING:
@@ -57,7 +63,7 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     """Return the sampler called `spec`: a name of a catalogue, `pkg.module:factory`, or the address of a server.
 
     Args:
-        settings: How a server is asked.
+        settings: How a server is asked, and what any sampler is declared not to support.
 
     Raises:
         CannotStart: If there is none, its factory raises, or it makes something else.
@@ -67,9 +73,13 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     # By name, not by an import statement: no layer of the suite depends on the adapters.
     adapters = importlib.import_module("fairdraw.adapters")
     sampler, before = None, read_state()
-    own, folder = os.getpid(), Path.cwd()
+    process, folder = os.getpid(), Path.cwd()
     try:
         sampler = adapters.load(spec)
+        if settings and settings.unsupported:
+            own = sampler.capabilities
+            words = {Capability(word): why for word, why in settings.unsupported}
+            sampler = Limited(sampler, Capabilities({**words, **own.unsupported}, own.slow))
     except adapters.SamplerNotFound as error:
         raise CannotStart(f"{error}{_where(error.__cause__)}") from error
     except (KeyboardInterrupt, GeneratorExit):
@@ -77,16 +87,16 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     except BaseException as error:  # `pytest.skip` raises one, too
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
     finally:
-        leave_fork(own)
+        leave_fork(process)
         leave_state(sampler, before)
         os.chdir(folder)  # relative names of files that the user gave mean what they meant
     return as_sampler(sampler)
 
 
-def another(spec: str) -> AnySampler | None:
+def another(spec: str, settings: ServerSettings | None = None) -> AnySampler | None:
     """Return another sampler of this name; `None` if its factory makes one only."""
     try:
-        return load_sampler(spec)
+        return load_sampler(spec, settings)
     except CannotStart:
         return None
 
@@ -137,6 +147,20 @@ def _connected(spec: str, settings: ServerSettings) -> AnySampler:
         why = one_line(str(error))
         return FunctionServer(lambda _: [], spec, settings=settings, device="HTTP", silent=why)
     return found
+
+
+def where_made(spec: str) -> str:
+    """Return `file:line` of the factory at the path `spec`, from the root of its repository; empty for other names."""
+    name, _, path = spec.partition(":")
+    if is_address(spec) or (module := sys.modules.get(name)) is None or not module.__file__:
+        return ""
+    file, line = Path(module.__file__), 1
+    with suppress(AttributeError, TypeError, OSError):  # an object, or what C has made: then its module is named
+        factory = inspect.unwrap(attrgetter(path)(module))
+        file, line = Path(inspect.getsourcefile(factory) or file), inspect.getsourcelines(factory)[1]
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    return f"{file.relative_to(root) if file.is_relative_to(root) else file}:{line}"
 
 
 def is_catalogued(spec: str) -> bool:

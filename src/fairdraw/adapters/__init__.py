@@ -8,6 +8,7 @@ Importing this package imports the standard library only; a sampler is imported 
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import os
@@ -103,15 +104,37 @@ def _row(name: str) -> SamplerRow:
 def _refuse_name(name: str, found: Catalogues) -> NoReturn:
     contract, _, origin = name.partition("/")
     same = [one for one in found.rows if one.partition("/")[0] == contract]
-    rule = f"it must be one of {', '.join(same or found.rows)}, or a path pkg.module:factory"
+    names = f"one of {', '.join(same)}" if same else "a name that fairdraw list --samplers shows"
+    rule = f"it must be {names}, or a path pkg.module:factory"
+    near = _paths_of_file(name)
     if same:
         near = [f"{contract}/{one}" for one in _nearest(origin, [one.partition("/")[2] for one in same])]
-    else:
-        near = _nearest(name, found.rows)
+    elif not near:
+        near = _nearest(name, [*ALIASES, *found.rows])
     remedy = _did_you_mean(near) or "Give the path of a factory, or install the package that has it"
     if not near and ENGINES not in found.packages:
         remedy = "Run pip install fairdraw-engines, which has samplers of other projects, or give the path of a factory"
     raise _refusal(name, ". ".join([rule, *(f"Left out: {fault.rstrip('.')}" for fault in found.faults)]), remedy)
+
+
+def _paths_of_file(name: str, attribute: str = "") -> list[str]:
+    """Return the paths that may be meant by the name of a file, or of a module without a factory; none if it is none.
+
+    Without an attribute they are those of functions that need no argument.
+    """
+    from pathlib import Path
+
+    file = Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py").absolute()
+    if not (file.is_file() and file.is_relative_to(Path.cwd())):
+        return []
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+    except (SyntaxError, ValueError):
+        return []
+    functions = [one for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+    free = [one.name for one in functions if len(one.args.args) == len(one.args.defaults) and not one.args.posonlyargs]
+    module = ".".join(file.relative_to(Path.cwd()).with_suffix("").parts)
+    return [f"{module}:{one}" for one in ([attribute] if attribute else free)]
 
 
 def _make(row: SamplerRow, device: str | None) -> object:
@@ -141,7 +164,8 @@ def _found(spec: str) -> object:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        remedy = f"Make python -c 'import {module_name}' work in {os.getcwd()}"
+        remedy = _did_you_mean(_paths_of_file(module_name, attribute))
+        remedy = remedy or f"Make python -c 'import {module_name}' work in {os.getcwd()}"
         raise _refusal(spec, f"importing {module_name} raised {brief(error)}", remedy) from error
     return _attribute(spec, module, attribute)
 
