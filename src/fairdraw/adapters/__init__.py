@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 from fairdraw._core.contracts import contract_of, missing_parts
 from fairdraw._core.interpreter import default_device, prepare_triton, speed_up_interpreter
+from fairdraw._core.release import install
 from fairdraw._core.seeds import derive_seed
 from fairdraw.adapters._catalogue import (
     ALIASES,
@@ -110,7 +111,7 @@ def _refuse_name(name: str, found: Catalogues) -> NoReturn:
         near = _nearest(name, found.rows)
     remedy = _did_you_mean(near) or "Give the path of a factory, or install the package that has it"
     if not near and ENGINES not in found.packages:
-        remedy = "Run pip install fairdraw-engines, which has samplers of other projects, or give the path of a factory"
+        remedy = f"Run {install('fairdraw-engines')}, with samplers of other projects, or give the path of a factory"
     raise _refusal(name, ". ".join([rule, *(f"Left out: {fault.rstrip('.')}" for fault in found.faults)]), remedy)
 
 
