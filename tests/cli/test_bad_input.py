@@ -144,7 +144,7 @@ COMMANDS = {
     "no such reference": ("check rejection/oracle --reference oracel", "Did you mean rejection/oracle"),
     "no such option": ("check rejection/oracle --unknown", "No such option"),
     "no sampler": ("check", "Missing argument"),
-    "skeleton of nothing": ("init absent:verify", r"absent:verify cannot be imported: ModuleNotFoundError"),
+    "skeleton of nothing": ("init absent:verify", r"importing absent raised ModuleNotFoundError"),
     "skeleton under a file": (
         "init third_party:beyond --contract rejection --folder binary/x",
         r"binary/x.*cannot be written",

@@ -104,8 +104,7 @@ def test_wheel_of_the_engines_holds_the_adapters_and_their_tables(built: Built) 
     assert {name for name in found if ".dist-info/" not in name} == {
         name.removeprefix("engines/src/") for name in names if name.startswith("engines/src/")
     }
-    (license_text,) = (text for name, text in found.items() if name.endswith("licenses/LICENSE"))
-    assert license_text == (ROOT / "LICENSE").read_text()
+    assert (ROOT / "LICENSE").read_text() in found.values()
     metadata = next(text for name, text in found.items() if name.endswith(".dist-info/METADATA"))
     assert f"Requires-Dist: fairdraw=={fairdraw.__version__}\n" in metadata
     assert f"\nVersion: {fairdraw.__version__}\n" in metadata
@@ -140,7 +139,7 @@ def test_extras_are_explained() -> None:
 
 
 @pytest.mark.parametrize("on_index", [False, True])
-def test_nobody_is_told_to_install_a_name_that_is_on_no_index(on_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_says_to_install_a_name_that_is_on_no_index(on_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook, "ON_INDEX", on_index)
     name = re.compile(r"pip install (?:-\S+ )*['\"]?fairdraw(?!-\*)")
     pages = [ROOT / one for one in sources() if one.endswith((".md", ".py", ".toml", ".txt")) and "tests/" not in one]

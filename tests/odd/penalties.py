@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._mutants._lifecycle_scanners import (
-    PenaltiesFollower,
-    PenaltiesOf,
-    Scanner,
-)
+from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, PenaltiesOf, Scanner
 from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants.penalties import ONE_TOKEN, CountsTheLastToken
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, PenaltyPolicy

@@ -24,9 +24,7 @@ def records(server: ToyServer, reference: ToyServer | None = None, text: str = "
 
 
 @pytest.mark.parametrize(
-    "make",
-    [ToyServer, ProcessedServer, with_short_lists],
-    ids=["raw", "processed", "short lists"],
+    "make", [ToyServer, ProcessedServer, with_short_lists], ids=["raw", "processed", "short lists"]
 )
 def test_correct_server_passes(make: Callable[[], ToyServer]) -> None:
     found = records(make(), ToyServer(name="the reference"))

@@ -12,13 +12,7 @@ from fairdraw._mutants._distribution_sampler import DistributionSampler, right_d
 from fairdraw._run.runner import Session, run_check
 from fairdraw.contracts import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 from fairdraw.statistical import _rejection_statistics as rejection
-from fairdraw.statistical._configurations import (
-    CONFIGURATIONS,
-    DISAGREEING,
-    RAGGED,
-    Configuration,
-    mixed,
-)
+from fairdraw.statistical._configurations import CONFIGURATIONS, DISAGREEING, RAGGED, Configuration, mixed
 from fairdraw.statistical._count_tables import joint_codes
 from fairdraw.statistical._decision import TableEvidence, weigh
 from fairdraw.statistical._design import SamplePlan, plan_tables

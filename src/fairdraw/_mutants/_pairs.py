@@ -15,14 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairdraw._mutants._distribution_sampler import (
-    Call,
-    DistributionSampler,
-    Drawn,
-    Floats,
-    Tokens,
-    by_inverse_cdf,
-)
+from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._mutants.distributions import BlockVerification
 from fairdraw.contracts import Drafted, FunctionSampler, SeededNoise, rejection_sampler

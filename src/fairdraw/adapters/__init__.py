@@ -81,7 +81,7 @@ def load(spec: str, device: str | None = None) -> AnySampler:
         fairdraw.adapters.SamplerNotFound: load: sampler='rejection/oracel', but it ... Did you mean rejection/oracle?
     """
     row = None if ":" in spec else _row(spec)
-    sampler = _checked(spec, _made(spec, _found(spec)) if row is None else _make(row, device))
+    sampler = _checked(spec, _made(spec, find(spec)) if row is None else _make(row, device))
     speed_up_interpreter()  # its kernels, if any, are imported now
     if row is None and device not in (None, sampler.device):
         raise _refusal(
@@ -131,7 +131,7 @@ def _make(row: SamplerRow, device: str | None) -> object:
         raise _refusal(row.name, f"making it raised {brief(error)}", "The traceback above says where") from error
 
 
-def _found(spec: str) -> object:
+def find(spec: str) -> object:
     """Return the factory or sampler at the path `spec`."""
     module_name, _, attribute = spec.partition(":")
     if not (module_name and attribute):
