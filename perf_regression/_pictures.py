@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairdraw._core.release import install
 from fairdraw.perf_regression._named import NoVerdictError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def figure_with_axes(size: tuple[float, float], num_panels: int) -> tuple[Any, l
     try:
         import matplotlib
     except ModuleNotFoundError as error:
-        raise NoVerdictError("matplotlib is not installed. pip install 'fairdraw[report]'") from error
+        raise NoVerdictError(f"matplotlib is not installed. {install('fairdraw[report]')}") from error
     matplotlib.use("Agg")
     parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     style: dict[Any, Any] = {"svg.hashsalt": "fairdraw", "svg.fonttype": "none", **dict.fromkeys(parts, INK)}

@@ -9,7 +9,7 @@ There are three kinds:
   slope by rank is a wrong temperature, a drop at the right end a lost tail, a drop by id a lost tile.
 * *lengths*: share of rows per number of accepted drafts, beside the expected share with its band.
 
-Only this module needs Matplotlib: `pip install fairdraw[report]`.
+Only this module needs Matplotlib, which the extra `report` brings.
 
 Limits:
     Pictures show, they do not decide. In the wide band all cells of one table stay with probability 0.999.
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.release import install
 from fairdraw.statistical._binomial import binomial_quantile
 from fairdraw.statistical._decision import weigh
 from fairdraw.statistical._validation import refuse
@@ -146,7 +147,7 @@ def write_pictures(folder: Path, pictures: Iterable[Picture]) -> list[Path]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("write_pictures: Matplotlib is missing. Use pip install fairdraw[report].") from error
+        raise ImportError(f"write_pictures: Matplotlib is missing. Use {install('fairdraw[report]')}.") from error
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for picture in pictures:

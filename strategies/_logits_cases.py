@@ -116,7 +116,7 @@ class LogitsCase(BatchRecipe):
         logits = torch.from_numpy(np.stack(numbers)).to(getattr(torch, self.dtype))
         where = _argument(device)
         origin = f"{self!r}.batch({where})" if step == 0 else f"list({self!r}.batches({where}))[{step}]"
-        return _DrawnLogits(strided_like(logits.to(device), self.layout), requests, changes or None, origin)
+        return _DrawnLogits(strided_like(logits.to(device), self.layout), requests, changes or None, origin=origin)
 
     def build(self) -> None:
         """Build everything once; raises what a damaged recipe raises."""

@@ -19,10 +19,10 @@ __all__ = [
     "Drafted", "ExplicitNoise", "FilterBatch", "FilterChain", "FilterParams", "FilterPolicy", "FilterResult",
     "GrammarBatch", "GrammarMasker", "LogitsFilterer", "LogitsPlanner", "LogitsPolicy", "LogprobsBatch",
     "LogprobsResult", "LogprobsSampler", "Noise", "PenaltiesScanner", "PenaltyPolicy", "RaceNoise", "RankTies",
-    "RejectionSampler", "Rounding", "SamplerTests", "SamplingBatch", "SamplingNoise", "SeededNoise", "Server",
-    "ServerSettings", "SpecDecodeBatch", "ThinkingPolicy", "ThinkingScanner", "TokenSampler", "__version__",
+    "RejectionSampler", "Rounding", "RowKeeper", "SamplerTests", "SamplingBatch", "SamplingNoise", "SeededNoise",
+    "Server", "ServerSettings", "SpecDecodeBatch", "ThinkingPolicy", "ThinkingScanner", "TokenSampler", "__version__",
     "all_checks", "check_sampler", "connect", "grammar_masker", "logits_filterer", "logits_planner", "logprobs_sampler",
-    "parametrize_with_checks", "rejection_sampler", "token_sampler", "with_arrays",
+    "padded", "parametrize_with_checks", "rejection_sampler", "token_sampler", "with_arrays",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import fairdraw
 
+from fairdraw._core import release
 from fairdraw._run.loading import is_catalogued, sampler_lines
 from fairdraw.adapters import SamplerNotFound, known_names, load
 from fairdraw.adapters._catalogue import API, OWN_ROWS, find_catalogues, read_rows
@@ -119,10 +120,10 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "older": (
         {"catalogue": f"api = {API - 1}"},
         rf"has api={API - 1}, but this fairdraw reads {API}: it was made for an older one\. "
-        r"Run pip install --upgrade bad-engine\.$",
+        r"Install a newer bad-engine\.$",
     ),
-    "newer": ({"catalogue": f"api = {API + 1}"}, r"for a newer one\. Run pip install --upgrade fairdraw\.$"),
-    "no number": ({"catalogue": sampler("rejection/bad")}, r"has api=None, .*Run pip install --upgrade bad-engine\.$"),
+    "newer": ({"catalogue": f"api = {API + 1}"}, r"for a newer one\. Install a newer fairdraw\.$"),
+    "no number": ({"catalogue": sampler("rejection/bad")}, r"has api=None, .*Install a newer bad-engine\.$"),
     "no samplers": ({"catalogue": f"api = {API}"}, r"samplers must be a table"),
     "no contract": ({"catalogue": f"api = {API}\n" + sampler("me")}, r"sampler='me', but a name is CONTRACT/ORIGIN"),
     "no note": ({"catalogue": GOOD.partition("note")[0]}, r"must have both\. Correct it, or run pip uninstall bad"),
@@ -205,12 +206,13 @@ def test_package_that_cannot_be_imported_or_has_no_factory_is_refused(install: I
 # Without fairdraw-engines
 
 ENGINES = sorted(read_rows("fairdraw_engines", "fairdraw-engines"))
+ENGINES_COMMAND = release.install("fairdraw-engines")
 
 
 @pytest.mark.usefixtures("install")
 @pytest.mark.parametrize("name", ENGINES)
 def test_refusal_of_an_engines_sampler_says_what_to_install(name: str) -> None:
-    with pytest.raises(SamplerNotFound, match=r"\. Run pip install fairdraw-engines, which has samplers of other proj"):
+    with pytest.raises(SamplerNotFound, match=re.escape(f". Run {ENGINES_COMMAND}, with samplers of other proj")):
         load(name)
 
 
@@ -221,8 +223,8 @@ def test_suite_works_without_engines() -> None:
     assert (done.returncode, "GREEN" in done.stdout) == (0, True), done.stdout + done.stderr
 
     refused = fairdraw("check", "rejection/vllm")
-    assert (refused.exit_code, "pip install fairdraw-engines" in refused.output) == (2, True)
-    assert "Samplers of other projects: pip install fairdraw-engines" in sampler_lines()
+    assert (refused.exit_code, ENGINES_COMMAND in refused.output) == (2, True)
+    assert f"Samplers of other projects: {ENGINES_COMMAND}" in sampler_lines()
 
 
 class WithoutEngines:

@@ -115,7 +115,7 @@ COMMANDS = {
     "no such reference": ("check rejection/oracle --reference oracel", "Did you mean rejection/oracle"),
     "no such option": ("check rejection/oracle --unknown", "No such option"),
     "no sampler": ("check", r"no SPEC, but a sampler must be named.*below \[tool\.fairdraw\]"),
-    "skeleton of nothing": ("init absent:verify", r"absent:verify cannot be imported: ModuleNotFoundError"),
+    "skeleton of nothing": ("init absent:verify", r"importing absent raised ModuleNotFoundError"),
     "skeleton in a file": ("init third_party:beyond --contract rejection --folder binary/x", r"/x.*cannot be written"),
 }
 """Commands, and the sentence that answers them."""

@@ -18,7 +18,7 @@ READ = {"run-line.schema.json", "failing_examples.json"}
 """Files of data that users read."""
 
 ALLOWED: dict[tuple[str, str], str] = {
-    (r"^LICENSE$|^tests/docs/test_language\.py$", "law"): "a licence speaks of the law; and this line",
+    (r"^(engines/)?LICENSE$|^tests/docs/test_language\.py$", "law"): "a licence speaks of the law; and this line",
     (
         r"^properties/_lifecycle_check\.py$|^tests/docs/test_language\.py$",
         r"\blives\b|(?<=[a-z])Lives\b|_lives\b",

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from helpers import printed_by
+from manual import hook
 
 import fairdraw
 
@@ -59,8 +60,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     for name in sources():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-    printed_by("-m", "build", "--no-isolation", "--outdir", str(out), str(source))
-    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    for project in (source, source / "engines"):
+        printed_by("-m", "build", "--no-isolation", "--outdir", str(out), str(project))
+    (sdist,), (wheel,) = out.glob("fairdraw-*.tar.gz"), out.glob("fairdraw-*.whl")
     return Built(sdist, wheel, frozenset(name for name in sources() if not (ROOT / name).is_symlink()))
 
 
@@ -73,7 +75,8 @@ def site(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_archives_pass_the_index_checks(built: Built) -> None:
-    assert printed_by("-m", "twine", "check", "--strict", str(built.sdist), str(built.wheel)).count("PASSED") == 2
+    archives = map(str, built.wheel.parent.iterdir())
+    assert printed_by("-m", "twine", "check", "--strict", *archives).count("PASSED") == 4
 
 
 def test_version_is_the_same_everywhere(built: Built) -> None:
@@ -94,17 +97,14 @@ def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     assert found == wanted
 
 
-def test_wheel_of_the_engines_holds_the_adapters_and_their_tables(tmp_path: Path) -> None:
+def test_wheel_of_the_engines_holds_the_adapters_and_their_tables(built: Built) -> None:
     names = [name for name in sources() if name.startswith("engines/")]
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, tmp_path / name)
-    printed_by("-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), "engines", cwd=tmp_path)
-    with zipfile.ZipFile(next(tmp_path.glob("fairdraw_engines-*.whl"))) as wheel:
+    with zipfile.ZipFile(next(built.wheel.parent.glob("fairdraw_engines-*.whl"))) as wheel:
         found = {name: wheel.read(name).decode() for name in wheel.namelist()}
     assert {name for name in found if ".dist-info/" not in name} == {
         name.removeprefix("engines/src/") for name in names if name.startswith("engines/src/")
     }
+    assert (ROOT / "LICENSE").read_text() in found.values()
     metadata = next(text for name, text in found.items() if name.endswith(".dist-info/METADATA"))
     assert f"Requires-Dist: fairdraw=={fairdraw.__version__}\n" in metadata
     assert f"\nVersion: {fairdraw.__version__}\n" in metadata
@@ -136,6 +136,15 @@ def test_links_lead_to_the_five_folders() -> None:
 def test_extras_are_explained() -> None:
     page = (ROOT / "docs" / "index.md").read_text()
     assert [extra for extra in PROJECT["project"]["optional-dependencies"] if f"| `{extra}` |" not in page] == []
+
+
+@pytest.mark.parametrize("on_index", [False, True])
+def test_no_text_says_to_install_a_name_that_is_on_no_index(on_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook, "ON_INDEX", on_index)
+    name = re.compile(r"pip install (?:-\S+ )*['\"]?fairdraw(?!-\*)")
+    pages = [ROOT / one for one in sources() if one.endswith((".md", ".py", ".toml", ".txt")) and "tests/" not in one]
+    saying = {page.name for page in pages if page.is_file() and name.search(hook.named(page.read_text()))}
+    assert saying == ({"server.md", "ci.md", "index.md", "first-verdict.md"} if on_index else set())
 
 
 def test_public_names_are_in_the_built_package(site: Path) -> None:

@@ -15,11 +15,17 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants.distributions import BlockVerification
 from fairdraw._oracles.rejection import draw_noise
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, SeededNoise, rejection_sampler
+from fairdraw.contracts import (
+    PLACEHOLDER_TOKEN_ID,
+    Capability,
+    ExplicitNoise,
+    RowKeeper,
+    SeededNoise,
+    rejection_sampler,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

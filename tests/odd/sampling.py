@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GENERATORS, name_of
 from fairdraw._oracles.sampling import draw_exponentials
-from fairdraw.contracts import Capability, Drafted, FilterPolicy, RaceNoise, SeededNoise, token_sampler
+from fairdraw.contracts import Capability, Drafted, FilterPolicy, RaceNoise, RowKeeper, SeededNoise, token_sampler
 from odd.rejection import inverse_cdf
 
 if TYPE_CHECKING:

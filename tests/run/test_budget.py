@@ -24,6 +24,7 @@ from fairdraw._core.budget import (
 )
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw._core.release import install
 from fairdraw._core.wrapping import Wrapped, unwrapped
 from fairdraw._run.loading import CannotStart, require_extra
 from fairdraw._run.runner import CheckRecord, Session, run_check
@@ -259,7 +260,7 @@ def test_missing_extra_is_refused_before_anything_runs(
     result = fairdraw(*arguments)
     assert result.exit_code == 2, result.output
     assert f"{arguments[2]}: {module} cannot be imported" in result.output
-    assert "pip install 'fairdraw[report]'" in result.output
+    assert install("fairdraw[report]") in result.output
     assert not list(tmp_path.iterdir())
 
 

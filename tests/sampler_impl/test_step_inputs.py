@@ -77,14 +77,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "top-k of one request": ({"parameters__top_k": torch.ones(1).int()}, "top_k.shape=[1], but it must be [6]"),
     "drafts without rows": ({"draft_token_ids": torch.zeros(3).int()}, "draft_token_ids.shape=[3], but it must be [8]"),
     "narrow grammar": ({"grammar_mask": torch.zeros(8, 1).int()}, "grammar_mask.shape=[8, 1], but it must be [8, 2]"),
-    "half an edit": (
-        {"edits__bias_values": None},
-        "bias_values=None, but bias_counts, bias_token_ids, bias_values",
-    ),
-    "short biases": (
-        {"edits__bias_values": torch.ones(6, 2)},
-        "bias_values.shape[1]=2, but bias_token_ids.shape[1]=6",
-    ),
+    "half an edit": ({"edits__bias_values": None}, "bias_values=None, but bias_counts, bias_token_ids, bias_values"),
+    "short biases": ({"edits__bias_values": torch.ones(6, 2)}, "bias_values.shape[1]=2, but bias_token_ids.shape[1]=6"),
     "undeclared filters": ({"capacity": {"filters": False}}, "filters are given, but the plan was built without."),
     "undeclared penalties": ({"capacity": {"penalties": False}}, "penalties are given, but the plan was built"),
     "undeclared grammar": ({"capacity": {"grammar": False}}, "grammar are given, but the plan was built without"),
@@ -95,10 +89,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "undeclared probabilities": ({"draft_probs": torch.zeros(6, 2, 40)}, "drafts are given, but the plan was built"),
     "missing drafts": ({"draft_token_ids": None}, "draft_token_ids=None, but the plan has drafts. Use -1 where"),
-    "missing probabilities": (
-        {"capacity": {"drafts": Drafts.PROBS}},
-        "draft_probs=None, but the plan has Drafts",
-    ),
+    "missing probabilities": ({"capacity": {"drafts": Drafts.PROBS}}, "draft_probs=None, but the plan has Drafts"),
 }
 
 

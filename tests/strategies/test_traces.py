@@ -9,11 +9,10 @@ import pytest
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.rows import Owner, row_changes
-from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants.sampling import right
 from fairdraw._oracles.rejection import verify
 from fairdraw._run.loading import CannotStart, as_sampler
-from fairdraw.contracts import rejection_sampler, switch_sides, token_sampler
+from fairdraw.contracts import RowKeeper, rejection_sampler, switch_sides, token_sampler
 from fairdraw.strategies._rejection_traces import RejectionTrace, rejection_trace_for
 from fairdraw.strategies._sampling_traces import _NUM_TELLING, SamplingTrace, _parameter_sets
 from fairdraw.strategies._serving import Serving, edges, sizes_of, vocabulary_walk

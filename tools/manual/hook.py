@@ -6,6 +6,7 @@ repository comes from pyproject.toml.
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from itertools import groupby, pairwise
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File
 
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.release import ON_INDEX
 from fairdraw._report.explanation import Explanation, explanation
 from fairdraw._run.failure_reports import raised_meanings
 from fairdraw._run.loading import all_questions
@@ -59,7 +61,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put tables where the page has marks for them, and end a finding with what holds for most."""
     from manual.made import filled
 
-    return filled(markdown) + (OF_FINDINGS if page.file.src_uri.startswith("findings/") else "")
+    return named(filled(markdown)) + (OF_FINDINGS if page.file.src_uri.startswith("findings/") else "")
+
+
+def named(markdown: str) -> str:
+    """Name packages in place of their wheels, from the day on which they are on an index."""
+    if not ON_INDEX:
+        return markdown
+    found = re.sub(r"\./(fairdraw\w*)-[\d.]+-py3-none-any\.whl", lambda wheel: wheel[1].replace("_", "-"), markdown)
+    return found.replace("fairdraw-*.whl", "fairdraw")
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

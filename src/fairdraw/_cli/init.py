@@ -1,105 +1,35 @@
 """`fairdraw init mypkg.kernels:verify`: the adapter, the test and the CI workflow that anybody would write anyway.
 
-What is known of each contract is data in `templates/`: parameter names, capabilities, and the files to be written.
+What is known of each contract is data in `templates/`: parameter names, capabilities, and the files to be written. What
+a signature does not say stands in the adapter behind `QUESTION:`, at its place; what is printed is read from there.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import os
+import re
 import sys
 import textwrap
 import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from fairdraw import __version__
-from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.contracts import CONTRACTS, missing_parts
 from fairdraw._run.capability_words import glossary
-from fairdraw._run.loading import CannotStart, last_line
+from fairdraw._run.loading import CannotStart, is_address, last_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from inspect import Parameter
     from pathlib import Path
 
-    from fairdraw._core.policies import Choice
-
-_NUMPY = '''
-import numpy as np
-import torch
-
-
-def numpy(value: object) -> object:
-    """A tensor as an array, in float32 instead of bfloat16, which NumPy lacks; anything else as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
-
-'''
-
-
 _SIGN = "        # "  # begins a comment in the brackets of the adapter
-
-
-@dataclass(frozen=True)
-class Skeleton:
-    """What was written, and what is left to do.
-
-    Args:
-        written, kept: Files; those that are kept existed before and were not touched.
-        known: Parameters by which the contract was detected; empty if it was named.
-        unknown: Parameters of the callable that must be passed and that the suite has no value for.
-        dropped: Parameters with a default that the suite has no value for: they are not passed.
-        unsupported: Capabilities that the adapter declares unsupported.
-        undecided: Capabilities that the names of the parameters do not decide: open, with a question in the adapter.
-        slow: The adapter declares itself slow, since its kernels may be interpreted.
-    """
-
-    contract: str
-    module: str
-    written: tuple[Path, ...]
-    kept: tuple[Path, ...]
-    known: tuple[str, ...]
-    unknown: tuple[str, ...]
-    dropped: tuple[str, ...]
-    unsupported: tuple[str, ...]
-    undecided: tuple[str, ...]
-    slow: bool
-
-    def lines(self) -> list[str]:
-        """What is printed."""
-        adapter = f"{self.module}.py"
-        found = f", by the parameters {', '.join(self.known)}; --contract names another" if self.known else ""
-        ways = _table()[self.contract].choices
-        todo = {
-            f"fill in, in {adapter}": self.unknown,
-            "not passed, so that the default is used": self.dropped,
-            f"declared unsupported, check it in {adapter}": self._with_costs(self.unsupported),
-            f"left open, answer in {adapter}": [*self._with_costs(self.undecided), *_asked(self.contract)],
-        }
-        return [
-            f"contract: {self.contract}{found}",
-            *(f"written: {path}" for path in self.written),
-            *(f"kept, it exists: {path}" for path in self.kept),
-            *(f"{what}: {', '.join(names)}" for what, names in todo.items() if names),
-            *([f"other correct ways: take the # away in {adapter}"] if ways else []),
-            *(
-                ["declared slow, for Triton's interpreter: take slow=True away where there is a GPU"]
-                if self.slow
-                else []
-            ),
-            "what a word means, and which checks are skipped without it: fairdraw explain WORD",
-            f"then: fairdraw check {self.module}:make --profile smoke",
-        ]
-
-    def _with_costs(self, words: Iterable[str]) -> list[str]:
-        """Each with the number of checks that are skipped without it."""
-        return [f"{word} ({len(glossary()[word].skipped.get(self.contract, ()))} checks)" for word in words]
+_SEEDS = {"seed", "key", "rng_key", "rng", "generators", "request_seeds"}
+_PADDED = re.compile(r"\bpadded\b|\[(?:B|N|bs|batch\w*), ?(?:K|max_\w+|num_\w+)[\],]")
 
 
 @dataclass(frozen=True)
@@ -112,220 +42,322 @@ class _Wiring:
     needs: dict[str, dict[str, Any]] = field(default_factory=dict)  # Any: names, a reason, and switches
     choices: dict[str, str] = field(default_factory=dict)
     drafter: dict[str, str] = field(default_factory=dict)
+    off: dict[str, str] = field(default_factory=dict)
+    padded: dict[str, str] = field(default_factory=dict)
 
     def covers(self, wanted: str, names: Collection[str]) -> bool:
         """Whether `wanted`, or the batch, noise or setup that holds it, is among the parameters `names`."""
-        root = self.arguments[wanted].partition(".")[0]
-        return wanted in names or (root in names and root in self.arguments)
+        return bool({wanted, self.arguments[wanted].partition(".")[0]} & {*self.arguments} & {*names})
+
+    def passes(self, parameter: Parameter) -> bool:
+        """Whether it has no default, or the suite has a value for it."""
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            return False
+        return parameter.default is parameter.empty or parameter.name in self.arguments
+
+    def value(self, parameter: Parameter) -> str | None:
+        """Return what the suite passes, without None unless the parameter takes it; nothing if it knows no value."""
+        takes_none = parameter.default is None or "None" in str(parameter.annotation)
+        return (self.arguments if takes_none else self.arguments | self.off).get(parameter.name)
 
 
 @cache
-def _table() -> Mapping[str, _Wiring]:
-    return {name: _Wiring(**row) for name, row in tomllib.loads(_text("contracts.toml")).items()}
+def _data(name: str) -> Mapping[str, Any]:  # Any: tables of strings, as the head of the file says
+    return tomllib.loads(_text(f"{name}.toml"))
 
 
-def _text(name: str) -> str:
-    return files("fairdraw._cli").joinpath("templates", name).read_text(encoding="utf-8")
+def _wiring(contract: str) -> _Wiring:
+    return _Wiring(**_data("contracts")[contract])
 
 
-class _Template(Template):
-    delimiter = "%"  # `$` is GitHub's, `@` Python's
+def _text(name: str, words: Mapping[str, str] | None = None) -> str:
+    """Return a template, with `%{word}` replaced: `$` is GitHub's, `{` Python's."""
+    text = files("fairdraw._cli").joinpath("templates", name).read_text(encoding="utf-8")
+    return re.sub(r"%\{(\w+)\}", lambda found: words[found[1]], text) if words else text
 
 
-def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> Skeleton:
+@dataclass(frozen=True)
+class _Target:
+    """The function or the class that is to be tested, and how it is called under a contract.
+
+    Args:
+        made: How the adapter names it: what calls the function, or makes an object of the class.
+        answer: The method of a class that answers; empty for a function.
+        library: The module whose arrays it takes; empty for tensors.
+    """
+
+    made: str
+    found: Callable[..., object]
+    wiring: _Wiring
+    answer: str = ""
+    library: str = ""
+
+    def signature(self, method: str = "") -> dict[str, Parameter]:
+        """Return the parameters of the callable, or of a method without its object."""
+        found = getattr(self.found, method) if method else self.found
+        return dict(list(_signature(self.made, found).items())[bool(method) :])
+
+    def call(self, path: str, method: str = "", arguments: Mapping[str, str] | None = None, deep: int = 0) -> str:
+        """Return the call, one line for each parameter; what the suite cannot know is `...`, below a question."""
+        wiring = self.wiring if arguments is None else replace(self.wiring, arguments=dict(arguments), off={})
+        passed = {one: wiring.value(one) for one in self.signature(method).values() if wiring.passes(one)}
+        near = {*wiring.padded.values()} & {*wiring.arguments.values()} or {*wiring.arguments.values()}
+        left = sorted(near - {*passed.values(), "batch", "noise"})
+        text = ""
+        for one, value in passed.items():
+            if value is None:
+                text += _comment(f"QUESTION: what is {one.name}? Perhaps {', '.join(left) or 'a constant'}")
+            text += f"        {'' if one.kind is one.POSITIONAL_ONLY else f'{one.name}='}{value or '...'},\n"
+        if self.library and method == self.answer:
+            path = f"fairdraw.with_arrays({self.library})({path})"
+        return f"{path}(\n{text}    )".replace("\n", "\n" + " " * deep) if text else f"{path}()"
+
+    def events(self, own: str) -> dict[str, str]:
+        """Return the calls of methods whose names say when they are meant: by the kind of the event."""
+        found = dict.fromkeys(_data("state")["events"], "")
+        for kind, about in _data("state")["events"].items():
+            for name in _methods(self.found):
+                if name != self.answer and name.startswith(tuple(about["words"])):
+                    call = self.call(f"{own}.{name}", name, about["arguments"], about["deep"] - 4)
+                    found[kind] += f"{about['loop']}{' ' * about['deep']}{call}\n"
+        return found
+
+
+def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> list[str]:
     """Write those of adapter, test and workflow that do not exist in `folder` for `pkg.module:callable`.
 
     Args:
         contract: The contract of the callable; detected by the names of its parameters if `None`.
+
+    Returns:
+        What is printed: the files, and the questions that are open in the adapter.
 
     Raises:
         CannotStart: If the callable cannot be had, its contract cannot be detected, or a file cannot be written.
     """
     package, _, function = spec.partition(":")
     found = _imported(spec, package, function)
-    signature = _signature(spec, found)
-    name, known = (contract, ()) if contract else _detected(spec, signature)
-    wiring, module = _table()[name], f"fairdraw_{function}"
-    needed = [one for one, parameter in signature.items() if _is_passed(parameter, wiring)]
-    unsupported, questions = _declared(wiring, needed)
-    words = {"spec": spec, "package": package, "function": function, "module": module, "contract": name}
-    imported = _modules(found)
-    as_arrays = "numpy" in imported and "torch" not in imported
-    words |= {"version": __version__, "ledger": "", "option": "", "imports": f"import {package}\n"}
-    words["slow"] = ", slow=True" if "triton" in imported else ""  # interpreted; a person takes it away for a GPU
-    if CONTRACTS[name].has_distributions:
-        words |= {"ledger": _text("ledger.txt"), "option": " --ledger ledger.json"}
-    words["imports"] += _NUMPY if as_arrays else ""
-    words |= _drafter(package, wiring, as_arrays=as_arrays)
-    words["call"] = _call(f"{package}.{function}", needed, wiring, as_arrays=as_arrays)
-    words["unsupported"] = _declarations(unsupported, questions, wiring.choices)
-    words["policy"] = "".join(_questions(*one) for one in _asked(name).items())
-    texts = {
-        folder / f"{module}.py": f"{name}.txt",
-        folder / f"test_{module}.py": "test.txt",
-        folder / ".github" / "workflows" / "fairdraw.yml": "workflow.txt",
+    methods = _methods(found)
+    names = dict.fromkeys([*methods, *(name for one in (found, *methods.values()) for name in _signature(spec, one))])
+    name, known = (contract, ()) if contract else _detected(spec, function, list(names))
+    wiring, library, module = _wiring(name), _library(found), f"fairdraw_{function}"
+    if "seed" in wiring.arguments:
+        wiring = replace(wiring, arguments=wiring.arguments | _data("state")["libraries"].get(library, {}))
+    words = _words(_Target(f"{package}.{function}", found, wiring, _answer(methods, wiring, name), library), name)
+    words |= {"spec": spec, "package": package, "function": function, "module": module, "contract": name}
+    draws = CONTRACTS[name].has_distributions
+    words |= {"ledger": _text("ledger.txt") * draws, "option": " --ledger ledger.json" * draws, "version": __version__}
+    workflow = folder / ".github" / "workflows" / "fairdraw.yml"
+    adapter, test = folder / f"{module}.py", folder / f"test_{module}.py"
+    lines = [
+        f"contract: {name}" + (f", by the parameters {', '.join(known)}; --contract names another" if known else "")
+    ]
+    for path, template in ((adapter, words["template"]), (test, "test.txt"), (workflow, "workflow.txt")):
+        lines.append(f"kept, it exists: {path}" if path.exists() else f"written: {path}")
+        if not path.exists():
+            _write(path, _text(template, words))
+    return [*lines, *_left(adapter, name, words["dropped"]), f"then: fairdraw check {module}:make --profile smoke"]
+
+
+def _left(adapter: Path, contract: str, dropped: str) -> list[str]:
+    """Return what a person has to look at in the adapter, as it stands in its folder now."""
+    text = adapter.read_text(encoding="utf-8", errors="replace")
+    known, words = glossary(), re.findall(r'^ +"([\w-]+)": "', text, re.MULTILINE)
+    costs = [f"{word} ({len(known[word].skipped.get(contract, ()))} checks)" for word in words if word in known]
+    lines = [(i, line.partition("QUESTION: ")[2]) for i, line in enumerate(text.splitlines(), 1)]
+    asked = "".join(f"\n  line {i}: {question}" for i, question in lines if question)
+    left = {
+        "not passed, so that the default is used: ": dropped,
+        f"declared unsupported, check it in {adapter.name}: ": ", ".join(costs),
+        "what a word means, and which checks are skipped without it: ": "fairdraw explain WORD",
+        f"questions, each at its place in {adapter.name}:": asked,
     }
-    kept = tuple(path for path in texts if path.exists())
-    written = tuple(path for path in texts if path not in kept)
-    for path in written:
-        _write(path, _Template(_text(texts[path])).safe_substitute(words))
-    unknown = tuple(one for one in needed if one not in wiring.arguments)
-    dropped = tuple(one for one in signature if one not in needed)
-    left = (tuple(unsupported), tuple(questions), bool(words["slow"]))
-    return Skeleton(name, module, written, kept, known, unknown, dropped, *left)
+    return [f"{what}{value}" for what, value in left.items() if value]
+
+
+def _words(target: _Target, contract: str) -> dict[str, str]:
+    """Return the words of the adapter's template, and which template it is."""
+    wiring, signature = target.wiring, target.signature(target.answer)
+    words = {"before": "", "template": f"{contract}.txt", **_drafter(target)}
+    if wiring.padded and not {"batch", "cu_num_draft_tokens", "max_spec_len"} & set(signature):
+        is_padded = _PADDED.search(inspect.getdoc(target.found) or "")
+        words["before"] = f"    {_data('state')['padded']['sure' if is_padded else 'open']}\n"
+        if is_padded:
+            unsupported = wiring.unsupported | _data("state")["padded"]["unsupported"]
+            wiring = replace(wiring, arguments=wiring.arguments | wiring.padded, off={}, unsupported=unsupported)
+            target = replace(target, wiring=wiring)
+    needed = [name for name, one in signature.items() if wiring.passes(one)]
+    unsupported, questions = _declared(wiring, needed)
+    if contract in _data("state")["sessions"] and target.answer:
+        unsupported |= _data("state")["unsupported"]
+        del unsupported["new-tokens-only"]
+    words["dropped"] = ", ".join(name for name in signature if name not in needed)
+    words["slow"] = _data("state")["slow"] * ("triton" in _modules(target.found))
+    words["unsupported"] = _declarations(unsupported, questions, wiring.choices)
+    policy = CONTRACTS[contract].policy
+    words["policy"] = "".join(_questions(name, *one) for name, one in (policy.choices() if policy else {}).items())
+    return words | _calls(target, contract)
+
+
+def _calls(target: _Target, contract: str) -> dict[str, str]:
+    """Return imports and calls; of a class, how and when an object is made, and what its other methods get."""
+    roots = target.library.partition(".")[0], target.made.rpartition(".")[0]
+    imports = "".join(f"import {name}\n" for name in roots if name)
+    if CONTRACTS[contract].method == target.answer:
+        return {"imports": imports, "template": "object.txt", "lacking": missing_parts(target.found) or "nothing"}
+    if not target.answer:
+        return {"imports": imports, "call": target.call(target.made)}
+    session = _data("state")["sessions"].get(contract)
+    if session is None:
+        made = target.call(target.made, arguments={})
+        call = target.call(f"own.{target.answer}", target.answer)
+        imports += f"\nown = {made}  # one object for the whole run, as in an engine\n{_uncalled(target, call)}"
+        return {"imports": imports, "call": call}
+    entering = _data("state")["events"]["added"]["arguments"]
+    by_row = any(entering.get(name, "").startswith("added.") for name in target.signature())
+    own, kind = ("self.rows[row][0]", "row") if by_row else ("self.own", "batch")
+    made = target.call(target.made, arguments=entering if by_row else session["opening"], deep=4)
+    words = {"entering": made, "own": ""} if by_row else {"entering": own, "own": f"        {own} = {made}\n"}
+    call = target.call(f"{own}.{target.answer}", target.answer, session[kind], session[f"deep_{kind}"])
+    words |= target.events(own) | {"answer": session[f"each_{kind}"].replace("CALL", call)}
+    uncalled = textwrap.indent(_uncalled(target, "".join(words.values())), "    ")
+    return words | {"imports": imports, "template": f"{contract}_state.txt", "uncalled": uncalled}
+
+
+def _uncalled(target: _Target, text: str) -> str:
+    """Return the question when the methods are called that the adapter does not call."""
+    names = [name for name in _methods(target.found) if not re.search(rf"\.{name}\b", text)]
+    return f"# QUESTION: when is each of {', '.join(names)} called? Nothing here calls it.\n" if names else ""
 
 
 def _imported(spec: str, package: str, function: str) -> Callable[..., object]:
+    if is_address(spec):
+        raise CannotStart(f"spec={spec!r}, but a server needs no adapter. Run fairdraw check {spec}")
     if not (package and function.isidentifier()):
         raise CannotStart(f"spec={spec!r}, but it must be pkg.module:callable. For instance: mypkg.kernels:verify")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as python -m does; the command does not
     try:
-        found = getattr(importlib.import_module(package), function)
+        found = importlib.import_module("fairdraw.adapters").find(spec)  # by name, as in `load_sampler`
     except (Exception, SystemExit) as error:
-        raise CannotStart(f"{spec} cannot be imported: {last_line(error)}") from error
+        raise CannotStart(f"{spec} cannot be imported: {error}") from error
     if not callable(found):
-        raise CannotStart(f"{spec} is a {type(found).__name__}, but it must be callable. Name a function.")
+        raise CannotStart(f"{spec} is a {type(found).__name__}, but it must be callable. Name a function or a class.")
     return found  # type: ignore[no-any-return]  # callable(found) has just been seen
 
 
-def _signature(spec: str, found: Callable[..., object]) -> Mapping[str, Parameter]:
+def _methods(found: Callable[..., object]) -> dict[str, Callable[..., object]]:
+    """Return the public methods of a class, in their order, and `__call__`; a function has none."""
+    kinds = reversed(inspect.getmro(found)) if inspect.isclass(found) else ()
+    named = {name: one for kind in kinds for name, one in vars(kind).items()}
+    return {n: one for n, one in named.items() if inspect.isfunction(one) and (n == "__call__" or n[0] != "_")}
+
+
+def _answer(methods: Mapping[str, Callable[..., object]], wiring: _Wiring, contract: str) -> str:
+    """Return the method that answers: the contract's own, or the one with most parameters that the contract knows."""
+    if CONTRACTS[contract].method in methods:
+        return CONTRACTS[contract].method
+    events = tuple(word for event in _data("state")["events"].values() for word in event["words"])
+    may = {name: one for name, one in methods.items() if not name.startswith(events)}
+    return max(may, key=lambda name: sum(one in wiring.arguments for one in _signature(name, may[name])), default="")
+
+
+def _signature(spec: str, found: Callable[..., object]) -> dict[str, Parameter]:
     try:
-        return inspect.signature(found).parameters
+        return dict(inspect.signature(found).parameters)
     except (TypeError, ValueError) as error:
         raise CannotStart(f"{spec} has no readable signature: {last_line(error)}. Name a Python function.") from error
 
 
-def _detected(spec: str, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """The contract that most parameters speak for, and these parameters.
+def _detected(spec: str, function: str, names: list[str]) -> tuple[str, tuple[str, ...]]:
+    """The contract that most parameters speak for, and these parameters; of two equally near, the function's name says.
 
     Raises:
         CannotStart: If none does, or several contracts are equally near.
     """
-    known = {one: [name for name in names if name in wiring.arguments] for one, wiring in _table().items()}
-    hinted = {
-        one: [name for name in names if any(hint in name for hint in wiring.hints)] for one, wiring in _table().items()
-    }
-    scores = {one: (len(known[one]), len(hinted[one])) for one in known}
+    known = {one: [name for name in names if name in _wiring(one).arguments] for one in CONTRACTS}
+    hinted = {one: [name for name in names if any(hint in name for hint in _wiring(one).hints)] for one in CONTRACTS}
+    says = {one: (CONTRACTS[one].method in names, CONTRACTS[one].method == function) for one in CONTRACTS}
+    scores = {one: (says[one][0], len(known[one]), len(hinted[one]), says[one][1]) for one in CONTRACTS}
     nearest = [one for one, score in scores.items() if score == max(scores.values())]
     if len(nearest) > 1:
-        raise CannotStart(
-            f"{spec}: parameters=({', '.join(names)}), but they must show one contract, and they are equally near to "
-            f"{' and '.join(nearest)}. Add --contract NAME."
-        )
+        given, near = f"{spec}: parameters=({', '.join(names)})", " and ".join(nearest)
+        rule = f"they must show one contract, and they are equally near to {near}"
+        raise CannotStart(f"{given}, but {rule}. Add --contract NAME.")
     return nearest[0], tuple(known[nearest[0]] or hinted[nearest[0]])
-
-
-def _is_passed(parameter: Parameter, wiring: _Wiring) -> bool:
-    """It has no default, or the suite has a value for it."""
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        return False
-    return parameter.default is parameter.empty or parameter.name in wiring.arguments
 
 
 def _modules(found: Callable[..., object]) -> set[str]:
     """Names of the modules that the function's module has imported."""
-    return {getattr(value, "__name__", "") for value in getattr(found, "__globals__", {}).values()}
+    return {getattr(value, "__name__", "") for value in vars(sys.modules[found.__module__]).values()}
 
 
-def _call(path: str, names: Iterable[str], wiring: _Wiring, *, as_arrays: bool) -> str:
-    """The call, one line per parameter; what the suite cannot know is `...`, which a person fills in."""
-    text = ""
-    for name in names:
-        value = wiring.arguments.get(name)
-        given = f"numpy({value})" if as_arrays and value else value
-        text += f"        {name}={given},\n" if value else f"        {name}=...,  # fill in\n"
-    text = f"{path}(\n{text}    )"
-    return f"torch.as_tensor({text})" if as_arrays else text
+def _library(found: Callable[..., object]) -> str:
+    """Return the library whose arrays it takes: that of its module, unless the module has torch, too."""
+    known = [library for library in ("torch", "jax", "jax.numpy", "numpy") if library in _modules(found)]
+    return {"torch": "", "jax": "jax.numpy"}.get(known[0], known[0]) if known else ""
 
 
-_DRAFTER = '''
-def propose(step: DraftStep, noise: SeededNoise) -> fairdraw.Drafted:
-    """A draft token per request, and the distribution that it was drawn from; None if drafts are one-hot."""
-    found = %{call}
-    return found if isinstance(found, fairdraw.Drafted) else fairdraw.Drafted(*found)
-
-'''
-_TYPES = "Noise, RejectionSampler"
-_NO_DRAFTER = (
-    "# If you draft, too: a function `propose` beside yours, and both are judged together (docs/rejection.md).\n"
-)
-
-
-def _drafter(package: str, wiring: _Wiring, *, as_arrays: bool) -> dict[str, str]:
+def _drafter(target: _Target) -> dict[str, str]:
     """What the adapter says of the drafter: the function `propose` of the same module, if there is one."""
-    found = getattr(sys.modules[package], "propose", None)
-    if not wiring.drafter or as_arrays or not callable(found):
-        return {"drafter": _NO_DRAFTER if wiring.drafter else "", "types": _TYPES, "propose": ""}
-    known = replace(wiring, arguments=wiring.drafter)
-    needed = [one for one, parameter in _signature(f"{package}:propose", found).items() if _is_passed(parameter, known)]
-    call = _call(f"{package}.propose", needed, known, as_arrays=False)
-    text = _Template(_DRAFTER).safe_substitute(call=call)
-    return {"drafter": text, "types": f"DraftStep, {_TYPES}, SeededNoise", "propose": ", propose=propose"}
+    module = target.made.rpartition(".")[0]
+    found, known = getattr(sys.modules[module], "propose", None), target.wiring.drafter
+    if not known or not callable(found):
+        return {"drafter": _text("no_propose.txt") if known else "", "propose": ""}
+    drafter = replace(target, made=f"{module}.propose", found=found, answer="")
+    words = {"call": drafter.call(drafter.made, arguments=known)}
+    return {"drafter": _text("propose.txt", words), "propose": ", propose=propose"}
 
 
-def _declared(wiring: _Wiring, names: list[str]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """What the names of the parameters decide, word to reason; and what they leave open, word to reason and question.
+def _declared(wiring: _Wiring, names: list[str]) -> tuple[dict[str, str], str]:
+    """What the names of the parameters decide, word to reason; and what they leave open, as one question.
 
     A name that is missing decides nothing as long as another parameter may stand for it under a name of its own: a
     capability that is unsupported by mistake lets a wrong sampler pass.
     """
     others = [name for name in names if name not in wiring.arguments]
-    unsupported, questions = dict(wiring.unsupported), {}
-    if any(name in names for name in ("uniforms", "exponentials")):
+    unsupported, open_words = dict(wiring.unsupported), ""
+    if any(wiring.arguments.get(name) in ("noise.uniforms", "noise.exponentials") for name in names):
         handed = [word for word in ("request-seeds", "counter-noise") if word in wiring.needs]
         unsupported |= dict.fromkeys(("seeded-noise", *handed), "we are handed our noise")
     for word, need in wiring.needs.items():
         if word in unsupported or any(wiring.covers(name, names) for name in need["names"]):
             continue
-        if need.get("certain") or ("seed" in names and word == "explicit-noise") or not (others or need.get("ask")):
+        is_drawing = word == "explicit-noise" and _SEEDS & set(names)
+        if need.get("certain") or is_drawing or not (others or need.get("ask")):
             unsupported[word] = need["reason"]
         else:
-            questions[word] = (need["reason"], _question(others, [wiring.arguments[name] for name in need["names"]]))
-    return unsupported, questions
+            values = " or ".join(wiring.arguments[name] for name in need["names"])
+            open_words += f'{_SIGN}"{word}": "{need["reason"]}",  # {values}\n'
+    rule = f"does any of {', '.join(others)} take these?" if others else "does a parameter take these?"
+    asked = _comment(f"QUESTION: {rule} Take the # away where none does:") if open_words else ""
+    return unsupported, asked + open_words
 
 
-def _question(others: list[str], values: list[str]) -> str:
-    value = " or ".join(values)
-    if others:
-        return f"Does any of {', '.join(others)} take {value}? If none does, it is unsupported:"
-    return f"No parameter is called after {value}. If none takes it, it is unsupported:"
-
-
-def _asked(contract: str) -> dict[str, Choice]:
-    """The choices of the contract's policy."""
-    policy = CONTRACTS[contract].policy
-    return {name: choice for name, choice in policy.choices().items() if choice.ways} if policy else {}
-
-
-def _questions(name: str, choice: Choice) -> str:
+def _questions(name: str, meaning: str, ways: Mapping[str, str]) -> str:
     """Each way but the default, as comments of which a person may make an argument."""
-    _, *others = choice.ways.items()
-    return _comment(choice.meaning) + "".join(f"{_comment(line)}{_SIGN}{name}={way},\n" for way, line in others)
+    others = list(ways.items())[1:]
+    return (
+        ""
+        if not others
+        else _comment(f"QUESTION: another way than vLLM's? {meaning}")
+        + "".join(f"{_comment(line)}{_SIGN}{name}={way},\n" for way, line in others)
+    )
 
 
 def _comment(text: str) -> str:
     """The lines of a comment in brackets of the adapter."""
-    lines = textwrap.fill(text, 110, initial_indent=_SIGN, subsequent_indent=_SIGN, break_on_hyphens=False)
-    return f"{lines}\n"
+    return textwrap.fill(text, 110, initial_indent=_SIGN, subsequent_indent=_SIGN, break_on_hyphens=False) + "\n"
 
 
-def _declarations(
-    unsupported: Mapping[str, str], questions: Mapping[str, tuple[str, str]], ways: Mapping[str, str]
-) -> str:
+def _declarations(unsupported: Mapping[str, str], questions: str, ways: Mapping[str, str]) -> str:
     """Entries of the dictionary; questions and choices are comments, which a person may turn into entries."""
-    text = "".join(f'        "{word}": "{reason}",\n' for word, reason in unsupported.items())
-    for word, (reason, question) in questions.items():
-        text += f'{_comment(question)}{_SIGN}"{word}": "{reason}",\n'
-    if ways:
-        text += f"{_SIGN}Several ways are correct here. Take the # away where the sentence is true of your sampler:\n"
-    return text + "".join(f'{_SIGN}"{word}": "{reason}",\n' for word, reason in ways.items())
+    text = "".join(f'        "{word}": "{reason}",\n' for word, reason in unsupported.items()) + questions
+    text += f"{_SIGN}QUESTION: which is true of yours? Take its # away; all others are tested:\n" * bool(ways)
+    return text + "".join(f'{_SIGN}"{word}": "{ways[word]}",\n' for word in ways if word not in unsupported)
 
 
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CannotStart(f"{path} cannot be written: {error.strerror}.") from None

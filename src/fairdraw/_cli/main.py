@@ -61,11 +61,11 @@ main.add_command(validate_vllm_command)
 )
 @click.option("--contract", type=click.Choice(list(CONTRACTS)), help="Set the contract.  [default: by its parameters]")
 def init(spec: str, folder: Path, contract: str | None) -> None:
-    """Write the adapter, a test file and a CI workflow for the callable SPEC (pkg.module:callable).
+    """Write the adapter, a test file and a CI workflow for the function or class SPEC (pkg.module:callable).
 
-    Files that exist are kept.
+    Files that exist are kept. What a signature does not say is marked QUESTION in the adapter, at its place.
     """
-    click.echo("\n".join(or_refuse(lambda: write_skeleton(spec, folder, contract)).lines()))
+    click.echo("\n".join(or_refuse(lambda: write_skeleton(spec, folder, contract))))
 
 
 @main.command("list")

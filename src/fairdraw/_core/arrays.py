@@ -46,8 +46,9 @@ def with_arrays(namespace: ArrayNamespace) -> Callable[[Callable[..., Any]], Cal
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def converting(*given: Any) -> Any:
-            return as_tensors(function(*(_handed(one, namespace) for one in given)))
+        def converting(*given: Any, **named: Any) -> Any:
+            handed = {name: _handed(one, namespace) for name, one in named.items()}
+            return as_tensors(function(*(_handed(one, namespace) for one in given), **handed))
 
         return converting
 
@@ -117,6 +118,8 @@ def as_tensors(value: Any) -> Any:
 
     if isinstance(value, torch.Tensor) or value is None:
         return value
+    if isinstance(value, tuple):
+        return tuple(map(as_tensors, value))
     if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
         return _as_tensor(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -59,6 +59,26 @@ class Batch:
         return f"{kind.__name__}({', '.join(f'{name}={value}' for name, value in shown)})"
 
 
+class RequestRows:
+    """The rows of a step with drafts: a request with `n` drafts owns `n + 1` consecutive ones."""
+
+    requests: Any  # Any: a tuple of requests of the contract
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.requests)
+
+    @property
+    def num_draft_tokens(self) -> list[int]:
+        return [len(request.draft_token_ids) for request in self.requests]
+
+    @property
+    def first_rows(self) -> list[int]:
+        """Per request."""
+        counts = self.num_draft_tokens
+        return [sum(counts[:i]) + i for i in range(len(counts))]
+
+
 def _literal(value: Any) -> str:  # Any: printed, never used
     """Small tensors as code, large ones by shape."""
     if not hasattr(value, "numel"):

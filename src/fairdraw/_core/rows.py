@@ -75,6 +75,44 @@ def all_added(requests: Sequence[Any]) -> RowChanges:  # Any: a LiveRequest or L
     return RowChanges(len(requests), added=tuple(rows))
 
 
+class RowKeeper:
+    """Keeps something for each row, wherever its request moves: what `enter` returns. Derive from it.
+
+    Example:
+        >>> keeper = RowKeeper()
+        >>> keeper.sync(RowChanges(1, added=(AddedRow(0, SeedParams(7), [], []),)))
+        >>> keeper.rows
+        {0: 7}
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Any] = {}  # Any: what `enter` returns
+
+    def sync(self, changes: RowChanges) -> None:
+        for row in changes.removed:
+            self.remove(row)
+        for added in changes.added:
+            self.rows[added.row] = self.enter(added)
+        for moved in changes.moved:
+            self.move(moved)
+
+    def remove(self, row: int) -> None:
+        self.rows.pop(row, None)
+
+    def enter(self, added: AddedRow) -> Any:  # Any: what is kept
+        return added.params.seed
+
+    def move(self, moved: MovedRow) -> None:
+        there = {moved.target: self.rows.pop(moved.source)}
+        if moved.direction is Move.SWAP and moved.target in self.rows:
+            there[moved.source] = self.rows[moved.target]
+        self.rows |= there
+
+    def seeds(self) -> dict[int, int]:
+        """Row to the seed of its request, of those that entered with one."""
+        return {row: seed for row, seed in self.rows.items() if seed is not None}
+
+
 SyncFunction = Callable[[RowChanges], None]
 """What a sampler does with row events; the optional method `sync` of a sampler."""
 

@@ -27,6 +27,10 @@ class Validator:
         if not holds:
             raise kind(f"{self.function}: {given}, but {rule}. {remedy}")
 
+    def kind(self, name: str, value: object, kind: type, remedy: str) -> None:
+        given, rule = f"{name}={type(value).__name__}", f"it must be a {kind.__name__}"
+        self.require(isinstance(value, kind), given, rule, remedy, TypeError)
+
     def tensor(self, name: str, value: object, or_none: str = "") -> None:
         import torch
 

@@ -22,9 +22,8 @@ from fairdraw.contracts import (
     LiveBatch,
     LiveRequest,
     Markers,
-    Move,
-    MovedRow,
     RowChanges,
+    RowKeeper,
     SessionSampler,
 )
 
@@ -43,37 +42,6 @@ class Copy:
     ids: list[int] = field(default_factory=list)
     extra: list[int] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
-
-
-class RowKeeper:
-    """Keeps something for each row, wherever its request moves."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, Any] = {}  # Any: what `enter` returns
-
-    def sync(self, changes: RowChanges) -> None:
-        for row in changes.removed:
-            self.remove(row)
-        for added in changes.added:
-            self.rows[added.row] = self.enter(added)
-        for moved in changes.moved:
-            self.move(moved)
-
-    def remove(self, row: int) -> None:
-        self.rows.pop(row, None)
-
-    def enter(self, added: AddedRow) -> Any:  # Any: what is kept
-        return added.params.seed
-
-    def move(self, moved: MovedRow) -> None:
-        there = {moved.target: self.rows.pop(moved.source)}
-        if moved.direction is Move.SWAP and moved.target in self.rows:
-            there[moved.source] = self.rows[moved.target]
-        self.rows |= there
-
-    def seeds(self) -> dict[int, int]:
-        """Row to the seed of its request, of those that entered with one."""
-        return {row: seed for row, seed in self.rows.items() if seed is not None}
 
 
 class Follower(RowKeeper):

@@ -77,10 +77,7 @@ _SIZES: dict[str, Change] = {
 }
 _MANY: dict[str, tuple[str, Change]] = {
     "stores 500 biases": ("PLAN116", _first_biases(500)),
-    "stores 40 stop ids": (
-        "PLAN115",
-        lambda p: {"all_stop_token_ids": frozenset(sorted(p.all_stop_token_ids)[:40])},
-    ),
+    "stores 40 stop ids": ("PLAN115", lambda p: {"all_stop_token_ids": frozenset(sorted(p.all_stop_token_ids)[:40])}),
     "bad words have thirty two tokens at most": ("PLAN116", _words(lambda w: len(w) <= 32)),
 }
 """Sizes that ordinary requests do not have."""

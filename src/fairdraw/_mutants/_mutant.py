@@ -63,10 +63,7 @@ def name_of(made: Any) -> str:  # Any: a class or a function
 
 
 def mutant_as(
-    make: Callable[[type[Sampler]], Any],
-    *caught_by: str,
-    min_draws: int = 0,
-    needs: tuple[Capability, ...] = (),
+    make: Callable[[type[Sampler]], Any], *caught_by: str, min_draws: int = 0, needs: tuple[Capability, ...] = ()
 ) -> Callable[[type[Sampler]], Mutant]:
     """Make a mutant of a class with changed steps: its name becomes the name, its docstring the description.
 

@@ -15,10 +15,9 @@ from torch import Tensor
 from fairdraw._core.array_types import Row32 as Row
 from fairdraw._core.array_types import Row64, RowFlags
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._lifecycle_scanners import RowKeeper
 from fairdraw._mutants._mutant import GIVEN, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
-from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, SamplingNoise, SeededNoise
+from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, RowKeeper, SamplingNoise, SeededNoise
 from fairdraw.contracts import SamplingBatch as Batch
 from fairdraw.strategies.rows import bulk_rng
 

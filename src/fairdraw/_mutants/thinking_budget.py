@@ -40,18 +40,27 @@ def right() -> Scanner:
     return Scanner("oracle", ThinkingFollower, "thinking_budget")
 
 
-@mutant_follower("THK101", "THK102")
-class MissesAMarkerAcrossTheWindowEdge(ThinkingFollower):
-    """Markers are searched among the new tokens alone; one that began in the last step is never found."""
+class _MissesMarkersAcrossEdges(ThinkingFollower):
+    """A marker that lies across more than `most_edges` edges of steps is not found; `begins` are edges, too."""
+
+    begins: tuple[int, ...] = ()
+    most_edges = 1
 
     def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
-        self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in (0, *copy.edges)}
+        self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in (*self.begins, *copy.edges)}
         return super().decide(copy, request)
 
     def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
         marker = super().marker_at_end(text)
         inner = range(len(text) - len(marker or ()) + 1, len(text))
-        return None if getattr(self, "edges", set()).intersection(inner) else marker
+        return None if len(getattr(self, "edges", set()).intersection(inner)) > self.most_edges else marker
+
+
+@mutant_follower("THK101", "THK102")
+class MissesAMarkerAcrossTheWindowEdge(_MissesMarkersAcrossEdges):
+    """Markers are searched among the new tokens alone; one that began in the last step is never found."""
+
+    begins, most_edges = (0,), 0
 
 
 @_patched("next_token", "THK101")
@@ -155,17 +164,8 @@ def shows_one_thought_too_many(right: ThinkingFollower, copy: Copy) -> int | Non
 
 
 @mutant_follower("THK111")
-class LosesAMarkerOfThreeSteps(ThinkingFollower):
+class LosesAMarkerOfThreeSteps(_MissesMarkersAcrossEdges):
     """A marker may span two steps, but not three: of the text before the last step one edge is remembered."""
-
-    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
-        self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in copy.edges}
-        return super().decide(copy, request)
-
-    def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
-        marker = super().marker_at_end(text)
-        inner = range(len(text) - len(marker or ()) + 1, len(text))
-        return None if len(getattr(self, "edges", set()).intersection(inner)) > 1 else marker
 
 
 @_patched("next_token", "THK110")

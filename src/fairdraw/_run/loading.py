@@ -20,6 +20,7 @@ from fairdraw._core.contracts import CONTRACTS, contract_of, declared_policy, lo
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
+from fairdraw._core.release import install
 from fairdraw._core.wrapping import Limited
 from fairdraw.contracts import AnySampler, FunctionServer, NoAnswer, ServerSettings, switch_sides
 
@@ -139,7 +140,7 @@ def _connected(spec: str, settings: ServerSettings) -> AnySampler:
         found: AnySampler = importlib.import_module("fairdraw._server").connect(spec, settings)
     except ImportError as error:
         raise CannotStart(
-            f"{spec}: {error.name} cannot be imported, but servers need it. Use pip install 'fairdraw[server]'."
+            f"{spec}: {error.name} cannot be imported, but servers need it. Use {install('fairdraw[server]')}."
         ) from None
     except (ValueError, OSError) as error:
         raise CannotStart(f"{error}.") from None
@@ -174,7 +175,7 @@ def sampler_lines() -> list[str]:
     adapters = importlib.import_module("fairdraw.adapters")  # as above
     found = adapters.find_catalogues()
     width = max(map(len, found.rows))
-    more = [] if adapters.ENGINES in found.packages else ["Samplers of other projects: pip install fairdraw-engines"]
+    more = [] if adapters.ENGINES in found.packages else [f"Samplers of other projects: {install('fairdraw-engines')}"]
     return [
         *(f"{name:{width}}  {one_line(row.note)}" for name, row in found.rows.items()),
         *(f"{alias:{width}}  the same as {name}" for alias, name in adapters.ALIASES.items()),
@@ -229,7 +230,7 @@ def require_extra(option: str, module: str) -> None:
         importlib.import_module(module)
     except ImportError as error:
         raise CannotStart(
-            f"{option}: {module} cannot be imported ({error}), but it is needed. Use pip install 'fairdraw[report]'."
+            f"{option}: {module} cannot be imported ({error}), but it is needed. Use {install('fairdraw[report]')}."
         ) from None
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 from fairdraw._core.contracts import contract_of, missing_parts
 from fairdraw._core.interpreter import default_device, prepare_triton, speed_up_interpreter
+from fairdraw._core.release import install
 from fairdraw._core.seeds import derive_seed
 from fairdraw.adapters._catalogue import (
     ALIASES,
@@ -81,7 +82,7 @@ def load(spec: str, device: str | None = None) -> AnySampler:
         fairdraw.adapters.SamplerNotFound: load: sampler='rejection/oracel', but it ... Did you mean rejection/oracle?
     """
     row = None if ":" in spec else _row(spec)
-    sampler = _checked(spec, _made(spec, _found(spec)) if row is None else _make(row, device))
+    sampler = _checked(spec, _made(spec, find(spec)) if row is None else _make(row, device))
     speed_up_interpreter()  # its kernels, if any, are imported now
     if row is None and device not in (None, sampler.device):
         raise _refusal(
@@ -113,7 +114,7 @@ def _refuse_name(name: str, found: Catalogues) -> NoReturn:
         near = _nearest(name, [*ALIASES, *found.rows])
     remedy = _did_you_mean(near) or "Give the path of a factory, or install the package that has it"
     if not near and ENGINES not in found.packages:
-        remedy = "Run pip install fairdraw-engines, which has samplers of other projects, or give the path of a factory"
+        remedy = f"Run {install('fairdraw-engines')}, with samplers of other projects, or give the path of a factory"
     raise _refusal(name, ". ".join([rule, *(f"Left out: {fault.rstrip('.')}" for fault in found.faults)]), remedy)
 
 
@@ -153,7 +154,7 @@ def _make(row: SamplerRow, device: str | None) -> object:
         raise _refusal(row.name, f"making it raised {brief(error)}", "The traceback above says where") from error
 
 
-def _found(spec: str) -> object:
+def find(spec: str) -> object:
     """Return the factory or sampler at the path `spec`."""
     module_name, _, attribute = spec.partition(":")
     if not (module_name and attribute):

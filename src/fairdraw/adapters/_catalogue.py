@@ -207,7 +207,7 @@ def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:
         stale = "fairdraw" if other == "a newer" else owner
         raise BadCatalogue(
             f"{path} has api={api!r}, but this fairdraw reads {API}: it was made for {other} one. "
-            f"Run pip install --upgrade {stale}."
+            f"Install a newer {stale}."
         )
     problem = _problem(data) or _problem_of_defects(package, data["samplers"])
     if problem is not None:

@@ -182,9 +182,7 @@ class _PaddedSession:
         """Penalise as specified, for the tokens that were built."""
         seen = [
             PenalisedRow(
-                batch.requests[i].prompt_token_ids,
-                list(own),
-                PenaltyFactors(*batch.requests[i].params.factors),
+                batch.requests[i].prompt_token_ids, list(own), PenaltyFactors(*batch.requests[i].params.factors)
             )
             for i, own in zip(request, outputs, strict=True)
         ]

@@ -208,8 +208,4 @@ def draft_probs_of(
     batch: SpecDecodeBatch, width: int
 ) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
     """Return draft probabilities by the number of the request."""
-    if batch.draft_probs is None:
-        return None
-    dense = batch.draft_probs.new_zeros((batch.batch_size, width, batch.vocab_size))
-    dense[torch.arange(width, device=batch.device) < draft_counts(batch)[:, None]] = batch.draft_probs
-    return dense
+    return None if batch.draft_probs is None else batch.spread(batch.draft_probs, width)

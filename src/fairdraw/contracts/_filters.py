@@ -369,8 +369,7 @@ def check_filter_batch(batch: FilterBatch) -> None:
     import torch
 
     validator = Validator("check_filter_batch")
-    given, rule = f"batch={type(batch).__name__}", "it must be a FilterBatch"
-    validator.require(isinstance(batch, FilterBatch), given, rule, "Build one.", TypeError)
+    validator.kind("batch", batch, FilterBatch, "Build one.")
     shape = list(batch.logits.shape)
     rule = f"it must be [{batch.batch_size}, vocab_size] with at least one row and one token"
     fits = len(shape) == 2 and shape[0] == batch.batch_size >= 1 and shape[1] >= 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from fairdraw._core.batches import Batch, rows_of
+from fairdraw._core.batches import Batch, RequestRows, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import calling
@@ -100,7 +100,7 @@ class GrammarRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class GrammarBatch(Batch):
+class GrammarBatch(RequestRows, Batch):
     """One step of requests with and without grammars.
 
     A request with `n` drafts owns `n + 1` consecutive rows: those that its drafts are verified with, then that of the
@@ -115,22 +115,8 @@ class GrammarBatch(Batch):
     requests: tuple[GrammarRequest, ...]
 
     @property
-    def batch_size(self) -> int:
-        return len(self.requests)
-
-    @property
-    def num_draft_tokens(self) -> list[int]:
-        return [len(request.draft_token_ids) for request in self.requests]
-
-    @property
     def max_spec_len(self) -> int:
         return max(self.num_draft_tokens)
-
-    @property
-    def first_rows(self) -> list[int]:
-        """Per request."""
-        counts = self.num_draft_tokens
-        return [sum(counts[:i]) + i for i in range(len(counts))]
 
 
 @runtime_checkable
@@ -297,8 +283,7 @@ def check_bitmask_batch(batch: BitmaskBatch) -> None:
         ValueError: If shapes, dtypes or devices disagree, or an index is no row.
     """
     validator = Validator("check_bitmask_batch")
-    given, rule = f"batch={type(batch).__name__}", "it must be a BitmaskBatch"
-    validator.require(isinstance(batch, BitmaskBatch), given, rule, "Build one.", TypeError)
+    validator.kind("batch", batch, BitmaskBatch, "Build one.")
     for name, tensor, dimensions, dtypes in (
         ("logits", batch.logits, 2, _FLOATS),
         ("bitmask", batch.bitmask, 2, ("int32",)),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from fairdraw._core.batches import Batch, RequestRows
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability
 from fairdraw._core.contracts import Contract
 from fairdraw._core.policies import Policy
@@ -124,8 +124,8 @@ class PlanSetup:
     custom_processors: tuple[CustomLogitsProcessor, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class LogitsBatch:
+@dataclass(frozen=True, eq=False, repr=False)
+class LogitsBatch(RequestRows, Batch):
     """One step.
 
     A request with `n` drafts owns `n + 1` consecutive rows: those that its drafts are verified with, then that of the
@@ -135,27 +135,11 @@ class LogitsBatch:
         logits: As the model gave them; they must not be written.
         change: What happened to the rows since the last step of the same session, `None` for nothing; in the first
             step everything is added.
-        origin: Code that builds this batch; printed instead of the numbers.
     """
 
     logits: Tensor  # [num_rows, vocab_size] float32 | bfloat16 | float16
     requests: tuple[LogitsRequest, ...]
     change: RowChanges | None = None
-    origin: str | None = None
-
-    @property
-    def batch_size(self) -> int:
-        return len(self.requests)
-
-    @property
-    def num_draft_tokens(self) -> list[int]:
-        return [len(request.draft_token_ids) for request in self.requests]
-
-    @property
-    def first_rows(self) -> list[int]:
-        """Per request."""
-        counts = self.num_draft_tokens
-        return [sum(counts[:i]) + i for i in range(len(counts))]
 
     def rows(self) -> list[RowOfRequest]:
         """All rows, and what each sees."""
@@ -164,15 +148,6 @@ class LogitsBatch:
             for i, (request, first) in enumerate(zip(self.requests, self.first_rows, strict=True))
             for j in range(len(request.draft_token_ids) + 1)
         ]
-
-    def replace(self, **changes: Any) -> LogitsBatch:  # Any: one field each, checked by the constructor's users
-        """A copy with some fields replaced; its printed origin is dropped."""
-        return dataclasses.replace(self, **{"origin": None, **changes})
-
-    def __repr__(self) -> str:
-        if self.origin is not None:
-            return self.origin
-        return f"LogitsBatch(logits=<{self.logits.dtype} {list(self.logits.shape)}>, requests={self.requests!r})"
 
 
 @runtime_checkable

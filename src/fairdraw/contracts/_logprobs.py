@@ -306,8 +306,7 @@ def check_logprobs_batch(batch: LogprobsBatch) -> None:
         ValueError: If shapes, dtypes, devices, ids, counts or the stage disagree with `LogprobsBatch`.
     """
     validator = Validator("check_logprobs_batch")
-    given, rule = f"batch={type(batch).__name__}", "it must be a LogprobsBatch"
-    validator.require(isinstance(batch, LogprobsBatch), given, rule, "Build one.", TypeError)
+    validator.kind("batch", batch, LogprobsBatch, "Build one.")
     known = ", ".join(STAGES)
     validator.require(batch.stage in STAGES, f"stage={batch.stage!r}", f"it must be one of: {known}", "Name one.")
     shape = list(batch.logits.shape)

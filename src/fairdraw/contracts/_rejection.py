@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from fairdraw._core import looks
 from fairdraw._core.batches import Batch, rows_of
@@ -85,6 +85,23 @@ class SpecDecodeBatch(Batch):
 
         return self.target_logits.softmax(dim=-1, dtype=torch.float32).contiguous()
 
+    def dense_draft_probs(self) -> Tensor:  # [num_tokens, vocab_size] float32
+        """The distribution of each draft; that of a one-hot draft is spelled out, and a placeholder's is 0."""
+        import torch
+
+        if self.draft_probs is not None:
+            return self.draft_probs
+        return (self.draft_token_ids[:, None] == torch.arange(self.vocab_size, device=self.device)).float()
+
+    def spread(self, rows: Tensor, width: int) -> Tensor:  # [batch_size, width, ...] as rows
+        """Rows of drafts, each request's from column 0; zeros behind."""
+        import torch
+
+        counts = torch.tensor(self.num_draft_tokens, dtype=torch.int64, device=rows.device)
+        spread = rows.new_zeros(self.batch_size, width, *rows.shape[1:])
+        spread[torch.arange(width, device=rows.device) < counts[:, None]] = rows
+        return spread
+
     def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         """Return the tokens that each request emits as the tensor that `verify` returns."""
         import torch
@@ -120,6 +137,40 @@ class SpecDecodeBatch(Batch):
             positions=None if self.positions is None else self.positions[order],
             bonus_logits=None if self.bonus_logits is None else self.bonus_logits[order],
         )
+
+
+class PaddedBatch(NamedTuple):
+    """A batch as engines with padded tensors have it: each request from column 0, zeros behind; made by `padded`.
+
+    Such an engine draws the bonus token itself, from the row behind the drafts. The suite has drawn it already, so the
+    row is one-hot. The last column of `uniforms` is for the token behind the accepted drafts.
+    """
+
+    draft_token_ids: Tensor  # [batch_size, max_spec_len] int64
+    num_draft_tokens: Tensor  # [batch_size] int64
+    draft_probs: Tensor  # [batch_size, max_spec_len, vocab_size] float32
+    target_probs: Tensor  # [batch_size, max_spec_len + 1, vocab_size] float32
+    uniforms: Tensor  # [batch_size, max_spec_len + 1] float64, in [0, 1)
+
+
+def padded(batch: SpecDecodeBatch, noise: Noise) -> PaddedBatch:
+    """Return the padded tensors of a batch, with the uniforms of explicit noise, or drawn from torch's generator.
+
+    The last uniform of a request is made of one exponential: declare `reference-race` unsupported.
+    """
+    import torch
+
+    size, width = batch.batch_size, batch.max_spec_len
+    counts = torch.tensor(batch.num_draft_tokens, dtype=torch.int64, device=batch.device)
+    target_probs = batch.spread(batch.target_probs(), width + 1)
+    target_probs[torch.arange(size), counts, batch.bonus_token_ids[:, 0].long()] = 1.0
+    if isinstance(noise, SeededNoise):
+        uniforms = torch.rand(size, width + 1, dtype=torch.float64, device=batch.device)
+    else:
+        uniforms = batch.spread(noise.uniforms, width + 1)
+        uniforms[:, -1] = torch.exp(-noise.exponentials[:, 0].double()).clamp(max=1 - 2**-53)
+    ids, draft_probs = batch.draft_token_ids.long(), batch.dense_draft_probs()
+    return PaddedBatch(batch.spread(ids, width), counts, batch.spread(draft_probs, width), target_probs, uniforms)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -442,8 +493,7 @@ def check_batch(batch: SpecDecodeBatch) -> None:
 
 
 def _check_types(validator: Validator, batch: SpecDecodeBatch) -> None:
-    given, rule = f"batch={type(batch).__name__}", "it must be a SpecDecodeBatch"
-    validator.require(isinstance(batch, SpecDecodeBatch), given, rule, "Build one from your tensors.", TypeError)
+    validator.kind("batch", batch, SpecDecodeBatch, "Build one from your tensors.")
     for name in _BATCH_DTYPES:
         value, may_be_none = getattr(batch, name), name in _OPTIONAL
         if not (may_be_none and value is None):

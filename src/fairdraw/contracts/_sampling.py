@@ -337,8 +337,7 @@ def check_sampling_batch(batch: SamplingBatch) -> None:
         ValueError: If shapes, dtypes, devices or parameters disagree with `SamplingBatch`.
     """
     validator = Validator("check_sampling_batch")
-    given, rule = f"batch={type(batch).__name__}", "it must be a SamplingBatch"
-    validator.require(isinstance(batch, SamplingBatch), given, rule, "Build one.", TypeError)
+    validator.kind("batch", batch, SamplingBatch, "Build one.")
     given, rule = f"logits.shape={list(batch.logits.shape)}", "it must be [batch_size, vocab_size], each at least 1"
     fits = batch.logits.ndim == 2 and 0 not in batch.logits.shape
     validator.require(fits, given, rule, "Do not call without requests.")
