@@ -48,12 +48,17 @@ def speed_up_interpreter() -> None:
     if sys.modules["triton"].__version__.startswith(COMPARED):
         for patch in (
             _mend,
+            _call_directly,
             _patch_language_once,
             _skip_unread_overflows,
             _remember_dtypes,
             _remember_block_types,
+            _remember_blocks_of_numbers,
             _share_shapes,
+            _check_sizes_once,
             _know_tensors,
+            _pass_plain_values,
+            _remember_equal_shapes,
             _remember_operands,
         ):
             patch(interpreter)
@@ -90,6 +95,22 @@ def _mend(interpreter: Any) -> None:  # Any: Triton's modules have no types, her
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     builder.binary_op, interpreter._patch_lang_tensor = computed, patched
+
+
+def _call_directly(interpreter: Any) -> None:
+    """Call what the language is made of without the two functions around it that only pass arguments on."""
+    semantic, around = interpreter.interpreter_semantic, interpreter.tl.core.builtin(lambda: None).__code__
+
+    def put(owner: Any, name: str, member: Any, _: Any, scope: Any) -> None:
+        function = member.__wrapped__ if member.__code__ is around else member
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            named["_semantic"] = semantic
+            return function(*arguments, **named)
+
+        scope.set_attr(owner, name, called)
+
+    interpreter._patch_attr = put
 
 
 def _patch_language_once(interpreter: Any) -> None:
@@ -164,6 +185,28 @@ def _remember_block_types(interpreter: Any) -> None:
     block_type.__init__ = remembered
 
 
+def _remember_blocks_of_numbers(interpreter: Any) -> None:
+    """Remember a block's type with numbers of another type, and what the builder makes of a block of numbers."""
+    core, known = interpreter.tl.core, {}
+    block_type = core.block_type
+    with_numbers, to_ir = block_type.with_element_ty, block_type.to_ir
+
+    @wraps(with_numbers)
+    def remembered(self: Any, scalar_ty: Any) -> Any:
+        key = self.name, scalar_ty.name
+        if key not in known or type(scalar_ty) is not core.dtype:
+            known[key] = with_numbers(self, scalar_ty)
+        return known[key]
+
+    @wraps(to_ir)
+    def made(self: Any, builder: Any) -> Any:
+        if self.name not in known or type(self.element_ty) is not core.dtype:
+            known[self.name] = to_ir(self, builder)
+        return known[self.name]
+
+    block_type.with_element_ty, block_type.to_ir = remembered, made
+
+
 def _share_shapes(interpreter: Any) -> None:
     """Let tensors of one shape share its constants, which nothing changes."""
     core, known = interpreter.tl.core, {}
@@ -171,7 +214,7 @@ def _share_shapes(interpreter: Any) -> None:
 
     @wraps(make)
     def shared(self: Any, handle: Any, type: Any) -> None:
-        key = tuple(type.shape) if type.is_block() else ()
+        key = type.name if type.is_block() else ""
         if key not in known:
             make(self, handle, type)
             known[key] = (self.shape, self.numel)
@@ -179,6 +222,20 @@ def _share_shapes(interpreter: Any) -> None:
         self.shape, self.numel = known[key]
 
     core.tensor.__init__ = shared
+
+
+def _check_sizes_once(interpreter: Any) -> None:
+    """Ask once for every pair of types whether an entry of NumPy's fits into one of Triton's."""
+    handle, known = interpreter.TensorHandle, set()
+
+    @wraps(handle.__init__)
+    def made(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if (data.dtype, dtype.name) not in known:
+            self.__post_init__()
+            known.add((data.dtype, dtype.name))
+
+    handle.__init__ = made
 
 
 def _know_tensors(interpreter: Any) -> None:
@@ -193,6 +250,36 @@ def _know_tensors(interpreter: Any) -> None:
     semantic.to_tensor = to_tensor
 
 
+def _pass_plain_values(interpreter: Any) -> None:
+    """Let values be themselves that are no constants of Triton and hold none."""
+    core = interpreter.tl.core
+    unwrap, plain = core._unwrap_if_constexpr, {core.tensor, core.dtype, core.block_type, int, float, bool, type(None)}
+
+    @wraps(unwrap)
+    def unwrapped(value: Any) -> Any:
+        return value if type(value) in plain else unwrap(value)
+
+    core._unwrap_if_constexpr = unwrapped
+
+
+def _remember_equal_shapes(interpreter: Any) -> None:
+    """Remember which types need no spreading of one side over the other."""
+    kind, known = interpreter.TritonSemantic, set()
+    spread = kind.broadcast_impl_value
+
+    @wraps(spread)
+    def remembered(self: Any, lhs: Any, rhs: Any) -> Any:
+        key = lhs.type.name, rhs.type.name
+        if key in known:
+            return lhs, rhs
+        left, right = spread(self, lhs, rhs)
+        if left is lhs and right is rhs:
+            known.add(key)
+        return left, right
+
+    kind.broadcast_impl_value = remembered
+
+
 def _remember_operands(interpreter: Any) -> None:
     """Take both sides of an operation as they are if they have one type, and remember blocks of constants.
 
@@ -200,17 +287,22 @@ def _remember_operands(interpreter: Any) -> None:
     """
     kind, tensor, handle = interpreter.TritonSemantic, interpreter.tl.core.tensor, interpreter.TensorHandle
     check = kind.binary_op_type_checking_impl
+    alike: set[Any] = set()
     known: dict[Any, Any] = {}
 
     @wraps(check)
     def checked(self: Any, lhs: Any, rhs: Any, *flags: Any, **named: Any) -> Any:
-        if type(lhs) is not tensor or self is not interpreter.interpreter_semantic or lhs.dtype.is_ptr():
+        if type(lhs) is not tensor or self is not interpreter.interpreter_semantic:
             return check(self, lhs, rhs, *flags, **named)
         if type(rhs) is tensor:
-            if lhs.type.name == rhs.type.name and not named.get("div_or_mod") and len(flags) < 4:
+            pair = lhs.type.name, rhs.type.name, flags, *named.items()
+            if pair in alike:
                 return lhs, rhs
-            return check(self, lhs, rhs, *flags, **named)
-        if type(rhs) not in (int, float, bool):
+            left, right = check(self, lhs, rhs, *flags, **named)
+            if left is lhs and right is rhs:
+                alike.add(pair)
+            return left, right
+        if type(rhs) not in (int, float, bool) or lhs.dtype.is_ptr():
             return check(self, lhs, rhs, *flags, **named)
         number = rhs.hex() if type(rhs) is float else rhs  # 0.0 and -0.0 are two constants
         key = lhs.type.name, type(rhs), number, flags, *named.items()
