@@ -126,9 +126,9 @@ def _outcome(operation: Callable[..., Any], *arguments: Any) -> str:
 def _same_as_theirs(operation: Callable[..., Any], *arguments: Any) -> None:
     """Compare with Triton's own functions: the first time, and with what is remembered of them."""
     places = (
-        *((interpreter.TritonSemantic, name) for name in ("binary_op_type_checking_impl", "broadcast_impl_value")),
+        (interpreter.TritonSemantic, "binary_op_type_checking_impl"),
         *((tl.core.block_type, name) for name in ("with_element_ty", "to_ir")),
-        (interpreter.TensorHandle, "__init__"),
+        (interpreter, "_validate_np_data_size"),
         (tl.core, "_unwrap_if_constexpr"),
     )
     with pytest.MonkeyPatch.context() as theirs:

@@ -10,7 +10,10 @@ import os
 import sys
 from dataclasses import replace
 from functools import cache, wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def default_device() -> str:
@@ -51,14 +54,11 @@ def speed_up_interpreter() -> None:
             _call_directly,
             _patch_language_once,
             _skip_unread_overflows,
-            _remember_dtypes,
+            _remember_types,
             _remember_block_types,
-            _remember_blocks_of_numbers,
             _share_shapes,
-            _check_sizes_once,
             _know_tensors,
             _pass_plain_values,
-            _remember_equal_shapes,
             _remember_operands,
         ):
             patch(interpreter)
@@ -155,18 +155,27 @@ def _skip_unread_overflows(interpreter: Any) -> None:
         builder.options = replace(builder.options, sanitize_overflow=False)
 
 
-def _remember_dtypes(interpreter: Any) -> None:
-    """Remember NumPy's dtype of a type by its name: Triton makes a table of all types for every look."""
-    find, known = interpreter._get_np_dtype, {}
+def _remember(owner: Any, name: str, key: Callable[..., Any]) -> None:
+    """Let a function compute once for each key of its arguments."""
+    compute, known = getattr(owner, name), {}
 
-    @wraps(find)
-    def remembered(kind: Any) -> Any:
-        name = kind.scalar.name
-        if name not in known:
-            known[name] = find(kind)
-        return known[name]
+    @wraps(compute)
+    def remembered(*arguments: Any) -> Any:
+        found = key(*arguments)
+        if found not in known:
+            known[found] = compute(*arguments)
+        return known[found]
 
-    interpreter._get_np_dtype = remembered
+    setattr(owner, name, remembered)
+
+
+def _remember_types(interpreter: Any) -> None:
+    """Remember by names of types what Triton looks up in a table of all of them, or makes anew for each block."""
+    block_type = interpreter.tl.core.block_type
+    _remember(interpreter, "_get_np_dtype", lambda kind: kind.scalar.name)
+    _remember(interpreter, "_validate_np_data_size", lambda data, kind: (data.dtype, kind.name))
+    _remember(block_type, "with_element_ty", lambda block, kind: (block.name, kind.name))
+    _remember(block_type, "to_ir", lambda block, _: block.name)
 
 
 def _remember_block_types(interpreter: Any) -> None:
@@ -185,28 +194,6 @@ def _remember_block_types(interpreter: Any) -> None:
     block_type.__init__ = remembered
 
 
-def _remember_blocks_of_numbers(interpreter: Any) -> None:
-    """Remember a block's type with numbers of another type, and what the builder makes of a block of numbers."""
-    core, known = interpreter.tl.core, {}
-    block_type = core.block_type
-    with_numbers, to_ir = block_type.with_element_ty, block_type.to_ir
-
-    @wraps(with_numbers)
-    def remembered(self: Any, scalar_ty: Any) -> Any:
-        key = self.name, scalar_ty.name
-        if key not in known or type(scalar_ty) is not core.dtype:
-            known[key] = with_numbers(self, scalar_ty)
-        return known[key]
-
-    @wraps(to_ir)
-    def made(self: Any, builder: Any) -> Any:
-        if self.name not in known or type(self.element_ty) is not core.dtype:
-            known[self.name] = to_ir(self, builder)
-        return known[self.name]
-
-    block_type.with_element_ty, block_type.to_ir = remembered, made
-
-
 def _share_shapes(interpreter: Any) -> None:
     """Let tensors of one shape share its constants, which nothing changes."""
     core, known = interpreter.tl.core, {}
@@ -222,20 +209,6 @@ def _share_shapes(interpreter: Any) -> None:
         self.shape, self.numel = known[key]
 
     core.tensor.__init__ = shared
-
-
-def _check_sizes_once(interpreter: Any) -> None:
-    """Ask once for every pair of types whether an entry of NumPy's fits into one of Triton's."""
-    handle, known = interpreter.TensorHandle, set()
-
-    @wraps(handle.__init__)
-    def made(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
-        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
-        if (data.dtype, dtype.name) not in known:
-            self.__post_init__()
-            known.add((data.dtype, dtype.name))
-
-    handle.__init__ = made
 
 
 def _know_tensors(interpreter: Any) -> None:
@@ -262,24 +235,6 @@ def _pass_plain_values(interpreter: Any) -> None:
     core._unwrap_if_constexpr = unwrapped
 
 
-def _remember_equal_shapes(interpreter: Any) -> None:
-    """Remember which types need no spreading of one side over the other."""
-    kind, known = interpreter.TritonSemantic, set()
-    spread = kind.broadcast_impl_value
-
-    @wraps(spread)
-    def remembered(self: Any, lhs: Any, rhs: Any) -> Any:
-        key = lhs.type.name, rhs.type.name
-        if key in known:
-            return lhs, rhs
-        left, right = spread(self, lhs, rhs)
-        if left is lhs and right is rhs:
-            known.add(key)
-        return left, right
-
-    kind.broadcast_impl_value = remembered
-
-
 def _remember_operands(interpreter: Any) -> None:
     """Take both sides of an operation as they are if they have one type, and remember blocks of constants.
 
@@ -296,12 +251,12 @@ def _remember_operands(interpreter: Any) -> None:
             return check(self, lhs, rhs, *flags, **named)
         if type(rhs) is tensor:
             pair = lhs.type.name, rhs.type.name, flags, *named.items()
-            if pair in alike:
-                return lhs, rhs
-            left, right = check(self, lhs, rhs, *flags, **named)
-            if left is lhs and right is rhs:
+            if pair not in alike:
+                left, right = check(self, lhs, rhs, *flags, **named)
+                if left is not lhs or right is not rhs:
+                    return left, right
                 alike.add(pair)
-            return left, right
+            return lhs, rhs
         if type(rhs) not in (int, float, bool) or lhs.dtype.is_ptr():
             return check(self, lhs, rhs, *flags, **named)
         number = rhs.hex() if type(rhs) is float else rhs  # 0.0 and -0.0 are two constants
