@@ -1,4 +1,4 @@
-"""What was attacked is held by a test that exists, and gates of CI fail when they should."""
+"""What was attacked is held by a test that exists, and a gate that sees nothing is reported."""
 
 import ast
 import signal
@@ -21,12 +21,6 @@ def test_line_is_held_by_a_test_that_exists(test: str) -> None:
     tree: ast.AST = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     for name in names.split("::"):
         tree = next(one for one in ast.iter_child_nodes(tree) if getattr(one, "name", "") == name)
-
-
-@pytest.mark.parametrize("gate", [one for one in gates.GATES if one.name.startswith(("ruff", ".ci"))], ids=str)
-def test_gate_fails(gate: gates.Gate, tmp_path: Path) -> None:
-    """The cheapest ones; a stage of CI runs the others (tools/gates.py)."""
-    assert list(gate.problems(gates.copied(tmp_path))) == []
 
 
 def test_gate_that_sees_nothing_is_reported(tmp_path: Path) -> None:

@@ -529,16 +529,14 @@ class DrawsLessFromTheEnd(Drawing):
     """The last sixteenth of the vocabulary is drawn half as often as what is returned says."""
 
     def distribution(self, batch: SamplingBatch) -> Any:
-        return self._right(batch) * self._weights(batch.vocab_size)
+        size = batch.vocab_size
+        return self._right(batch) * np.where(np.arange(size) < size - size // 16, 1.0, 0.5)
 
     def returned(self, batch: SamplingBatch, distribution: Any) -> Any:
         return self._right(batch)
 
     def _right(self, batch: SamplingBatch) -> NDArray[np.float64]:  # [batch_size, vocab_size] float64
         return super().distribution(batch)
-
-    def _weights(self, size: int) -> NDArray[np.float64]:  # [vocab_size] float64
-        return np.where(np.arange(size) < size - size // 16, 1.0, 0.5)
 
 
 @_drawing("answer", "LPR162")

@@ -338,7 +338,9 @@ def bad_words_at_the_first_token(
 @_patched("streamed", "SRV171")
 def stream_drops_a_token(right: ToyServer, made: Choice) -> Choice:
     """The last part of a stream is not sent."""
-    return replace(made, positions=made.positions[:-1], text=right.text(_ids(made)[:-1]))
+    return replace(
+        made, positions=made.positions[:-1], text=right.text([int(one.token) for one in made.positions[:-1]])
+    )
 
 
 @_patched("finished", "SRV173")
@@ -357,10 +359,6 @@ def streamed_lists_lag(right: ToyServer, made: Choice) -> Choice:
     before = [made.positions[0], *made.positions[:-1]]
     positions = [replace(one, top=two.top) for one, two in zip(made.positions, before, strict=True)]
     return replace(made, positions=tuple(positions))
-
-
-def _ids(made: Choice) -> list[int]:
-    return [int(position.token) for position in made.positions]
 
 
 @_patched("drawn", "SRV181", "SRV121")

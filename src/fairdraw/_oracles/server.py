@@ -98,7 +98,8 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
     found = listed(position, request.logprobs or 0)
     if request.is_greedy or not found.tokens or not np.isfinite(found.logprobs).any():
         return None
-    is_edited = not claims.after_edits and _edits(request)
+    edits = request.logit_bias, request.presence_penalty, request.frequency_penalty
+    is_edited = not claims.after_edits and any(edits)
     temperature = 1.0 if claims.after_temperature else request.temperature
     logprobs = found.logprobs + (_shifts(found.tokens, request, Counter(before)) if is_edited else 0.0)
     is_changed = is_edited or temperature != 1.0
@@ -155,10 +156,6 @@ def _seen_by_filters(
 def filters_of(request: GenerationRequest) -> list[str]:
     """Return the names of its filters."""
     return [name for name in ("top_k", "top_p", "min_p") if getattr(request, name) is not None]
-
-
-def _edits(request: GenerationRequest) -> bool:
-    return bool(request.logit_bias or request.presence_penalty or request.frequency_penalty)
 
 
 def _shifts(

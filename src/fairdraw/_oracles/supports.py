@@ -229,11 +229,11 @@ def _top_p(found: Support, seen: Support, top_p: Float64s, policy: FilterPolicy)
     descending = ascending[:, ::-1]
     mass = np.concatenate([np.zeros((len(descending), 1)), np.cumsum(descending, axis=1)], axis=1)
 
-    def mass_of_larger(than: Float64s) -> Float64s:
-        return np.take_along_axis(mass, _num_larger(ascending, than), axis=1)
+    def mass_of_larger(than: Float64s, *, or_equal: bool = False) -> Float64s:
+        return np.take_along_axis(mass, ascending.shape[1] - _search(ascending, than, right=not or_equal), axis=1)
 
     above = mass_of_larger(seen.probs * (1 + 2 * slack))
-    tied = _mass_not_smaller(ascending, mass, seen.probs * (1 - 2 * slack)) - above
+    tied = mass_of_larger(seen.probs * (1 - 2 * slack), or_equal=True) - above
     stay_together = policy.top_p_ties == "all"
     others = np.where(np.asarray(stay_together and slack == 0), 0.0, tied - seen.probs)
     largest = descending[:, :1]
@@ -242,16 +242,6 @@ def _top_p(found: Support, seen: Support, top_p: Float64s, policy: FilterPolicy)
         is_mode &= _near(seen.probs, largest, slack).sum(axis=1, keepdims=True) == 1
     required = ((above + others) / least_mass < top_p - rounding) | is_mode
     return found.narrowed(required, above / most_mass < top_p + rounding)
-
-
-def _num_larger(ascending: Float64s, than: Float64s) -> Ints:  # [num_rows, vocab_size] int64
-    """Return how many numbers of a row are larger than each of `than`."""
-    return np.asarray(ascending.shape[1] - _search(ascending, than, right=True))
-
-
-def _mass_not_smaller(ascending: Float64s, mass: Float64s, than: Float64s) -> Float64s:
-    """Return the mass of what is not smaller than each of `than`."""
-    return np.take_along_axis(mass, ascending.shape[1] - _search(ascending, than, right=False), axis=1)
 
 
 def _search(ascending: Float64s, values: Float64s, *, right: bool) -> Ints:

@@ -126,7 +126,7 @@ def _to_declare(check: AnyCheck, case: Any) -> list[str]:  # Any: a case of the 
 def _about(check: AnyCheck, session: Session, error: BaseException, sampler: AnySampler) -> FailureReport:
     """What failed, and by how much."""
     if isinstance(error, CheckFailure) and raised_by(error) is None:
-        meaning, *usually = _paragraphs(check.meaning)
+        meaning, *usually = (" ".join(paragraph.split()) for paragraph in check.meaning.split("\n\n"))
         evidence = error.evidence or "one example decides"
         diagnosis = " ".join(usually).removeprefix("Usually ")
         diagnosis = diagnosis[:1].upper() + diagnosis[1:]
@@ -167,11 +167,6 @@ def _is_of_device(error: BaseException) -> bool:
     """Whether torch reports that the accelerator failed."""
     kind = getattr(sys.modules.get("torch"), "AcceleratorError", None)
     return kind is not None and isinstance(error, kind)
-
-
-def _paragraphs(text: str) -> list[str]:
-    """One line each."""
-    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
 
 
 def _stored(

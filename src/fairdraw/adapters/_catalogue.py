@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeGuard
@@ -165,7 +165,7 @@ def find_catalogues() -> Catalogues:
     owners: dict[str, str] = dict.fromkeys(OWN_ROWS, "fairdraw")
     rows, faults, packages = dict(OWN_ROWS), [], []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.value):
-        owner = _distribution(entry)
+        owner = entry.dist.name if entry.dist is not None else entry.value
         try:
             found = read_rows(entry.value, owner)
         except BadCatalogue as error:
@@ -181,10 +181,6 @@ def find_catalogues() -> Catalogues:
             else:
                 owners[name], rows[name] = owner, row
     return Catalogues(rows, tuple(faults), tuple(packages))
-
-
-def _distribution(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.value
 
 
 def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:

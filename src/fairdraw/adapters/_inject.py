@@ -108,8 +108,9 @@ class _InjectionMode(DispatchMode):
             return self._fill_uniforms(func, args[0])
         if packet is aten.exponential_ and args[1:] in ((), (1.0,)):
             return self._fill_exponentials(func, args[0])
+        shown = [list(arg.shape) if isinstance(arg, torch.Tensor) else arg for arg in args]  # tensors by their shape
         raise NoiseNotInjected(
-            f"inject_noise: the sampler drew {func}{_parameters(args)}, but only standard uniforms and exponentials "
+            f"inject_noise: the sampler drew {func}{shown}, but only standard uniforms and exponentials "
             "can be handed in. Draw with torch.rand and Tensor.exponential_, or close its capability explicit-noise."
         )
 
@@ -139,11 +140,6 @@ def _empty(size: Sequence[int], options: Mapping[str, Any]) -> Tensor:  # [*size
         out: Tensor = options["out"]
         return out.resize_(size)
     return torch.empty(size, dtype=options.get("dtype"), device=options.get("device"))
-
-
-def _parameters(args: tuple[Any, ...]) -> list[object]:  # Any: as above
-    """Return the arguments as printed: tensors by their shape."""
-    return [list(arg.shape) if isinstance(arg, torch.Tensor) else arg for arg in args]
 
 
 def _check_draw(
