@@ -3,12 +3,7 @@
 `make server` runs all checks. Here the defects that they are known to have must be found, and nothing else.
 """
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +13,7 @@ from helpers import CHECKS
 from servers.defects import known, write_xfails
 from servers.main import main
 from servers.model import VOCAB, interleaved
-from servers.process import INSIDE, SERVERS, ServerError, answers, free_port, running
+from servers.process import SERVERS, ServerError, answers, running
 
 from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.failures import CheckFailure
@@ -86,28 +81,6 @@ def test_server_that_does_not_start_is_one_sentence(tmp_path: Path, monkeypatch:
 
     with pytest.raises(ServerError, match=r"ended with code 1 \(ValueError: no such model\)"), running(SERVERS["mlx"]):
         pass
-
-
-def test_server_ends_with_its_caller(tmp_path: Path) -> None:
-    """However the caller ends: here its end of the pipe goes away, and no signal is sent."""
-    if sentence := SERVERS["llama.cpp"].missing():
-        pytest.skip(sentence)
-    SERVERS["llama.cpp"].write(tmp_path)
-    port = free_port()
-    command = [sys.executable, str(INSIDE), "llama.cpp", str(tmp_path), str(port)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        ends_at = time.monotonic() + 60
-        while not answers(f"http://127.0.0.1:{port}/health") and time.monotonic() < ends_at:
-            time.sleep(0.1)
-        process.communicate(timeout=60)  # which ends the pipe
-        assert process.returncode == -signal.SIGKILL
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 @pytest.mark.parametrize("name", SERVERS)

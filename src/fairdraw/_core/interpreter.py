@@ -10,10 +10,7 @@ import os
 import sys
 from dataclasses import replace
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 
 def default_device() -> str:
@@ -51,14 +48,12 @@ def speed_up_interpreter() -> None:
     if sys.modules["triton"].__version__.startswith(COMPARED):
         for patch in (
             _mend,
-            _call_directly,
             _patch_language_once,
             _skip_unread_overflows,
-            _remember_types,
+            _remember_dtypes,
             _remember_block_types,
             _share_shapes,
             _know_tensors,
-            _pass_plain_values,
             _remember_operands,
         ):
             patch(interpreter)
@@ -95,22 +90,6 @@ def _mend(interpreter: Any) -> None:  # Any: Triton's modules have no types, her
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     builder.binary_op, interpreter._patch_lang_tensor = computed, patched
-
-
-def _call_directly(interpreter: Any) -> None:
-    """Call what the language is made of without the two functions around it that only pass arguments on."""
-    semantic, around = interpreter.interpreter_semantic, interpreter.tl.core.builtin(lambda: None).__code__
-
-    def put(owner: Any, name: str, member: Any, _: Any, scope: Any) -> None:
-        function = member.__wrapped__ if member.__code__ is around else member
-
-        def called(*arguments: Any, **named: Any) -> Any:
-            named["_semantic"] = semantic
-            return function(*arguments, **named)
-
-        scope.set_attr(owner, name, called)
-
-    interpreter._patch_attr = put
 
 
 def _patch_language_once(interpreter: Any) -> None:
@@ -155,27 +134,18 @@ def _skip_unread_overflows(interpreter: Any) -> None:
         builder.options = replace(builder.options, sanitize_overflow=False)
 
 
-def _remember(owner: Any, name: str, key: Callable[..., Any]) -> None:
-    """Let a function compute once for each key of its arguments."""
-    compute, known = getattr(owner, name), {}
+def _remember_dtypes(interpreter: Any) -> None:
+    """Remember NumPy's dtype of a type by its name: Triton makes a table of all types for every look."""
+    find, known = interpreter._get_np_dtype, {}
 
-    @wraps(compute)
-    def remembered(*arguments: Any) -> Any:
-        found = key(*arguments)
-        if found not in known:
-            known[found] = compute(*arguments)
-        return known[found]
+    @wraps(find)
+    def remembered(kind: Any) -> Any:
+        name = kind.scalar.name
+        if name not in known:
+            known[name] = find(kind)
+        return known[name]
 
-    setattr(owner, name, remembered)
-
-
-def _remember_types(interpreter: Any) -> None:
-    """Remember by names of types what Triton looks up in a table of all of them, or makes anew for each block."""
-    block_type = interpreter.tl.core.block_type
-    _remember(interpreter, "_get_np_dtype", lambda kind: kind.scalar.name)
-    _remember(interpreter, "_validate_np_data_size", lambda data, kind: (data.dtype, kind.name))
-    _remember(block_type, "with_element_ty", lambda block, kind: (block.name, kind.name))
-    _remember(block_type, "to_ir", lambda block, _: block.name)
+    interpreter._get_np_dtype = remembered
 
 
 def _remember_block_types(interpreter: Any) -> None:
@@ -201,7 +171,7 @@ def _share_shapes(interpreter: Any) -> None:
 
     @wraps(make)
     def shared(self: Any, handle: Any, type: Any) -> None:
-        key = type.name if type.is_block() else ""
+        key = tuple(type.shape) if type.is_block() else ()
         if key not in known:
             make(self, handle, type)
             known[key] = (self.shape, self.numel)
@@ -223,18 +193,6 @@ def _know_tensors(interpreter: Any) -> None:
     semantic.to_tensor = to_tensor
 
 
-def _pass_plain_values(interpreter: Any) -> None:
-    """Let values be themselves that are no constants of Triton and hold none."""
-    core = interpreter.tl.core
-    unwrap, plain = core._unwrap_if_constexpr, {core.tensor, core.dtype, core.block_type, int, float, bool, type(None)}
-
-    @wraps(unwrap)
-    def unwrapped(value: Any) -> Any:
-        return value if type(value) in plain else unwrap(value)
-
-    core._unwrap_if_constexpr = unwrapped
-
-
 def _remember_operands(interpreter: Any) -> None:
     """Take both sides of an operation as they are if they have one type, and remember blocks of constants.
 
@@ -242,22 +200,17 @@ def _remember_operands(interpreter: Any) -> None:
     """
     kind, tensor, handle = interpreter.TritonSemantic, interpreter.tl.core.tensor, interpreter.TensorHandle
     check = kind.binary_op_type_checking_impl
-    alike: set[Any] = set()
     known: dict[Any, Any] = {}
 
     @wraps(check)
     def checked(self: Any, lhs: Any, rhs: Any, *flags: Any, **named: Any) -> Any:
-        if type(lhs) is not tensor or self is not interpreter.interpreter_semantic:
+        if type(lhs) is not tensor or self is not interpreter.interpreter_semantic or lhs.dtype.is_ptr():
             return check(self, lhs, rhs, *flags, **named)
         if type(rhs) is tensor:
-            pair = lhs.type.name, rhs.type.name, flags, *named.items()
-            if pair not in alike:
-                left, right = check(self, lhs, rhs, *flags, **named)
-                if left is not lhs or right is not rhs:
-                    return left, right
-                alike.add(pair)
-            return lhs, rhs
-        if type(rhs) not in (int, float, bool) or lhs.dtype.is_ptr():
+            if lhs.type.name == rhs.type.name and not named.get("div_or_mod") and len(flags) < 4:
+                return lhs, rhs
+            return check(self, lhs, rhs, *flags, **named)
+        if type(rhs) not in (int, float, bool):
             return check(self, lhs, rhs, *flags, **named)
         number = rhs.hex() if type(rhs) is float else rhs  # 0.0 and -0.0 are two constants
         key = lhs.type.name, type(rhs), number, flags, *named.items()
