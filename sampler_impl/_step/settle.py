@@ -210,8 +210,8 @@ def _known_rejections(memory, req_idx):
 
 @triton.jit
 def _wait_for_rows_before(memory, req_idx, offset):
-    """Wait until the rows of a request before this one are settled, or one of them is rejected: then this one is
-    skipped. Nothing depends on it but time, so nobody waits for a program that may not run yet for long."""
+    """Wait until the rows of a request before this one have arrived, or one of them is rejected: then this one is
+    skipped. Nothing depends on it but time, so nobody waits for long: another program may not run yet."""
     arrivals, polls = tl.atomic_or(memory.arrivals_ptr + req_idx, 0, sem="relaxed"), tl.zeros((), tl.int32)
     while ((arrivals & MOST_ARRIVALS) < offset) & (not _is_behind(arrivals, offset)) & (polls < MOST_POLLS):
         arrivals = tl.atomic_or(memory.arrivals_ptr + req_idx, 0, sem="relaxed")
