@@ -59,7 +59,7 @@ MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
 DEFERRED = tl.constexpr(-2)
 """Mark in place of the number of candidates of a row that is left to the programs of flat rows."""
 MOST_POLLS = tl.constexpr(512)
-"""How often a program asks for the rows before its own: some 0.4 ms, then it goes on without an answer."""
+"""Questions of a program for the rows before its own: some 0.4 ms, then it goes on without an answer."""
 
 
 @triton.jit
@@ -209,12 +209,14 @@ def _known_rejections(memory, req_idx):
 
 
 @triton.jit
-def _wait_for_rows_before(memory, req_idx, offset):
-    """Wait until the rows of a request before this one have arrived, or one of them is rejected: then this one is
-    skipped. Nothing depends on it but time, so nobody waits for long: another program may not run yet."""
-    arrivals, polls = tl.atomic_or(memory.arrivals_ptr + req_idx, 0, sem="relaxed"), tl.zeros((), tl.int32)
+def _wait_for_rows_before(memory, place, PLAN: tl.constexpr):
+    """Wait until the rows of a request before the one at a place have arrived, or one of them is rejected: then this
+    one is skipped. Nothing depends on it but time, so nobody waits for long: another program may not run yet."""
+    offset, arrivals_ptr = place // PLAN.batch, memory.arrivals_ptr + place % PLAN.batch
+    polls = tl.where(place < PLAN.at_once, MOST_POLLS, 0)  # in the first wave nobody waits
+    arrivals = tl.zeros((), tl.int32)
     while ((arrivals & MOST_ARRIVALS) < offset) & (not _is_behind(arrivals, offset)) & (polls < MOST_POLLS):
-        arrivals = tl.atomic_or(memory.arrivals_ptr + req_idx, 0, sem="relaxed")
+        arrivals = tl.atomic_or(arrivals_ptr, 0, sem="relaxed")
         polls += 1
 
 
@@ -360,8 +362,7 @@ def _settle_deferred(memory, given, limits, sizes, PLAN: tl.constexpr):
                 tl.debug_barrier()  # every thread has read it
                 tl.store(deferred_ptr + place, 0)
                 at = tl.zeros((), tl.int32) + place
-                if at >= PLAN.at_once:
-                    _wait_for_rows_before(memory, at % PLAN.batch, at // PLAN.batch)
+                _wait_for_rows_before(memory, at, PLAN)
                 _settle_place(memory, given, (at % PLAN.batch, at // PLAN.batch), limits, sizes, PLAN)
 
 
