@@ -95,23 +95,16 @@ def _order_above(orders, weights, low, high, rest):
 
 @triton.jit
 def _orders_around(orders, counts, low, center, high, rests):
-    """Return `_order_above` of what is below the center, and of what is from there on: both searches at once, since
-    each step is a wait for all warps."""
+    """Return `_order_above` of what is below the center, and of what is from there on: both searches at once, so that
+    the sums of one fill the waits of the other."""
     first, second = rests
     begin, end = low.to(tl.int64), center.to(tl.int64) + 1
     start, stop = center.to(tl.int64), high.to(tl.int64) + 1
     for _ in range(0, HALVINGS):
         middle, other = ((begin + end) >> 1).to(tl.int32), ((start + stop) >> 1).to(tl.int32)
-        below = tl.where(orders < middle, counts, 0.0), tl.where(orders < other, counts, 0.0)
-        num_below, num_other = tl.reduce(below, 0, _both)
-        begin, end = _half_of(num_below <= first, begin, middle, end)
-        start, stop = _half_of(num_other <= second, start, other, stop)
+        begin, end = _half_of(tl.sum(tl.where(orders < middle, counts, 0.0)) <= first, begin, middle, end)
+        start, stop = _half_of(tl.sum(tl.where(orders < other, counts, 0.0)) <= second, start, other, stop)
     return _next_entry(orders, counts, begin, center), _next_entry(orders, counts, start, high)
-
-
-@triton.jit
-def _both(first, second, more, others):
-    return first + more, second + others
 
 
 @triton.jit
