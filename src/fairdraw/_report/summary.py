@@ -308,7 +308,7 @@ class Summary:
 
 
 _MOST_LINES = 4
-"""Of one kind, in a summary: a green run in a log has at most 30 lines in all."""
+"""Lines of one kind in a summary: a green run in a log has at most 30 lines in all."""
 
 
 def _few(lines: Iterable[str]) -> list[str]:
