@@ -180,6 +180,7 @@ def _divide(lists, row, all_tiles, ends, whole, vocab_size, by_sum, is_listed, B
     scale = tl.where(by_sum, whole.scale, 0.0)  # counted, every term is exp2(0)
     total = tl.zeros((BLOCK, WORDS), tl.int64)
     above_lower, above_upper = total, total
+    # The row's list of runs is over: its first number is the size of the list now.
     tl.store(lists.runs_ptr, tl.where(is_listed, 0, MOST + 1))
     tl.debug_barrier()
     next_logits = load_logits(row, words_of_runs(tl.arange(0, BLOCK)), vocab_size)
@@ -195,7 +196,7 @@ def _divide(lists, row, all_tiles, ends, whole, vocab_size, by_sum, is_listed, B
         places = tl.atomic_add(size_ptrs, 1, mask=is_inside, sem="relaxed")
         tl.store(lists.logits_ptr + places, logits, mask=is_inside & (places < MOST))
     tl.debug_barrier()
-    size = tl.load(lists.runs_ptr, cache_modifier=".cg")
+    size = tl.load(lists.runs_ptr, cache_modifier=".cg")  # atomic additions are made in L2
     return size, _sum(total), _sum(above_lower), _sum(above_upper)
 
 
