@@ -13,7 +13,7 @@ import numpy as np
 
 from fairdraw.contracts import all_added
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.perf_regression._world import END_ID, START_ID
+from fairdraw.perf_regression._world import END_ID, START_ID, Sizes
 from fairdraw.sampler_impl._scanners.penalty_rows import bonus_rows, draft_rows
 from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
@@ -94,11 +94,11 @@ def thinking_host(outputs: Outputs) -> Callable[[], None]:
 
 
 def whole_step(
-    batch_size: int, max_spec_len: int, vocab_size: int, *, filters: bool, penalties: bool, apart: bool, slope: float
+    sizes: Sizes, *, filters: bool, penalties: bool, apart: bool, slope: float = 1.5, top_k: int = 20
 ) -> Callable[[], StepOutput]:
     """Return a step by a plan that was used before, in Triton: bfloat16 rows, and no draft is accepted.
 
-    Rows fall by `slope` per logarithm of the rank: of 1.5 as a model's, and of 0 all entries are equal.
+    Rows fall by `slope` per logarithm of the rank: of 1.5 as a model's, and of 0.05 as flat rows full of ties.
 
     Rows that are `apart` have programs of their own, as in small batches; otherwise a program reads a request's rows,
     as in large ones. The size does not decide it here: large batches take minutes in the interpreter.
@@ -109,8 +109,8 @@ def whole_step(
     from fairdraw.sampler_impl._step import launch
     from fairdraw.sampler_impl.step import Capacity, StepPlan
 
-    capacity = Capacity(batch_size, max_spec_len, vocab_size, filters=filters, penalties=penalties)
-    plan, inputs = StepPlan(capacity, "cpu", backend="triton"), _step_inputs(capacity, slope)
+    capacity = Capacity(sizes.batch_size, sizes.max_spec_len, sizes.vocab_size, filters=filters, penalties=penalties)
+    plan, inputs = StepPlan(capacity, "cpu", backend="triton"), _step_inputs(capacity, slope, top_k)
 
     def step() -> StepOutput:
         with mock.patch.object(launch, "MOST_APART", sys.maxsize if apart else 0):
@@ -120,8 +120,8 @@ def whole_step(
     return step
 
 
-def _step_inputs(capacity: Any, slope: float) -> StepInputs:  # Any: Capacity
-    """Return rows like Zipf's: T=0.6; with filters top-k 20, top-p 0.95; with penalties presence 1.5."""
+def _step_inputs(capacity: Any, slope: float, top_k: int) -> StepInputs:  # Any: Capacity
+    """Return rows like Zipf's: T=0.6; with filters `top_k` and top-p 0.95; with penalties presence 1.5."""
     import torch
 
     from fairdraw.sampler_impl.step import Parameters, Penalties, StepInputs
@@ -129,7 +129,7 @@ def _step_inputs(capacity: Any, slope: float) -> StepInputs:  # Any: Capacity
     noise = torch.Generator().manual_seed(1)
     size, rows, vocab_size = capacity.batch_size, capacity.max_rows, capacity.vocab_size
     ranks = torch.rand(rows, vocab_size, generator=noise).argsort(-1)
-    filters = (torch.full((size,), 20).int(), torch.full((size,), 0.95)) if capacity.filters else ()
+    filters = (torch.full((size,), top_k).int(), torch.full((size,), 0.95)) if capacity.filters else ()
     counts = torch.randint(0, 2, (size, vocab_size), generator=noise).int()
     prompt = torch.zeros(size, -(-vocab_size // 32), dtype=torch.int32)
     off, on = torch.zeros(size), torch.ones(size)

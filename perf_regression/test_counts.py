@@ -74,7 +74,7 @@ def compiled() -> dict[str, list[CompiledKernel]]:
     groups["overlap"] = [one for sizes in LARGE for one in launches_with_workspace(sizes)]
     groups |= {launch.kernel: [launch] for launch in launches_with_workspace(OF_A_GPU)}
     with counted(run_kernels=False) as counts:
-        _internals.whole_step(2, 3, 5001, **STEPS["penalties"])()
+        _internals.whole_step(Sizes(2, 3, 5001), **STEPS["penalties"])()
     groups["step"] = counts.launches
     assert {_internals.is_overlapping(one.arguments) for one in groups["overlap"]} <= {True, None}
     return compile_groups(groups)
@@ -106,11 +106,11 @@ def test_scanner_reads_new_tokens_alone(make: Callable[..., BenchmarkWorld], len
 
 
 STEPS: dict[str, Any] = {  # Any: arguments of `whole_step`
-    "plain": {"filters": False, "penalties": False, "apart": True, "slope": 1.5},
-    "filters": {"filters": True, "penalties": False, "apart": True, "slope": 1.5},
-    "filters.flat": {"filters": True, "penalties": False, "apart": True, "slope": 0.0},
-    "penalties": {"filters": True, "penalties": True, "apart": False, "slope": 1.5},
-    "penalties.apart": {"filters": True, "penalties": True, "apart": True, "slope": 1.5},
+    "plain": {"filters": False, "penalties": False, "apart": True},
+    "filters": {"filters": True, "penalties": False, "apart": True},
+    "filters.flat": {"filters": True, "penalties": False, "apart": True, "slope": 0.05, "top_k": 5_000},
+    "penalties": {"filters": True, "penalties": True, "apart": False},
+    "penalties.apart": {"filters": True, "penalties": True, "apart": True},
 }
 
 
@@ -123,7 +123,7 @@ STEP_SIZES = [
 
 @pytest.mark.parametrize(("name", "sizes"), STEP_SIZES, ids=str)
 def test_whole_step_moves_no_more_than_its_limits(name: str, sizes: Sizes, verdicts: Note) -> None:
-    step = _internals.whole_step(sizes.batch_size, sizes.max_spec_len, sizes.vocab_size, **STEPS[name])
+    step = _internals.whole_step(sizes, **STEPS[name])
     with counted() as counts:
         step()
     verdicts(compare_counts(counts.as_row(), read_limits().cases[f"step.{name}"], **sizes.as_formula()))
