@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, TypeVar
 
 from fairdraw._oracles.rejection import RejectionOracle
@@ -47,9 +46,9 @@ class Mutant:
         return self.name
 
 
-def mutants_in(*modules: ModuleType) -> tuple[Mutant, ...]:
-    """The mutants that are defined in `modules`, in their order."""
-    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Mutant))
+def mutants_in(*namespaces: Mapping[str, object]) -> tuple[Mutant, ...]:
+    """Return the mutants that are defined there, in their order: `vars()` are those of the module that calls."""
+    return tuple(value for names in namespaces for value in names.values() if isinstance(value, Mutant))
 
 
 def name_of(made: Any) -> str:  # Any: a class or a function

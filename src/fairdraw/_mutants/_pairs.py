@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
+from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants.distributions import BlockVerification
 from fairdraw.contracts import Drafted, FunctionSampler, SeededNoise, rejection_sampler
 
@@ -320,4 +320,4 @@ def reports_the_softmax_at_the_third_position(right: Pair, probs: Floats, key: K
     return race(probs ** np.float32(1 / 1.4) if step.step == 2 else probs, key)
 
 
-PAIR_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+PAIR_MUTANTS: tuple[Mutant, ...] = mutants_in(vars())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, Tokens
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
+from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw.contracts import FunctionSampler, ProposedDrafts, rejection_sampler
 
 _LEAST = 0.12
@@ -103,7 +103,7 @@ def looks_at_the_token_of_the_last_position_alone(right: Trims, probs: Floats, t
     return np.append(np.ones_like(own(probs, tokens)[:, 1:]), last, axis=1)
 
 
-TRIM_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+TRIM_MUTANTS: tuple[Mutant, ...] = mutants_in(vars())
 
 
 def best_half(survival: Floats) -> NDArray[np.int64]:  # [batch_size] int64

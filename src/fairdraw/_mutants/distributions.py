@@ -24,7 +24,7 @@ from fairdraw._mutants._distribution_sampler import (
     mutant_distribution,
 )
 from fairdraw._mutants._lanes import lane_mutants, rejecting
-from fairdraw._mutants._mutant import Mutant, patching
+from fairdraw._mutants._mutant import Mutant, mutants_in, patching
 from fairdraw.contracts import Capability, Noise
 from fairdraw.contracts import SpecDecodeBatch as Batch
 
@@ -505,7 +505,7 @@ class AcceptsNineteenInTwentyOfOwnDraws(DrawsByPositionAndMultinomial):
 
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
-    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
+    *mutants_in(vars()),
     *lane_mutants(rejecting, "DIST402", "DIST404", min_draws=500_000),
 )
 

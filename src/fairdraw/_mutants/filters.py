@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
+from fairdraw._mutants._mutant import mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
 from fairdraw.contracts import LOGIT_FILTERS, FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
 
@@ -669,4 +669,4 @@ def seeds_every_step(right: FiltersOracle, batch: Any, noise: Any) -> Any:
     return right.filter_logits(batch, noise)
 
 
-MUTANTS = tuple(value for value in vars().values() if isinstance(value, Mutant))
+MUTANTS = mutants_in(vars())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
+from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.grammar import ALL, GrammarOracle
 from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
 from fairdraw.contracts import num_words as words_for
@@ -419,4 +419,4 @@ def trusts_the_bonus_token(right: GrammarOracle, request: GrammarRequest, width:
     return masks
 
 
-MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))
+MUTANTS: tuple[Mutant, ...] = mutants_in(vars())

@@ -7,7 +7,10 @@ from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants._mutant import Mutant, mutants_in
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 
-MUTANTS: tuple[Mutant, ...] = (*mutants_in(_logits_processors, _logits_plans, _logits_rounding), *_logits_wide.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *mutants_in(vars(_logits_processors), vars(_logits_plans), vars(_logits_rounding)),
+    *_logits_wide.MUTANTS,
+)
 
 
 def right() -> OraclePlanner:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
+from fairdraw._mutants._mutant import mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
 from fairdraw.contracts import (
@@ -553,7 +553,7 @@ def _lanes(fault: LaneFault) -> FunctionLogprobsSampler:
 
 
 MUTANTS = (
-    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
+    *mutants_in(vars()),
     *lane_mutants(_lanes, "DIST952", "DIST952", faults=LANE_FAULTS),
     *lane_mutants(_lanes, "DIST953", "DIST953", min_draws=500_000),
 )

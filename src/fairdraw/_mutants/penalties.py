@@ -23,7 +23,7 @@ from fairdraw._mutants._lifecycle_scanners import (
     against_its_policy,
     mutant_follower,
 )
-from fairdraw._mutants._mutant import Mutant, patching
+from fairdraw._mutants._mutant import Mutant, mutants_in, patching
 from fairdraw._oracles.intervals import Intervals
 from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow, PenaltyFactors, penalised_intervals
 from fairdraw.contracts import AddedRow, Capabilities, LiveBatch, LiveRequest, PenaltyPolicy
@@ -376,5 +376,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *following_mutants(PenaltiesFollower, "PEN"),
     *against_its_policy(PenaltiesFollower, "PEN101", _FAULTS),
     *against_its_policy(PenaltiesFollower, "PEN110", _WINDOWS),
-    *(value for value in list(globals().values()) if isinstance(value, Mutant)),
+    *mutants_in(vars()),
 )

@@ -7,7 +7,7 @@ from fairdraw._mutants._mutant import mutants_in
 from fairdraw._oracles.rejection import verify
 from fairdraw.contracts import FunctionSampler, rejection_sampler
 
-MUTANTS = mutants_in(_acceptance, _recovery, _layout, _noise, _wide, _over_time)
+MUTANTS = mutants_in(vars(_acceptance), vars(_recovery), vars(_layout), vars(_noise), vars(_wide), vars(_over_time))
 
 
 def right() -> FunctionSampler:

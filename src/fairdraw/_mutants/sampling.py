@@ -7,7 +7,7 @@ from fairdraw._mutants._mutant import GENERATORS, as_token_sampler, mutants_in
 from fairdraw._oracles.sampling import SamplingOracle
 from fairdraw.contracts import FunctionTokenSampler
 
-MUTANTS = mutants_in(_sampling_filters, _sampling_draws)
+MUTANTS = mutants_in(vars(_sampling_filters), vars(_sampling_draws))
 
 
 def right() -> FunctionTokenSampler:

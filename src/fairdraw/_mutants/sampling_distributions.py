@@ -14,7 +14,7 @@ from scipy.special import softmax
 
 from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw._mutants._lanes import lane_mutants, racing
-from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
+from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
 
 if TYPE_CHECKING:
@@ -502,7 +502,7 @@ def races_on_probabilities_in_bfloat16(
 
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
-    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
+    *mutants_in(vars()),
     *lane_mutants(
         lambda fault: right_distribution(racing(DistributionTokenSampler, fault)),
         "DIST722",

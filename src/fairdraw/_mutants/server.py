@@ -5,7 +5,6 @@ Each function stands for one step of the toy server, with that step's arguments;
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -624,6 +623,6 @@ def _with_lanes(fault: LaneFault) -> ToyServer:
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    *mutants_in(sys.modules[__name__]),
+    *mutants_in(vars()),
     *lane_mutants(_with_lanes, "DIST911", "DIST911", faults=LANE_FAULTS),
 )

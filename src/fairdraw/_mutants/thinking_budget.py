@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, against_its_policy, mutant_follower
-from fairdraw._mutants._mutant import Mutant, patching
+from fairdraw._mutants._mutant import Mutant, mutants_in, patching
 from fairdraw.contracts import LiveBatch, LiveRequest, ThinkingPolicy
 
 Tokens = Sequence[int]
@@ -272,5 +272,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *following_mutants(ThinkingFollower, "THK"),
     *against_its_policy(ThinkingFollower, "THK101", _FAULTS),
     *against_its_policy(ThinkingFollower, "THK110", _SECTIONS),
-    *(value for value in list(globals().values()) if isinstance(value, Mutant)),
+    *mutants_in(vars()),
 )
