@@ -1,7 +1,7 @@
 """Time the whole sampling step beside vLLM 0.33.0's on this GPU, and keep the result as a JSON record.
 
     python tools/install.py vllm 0.33.0 --target .cache/vllm/0.33.0
-    python tools/bench.py step --vllm .cache/vllm/0.33.0 --out perf_regression/records/step_h100.json
+    python tools/bench.py step --vllm .cache/vllm/0.33.0 --out perf_regression/records/step_h200.json
 
 Both arms begin with the model's bfloat16 logits and end with tokens: K=3 one-hot drafts and a bonus row per request,
 over the parameter sets of `SETS`. Logits are Zipf-like, of peaked and flat rows; six of ten drafts are the row's best

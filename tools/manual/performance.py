@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDS, PICTURES = ROOT / "perf_regression" / "records", ROOT / "docs" / "pictures"
 GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h100.json", "scanners_cpu.json"
 STEP, DATA = "step_h200.json", "step_data_h200.json"
-BESIDE_FLASHINFER, PLAIN = "step_h100.json", "step_plain_h100.json"
+PLAIN = "step_plain_h100.json"
 ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
 KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
 MODES = {"queued": "calls launched while the GPU is busy", "idle": "calls on an idle GPU, launches included"}
@@ -132,13 +132,13 @@ def distributions(found: Json) -> str:
 
 def flashinfer_tables() -> str:
     """Return the tables of plain sampling and verification beside FlashInfer's functions."""
-    plain, verifying = record(PLAIN), record(BESIDE_FLASHINFER)
+    plain, verifying = record(PLAIN), record(STEP)
     sampling = ("ours", "flashinfer", "flashinfer joint", "flashinfer logits")
     return "\n\n".join(
         [
             origin(plain),
             "### Plain sampling\n\n" + _beside_flashinfer(plain, sampling),
-            "### Verification of three drafts\n\n"
+            f"### Verification of three drafts\n\n{origin(verifying)}\n\n"
             + _beside_flashinfer(verifying, ("ours", "flashinfer", "flashinfer top-k", "flashinfer top-p")),
         ]
     )

@@ -1,6 +1,6 @@
 """Ask the compiled step, on this GPU, for many rows and many draws, and keep its answers as a JSON record.
 
-    python tools/record.py step --out statistical/records/step_h100.json                  # 100,000 rows, 1e8 draws
+    python tools/record.py step --out statistical/records/step_h200.json                  # 100,000 rows, 1e8 draws
     python tools/record.py step --rows 64 --draws 2000 --device cpu --out /tmp/step.json   # in Triton's interpreter
 
 Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart, with parameters of
