@@ -149,6 +149,14 @@ def test_whole_step_compiles(compiled: dict[str, list[CompiledKernel]]) -> None:
     assert [one.kernel for one in compiled["step"]] == ["scan_kernel", "settle_kernel", "settle_kernel"]
 
 
+def test_whole_step_compiles_for_amd() -> None:
+    """Check that it keeps to the 64 KiB which warps of an MI300 share. No such card has run it."""
+    with counted(run_kernels=False) as counts:
+        _internals.whole_step(Sizes(2, 3, 5001), **STEPS["penalties"])()
+    found = compile_groups({"step": counts.launches}, target="gfx942")["step"]
+    assert [one.kernel for one in found if one.shared <= 65536] == ["scan_kernel", "settle_kernel", "settle_kernel"]
+
+
 def registers(kernels: list[CompiledKernel]) -> dict[str, int]:
     return {
         "registers": max(kernel.registers for kernel in kernels),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairdraw.perf_regression import _confirmation as confirmation
-from fairdraw.perf_regression._compiled import compile_launches
+from fairdraw.perf_regression._compiled import compile_groups
 from fairdraw.perf_regression._confirmation import Timed, confirmed, median_ratio
 from fairdraw.perf_regression._counts import Launch
 from fairdraw.perf_regression._decision import Decision, Gate, Verdict, decide
@@ -149,6 +149,6 @@ def test_disturbed_rounds_have_no_ratio() -> None:
 
 def test_kernel_that_does_not_compile_or_not_in_time_has_no_verdict() -> None:
     with pytest.raises(NoVerdictError, match=r"^compiling kernels for sm_90 failed in a fresh process: no end after"):
-        compile_launches([], timeout=0.01)
+        compile_groups({}, timeout=0.01)
     with pytest.raises(NoVerdictError, match=r"ModuleNotFoundError: No module named 'nowhere'"):
-        compile_launches([Launch("nowhere", "no_kernel", {}, {})])
+        compile_groups({"": [Launch("nowhere", "no_kernel", {}, {})]})
