@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
 from step_cases import Case, make_case
 
 from fairdraw.sampler_impl.step import Drafts, Parameters, StepInputs, StepPlan
