@@ -16,12 +16,10 @@ from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
-from fairdraw.adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import quiet_imports
 from fairdraw.contracts import AddedRow, RequestParams
 from fairdraw.sampler_impl._shared.backend import BackendName
 from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
-
-prepare_triton()
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])

@@ -11,7 +11,7 @@ from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CapabilityUnsupported, CaseRaised, CheckFailure
 from fairdraw._mutants.penalties import MUTANTS, right
 from fairdraw.adapters import load
-from fairdraw.adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import quiet_imports
 from fairdraw.contracts import Capabilities, Markers, Move, RequestParams, ThinkingSession
 from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
@@ -31,8 +31,6 @@ from fairdraw.strategies.lifecycle import (
     ThinkingTrace,
 )
 from odd.penalties import ODD_PENALTIES
-
-prepare_triton("cpu")
 
 SMALL = Profile("small", 30, 30)
 TRACE = PenaltiesTrace(
