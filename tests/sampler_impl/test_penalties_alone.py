@@ -123,21 +123,6 @@ def test_audit_notices_any_id_that_was_changed_behind_our_back() -> None:
     assert_counts_as_recounted(ours, output)
 
 
-@quick
-@given(steps=st.lists(st.tuples(st.lists(st.integers(-1, 4), max_size=2), st.integers(0, 2)), min_size=2))
-def test_placeholder_is_repaired_while_tokens_arrive(steps: list[tuple[list[int], int]]) -> None:
-    output: list[int] = []
-    ours = Penalties(5)
-    add(ours, output)
-    for new, nth in steps:
-        waiting = [position for position, token_id in enumerate(output) if token_id == -1]
-        if nth < len(waiting):
-            output[waiting[nth]] = 3
-        output += new
-        ours.update([output])
-        assert_counts_as_recounted(ours, output)
-
-
 @pytest.mark.parametrize("token_id", [-2, 6])
 def test_id_outside_of_the_vocabulary_is_refused_and_everything_recounted(token_id: int) -> None:
     output, ours = [1, 1], Penalties(5)
