@@ -17,14 +17,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fairdraw
-from fairdraw._core.interpreter import speed_up_interpreter
+from fairdraw._core.interpreter import prepare_triton, speed_up_interpreter
 
 # Batches are small: in torch's threads, two workers on two cores would wait for each other (`one_torch_thread`).
 os.environ["OMP_NUM_THREADS"] = "1"
+# A test may import triton before any sampler is loaded; uninterpreted, it could not be used in this process again.
 if shutil.which("nvidia-smi") is None:
-    # A test may import triton before any sampler is loaded; uninterpreted, it could not be used in this process again.
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+else:  # perhaps without a card for this torch, which takes a second to import
+    prepare_triton()
 
 
 # No test depends on the speed of the machine, on chance, or on what an earlier run left.

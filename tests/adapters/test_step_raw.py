@@ -1,12 +1,8 @@
 """`rejection/step-raw`: its parameters and raw logits lead to the batch's rows, to the last bit."""
 
-import os
-
 import pytest
 import torch
 from helpers import plain_batch
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from fairdraw.adapters._rejection import bonus_mask
 from fairdraw.adapters._step import rows_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairdraw.adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import quiet_imports
 from fairdraw.contracts import ExplicitNoise, SpecDecodeBatch, VerifyFunction, rejection_sampler
 from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._counts import OTHER, counted
@@ -19,7 +19,6 @@ from fairdraw.perf_regression._rejection import RejectionWorld
 from fairdraw.perf_regression._world import Sizes
 from fairdraw.perf_regression._worlds import count_world
 
-prepare_triton("cpu")
 with quiet_imports():
     import triton
     import triton.language as tl

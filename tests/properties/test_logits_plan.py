@@ -11,12 +11,10 @@ from fairdraw._core.failures import CaseRaised, CheckFailure
 from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants.logits_plan import right
 from fairdraw.adapters import load
-from fairdraw.adapters._runtime import prepare_triton
 from fairdraw.contracts import Capability, LogitsBatch, LogitsPlanner, PlanSetup, logits_planner
 from fairdraw.properties.logits_plan import CHECKS
 from fairdraw.strategies.logits_plan import EVENT_KINDS, LogitsCase, logits_cases, sets_of_kinds
 
-prepare_triton("cpu")
 BY_CODE = {check.code: check for check in CHECKS}
 FEW = Profile("few", 10, 10)
 quick = settings(max_examples=40)

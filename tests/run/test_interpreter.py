@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
-from fairdraw._core.interpreter import prepare_triton, speed_up_interpreter
+from fairdraw._core.interpreter import speed_up_interpreter
 
-prepare_triton("cpu")
-
-import triton  # noqa: E402  # the choice above comes first
-import triton.language as tl  # noqa: E402
+if torch.cuda.is_available():
+    pytest.skip("Triton compiles", allow_module_level=True)
 
 SCALARS = tuple(kind for kind in vars(tl).values() if isinstance(kind, tl.dtype) and kind.name not in ("void", "fp8e8"))
 POINTERS = (tl.pointer_type(tl.float32), tl.pointer_type(tl.int1))

@@ -1,18 +1,14 @@
 """Every tensor of every public function, however it lies: the answer of a contiguous one, or a refusal by name."""
 
 import inspect
-import os
 import re
 from collections.abc import Callable
 from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 from tensor_calls import Call, Path, calls
+from torch import Tensor
 
 from fairdraw.sampler_impl import grammar, logprobs, rejection, rejection_counter, sampling, step
 from fairdraw.sampler_impl.logits_plan import LogitsPlan

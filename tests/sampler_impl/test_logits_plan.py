@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairdraw.adapters._runtime import prepare_triton
 from fairdraw.contracts import LogitsParams
 from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
-
-prepare_triton("cpu")
 
 VOCAB_SIZE = 16
 PROMPT = [5, 1]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fairdraw._core.checks import Profile
 from fairdraw.adapters import load
-from fairdraw.adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import quiet_imports
+from fairdraw.contracts import AnySampler
 from fairdraw.properties._logits_asserts import as_float32, differing_rows
 from fairdraw.properties.logits_plan import CHECKS
 from fairdraw.sampler_impl._shared.filters import apply_min_p, apply_top_k_top_p
@@ -19,20 +20,18 @@ from fairdraw.sampler_impl.logits_plan import LogitsPlan
 from fairdraw.strategies.logits_plan import LogitsCase, LogitsRequestRecipe
 from fairdraw.strategies.rows import TARGET_KINDS, target_row
 
-prepare_triton("cpu")
-with quiet_imports():
-    vllm = pytest.importorskip("vllm")
-    from vllm import SamplingParams
-    from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
-    from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
-    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
-
-
-if vllm.__version__ != "0.22.0":
-    pytest.skip("the contract is that of vLLM 0.22.0", allow_module_level=True)
-
-UPSTREAM = load("logits_plan/vllm", "cpu")
+pytestmark = pytest.mark.usefixtures("upstream")
 BY_CODE = {check.code: check for check in CHECKS}
+
+
+@pytest.fixture(scope="module")
+def upstream() -> AnySampler:
+    """The real vLLM, imported when a test of this file begins: collecting it would take seconds in every worker."""
+    with quiet_imports():
+        vllm = pytest.importorskip("vllm")
+    if vllm.__version__ != "0.22.0":
+        pytest.skip("the contract is that of vLLM 0.22.0")
+    return load("logits_plan/vllm", "cpu")
 
 
 @st.composite
@@ -56,6 +55,8 @@ def test_top_k_and_top_p_equal_upstream(
     """With and without waiting for the device, for which vLLM has two ways to top-k."""
     logits, top_k, top_p = drawn
     filters = (top_k if has_top_k else None, top_p if has_top_p else None)
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
+
     theirs = apply_top_k_top_p_pytorch(logits.clone(), *filters, allow_cpu_sync=may_wait)
     assert not differing_rows(theirs, apply_top_k_top_p(logits.clone(), *filters))
 
@@ -64,41 +65,42 @@ def test_top_k_and_top_p_equal_upstream(
 @given(rows_and_filters())
 def test_min_p_equals_upstream(drawn: tuple[Tensor, Tensor, Tensor]) -> None:
     logits, _, min_p = drawn
+    from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
+
     processor = object.__new__(MinPLogitsProcessor)
     processor.min_p_count, processor.min_p = 1, min_p.unsqueeze(1)
     assert not differing_rows(processor.apply(logits.clone()), apply_min_p(logits.clone(), min_p))
 
 
 @pytest.mark.parametrize("code", ["PLAN160", "PLAN161", "PLAN162"])
-def test_logits_of_the_specification_equal_upstream(code: str) -> None:
+def test_logits_of_the_specification_equal_upstream(code: str, upstream: AnySampler) -> None:
     """`make check` compares ours."""
-    BY_CODE[code].run(load("logits_plan/oracle", "cpu"), profile=Profile("upstream", 60, 60), reference=UPSTREAM)
+    BY_CODE[code].run(load("logits_plan/oracle", "cpu"), profile=Profile("upstream", 60, 60), reference=upstream)
 
 
-def test_minimum_in_the_bonus_row_counts_drafts_unlike_upstream() -> None:
+def test_minimum_in_the_bonus_row_counts_drafts_unlike_upstream(upstream: Any) -> None:
     """Named deviation: the drafts reach the minimum, so the bonus token may stop; vLLM bars it."""
     case = LogitsCase(33, (LogitsRequestRecipe(kinds=("min-tokens",), num_output=1, num_drafts=2),), seed=5)
     batch = case.batch()
     (request,) = batch.requests
     assert len(request.output_token_ids) < request.params.min_tokens <= 3
     ours = load("logits_plan/torch", "cpu").open_plan(case.setup()).process(batch)
-    theirs = UPSTREAM.open_plan(case.setup()).process(batch)
+    theirs = upstream.open_plan(case.setup()).process(batch)
     stops = sorted(request.params.all_stop_token_ids)
     assert differing_rows(as_float32(theirs), as_float32(ours)) == [2]
     assert bool((theirs[2, stops] == -torch.inf).all())
     assert bool((ours[2, stops] > -torch.inf).all())
 
 
-def sampling_params(**fields: Any) -> Any:
-    return SamplingParams(max_tokens=100, **fields)
-
-
 def test_plan_follows_the_objects_of_upstream() -> None:
     """Real `SamplingParams` and `BatchUpdate`: a greedy request, one with filters, a swap."""
+    from vllm import SamplingParams
+    from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
+
     plan, outputs = LogitsPlan(vocab_size=20), [[4], [5, 5]]
     params = [
-        sampling_params(temperature=0.0, top_k=3, logit_bias={7: 100.0}),
-        sampling_params(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, presence_penalty=1.0, allowed_token_ids=[5, 6]),
+        SamplingParams(temperature=0.0, top_k=3, logit_bias={7: 100.0}),
+        SamplingParams(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, presence_penalty=1.0, allowed_token_ids=[5, 6]),
     ]
     added = [(row, one, [1], outputs[row]) for row, one in enumerate(params)]
     plan.sync_batch(BatchUpdate(batch_size=2, removed=[], added=added, moved=[]))

@@ -6,18 +6,12 @@ not repeated here. Rows are compared bit for bit: kept sets, and what is kept.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
 from step_cases import KINDS, STALE, TOP_K, Case, cumulative, make_case, owned_by, processed_row, shaped
 
 from fairdraw.sampler_impl._shared.draws import VERIFY_STREAM, philox_uniforms

@@ -5,17 +5,11 @@ The driver is stood in for, so that there are two devices; `test_launch_plans.py
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
 from step_cases import Case, make_case
 
 from fairdraw.sampler_impl._logprobs import kernels as of_logprobs

@@ -7,15 +7,8 @@ which it excludes: they alone are left. They differ from place to place, and of 
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
 from step_cases import Case, cumulative
 
 from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepPlan

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import pickle
 import re
 from dataclasses import replace
@@ -13,10 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 from step_cases import Case, make_case
 from tensor_calls import replaced
 

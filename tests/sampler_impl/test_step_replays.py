@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
-from contextlib import nullcontext
-
 from step_cases import Case, make_case
 
 from fairdraw.sampler_impl._step.replays import OFTEN, REMEMBERED, Replays

@@ -8,18 +8,12 @@ that nobody reads.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
 from step_cases import STALE, Case, make_case, owned_by, shaped
 
 from fairdraw.sampler_impl._shared.draws import VERIFY_STREAM, philox_uniforms

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from fairdraw.adapters import load
-from fairdraw.adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import quiet_imports
 from fairdraw.contracts import Markers, RequestParams
 from fairdraw.strategies._lifecycle_checkers import OpenSession
 from fairdraw.strategies._serving_batch import ServedRequest, ServingBatch
 
-prepare_triton("cpu")
 with quiet_imports():
     vllm = pytest.importorskip("vllm")
 

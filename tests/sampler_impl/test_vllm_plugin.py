@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from fairdraw.adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.adapters._runtime import quiet_imports
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _patch, _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
-prepare_triton("cpu")
 with quiet_imports():
     vllm = pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
     from vllm import plugins

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from fairdraw.adapters._runtime import prepare_triton, quiet_floats, quiet_imports
+from fairdraw.adapters._runtime import quiet_floats, quiet_imports
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.vllm_plugin import _penalties, _penalties_tensor, _rows, _thinking_budget
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
-prepare_triton("cpu")
 with quiet_imports():
     pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
     from fairdraw_engines._vllm_validation import soak, traces

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fairdraw._core.checks import PROFILES
-from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, right_distribution
 from fairdraw._oracles.sampling import requests_of
@@ -173,8 +173,3 @@ def test_sampler_that_overwrites_its_logits_is_judged_by_what_it_was_given(count
 
     wrong = token_sampler(lambda batch, noise: sample(batch, noise)[0])
     assert BY_CODE["DIST701"].run(wrong, profile=SMOKE, seed=DEFAULT_SEED) > 0
-
-
-def test_unsupported_capability_is_a_visible_skip() -> None:
-    with pytest.raises(CapabilityUnsupported, match="large-vocab is unsupported: for the test"):
-        BY_CODE["DIST723"].run(without(Capability.LARGE_VOCAB), profile=SMOKE, seed=DEFAULT_SEED)
