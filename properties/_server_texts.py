@@ -14,15 +14,13 @@ from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.contracts import Answer, Capability, GenerationRequest
 from fairdraw.properties._server_answers import answers_of_all_kinds
 from fairdraw.properties._server_check import Trial, failure, require, server_check
+from fairdraw.strategies._server_plain import SPACES
 from fairdraw.strategies._server_requests import PLAIN
 
 _HOT = 100.0
 _NUM = 4
 _ENOUGH = 8
 """Tokens of a text, or characters where the server does not count: shorter ones are not compared."""
-
-_SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
-"""As tokenizers write them inside of a token."""
 
 
 def _hot(trial: Trial) -> GenerationRequest:
@@ -77,7 +75,7 @@ def the_tokens_are_those_of_the_text(trial: Trial) -> None:
         raise CapabilityUnsupported("texts of tokens are unsupported: its answers hold ids of tokens instead")
     for answer in answers:
         for choice in answer.choices:
-            joined = "".join(position.text for position in choice.positions).translate(_SPACES)
+            joined = "".join(position.text for position in choice.positions).translate(SPACES)
             text = choice.text.strip()
             # An end token has a text in some servers; a stop string is cut off.
             is_same = joined.strip().startswith(text)

@@ -10,12 +10,13 @@ from fairdraw.contracts import Capability
 from fairdraw.statistical._distribution_check import sharing
 from fairdraw.statistical._server_check import ServerDistributionCheck
 from fairdraw.statistical._server_replay import ReplayedCheck
-from fairdraw.statistical._server_slices import ServerSlices
+from fairdraw.statistical._server_slices import PlainSlices, ServerSlices
+from fairdraw.strategies._server_plain import PLAIN_KINDS
 from fairdraw.strategies._server_requests import CONSECUTIVE_SEEDS, FOUR_CHOICES, MIXED, PLAIN, Kind
 
 __all__ = ["CHECKS"]
 
-Judge = TypeVar("Judge", ServerDistributionCheck, ServerSlices, ReplayedCheck)
+Judge = TypeVar("Judge", ServerDistributionCheck, ServerSlices, PlainSlices, ReplayedCheck)
 
 
 def _check(
@@ -57,6 +58,18 @@ def tokens_of_requests_of_all_kinds_follow_their_distributions_in_every_slice() 
     batch, a path for requests that are alike, a parameter that another one switches off.
     """
     return (MIXED,)
+
+
+@_check(PlainSlices, "DIST941", Capability.TOP_LOGPROBS, 0.15, stage=Stage.INDEPENDENCE, depends_on=("DIST911",))
+def tokens_without_lists_follow_the_lists_of_their_prefixes() -> tuple[Kind, ...]:
+    """Tokens of requests without log-probabilities, as most users send them, follow the distribution that the same
+    prefix has in a request with them: plain, at a temperature, with a filter; and in every mode: streamed, with a
+    seed, beside greedy requests, as one of several choices.
+
+    Requests that want no list take another path: vLLM's fused sampler, llama.cpp's `--backend-sampling`. It ignores
+    a filter or the temperature, is greedy, or draws with noise that requests share.
+    """
+    return PLAIN_KINDS
 
 
 @_check(ReplayedCheck, "DIST931", Capability.TOKEN_IDS, 0.1, differential=True, stage=Stage.PAIRS)

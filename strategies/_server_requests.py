@@ -7,7 +7,7 @@ first so many answers, and the next check takes the same ones. What was answered
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,7 @@ class Kind:
     settings: tuple[tuple[str, object], ...] = ()
     seeded: bool = False
     is_mixed: bool = False
+    has_lists = True
 
     def request(self, number: int, server: Server, seed: int) -> GenerationRequest:
         """The request of that number."""
@@ -112,13 +113,19 @@ def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: 
         "prompt": (None, ids)[: 1 + bool(ids)],
         "stream": (False, True)[: 1 + (Capability.STREAMING in can)],
     }
+    settings = covered(values, number, seed)
+    change: dict[str, Any] = settings.pop("change")
+    return change | settings
+
+
+def covered(values: Mapping[str, Sequence[Any]], number: int, seed: int) -> dict[str, Any]:  # Any: as above
+    """Return the row of that number of rows in which every two values meet; without `None`."""
     rows = covering_rows(tuple(map(len, values.values())), seed=seed)
     turn, row = divmod(number, len(rows))  # values that stand for each other by turns still cover all pairs
     shifts = [derive_seed("turn", seed, turn, name) for name in values]
     chosen = zip(values.items(), rows[row], shifts, strict=True)
     settings = {name: choices[(place + by) % len(choices)] for (name, choices), place, by in chosen}
-    change: dict[str, Any] = settings.pop("change")
-    return change | {name: value for name, value in settings.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def own_ids(server: Server, seed: int) -> tuple[int, ...]:
@@ -126,6 +133,33 @@ def own_ids(server: Server, seed: int) -> tuple[int, ...]:
     answers = pool_of(server, seed).take(server, PLAIN, 2) if Capability.TOKEN_IDS in server.capabilities else []
     tokens = [token for answer in answers for choice in answer.choices[:1] for token in choice.tokens[:4]]
     return tuple(int(token) for token in tokens) if all(isinstance(token, int) for token in tokens) else ()
+
+
+MODES = {
+    "list": ("with a list", "without a list"),
+    "sent": ("whole", "streamed"),
+    "seed": ("no seed", "per-request seed"),
+    "choices": ("one choice", "several choices"),
+    "prompt": ("a text", "token ids"),
+    "filter": ("no filter", "top-k", "top-p", "min-p"),
+    "edit": ("no edit", "penalties", "logit-bias"),
+}
+"""How a request may be made, the usual mode first."""
+
+
+def modes_of(request: GenerationRequest, *, has_list: bool) -> tuple[str, ...]:
+    """Return the mode of a request for each feature of `MODES`."""
+    filters = (request.top_k, request.top_p, request.min_p)
+    chosen = (
+        not has_list,
+        request.stream,
+        request.seed is not None,
+        request.n > 1,
+        not isinstance(request.prompt, str),
+        next((number for number, one in enumerate(filters, 1) if one is not None), 0),
+        2 if request.logit_bias else bool(request.presence_penalty or request.frequency_penalty),
+    )
+    return tuple(words[int(number)] for words, number in zip(MODES.values(), chosen, strict=True))
 
 
 def kind(name: str, **settings: object) -> Kind:
@@ -155,12 +189,14 @@ class Pool:
     Args:
         answers: By the name of what was asked.
         num_requests: Made so far.
+        judged: By the code of a check, the modes of the request of each token that it judged.
         silent: Why the server does not answer any more; empty as long as it does. It is not tried again.
     """
 
     seed: int
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     num_requests: int = 0
+    judged: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     silent: str = ""
 
     def take(self, server: Server, one: Kind, count: int) -> list[Answer]:

@@ -531,6 +531,57 @@ def seed_without_its_lowest_bit(right: ToyServer, request: Request, beside: Sequ
     return right.seed_of(request, beside) // 2 * 2
 
 
+# -- requests without lists -------------------------------------------------------------------------------------------
+
+
+class Fused(ToyServer):
+    """A batch of requests without lists and seeds takes a path of its own."""
+
+    is_fused = False
+
+    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
+        self.is_fused = len(beside) > 1 and all(one.logprobs is None and one.seed is None for one in beside)
+        return super().answer(request, beside)
+
+
+@wrong("DIST941")
+class FusedWithoutTopP(Fused):
+    """The fused sampler has no top-p."""
+
+    def nucleus(self, row: Float64s, top_p: float) -> Float64s:
+        return row if self.is_fused else super().nucleus(row, top_p)
+
+
+@wrong("DIST941")
+class FusedTemperatureTwice(Fused):
+    """The fused sampler gets logits that were divided by the temperature, and divides them again."""
+
+    def temperature(self, request: Request) -> float:
+        return request.temperature ** (1 + self.is_fused)
+
+
+@wrong("DIST941")
+class FusedGreedy(Fused):
+    """The fused sampler takes the most probable token."""
+
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
+        return int(logits.argmax()) if self.is_fused else super().drawn(logits, request, stream)
+
+
+@wrong("DIST941")
+class FusedNoiseIsShared(Fused):
+    """The fused sampler has one row of noise for two requests."""
+
+    def seed_of(self, request: Request, beside: Sequence[Request]) -> int:
+        return next(self.calls) // 2 + 10**6 if self.is_fused else super().seed_of(request, beside)
+
+
+@_patched("temperature", "DIST941")
+def streams_without_lists_are_cold(right: ToyServer, request: Request) -> float:
+    """A streamed request without a list is drawn at half its temperature."""
+    return request.temperature / (2 if request.stream and request.logprobs is None else 1)
+
+
 # -- texts ------------------------------------------------------------------------------------------------------------
 
 

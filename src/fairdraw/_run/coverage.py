@@ -94,7 +94,7 @@ class Watch:
 
         def around(call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of a session's method
             self._calls += 1
-            self._add(_or_nothing(session.look, arguments))
+            self.add(_or_nothing(session.look, arguments))
             return call()
 
         return around
@@ -102,10 +102,10 @@ class Watch:
     def _call(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
         self._calls += 1
         if not self._case_by_case:
-            self._add(_or_nothing(self._of_a_kind, arguments))
+            self.add(_or_nothing(self._of_a_kind, arguments))
         elif self._last is not arguments[0]:
             self._last = arguments[0]
-            self._add(_or_nothing(self._look, arguments))
+            self.add(_or_nothing(self._look, arguments))
         return self._bounded(call, arguments)
 
     def _bounded(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
@@ -145,7 +145,7 @@ class Watch:
         self._kinds[kind] = number + 1, found
         return found
 
-    def _add(self, found: Look | None) -> None:
+    def add(self, found: Look | None) -> None:
         if found is None:
             return
         self._words.update(found.words)
@@ -239,6 +239,7 @@ class Watched:
         """What the check judged."""
         self.watch.case()
         if isinstance(self.check, DrawnQuestion):
+            self.watch.add(self.check.seen(sampler, seed))
             return self.watch.drawn(self.check.resolution(sampler, profile, seed, num_draws))
         return self.watch.drawn()
 

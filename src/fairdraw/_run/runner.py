@@ -238,7 +238,8 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
             raise
 
     record = _recorded(check, sampler, session, search, is_search=True)
-    if record.status not in JUDGED or CONTRACTS[check.contract].is_remote:
+    is_drawn = not CONTRACTS[check.contract].is_remote or check.seen(sampler, session.seed) is not None
+    if record.status not in JUDGED or not is_drawn:
         return record
     return dataclasses.replace(record, drawn=watched.drawn(sampler, session.profile, session.seed, record.cases))
 

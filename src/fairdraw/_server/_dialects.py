@@ -84,6 +84,10 @@ def _extended(request: GenerationRequest) -> JSON:
     )
 
 
+_WITH_IDS = {"return_tokens_as_token_ids": True, "return_token_ids": True}
+"""vLLM then names tokens by their ids: in lists, and where none is requested."""
+
+
 @dataclass(frozen=True)
 class _OpenAI:
     """An API of OpenAI's, with vLLM's extensions if the server is vLLM.
@@ -117,7 +121,7 @@ class Completions(_OpenAI):
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
-        own = _extended(request) | {"return_tokens_as_token_ids": True} if self.vendor else {}
+        own = _extended(request) | _WITH_IDS if self.vendor else {}
         return _given(model=model or None, prompt=prompt, logprobs=request.logprobs) | _common(request) | own
 
     def choices(self, request: GenerationRequest, parts: Sequence[JSON]) -> tuple[Choice, ...]:
@@ -134,7 +138,7 @@ class Chat(_OpenAI):
         if not isinstance(request.prompt, str):
             raise ValueError("Chat.body: prompt is token ids, but a chat takes text. Use text.")
         asked = None if request.logprobs is None else True
-        own = _extended(request) | {"return_tokens_as_token_ids": True} if self.vendor else {}
+        own = _extended(request) | _WITH_IDS if self.vendor else {}
         message = [{"role": "user", "content": request.prompt}]
         head = _given(model=model or None, messages=message, logprobs=asked, top_logprobs=request.logprobs)
         return head | _common(request) | own
@@ -303,8 +307,9 @@ def _pairs(top: Any) -> tuple[tuple[Token, float], ...]:  # Any: JSON
 def _of_chat(one: JSON) -> Choice:
     message = one.get("message") or one.get("delta") or {}
     rows = (one.get("logprobs") or {}).get("content") or ()
+    positions = tuple(_of_row(row) for row in rows) or tuple(map(Position, one.get("token_ids") or ()))
     text = str(message.get("content") or "")
-    return Choice(tuple(_of_row(row) for row in rows), text, str(one.get("finish_reason") or ""))
+    return Choice(positions, text, str(one.get("finish_reason") or ""))
 
 
 def _of_row(row: JSON) -> Position:
