@@ -208,8 +208,8 @@ class ServerSlices(SliceCheck):
         return found.add_pairs() if judged else None
 
     def resolution(self, sampler: Server, profile: Profile, seed: int, num_draws: int) -> Resolution:
-        """Return as `SliceCheck` does; each mode is a slice."""
-        return replace(super().resolution(sampler, profile, seed, num_draws), sliced=tuple(MODES))
+        """Return as `SliceCheck` does; each mode is a slice, and so are two together."""
+        return replace(super().resolution(sampler, profile, seed, num_draws), sliced=(*MODES, ""))
 
 
 class PlainSlices(ServerSlices):

@@ -141,23 +141,22 @@ MODES = {
     "seed": ("no seed", "per-request seed"),
     "choices": ("one choice", "several choices"),
     "prompt": ("a text", "token ids"),
-    "filter": ("no filter", "top-k", "top-p", "min-p"),
-    "edit": ("no edit", "penalties", "logit-bias"),
+    "change": ("no change", "top-k", "top-p", "min-p", "penalties", "logit-bias"),
 }
 """How a request may be made, the usual mode first."""
 
 
 def modes_of(request: GenerationRequest, *, has_list: bool) -> tuple[str, ...]:
     """Return the mode of a request for each feature of `MODES`."""
-    filters = (request.top_k, request.top_p, request.min_p)
+    has_penalty = bool(request.presence_penalty or request.frequency_penalty)
+    changes = (request.top_k, request.top_p, request.min_p, has_penalty or None, request.logit_bias or None)
     chosen = (
         not has_list,
         request.stream,
         request.seed is not None,
         request.n > 1,
         not isinstance(request.prompt, str),
-        next((number for number, one in enumerate(filters, 1) if one is not None), 0),
-        2 if request.logit_bias else bool(request.presence_penalty or request.frequency_penalty),
+        next((number for number, one in enumerate(changes, 1) if one is not None), 0),
     )
     return tuple(words[int(number)] for words, number in zip(MODES.values(), chosen, strict=True))
 

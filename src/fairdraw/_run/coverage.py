@@ -214,7 +214,7 @@ class Recorder:
     def watched(self, check: AnyCheck, sampler: Any, profile: Profile, seed: int) -> Watched:  # Any: as above
         """The check and the sampler, to be run in their place."""
         if CONTRACTS[check.contract].is_remote:
-            return Watched(check, sampler, Watch(check.contract, check.suite, case_by_case=False))
+            return Watched(check, sampler, Watch(check.contract, check.code, case_by_case=False))
         if sampler is not self._sampler:
             if self._sampler is not None:  # a worker knows what its predecessor shunned
                 pulse.shun_nothing()
