@@ -14,8 +14,7 @@ from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.contracts import Answer, Capability, GenerationRequest
 from fairdraw.properties._server_answers import answers_of_all_kinds
 from fairdraw.properties._server_check import Trial, failure, require, server_check
-from fairdraw.strategies._server_plain import SPACES
-from fairdraw.strategies._server_requests import PLAIN
+from fairdraw.strategies._server_requests import PLAIN, SPACES
 
 _HOT = 100.0
 _NUM = 4

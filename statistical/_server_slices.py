@@ -20,13 +20,11 @@ from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._slices import Event, Slices
 from fairdraw.statistical._trace_draws import EIGHTHS, eighths_of, level, same_eighth
 from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_plain import plain_answers
-from fairdraw.strategies._server_requests import MODES, TOKENS_EACH, Kind, Pool, modes_of, num_tokens, pool_of
+from fairdraw.strategies._server_requests import CHANGES, MODES, TOKENS_EACH, Kind, Pool, modes_of, num_tokens, pool_of
 
 _CROSSED = (
-    "temperature", "filter", "edit", "kind of filter", "kind of edit", "choices", "choice", "max_tokens", "seeded",
-    "prompt", "streamed", "position", "edit of the request before", "filter of the request before", "requests",
-    "request modulo 2",
+    *MODES, "temperature", "setting", "number of choices", "choice", "max_tokens", "position",
+    "setting of the request before", "requests", "request modulo 2",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
 
@@ -37,22 +35,15 @@ _AT_ONCE = 32
 """Requests between two looks at the clock."""
 
 
-def _words(request: GenerationRequest) -> dict[str, str]:
+def _words(request: GenerationRequest, *, has_list: bool = True) -> dict[str, str]:
     """Return what a request asks for, in the words of a report."""
-    names = {"filter": ("top_k", "top_p", "min_p"), "edit": ("frequency_penalty", "presence_penalty", "logit_bias")}
-    said = {
-        kind: next((f"{name}={getattr(request, name)}" for name in own if getattr(request, name)), "none")
-        for kind, own in names.items()
-    }
+    changes = (f"{name}={getattr(request, name)}" for name in CHANGES if getattr(request, name))
     return {
-        **{f"kind of {kind}": one.partition("=")[0] for kind, one in said.items()},
+        **dict(zip(MODES, modes_of(request, has_list=has_list), strict=True)),
         "temperature": f"{request.temperature:g}",
-        **said,
-        "choices": str(request.n),
+        "setting": next(changes, "none"),
+        "number of choices": str(request.n),
         "max_tokens": str(request.max_tokens),
-        "seeded": str(request.seed is not None),
-        "prompt": "a text" if isinstance(request.prompt, str) else "ids",
-        "streamed": str(request.stream),
     }
 
 
@@ -67,7 +58,7 @@ class _Collected:
 
     def add(self, answer: Answer, seed: int) -> None:
         """Add the tokens of an answer about which its lists say something."""
-        words, above = _words(answer.request), self._first
+        words, above = _words(answer.request, has_list=self.kind.has_lists), self._first
         first: list[Ints] = []
         before = {f"{name} of the request before": word for name, word in self._before.items()}
         levels = {name: level(name, word) for name, word in (words | before | {"requests": self.kind.name}).items()}
@@ -75,7 +66,7 @@ class _Collected:
         known = [one.named for one in known_of(answer, self.claims)]
         for choice, numbers in enumerate(numbers_of(answer, self.claims, seed)):
             if (numbers[:, 0] == IMPOSSIBLE).any():
-                raise _impossible(answer, choice, int(np.flatnonzero(numbers[:, 0] == IMPOSSIBLE)[0]))
+                raise _impossible(answer, choice, int(np.flatnonzero(numbers[:, 0] == IMPOSSIBLE)[0]), words)
             is_judged = ~np.isnan(numbers[:, 0])
             eighths = [eighths_of(column, is_judged) for column in np.nan_to_num(numbers[:, : len(ORDERS)]).T]
             events = _events(numbers) | _beside(eighths, above) | _named(known[choice])
@@ -86,14 +77,14 @@ class _Collected:
                 {name: one[is_judged] for name, one in features.items()},
                 {name: Event(one.hit[is_judged], one.chance[is_judged]) for name, one in events.items()},
             )
-            self.judged += [modes_of(answer.request, has_list=self.kind.has_lists)] * int(is_judged.sum())
+            self.judged += [tuple(words[name] for name in MODES)] * int(is_judged.sum())
             above, first = eighths, first or eighths
         self._before, self._first, self._num_answers = words, first, self._num_answers + 1
 
 
-def _impossible(answer: Answer, choice: int, at: int) -> CheckFailure:
+def _impossible(answer: Answer, choice: int, at: int, words: dict[str, str]) -> CheckFailure:
     """Return the failure of a token that its request rules out."""
-    said = ", ".join(f"{name} {word}" for name, word in _words(answer.request).items())
+    said = ", ".join(f"{name} {word}" for name, word in words.items())
     token = answer.choices[choice].tokens[at]
     error = CheckFailure(f"token {token!r} came at position {at}, which the request rules out: {said}")
     error.remarks = (f"the request: {answer.curl}",) if answer.curl else ()
@@ -165,6 +156,10 @@ class ServerSlices(SliceCheck):
         """Return how many of each kind there are."""
         return -(-self.num_draws(server, profile) // (self.tokens_each * len(self.kinds)))
 
+    def claims(self, server: Server, pool: Pool) -> Claims:
+        """Return what the lists stand for."""
+        return claims_of(server, pool)
+
     def answers(self, server: Server, pool: Pool, kind: Kind, first: int, end: int) -> list[Answer]:
         """Return answers of a kind, whose tokens have lists."""
         return pool.take(server, kind, end)[first:]
@@ -177,7 +172,7 @@ class ServerSlices(SliceCheck):
             NoAnswer: If the server does not answer.
         """
         server, pool = guarded(sampler, out_of_time), pool_of(sampler, seed)
-        claims, refusals = claims_of(server, pool), list[str]()
+        claims, refusals = self.claims(server, pool), list[str]()
         judged = pool.judged[self.code] = []
         for kind in (one for one in self.kinds if one.is_supported(server.capabilities)):
             collected = _Collected(slices, claims, kind, judged)
@@ -210,14 +205,3 @@ class ServerSlices(SliceCheck):
     def resolution(self, sampler: Server, profile: Profile, seed: int, num_draws: int) -> Resolution:
         """Return as `SliceCheck` does; each mode is a slice, and so are two together."""
         return replace(super().resolution(sampler, profile, seed, num_draws), sliced=(*MODES, ""))
-
-
-class PlainSlices(ServerSlices):
-    """A check of tokens that were requested without lists, by the lists of their prefixes."""
-
-    tokens_each = 2
-    """Half of the requests have several choices, where a server has them."""
-
-    def answers(self, server: Server, pool: Pool, kind: Kind, first: int, end: int) -> list[Answer]:
-        """Return plain answers, with the lists of their prefixes."""
-        return plain_answers(server, pool, kind, first, end)

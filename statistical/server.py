@@ -9,14 +9,21 @@ from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability
 from fairdraw.statistical._distribution_check import sharing
 from fairdraw.statistical._server_check import ServerDistributionCheck
-from fairdraw.statistical._server_replay import ReplayedCheck
-from fairdraw.statistical._server_slices import PlainSlices, ServerSlices
-from fairdraw.strategies._server_plain import PLAIN_KINDS
-from fairdraw.strategies._server_requests import CONSECUTIVE_SEEDS, FOUR_CHOICES, MIXED, PLAIN, Kind
+from fairdraw.statistical._server_replay import PlainSlices, ReplayedSlices
+from fairdraw.statistical._server_slices import ServerSlices
+from fairdraw.strategies._server_requests import (
+    CONSECUTIVE_SEEDS,
+    FOUR_CHOICES,
+    MIXED,
+    MIXED_WITHOUT_LISTS,
+    PLAIN,
+    PLAIN_KINDS,
+    Kind,
+)
 
 __all__ = ["CHECKS"]
 
-Judge = TypeVar("Judge", ServerDistributionCheck, ServerSlices, PlainSlices, ReplayedCheck)
+Judge = TypeVar("Judge", ServerDistributionCheck, ServerSlices, PlainSlices, ReplayedSlices)
 
 
 def _check(
@@ -69,10 +76,10 @@ def tokens_without_lists_follow_the_lists_of_their_prefixes() -> tuple[Kind, ...
     Requests that want no list take another path: vLLM's fused sampler, llama.cpp's `--backend-sampling`. It ignores
     a filter or the temperature, is greedy, or draws with noise that requests share.
     """
-    return PLAIN_KINDS
+    return (*PLAIN_KINDS, MIXED_WITHOUT_LISTS)
 
 
-@_check(ReplayedCheck, "DIST931", Capability.TOKEN_IDS, 0.1, differential=True, stage=Stage.PAIRS)
+@_check(ReplayedSlices, "DIST931", Capability.TOKEN_IDS, 0.1, differential=True, stage=Stage.PAIRS)
 def tokens_follow_the_distributions_that_the_reference_returns_for_their_prefixes() -> tuple[Kind, ...]:
     """Each token follows the distribution that the second server returns for the same prompt and tokens before.
 

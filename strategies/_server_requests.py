@@ -7,7 +7,7 @@ first so many answers, and the next check takes the same ones. What was answered
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,9 @@ PROMPTS = (
     "Dear Sir or Madam,",
 )
 """Short and public. The user's own replace them."""
+
+SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
+"""As tokenizers write them inside of a token."""
 
 TOKENS_EACH = 16
 """Of a request that distributions are judged by."""
@@ -66,6 +69,25 @@ class Kind:
         """Whether a server takes such requests."""
         names = [*dict(self.settings), *["seed"] * self.seeded]
         return all(_NEEDED[name] in can for name in names if name in _NEEDED)
+
+
+CHANGES = ("top_k", "top_p", "min_p", "frequency_penalty", "presence_penalty", "logit_bias")
+MODES = {
+    "list": ("with a list", "without a list"),
+    "sent": ("whole", "streamed"),
+    "seed": ("no seed", "per-request seed"),
+    "choices": ("one choice", "several choices"),
+    "prompt": ("a text", "token ids"),
+    "change": ("no change", *CHANGES),
+}
+"""How a request may be made, the usual mode first."""
+
+
+def modes_of(request: GenerationRequest, *, has_list: bool) -> tuple[str, ...]:
+    """Return the mode of a request for each feature of `MODES`."""
+    change = next((place for place, name in enumerate(CHANGES, 1) if getattr(request, name)), 0)
+    own = (not has_list, request.stream, request.seed is not None, request.n > 1, not isinstance(request.prompt, str))
+    return tuple(words[place] for words, place in zip(MODES.values(), (*own, change), strict=True))
 
 
 TEMPERATURES = (1.0, 0.6, 1.5, 0.3, 2.0, 0.0)
@@ -113,19 +135,13 @@ def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: 
         "prompt": (None, ids)[: 1 + bool(ids)],
         "stream": (False, True)[: 1 + (Capability.STREAMING in can)],
     }
-    settings = covered(values, number, seed)
-    change: dict[str, Any] = settings.pop("change")
-    return change | settings
-
-
-def covered(values: Mapping[str, Sequence[Any]], number: int, seed: int) -> dict[str, Any]:  # Any: as above
-    """Return the row of that number of rows in which every two values meet; without `None`."""
     rows = covering_rows(tuple(map(len, values.values())), seed=seed)
     turn, row = divmod(number, len(rows))  # values that stand for each other by turns still cover all pairs
     shifts = [derive_seed("turn", seed, turn, name) for name in values]
     chosen = zip(values.items(), rows[row], shifts, strict=True)
     settings = {name: choices[(place + by) % len(choices)] for (name, choices), place, by in chosen}
-    return {name: value for name, value in settings.items() if value is not None}
+    change: dict[str, Any] = settings.pop("change")
+    return change | {name: value for name, value in settings.items() if value is not None}
 
 
 def own_ids(server: Server, seed: int) -> tuple[int, ...]:
@@ -133,32 +149,6 @@ def own_ids(server: Server, seed: int) -> tuple[int, ...]:
     answers = pool_of(server, seed).take(server, PLAIN, 2) if Capability.TOKEN_IDS in server.capabilities else []
     tokens = [token for answer in answers for choice in answer.choices[:1] for token in choice.tokens[:4]]
     return tuple(int(token) for token in tokens) if all(isinstance(token, int) for token in tokens) else ()
-
-
-MODES = {
-    "list": ("with a list", "without a list"),
-    "sent": ("whole", "streamed"),
-    "seed": ("no seed", "per-request seed"),
-    "choices": ("one choice", "several choices"),
-    "prompt": ("a text", "token ids"),
-    "change": ("no change", "top-k", "top-p", "min-p", "penalties", "logit-bias"),
-}
-"""How a request may be made, the usual mode first."""
-
-
-def modes_of(request: GenerationRequest, *, has_list: bool) -> tuple[str, ...]:
-    """Return the mode of a request for each feature of `MODES`."""
-    has_penalty = bool(request.presence_penalty or request.frequency_penalty)
-    changes = (request.top_k, request.top_p, request.min_p, has_penalty or None, request.logit_bias or None)
-    chosen = (
-        not has_list,
-        request.stream,
-        request.seed is not None,
-        request.n > 1,
-        not isinstance(request.prompt, str),
-        next((number for number, one in enumerate(changes, 1) if one is not None), 0),
-    )
-    return tuple(words[int(number)] for words, number in zip(MODES.values(), chosen, strict=True))
 
 
 def kind(name: str, **settings: object) -> Kind:
@@ -171,6 +161,27 @@ TOP_K, TOP_P, MIN_P = kind("top-k 4", top_k=4), kind("top-p 0.7", top_p=0.7), ki
 CONSECUTIVE_SEEDS = Kind("consecutive seeds", seeded=True)
 FOUR_CHOICES = kind("four choices", n=4)
 MIXED = Kind("requests of all kinds", is_mixed=True)
+
+_BLOCK = 8
+"""Plain requests that are sent alike: blocks have one choice, several, a stream, and several streams."""
+
+
+class PlainKind(Kind):
+    """Requests of one token without a list, as most users send them; two neighbours have the same prompt."""
+
+    has_lists = False
+
+    def request(self, number: int, server: Server, seed: int) -> GenerationRequest:
+        """The request of that number."""
+        made = super().request(number if self.is_mixed else number // 2, server, seed)
+        can, block = server.capabilities, number // _BLOCK
+        n, stream = 4 if Capability.N_CHOICES in can and block % 2 else 1, Capability.STREAMING in can and block % 4 > 1
+        return made.replace(max_tokens=1, logprobs=None, **({} if self.is_mixed else {"n": n, "stream": stream}))
+
+
+COLD = kind("temperature 0.3", temperature=0.3)
+PLAIN_KINDS = tuple(PlainKind(f"plain, {one.name}", one.settings) for one in (PLAIN, COLD, TOP_K, TOP_P, MIN_P))
+MIXED_WITHOUT_LISTS = PlainKind("requests of all kinds without lists", is_mixed=True)
 
 _TOKENS = {"smoke": 4_000, "ci": 20_000, "nightly": 400_000}
 """Of a profile; a server's own settings replace them."""
@@ -215,9 +226,8 @@ class Pool:
         """
         name = f"these: {name}"  # a kind may have the same name
         known = len(self.answers.get(name, ()))
-        return _taken(self.extend(server, name, requests[known:], at_once=1 if alone else len(requests)))[
-            : len(requests)
-        ]
+        answers = self.extend(server, name, requests[known:], at_once=1 if alone else len(requests))
+        return _taken(answers)[: len(requests)]
 
     def extend(
         self, server: Server, name: str, requests: Sequence[GenerationRequest], *, at_once: int | None = None

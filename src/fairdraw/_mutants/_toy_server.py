@@ -107,10 +107,7 @@ class ToyServer:
             token, position = self.step(request, stream)
             positions.append(position)
             stream.output = (*stream.output, token)
-            if self.is_end(token, stream):
-                reason = "stop"
-                break
-            if self.is_stopped(stream):
+            if self.is_end(token, stream) or self.is_stopped(stream):
                 reason = "stop"
                 break
         return self.finished(stream, tuple(positions), reason)

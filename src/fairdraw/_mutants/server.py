@@ -6,7 +6,7 @@ Each function stands for one step of the toy server, with that step's arguments;
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -451,18 +451,18 @@ def top_p_before_temperature(right: ToyServer, logits: Float64s, request: Reques
 def poor_first_numbers(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """The numbers of a request with a seed never reach 0.8."""
     if request.seed is not None and not stream.output and request.temperature == 1:
-        stream.rng = _Halved(stream.rng)  # type: ignore[assignment]
+        stream.rng = _Changed(stream.rng, lambda number: 0.8 * number)  # type: ignore[assignment]
     return right.drawn(logits, request, stream)
 
 
-class _Halved:
-    """A generator whose numbers lie below 0.8."""
+class _Changed:
+    """A generator whose numbers are changed."""
 
-    def __init__(self, inner: np.random.Generator) -> None:
-        self._inner = inner
+    def __init__(self, inner: np.random.Generator, change: Callable[[float], float]) -> None:
+        self._inner, self._change = inner, change
 
     def random(self) -> float:
-        return 0.8 * self._inner.random()
+        return self._change(self._inner.random())
 
 
 @_patched("penalised", "DIST925")
@@ -508,21 +508,11 @@ class ChoicesShareNoiseInPairs(ToyServer):
     def stream(self, request: Request, seed: int, number: int) -> Stream:
         made = super().stream(request, seed, number // 2)
         if number % 2:
-            made.rng = _Mirrored(made.rng)  # type: ignore[assignment]
+            made.rng = _Changed(made.rng, lambda number: 1.0 - number)  # type: ignore[assignment]
         return made
 
     def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         return _by_rank(logits, request, stream)
-
-
-class _Mirrored:
-    """A generator whose numbers are one minus those of another."""
-
-    def __init__(self, inner: np.random.Generator) -> None:
-        self._inner = inner
-
-    def random(self) -> float:
-        return 1.0 - self._inner.random()
 
 
 @_patched("seed_of", "DIST921")
