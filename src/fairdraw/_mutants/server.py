@@ -17,7 +17,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
 from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
-from fairdraw.contracts import Answer, Choice, Position
+from fairdraw.contracts import Answer, Choice, NoAnswer, Position
 from fairdraw.contracts import GenerationRequest as Request
 
 
@@ -219,24 +219,16 @@ def seed_ignored_beside_unseeded(right: ToyServer, request: Request, beside: Seq
 class TemperatureOfTheNeighbour(ToyServer):
     """In a batch, each request has the temperature of the first one."""
 
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
-        self.first = beside[-1].temperature
-        return super().answer(request, beside)
-
     def temperature(self, request: Request) -> float:
-        return self.first or request.temperature
+        return self.beside[-1].temperature or request.temperature
 
 
 @wrong("SRV145")
 class StopStringOfTheNeighbour(ToyServer):
     """The stop strings of a batch are looked for in every text."""
 
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
-        self.stops = tuple(sorted({stop for one in beside for stop in one.stop}))
-        return super().answer(request, beside)
-
     def is_stopped(self, stream: Stream) -> bool:
-        return any(one in self.text(stream.output) for one in self.stops)
+        return any(stop in self.text(stream.output) for one in self.beside for stop in one.stop)
 
 
 @_patched("stream", "SRV146")
@@ -353,12 +345,16 @@ def stream_loses_what_it_held_back(
     return replace(made, text=made.text[:-1]) if is_held else made
 
 
+def _lagging(positions: tuple[Position, ...]) -> tuple[Position, ...]:
+    """Return positions with the lists of those before."""
+    pairs = zip(positions, (positions[0], *positions[:-1]), strict=True)
+    return tuple(replace(one, top=two.top, logprob=dict(two.top).get(one.token)) for one, two in pairs)
+
+
 @_patched("streamed", "SRV172")
 def streamed_lists_lag(right: ToyServer, made: Choice) -> Choice:
     """In a stream each token has the list of the one before."""
-    before = [made.positions[0], *made.positions[:-1]]
-    positions = [replace(one, top=two.top) for one, two in zip(made.positions, before, strict=True)]
-    return replace(made, positions=tuple(positions))
+    return replace(made, positions=_lagging(made.positions))
 
 
 @_patched("drawn", "SRV181", "SRV121")
@@ -378,17 +374,12 @@ def lists_of_the_drafter(right: ToyServer, token: int, logprobs: Float64s, reque
 # -- distributions ----------------------------------------------------------------------------------------------------
 
 
-@wrong("DIST911")
-class ListsOfThePositionBefore(ToyServer):
+@_patched("finished", "DIST911")
+def lists_of_the_position_before(
+    right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str
+) -> Choice:
     """Log-probabilities lag behind their tokens by one position."""
-
-    def finished(self, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
-        before = [positions[0], *positions[:-1]]
-        moved = (self._with_list(one, two) for one, two in zip(positions, before, strict=True))
-        return super().finished(stream, tuple(moved), reason)
-
-    def _with_list(self, one: Position, two: Position) -> Position:
-        return replace(one, top=two.top, logprob=dict(two.top).get(one.token))
+    return right.finished(stream, _lagging(positions), reason)
 
 
 @_patched("temperature", "DIST911")
@@ -521,49 +512,74 @@ def seed_without_its_lowest_bit(right: ToyServer, request: Request, beside: Sequ
     return right.seed_of(request, beside) // 2 * 2
 
 
+# -- values that mean nothing -----------------------------------------------------------------------------------------
+
+
+@_patched("refusal", "SRV191")
+def nonsense_breaks(right: ToyServer, request: Request) -> str:
+    """A value that means nothing raises in the engine, and the connection breaks."""
+    if found := right.refusal(request):
+        raise NoAnswer(f"HTTP 500: {found}")
+    return found
+
+
+@_patched("refusal", "SRV191")
+def ids_are_not_checked(right: ToyServer, request: Request) -> str:
+    """An id beyond the vocabulary reads what lies behind the embeddings."""
+    return right.refusal(request) if isinstance(request.prompt, str) else ""
+
+
+@wrong("SRV191")
+class NonsenseStays(ToyServer):
+    """What a refused request set stays: a sign of the logits."""
+
+    sign = 1.0
+
+    def refusal(self, request: Request) -> str:
+        found = super().refusal(request)
+        self.sign = -1.0 if found else self.sign
+        return found
+
+    def logits(self, request: Request, output: Sequence[int]) -> Float64s:
+        return self.sign * super().logits(request, output)
+
+
 # -- requests without lists -------------------------------------------------------------------------------------------
 
 
 class Fused(ToyServer):
     """A batch of requests without lists and seeds takes a path of its own."""
 
-    is_fused = False
-
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
-        self.is_fused = len(beside) > 1 and all(one.logprobs is None and one.seed is None for one in beside)
-        return super().answer(request, beside)
+    @property
+    def is_fused(self) -> bool:
+        return len(self.beside) > 1 and all(one.logprobs is None and one.seed is None for one in self.beside)
 
 
-@wrong("DIST941")
-class FusedWithoutTopP(Fused):
+_fused = patching(wrong, Fused)
+
+
+@_fused("nucleus", "DIST941")
+def fused_without_top_p(right: Fused, row: Float64s, top_p: float) -> Float64s:
     """The fused sampler has no top-p."""
-
-    def nucleus(self, row: Float64s, top_p: float) -> Float64s:
-        return row if self.is_fused else super().nucleus(row, top_p)
+    return row if right.is_fused else right.nucleus(row, top_p)
 
 
-@wrong("DIST941")
-class FusedTemperatureTwice(Fused):
+@_fused("temperature", "DIST941")
+def fused_temperature_twice(right: Fused, request: Request) -> float:
     """The fused sampler gets logits that were divided by the temperature, and divides them again."""
-
-    def temperature(self, request: Request) -> float:
-        return request.temperature ** (1 + self.is_fused)
+    return request.temperature ** (1 + right.is_fused)
 
 
-@wrong("DIST941")
-class FusedGreedy(Fused):
+@_fused("drawn", "DIST941")
+def fused_greedy(right: Fused, logits: Float64s, request: Request, stream: Stream) -> int:
     """The fused sampler takes the most probable token."""
-
-    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
-        return int(logits.argmax()) if self.is_fused else super().drawn(logits, request, stream)
+    return int(logits.argmax()) if right.is_fused else right.drawn(logits, request, stream)
 
 
-@wrong("DIST941")
-class FusedNoiseIsShared(Fused):
+@_fused("seed_of", "DIST941")
+def fused_noise_is_shared(right: Fused, request: Request, beside: Sequence[Request]) -> int:
     """The fused sampler has one row of noise for two requests."""
-
-    def seed_of(self, request: Request, beside: Sequence[Request]) -> int:
-        return next(self.calls) // 2 + 10**6 if self.is_fused else super().seed_of(request, beside)
+    return next(right.calls) // 2 + 10**6 if right.is_fused else right.seed_of(request, beside)
 
 
 @_patched("temperature", "DIST941")
@@ -605,13 +621,10 @@ def tokens_are_the_first_of_their_lists(right: ToyServer, token: int, logprobs: 
 class FilterOfTheNeighbour(ToyServer):
     """In a batch, `top_p` of one request is applied to all that have no filter."""
 
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
-        self.top_p = next((one.top_p for one in beside if one.top_p), None)
-        return super().answer(request, beside)
-
     def filtered(self, logits: Float64s, request: Request) -> Float64s:
+        top_p = next((one.top_p for one in self.beside if one.top_p), None)
         is_bare = not (request.top_k or request.top_p or request.min_p)
-        return super().filtered(logits, request.replace(top_p=self.top_p) if is_bare else request)
+        return super().filtered(logits, request.replace(top_p=top_p) if is_bare else request)
 
 
 @_patched("logits", "DIST931", "SRV182")

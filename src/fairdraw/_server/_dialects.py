@@ -17,13 +17,8 @@ if TYPE_CHECKING:
     from fairdraw._server._journal import JSON
     from fairdraw.contracts._server import Token
 
-_OPENAI_LACKS = {
-    Capability.TOP_K: "OpenAI's dialect has no word for it",
-    Capability.MIN_P: "OpenAI's dialect has no word for it",
-    Capability.MIN_TOKENS: "OpenAI's dialect has no word for it",
-    Capability.BAD_WORDS: "OpenAI's dialect has no word for it",
-    Capability.REPETITION_PENALTY: "OpenAI's dialect has no word for it",
-}
+_WORDLESS = "top-k min-p min-tokens bad-words repetition-penalty"
+_OPENAI_LACKS = {Capability(word): "OpenAI's dialect has no word for it" for word in _WORDLESS.split()}
 
 
 class Dialect(Protocol):
