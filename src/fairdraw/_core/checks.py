@@ -240,7 +240,7 @@ class AnyCheck(ABC):
         """Options of `fairdraw check` that run this check again, and no other."""
         return {"-k": self.code, "--profile": profile, "--seed": str(seed)}
 
-    def seen(self, sampler: AnySampler, seed: int) -> Look | None:
+    def seen(self, sampler: Any, seed: int) -> Look | None:
         """Return what a check of a server judged in this run; `None` if nothing was judged, or calls show it."""
         return None
 
