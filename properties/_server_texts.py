@@ -11,18 +11,16 @@ from itertools import combinations
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.contracts import Answer, Capability, GenerationRequest
+from fairdraw.contracts import Answer, Capability, GenerationRequest, NoAnswer
 from fairdraw.properties._server_answers import answers_of_all_kinds
 from fairdraw.properties._server_check import Trial, failure, require, server_check
-from fairdraw.strategies._server_requests import PLAIN
+from fairdraw.properties._server_tokens import require_same_greedy
+from fairdraw.strategies._server_requests import PLAIN, SPACES
 
 _HOT = 100.0
 _NUM = 4
 _ENOUGH = 8
 """Tokens of a text, or characters where the server does not count: shorter ones are not compared."""
-
-_SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
-"""As tokenizers write them inside of a token."""
 
 
 def _hot(trial: Trial) -> GenerationRequest:
@@ -77,9 +75,42 @@ def the_tokens_are_those_of_the_text(trial: Trial) -> None:
         raise CapabilityUnsupported("texts of tokens are unsupported: its answers hold ids of tokens instead")
     for answer in answers:
         for choice in answer.choices:
-            joined = "".join(position.text for position in choice.positions).translate(_SPACES)
+            joined = "".join(position.text for position in choice.positions).translate(SPACES)
             text = choice.text.strip()
             # An end token has a text in some servers; a stop string is cut off.
             is_same = joined.strip().startswith(text)
             effect = f"the tokens are {joined[:60]!r}, the text is {choice.text[:60]!r}"
             require(is_same or not joined or not (joined + text).isascii(), answer, effect)
+
+
+@server_check("SRV191", stage=Stage.SHAPE, num_requests=14, num_alone=14)
+def values_that_mean_nothing_leave_the_server_well(trial: Trial) -> None:
+    """A request with a value that means nothing is refused or answered. It breaks neither the connection nor what
+    comes after it: greedy answers are the same. A prompt with an id beyond every vocabulary is refused.
+
+    A value that only the engine looks at: an exception there ends the request with HTTP 500, or all of them, and an id
+    reads memory behind a table. Servers that take a value as its nearest sound one (a temperature below 0 as 0) pass.
+    """
+    plain = PLAIN.request(0, trial.server, 0).replace(max_tokens=2)
+    well = plain.replace(temperature=0.0) if Capability.GREEDY in trial.server.capabilities else None
+    before = trial.ask("before nonsense", [well] if well else [], alone=True)
+    wrong = [plain.replace(**{name: value}) for name, value in _NONSENSE]
+    wrong += [plain.replace(prompt=(2**30, 2**30))] if Capability.TOKEN_IDS in trial.server.capabilities else []
+    trial.num_judged += len(wrong)
+    for number, request in enumerate(wrong):
+        try:
+            (answer,) = trial.pool.extend(trial.server, f"nonsense {number}", [request])
+        except NoAnswer as error:
+            raise failure(Answer(request), f"a request with {_worded(request, plain)} broke: {error}") from None
+        is_known = isinstance(request.prompt, str)
+        require(is_known or bool(answer.refused), answer, "a prompt with token id 2**30 is answered")
+    for one, two in zip(before, trial.ask("after nonsense", [well] if well else [], alone=True), strict=True):
+        require_same_greedy(one, two, "after requests with values that mean nothing")
+
+
+_NONSENSE = (("temperature", -1.0), ("top_p", -0.5), ("top_p", 1.5), ("max_tokens", 0), ("presence_penalty", 1e30))
+
+
+def _worded(request: GenerationRequest, plain: GenerationRequest) -> str:
+    """Return the field in which a request is another one."""
+    return ", ".join(f"{name}={value!r}" for name, value in vars(request).items() if value != getattr(plain, name))

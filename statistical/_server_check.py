@@ -15,9 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import AnyCheck, Conditions, DrawnQuestion, Profile
 from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
@@ -32,7 +29,7 @@ from fairdraw.statistical._projections import LANES, TokenTables
 from fairdraw.statistical._server_numbers import ORDERS, PROJECTIONS, WAYS, single
 from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
+from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, num_tokens, pool_of
 
 _FIRST = 48
 """Requests before the first checkpoint: a server that is silently greedy is seen there."""
@@ -49,34 +46,32 @@ _PIT = PitCells(16, 6)
 
 @dataclass(frozen=True)
 class ServerDistributionCheck(DrawnQuestion):
-    """A check of the tokens of some kinds of requests.
+    """A check of the tokens of a kind of requests.
 
     Args:
-        kinds: Each has a table of its own.
-        part: Of the run's tokens, for all kinds together.
+        kinds: The kind.
+        part: Of the run's tokens.
         share: Of the run's false-fail rate.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[Kind]
     part: float
     share: float = 1.0
 
-    def num_samples(self, server: Server, profile: Profile) -> int:
-        """Planned, of each kind."""
-        return max(1, round(num_tokens(server, profile) * self.part / len(self.kinds)))
-
     def num_draws(self, sampler: Server, profile: Profile) -> int:
-        return self.num_samples(sampler, profile) * len(self.kinds)
+        return max(1, round(num_tokens(sampler, profile) * self.part))
 
     def num_requests(self, server: Server, profile: Profile) -> int:
-        """Planned, of each kind."""
-        return -(-self.num_samples(server, profile) // TOKENS_EACH)
+        """Planned."""
+        return -(-self.num_draws(server, profile) // TOKENS_EACH)
+
+    @property
+    def _tables(self) -> TokenTables:
+        return TokenTables(self.kinds[0].name, (), _PIT, projected=PROJECTIONS)
 
     def tables(self, server: Server, profile: Profile) -> dict[str, Table]:
-        """Return those of each kind, in every way."""
-        number, found = self.num_samples(server, profile), dict[str, Table]()
-        for one in self.kinds:
-            found |= TokenTables(one.name, (), _PIT, projected=PROJECTIONS).tables(number)
+        """Return those of every way."""
+        found = self._tables.tables(self.num_draws(server, profile))
         has_ids = Capability.TOKEN_IDS in server.capabilities
         return {name: table for name, table in found.items() if has_ids or table.seen_by in (*ORDERS, "hashed halves")}
 
@@ -84,10 +79,9 @@ class ServerDistributionCheck(DrawnQuestion):
         """The plan of each table."""
         return plan_tables(self.tables(server, profile), 1, self.share * false_fail_rate(seed))
 
-    def count(self, one: Kind, answers: Sequence[Answer], claims: Claims, seed: int) -> dict[str, NDArray[np.int64]]:
-        """The counts of some answers of a kind, each `[num_cells + 1] int64`."""
-        counted = TokenTables(one.name, (), _PIT, projected=PROJECTIONS)
-        return counted.count(dict(zip(WAYS, single(answers, claims, seed).T, strict=True)))
+    def count(self, answers: Sequence[Answer], claims: Claims, seed: int) -> Counts:
+        """The counts of some answers, each `[num_cells + 1] int64`."""
+        return self._tables.count(dict(zip(WAYS, single(answers, claims, seed).T, strict=True)))
 
     def checkpoints(self, server: Server, profile: Profile, seed: int, ended: list[BaseException]) -> Iterator[Counts]:
         """Counts of fresh answers, until there are three times as many requests as planned.
@@ -95,39 +89,18 @@ class ServerDistributionCheck(DrawnQuestion):
         Args:
             ended: What ended them early is put here.
         """
-        pool, planned = pool_of(server, seed), self.num_requests(server, profile)
-        step = max(2, -(-planned // _MOST_CHECKPOINTS) // 2 * 2, min(planned, _FIRST // len(self.kinds)) // 2 * 2)
+        pool, planned, (one,) = pool_of(server, seed), self.num_requests(server, profile), self.kinds
+        step = max(2, -(-planned // _MOST_CHECKPOINTS) // 2 * 2, min(planned, _FIRST) // 2 * 2)
         try:
             claims = claims_of(server, pool)
             for first in range(0, _MOST_REQUESTS * planned, step):
-                parts = [self._of(server, pool, one, first, step, claims) for one in self.kinds]
-                counts = {name: found for part in parts for name, found in part.items()}
+                answers = pool.take(server, one, first + step)[first:]
+                counts = self.count(answers, claims, derive_seed("numbers", pool.seed, one.name, first))
                 if first == 0:
-                    self._require_judged(server, pool, claims, step)
+                    _require_judged(server, answers, claims)
                 yield counts
         except (BudgetEnded, NoAnswer, Inconclusive) as error:
             ended.append(error)
-
-    def _require_judged(self, server: Server, pool: Pool, claims: Claims, num_requests: int) -> None:
-        """Give up early if answers say too little, which more requests would not change."""
-        for one in self.kinds:
-            answers = pool.take(server, one, num_requests)
-            most = max((len(answer.choices) for answer in answers), default=0)
-            if most < answers[0].request.n:
-                raise CapabilityUnsupported(f"n-choices is unsupported: its answers hold {most} choices; see SRV144")
-            total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
-            judged = len(single(answers, claims, 0))
-            if judged < _LEAST_JUDGED * total:
-                raise CapabilityUnsupported(
-                    f"top-logprobs is unsupported for this: lists of {server.settings.logprobs} entries decide "
-                    f"{judged} of {total} positions of {one.name!r}"
-                )
-
-    def _of(
-        self, server: Server, pool: Pool, one: Kind, first: int, step: int, claims: Claims
-    ) -> dict[str, NDArray[np.int64]]:  # each [num_cells + 1] int64
-        answers = pool.take(server, one, first + step)[first:]
-        return self.count(one, answers, claims, derive_seed("numbers", pool.seed, one.name, first))
 
     def judge(self, sampler: Server, under: Conditions) -> int:
         """Judge tokens as `DistributionCheck.run` judges samples.
@@ -158,6 +131,15 @@ class ServerDistributionCheck(DrawnQuestion):
         if any(isinstance(one, BudgetEnded) for one in ended):
             return cut_short(decision.reason, seen)
         return ended[0] if ended else Inconclusive(f"the server's answers show too little: {decision.reason}")
+
+
+def _require_judged(server: Server, answers: Sequence[Answer], claims: Claims) -> None:
+    """Give up early if answers say too little, which more requests would not change."""
+    total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
+    judged = len(single(answers, claims, 0))
+    if judged < _LEAST_JUDGED * total:
+        lists = f"lists of {server.settings.logprobs} entries decide {judged} of {total} positions"
+        raise CapabilityUnsupported(f"top-logprobs is unsupported for this: {lists} at temperature 1")
 
 
 def _seen_in(by_way: Mapping[str, float], group: str) -> str:

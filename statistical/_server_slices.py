@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fairdraw._core.array_types import Float64s, Ints
 from fairdraw._core.budget import guarded
-from fairdraw._core.checks import OutOfTime, Profile
+from fairdraw._core.checks import OutOfTime, Profile, Resolution
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.looks import Look
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.server import IMPOSSIBLE
 from fairdraw.contracts import Answer, Claims, GenerationRequest, Server
@@ -19,12 +20,11 @@ from fairdraw.statistical._slice_check import SliceCheck
 from fairdraw.statistical._slices import Event, Slices
 from fairdraw.statistical._trace_draws import EIGHTHS, eighths_of, level, same_eighth
 from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, num_tokens, pool_of
+from fairdraw.strategies._server_requests import CHANGES, MODES, TOKENS_EACH, Kind, Pool, modes_of, num_tokens, pool_of
 
 _CROSSED = (
-    "temperature", "filter", "edit", "kind of filter", "kind of edit", "choices", "choice", "max_tokens", "seeded",
-    "prompt", "streamed", "position", "edit of the request before", "filter of the request before", "requests",
-    "request modulo 2",
+    *MODES, "temperature", "setting", "number of choices", "choice", "max_tokens", "position",
+    "setting of the request before", "requests", "request modulo 2",
 )  # fmt: skip
 """Features whose levels are looked at two at a time."""
 
@@ -35,45 +35,38 @@ _AT_ONCE = 32
 """Requests between two looks at the clock."""
 
 
-def _words(request: GenerationRequest) -> dict[str, str]:
+def _words(request: GenerationRequest, *, has_list: bool = True) -> dict[str, str]:
     """Return what a request asks for, in the words of a report."""
-    names = {"filter": ("top_k", "top_p", "min_p"), "edit": ("frequency_penalty", "presence_penalty", "logit_bias")}
-    said = {
-        kind: next((f"{name}={getattr(request, name)}" for name in own if getattr(request, name)), "none")
-        for kind, own in names.items()
-    }
+    changes = (f"{name}={getattr(request, name)}" for name in CHANGES if getattr(request, name))
     return {
-        **{f"kind of {kind}": one.partition("=")[0] for kind, one in said.items()},
+        **dict(zip(MODES, modes_of(request, has_list=has_list), strict=True)),
         "temperature": f"{request.temperature:g}",
-        **said,
-        "choices": str(request.n),
+        "setting": next(changes, "none"),
+        "number of choices": str(request.n),
         "max_tokens": str(request.max_tokens),
-        "seeded": str(request.seed is not None),
-        "prompt": "a text" if isinstance(request.prompt, str) else "ids",
-        "streamed": str(request.stream),
     }
 
 
 class _Collected:
     """Draws of requests of one kind, answer after answer."""
 
-    def __init__(self, slices: Slices, claims: Claims, kind: str) -> None:
-        self.slices, self.claims, self.kind = slices, claims, kind
+    def __init__(self, slices: Slices, claims: Claims, kind: Kind, judged: list[tuple[str, ...]]) -> None:
+        self.slices, self.claims, self.kind, self.judged = slices, claims, kind, judged
         self._before = _words(GenerationRequest(""))
         self._first: list[Ints] = []
         self._num_answers = 0
 
     def add(self, answer: Answer, seed: int) -> None:
         """Add the tokens of an answer about which its lists say something."""
-        words, above = _words(answer.request), self._first
+        words, above = _words(answer.request, has_list=self.kind.has_lists), self._first
         first: list[Ints] = []
         before = {f"{name} of the request before": word for name, word in self._before.items()}
-        levels = {name: level(name, word) for name, word in (words | before | {"requests": self.kind}).items()}
+        levels = {name: level(name, word) for name, word in (words | before | {"requests": self.kind.name}).items()}
         levels["request modulo 2"] = self._num_answers % 2
         known = [one.named for one in known_of(answer, self.claims)]
         for choice, numbers in enumerate(numbers_of(answer, self.claims, seed)):
             if (numbers[:, 0] == IMPOSSIBLE).any():
-                raise _impossible(answer, choice, int(np.flatnonzero(numbers[:, 0] == IMPOSSIBLE)[0]))
+                raise _impossible(answer, choice, int(np.flatnonzero(numbers[:, 0] == IMPOSSIBLE)[0]), words)
             is_judged = ~np.isnan(numbers[:, 0])
             eighths = [eighths_of(column, is_judged) for column in np.nan_to_num(numbers[:, : len(ORDERS)]).T]
             events = _events(numbers) | _beside(eighths, above) | _named(known[choice])
@@ -84,13 +77,14 @@ class _Collected:
                 {name: one[is_judged] for name, one in features.items()},
                 {name: Event(one.hit[is_judged], one.chance[is_judged]) for name, one in events.items()},
             )
+            self.judged += [tuple(words[name] for name in MODES)] * int(is_judged.sum())
             above, first = eighths, first or eighths
         self._before, self._first, self._num_answers = words, first, self._num_answers + 1
 
 
-def _impossible(answer: Answer, choice: int, at: int) -> CheckFailure:
+def _impossible(answer: Answer, choice: int, at: int, words: dict[str, str]) -> CheckFailure:
     """Return the failure of a token that its request rules out."""
-    said = ", ".join(f"{name} {word}" for name, word in _words(answer.request).items())
+    said = ", ".join(f"{name} {word}" for name, word in words.items())
     token = answer.choices[choice].tokens[at]
     error = CheckFailure(f"token {token!r} came at position {at}, which the request rules out: {said}")
     error.remarks = (f"the request: {answer.curl}",) if answer.curl else ()
@@ -153,13 +147,22 @@ class ServerSlices(SliceCheck):
     kinds: tuple[Kind, ...]
     part: float
     crossed: tuple[str, ...] = field(default=_CROSSED, kw_only=True)
+    tokens_each = TOKENS_EACH
 
     def num_draws(self, sampler: Server, profile: Profile) -> int:
         return max(1, round(num_tokens(sampler, profile) * self.part))
 
     def num_requests(self, server: Server, profile: Profile) -> int:
         """Return how many of each kind there are."""
-        return -(-self.num_draws(server, profile) // (TOKENS_EACH * len(self.kinds)))
+        return -(-self.num_draws(server, profile) // (self.tokens_each * len(self.kinds)))
+
+    def claims(self, server: Server, pool: Pool) -> Claims:
+        """Return what the lists stand for."""
+        return claims_of(server, pool)
+
+    def answers(self, server: Server, pool: Pool, kind: Kind, first: int, end: int) -> list[Answer]:
+        """Return answers of a kind, whose tokens have lists."""
+        return pool.take(server, kind, end)[first:]
 
     def drawn(self, slices: Slices, sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime) -> None:
         """Add the tokens of all answers.
@@ -169,15 +172,36 @@ class ServerSlices(SliceCheck):
             NoAnswer: If the server does not answer.
         """
         server, pool = guarded(sampler, out_of_time), pool_of(sampler, seed)
-        claims, planned, refusal = claims_of(server, pool), self.num_requests(server, profile), ""
+        claims, refusals = self.claims(server, pool), list[str]()
+        judged = pool.judged[self.code] = []
         for kind in (one for one in self.kinds if one.is_supported(server.capabilities)):
-            collected = _Collected(slices, claims, kind.name)
-            for first in range(0, planned, _AT_ONCE):
-                answers = pool.take(server, kind, min(planned, first + _AT_ONCE))
-                for number, answer in enumerate(answers[first:], first):
-                    collected.add(answer, derive_seed("numbers", seed, kind.name, number))
-                    refusal = refusal or answer.refused
+            collected = _Collected(slices, claims, kind, judged)
+            try:
+                self._collect(collected, kind, server, pool, profile)
+            except CapabilityUnsupported as error:
+                refusals.append(str(error))
+            refusals += [one.refused for one in pool.answers.get(kind.name, ()) if one.refused]
         if slices.num_draws < _LEAST_JUDGED * self.num_draws(server, profile):
             decided = f"lists of {server.settings.logprobs} entries decide {slices.num_draws} tokens"
-            refused = f"; it refuses some requests: {refusal}" * bool(refusal)
+            refused = f"; it refuses some requests: {refusals[0]}" if refusals else ""
             raise CapabilityUnsupported(f"top-logprobs is unsupported here: {decided}{refused}")
+
+    def _collect(self, collected: _Collected, kind: Kind, server: Server, pool: Pool, profile: Profile) -> None:
+        """Add the tokens of the answers of a kind."""
+        planned = self.num_requests(server, profile)
+        for first in range(0, planned, _AT_ONCE):
+            answers = self.answers(server, pool, kind, first, min(planned, first + _AT_ONCE))
+            for number, answer in enumerate(answers, first):
+                collected.add(answer, derive_seed("numbers", pool.seed, kind.name, number))
+
+    def seen(self, sampler: Server, seed: int) -> Look | None:
+        """Return the modes of the requests whose tokens were judged."""
+        judged = pool_of(sampler, seed).judged.get(self.code, [])
+        found = Look(len(judged))
+        for (name, words), levels in zip(MODES.items(), zip(*judged, strict=True), strict=False):
+            found.each(name, levels, words)
+        return found.add_pairs() if judged else None
+
+    def resolution(self, sampler: Server, profile: Profile, seed: int, num_draws: int) -> Resolution:
+        """Return as `SliceCheck` does; each mode is a slice, and so are two together."""
+        return replace(super().resolution(sampler, profile, seed, num_draws), sliced=(*MODES, ""))

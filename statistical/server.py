@@ -9,13 +9,21 @@ from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability
 from fairdraw.statistical._distribution_check import sharing
 from fairdraw.statistical._server_check import ServerDistributionCheck
-from fairdraw.statistical._server_replay import ReplayedCheck
+from fairdraw.statistical._server_replay import PlainSlices, ReplayedSlices
 from fairdraw.statistical._server_slices import ServerSlices
-from fairdraw.strategies._server_requests import CONSECUTIVE_SEEDS, FOUR_CHOICES, MIXED, PLAIN, Kind
+from fairdraw.strategies._server_requests import (
+    CONSECUTIVE_SEEDS,
+    FOUR_CHOICES,
+    MIXED,
+    MIXED_WITHOUT_LISTS,
+    PLAIN,
+    PLAIN_KINDS,
+    Kind,
+)
 
 __all__ = ["CHECKS"]
 
-Judge = TypeVar("Judge", ServerDistributionCheck, ServerSlices, ReplayedCheck)
+Judge = TypeVar("Judge", ServerDistributionCheck, ServerSlices, PlainSlices, ReplayedSlices)
 
 
 def _check(
@@ -59,7 +67,19 @@ def tokens_of_requests_of_all_kinds_follow_their_distributions_in_every_slice() 
     return (MIXED,)
 
 
-@_check(ReplayedCheck, "DIST931", Capability.TOKEN_IDS, 0.1, differential=True, stage=Stage.PAIRS)
+@_check(PlainSlices, "DIST941", Capability.TOP_LOGPROBS, 0.15, stage=Stage.INDEPENDENCE, depends_on=("DIST911",))
+def tokens_without_lists_follow_the_lists_of_their_prefixes() -> tuple[Kind, ...]:
+    """Tokens of requests without log-probabilities, as most users send them, follow the distribution that the same
+    prefix has in a request with them: plain, at a temperature, with a filter; and in every mode: streamed, with a
+    seed, beside greedy requests, as one of several choices.
+
+    Requests that want no list take another path: vLLM's fused sampler, llama.cpp's `--backend-sampling`. It ignores
+    a filter or the temperature, is greedy, or draws with noise that requests share.
+    """
+    return (*PLAIN_KINDS, MIXED_WITHOUT_LISTS)
+
+
+@_check(ReplayedSlices, "DIST931", Capability.TOKEN_IDS, 0.1, differential=True, stage=Stage.PAIRS)
 def tokens_follow_the_distributions_that_the_reference_returns_for_their_prefixes() -> tuple[Kind, ...]:
     """Each token follows the distribution that the second server returns for the same prompt and tokens before.
 

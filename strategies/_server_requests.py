@@ -30,6 +30,9 @@ PROMPTS = (
 )
 """Short and public. The user's own replace them."""
 
+SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
+"""As tokenizers write them inside of a token."""
+
 TOKENS_EACH = 16
 """Of a request that distributions are judged by."""
 
@@ -51,6 +54,7 @@ class Kind:
     settings: tuple[tuple[str, object], ...] = ()
     seeded: bool = False
     is_mixed: bool = False
+    has_lists = True
 
     def request(self, number: int, server: Server, seed: int) -> GenerationRequest:
         """The request of that number."""
@@ -65,6 +69,25 @@ class Kind:
         """Whether a server takes such requests."""
         names = [*dict(self.settings), *["seed"] * self.seeded]
         return all(_NEEDED[name] in can for name in names if name in _NEEDED)
+
+
+CHANGES = ("top_k", "top_p", "min_p", "frequency_penalty", "presence_penalty", "logit_bias")
+MODES = {
+    "list": ("with a list", "without a list"),
+    "sent": ("whole", "streamed"),
+    "seed": ("no seed", "per-request seed"),
+    "choices": ("one choice", "several choices"),
+    "prompt": ("a text", "token ids"),
+    "change": ("no change", *CHANGES),
+}
+"""How a request may be made, the usual mode first."""
+
+
+def modes_of(request: GenerationRequest, *, has_list: bool) -> tuple[str, ...]:
+    """Return the mode of a request for each feature of `MODES`."""
+    change = next((place for place, name in enumerate(CHANGES, 1) if getattr(request, name)), 0)
+    own = (not has_list, request.stream, request.seed is not None, request.n > 1, not isinstance(request.prompt, str))
+    return tuple(words[place] for words, place in zip(MODES.values(), (*own, change), strict=True))
 
 
 TEMPERATURES = (1.0, 0.6, 1.5, 0.3, 2.0, 0.0)
@@ -139,6 +162,27 @@ CONSECUTIVE_SEEDS = Kind("consecutive seeds", seeded=True)
 FOUR_CHOICES = kind("four choices", n=4)
 MIXED = Kind("requests of all kinds", is_mixed=True)
 
+_BLOCK = 8
+"""Plain requests that are sent alike: blocks have one choice, several, a stream, and several streams."""
+
+
+class PlainKind(Kind):
+    """Requests of one token without a list, as most users send them; two neighbours have the same prompt."""
+
+    has_lists = False
+
+    def request(self, number: int, server: Server, seed: int) -> GenerationRequest:
+        """The request of that number."""
+        made = super().request(number if self.is_mixed else number // 2, server, seed)
+        can, block = server.capabilities, number // _BLOCK
+        n, stream = 4 if Capability.N_CHOICES in can and block % 2 else 1, Capability.STREAMING in can and block % 4 > 1
+        return made.replace(max_tokens=1, logprobs=None, **({} if self.is_mixed else {"n": n, "stream": stream}))
+
+
+COLD = kind("temperature 0.3", temperature=0.3)
+PLAIN_KINDS = tuple(PlainKind(f"plain, {one.name}", one.settings) for one in (PLAIN, COLD, TOP_K, TOP_P, MIN_P))
+MIXED_WITHOUT_LISTS = PlainKind("requests of all kinds without lists", is_mixed=True)
+
 _TOKENS = {"smoke": 4_000, "ci": 20_000, "nightly": 400_000}
 """Of a profile; a server's own settings replace them."""
 
@@ -155,12 +199,14 @@ class Pool:
     Args:
         answers: By the name of what was asked.
         num_requests: Made so far.
+        judged: By the code of a check, the modes of the request of each token that it judged.
         silent: Why the server does not answer any more; empty as long as it does. It is not tried again.
     """
 
     seed: int
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     num_requests: int = 0
+    judged: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     silent: str = ""
 
     def take(self, server: Server, one: Kind, count: int) -> list[Answer]:
@@ -180,9 +226,8 @@ class Pool:
         """
         name = f"these: {name}"  # a kind may have the same name
         known = len(self.answers.get(name, ()))
-        return _taken(self.extend(server, name, requests[known:], at_once=1 if alone else len(requests)))[
-            : len(requests)
-        ]
+        answers = self.extend(server, name, requests[known:], at_once=1 if alone else len(requests))
+        return _taken(answers)[: len(requests)]
 
     def extend(
         self, server: Server, name: str, requests: Sequence[GenerationRequest], *, at_once: int | None = None

@@ -53,10 +53,16 @@ def test_right_server_is_not_red_and_its_stage_is_found(name: str) -> None:
         assert claims.after_temperature == (settings.stage != "raw" or settings.kind == "sglang")
         assert (claims.after_filters, set(before) & set(claims.unknown_filters)) == (after, set())
         session = Session(profile=PROFILES["smoke"], crash_folder=None)
-        wanted = ("SRV131", "SRV132", "SRV149", "SRV171", "DIST911", "DIST925")
+        wanted = ("SRV131", "SRV132", "SRV149", "SRV171", "SRV191", "DIST911", "DIST925", "DIST941")
         found = [run_check(check, server, session) for check in all_checks(contract="server") if check.code in wanted]
     assert [(one.code, one.reason) for one in found if one.status not in ("passed", "skipped")] == []
-    assert {one.code for one in found if one.status == "passed"} >= {"SRV132", "DIST911", "DIST925"}
+    assert {one.code for one in found if one.status == "passed"} >= {
+        "SRV132",
+        "SRV191",
+        "DIST911",
+        "DIST925",
+        "DIST941",
+    }
     has_texts = next(one for one in found if one.code == "SRV149").status == "passed"
     assert has_texts == (settings.kind in ("openai", "llama.cpp"))
 

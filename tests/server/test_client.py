@@ -22,7 +22,7 @@ from fairdraw._run.loading import CannotStart, all_checks, connect
 from fairdraw._server._dialects import Chat
 from fairdraw._server._http import HttpServer
 from fairdraw._server._transport import Transport
-from fairdraw.contracts import GenerationRequest, NoAnswer, ServerSettings
+from fairdraw.contracts import Capability, GenerationRequest, NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,6 +198,11 @@ def test_key_is_sent_without_blanks_and_stays_in_its_variable(monkeypatch: pytes
 def found(handler: Any = right, model: str = "", **settings: Any) -> HttpServer:
     given = ServerSettings(model=model, **settings)
     return HttpServer.found(BASE, given, httpx2.MockTransport(handler))
+
+
+def test_server_that_sends_no_streams_lacks_them() -> None:
+    said = "it sends an answer as a whole where a stream is requested"
+    assert found().capabilities.unsupported == {Capability.STREAMING: said}
 
 
 @pytest.mark.parametrize("status", [400, 500])

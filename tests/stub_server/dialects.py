@@ -187,7 +187,8 @@ class Completions(Dialect):
         made: dict[str, Any] = {"index": choice.index, **self.content(text, streamed)}
         made["logprobs"] = self.logprobs(body, choice, tokens) if wanted else None
         made["finish_reason"] = choice.ended or None
-        return made
+        has_ids = self.settings.kind == "vllm" and body.get("return_token_ids")
+        return made | ({"token_ids": [one.token for one in tokens]} if has_ids else {})
 
     def content(self, text: str, streamed: bool) -> dict[str, Any]:
         """Where the text stands."""

@@ -281,7 +281,7 @@ class Engine:
         order = (-logits).argsort(kind="stable")
         probs = softmax(logits)[order]
         kept = np.empty(VOCAB_SIZE, bool)
-        kept[order] = probs.cumsum() - probs < request.top_p
+        kept[order] = probs.cumsum() - probs < max(request.top_p, 1e-9)  # one is left
         return np.where(kept, logits, -np.inf)
 
     def top_k_top_p(self, request: Request, logits: Row) -> Row:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from hypothesis import strategies as st
 
+    from fairdraw._core.looks import Look
+
 # Any: the sampler's and the case's types are those of the check's contract.
 Body = Callable[..., None]
 Cases = Callable[[Capabilities], "st.SearchStrategy[Any]"]
@@ -237,6 +239,10 @@ class AnyCheck(ABC):
     def again(self, profile: str, seed: int) -> dict[str, str]:
         """Options of `fairdraw check` that run this check again, and no other."""
         return {"-k": self.code, "--profile": profile, "--seed": str(seed)}
+
+    def seen(self, sampler: Any, seed: int) -> Look | None:
+        """Return what a check of a server judged in this run; `None` if nothing was judged, or calls show it."""
+        return None
 
     def why_not(self, sampler: Any, reference: Any = None) -> str | None:
         """Why this check cannot be run on `sampler`; `None` if it can."""

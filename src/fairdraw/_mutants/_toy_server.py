@@ -58,6 +58,7 @@ class ToyServer:
 
     Args:
         claims: Its documentation: filters come after the temperature; the rest is found in its answers.
+        beside: All requests that are on their way together.
     """
 
     claims: Claims | None = Claims(filters_after_temperature=True, by="")  # noqa: RUF009  # it is frozen
@@ -66,6 +67,7 @@ class ToyServer:
     device: str = "in this process"
     capabilities: Capabilities = Capabilities()  # noqa: RUF009  # it is frozen
     contract: str = "server"
+    beside: Sequence[GenerationRequest] = ()
     stage = "raw"
 
     @cached_property
@@ -85,9 +87,18 @@ class ToyServer:
         Args:
             beside: All requests that are on their way together.
         """
+        self.beside = beside
+        if refusal := self.refusal(request):
+            return Answer(request, refused=refusal)
         seed = self.seed_of(request, beside)
         made = [self.choice(request, number, self.stream(request, seed, number)) for number in range(request.n)]
         return Answer(request, tuple(made), f"toy {request.prompt!r}")
+
+    def refusal(self, request: GenerationRequest) -> str:
+        """Return why a request is not served; empty if it is."""
+        is_known = isinstance(request.prompt, str) or max(request.prompt) < VOCAB
+        is_sound = request.temperature >= 0 and 0 < (request.top_p or 1) <= 1 and request.max_tokens > 0
+        return "" if is_known and is_sound else "a value that means nothing"
 
     def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
         """The request's seed, or a fresh one."""
@@ -107,19 +118,13 @@ class ToyServer:
             token, position = self.step(request, stream)
             positions.append(position)
             stream.output = (*stream.output, token)
-            if self.is_end(token, stream):
-                reason = "stop"
-                break
-            if self.is_stopped(stream):
+            if token == END or self.is_stopped(stream):
                 reason = "stop"
                 break
         return self.finished(stream, tuple(positions), reason)
 
     def most_tokens(self, request: GenerationRequest) -> int:
         return request.max_tokens
-
-    def is_end(self, token: int, stream: Stream) -> bool:
-        return token == END
 
     def is_stopped(self, stream: Stream) -> bool:
         """Whether the text holds a stop string."""

@@ -5,7 +5,7 @@ Each function stands for one step of the toy server, with that step's arguments;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
 from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
-from fairdraw.contracts import Answer, Choice, Position
+from fairdraw.contracts import Answer, Choice, NoAnswer, Position
 from fairdraw.contracts import GenerationRequest as Request
 
 
@@ -218,24 +218,16 @@ def seed_ignored_beside_unseeded(right: ToyServer, request: Request, beside: Seq
 class TemperatureOfTheNeighbour(ToyServer):
     """In a batch, each request has the temperature of the first one."""
 
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
-        self.first = beside[-1].temperature
-        return super().answer(request, beside)
-
     def temperature(self, request: Request) -> float:
-        return self.first or request.temperature
+        return self.beside[-1].temperature or request.temperature
 
 
 @wrong("SRV145")
 class StopStringOfTheNeighbour(ToyServer):
     """The stop strings of a batch are looked for in every text."""
 
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
-        self.stops = tuple(sorted({stop for one in beside for stop in one.stop}))
-        return super().answer(request, beside)
-
     def is_stopped(self, stream: Stream) -> bool:
-        return any(one in self.text(stream.output) for one in self.stops)
+        return any(stop in self.text(stream.output) for one in self.beside for stop in one.stop)
 
 
 @_patched("stream", "SRV146")
@@ -352,12 +344,16 @@ def stream_loses_what_it_held_back(
     return replace(made, text=made.text[:-1]) if is_held else made
 
 
+def _lagging(positions: tuple[Position, ...]) -> tuple[Position, ...]:
+    """Return positions with the lists of those before."""
+    pairs = zip(positions, (positions[0], *positions[:-1]), strict=True)
+    return tuple(replace(one, top=two.top, logprob=dict(two.top).get(one.token)) for one, two in pairs)
+
+
 @_patched("streamed", "SRV172")
 def streamed_lists_lag(right: ToyServer, made: Choice) -> Choice:
     """In a stream each token has the list of the one before."""
-    before = [made.positions[0], *made.positions[:-1]]
-    positions = [replace(one, top=two.top) for one, two in zip(made.positions, before, strict=True)]
-    return replace(made, positions=tuple(positions))
+    return replace(made, positions=_lagging(made.positions))
 
 
 @_patched("drawn", "SRV181", "SRV121")
@@ -377,17 +373,12 @@ def lists_of_the_drafter(right: ToyServer, token: int, logprobs: Float64s, reque
 # -- distributions ----------------------------------------------------------------------------------------------------
 
 
-@wrong("DIST911")
-class ListsOfThePositionBefore(ToyServer):
+@_patched("finished", "DIST911")
+def lists_of_the_position_before(
+    right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str
+) -> Choice:
     """Log-probabilities lag behind their tokens by one position."""
-
-    def finished(self, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
-        before = [positions[0], *positions[:-1]]
-        moved = (self._with_list(one, two) for one, two in zip(positions, before, strict=True))
-        return super().finished(stream, tuple(moved), reason)
-
-    def _with_list(self, one: Position, two: Position) -> Position:
-        return replace(one, top=two.top, logprob=dict(two.top).get(one.token))
+    return right.finished(stream, _lagging(positions), reason)
 
 
 @_patched("temperature", "DIST911")
@@ -450,18 +441,18 @@ def top_p_before_temperature(right: ToyServer, logits: Float64s, request: Reques
 def poor_first_numbers(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """The numbers of a request with a seed never reach 0.8."""
     if request.seed is not None and not stream.output and request.temperature == 1:
-        stream.rng = _Halved(stream.rng)  # type: ignore[assignment]
+        stream.rng = _Changed(stream.rng, lambda number: 0.8 * number)  # type: ignore[assignment]
     return right.drawn(logits, request, stream)
 
 
-class _Halved:
-    """A generator whose numbers lie below 0.8."""
+class _Changed:
+    """A generator whose numbers are changed."""
 
-    def __init__(self, inner: np.random.Generator) -> None:
-        self._inner = inner
+    def __init__(self, inner: np.random.Generator, change: Callable[[float], float]) -> None:
+        self._inner, self._change = inner, change
 
     def random(self) -> float:
-        return 0.8 * self._inner.random()
+        return self._change(self._inner.random())
 
 
 @_patched("penalised", "DIST925")
@@ -507,27 +498,93 @@ class ChoicesShareNoiseInPairs(ToyServer):
     def stream(self, request: Request, seed: int, number: int) -> Stream:
         made = super().stream(request, seed, number // 2)
         if number % 2:
-            made.rng = _Mirrored(made.rng)  # type: ignore[assignment]
+            made.rng = _Changed(made.rng, lambda number: 1.0 - number)  # type: ignore[assignment]
         return made
 
     def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
         return _by_rank(logits, request, stream)
 
 
-class _Mirrored:
-    """A generator whose numbers are one minus those of another."""
-
-    def __init__(self, inner: np.random.Generator) -> None:
-        self._inner = inner
-
-    def random(self) -> float:
-        return 1.0 - self._inner.random()
-
-
 @_patched("seed_of", "DIST921")
 def seed_without_its_lowest_bit(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
     """Seeds 2s and 2s + 1 are the same."""
     return right.seed_of(request, beside) // 2 * 2
+
+
+# -- values that mean nothing -----------------------------------------------------------------------------------------
+
+
+@_patched("refusal", "SRV191")
+def nonsense_breaks(right: ToyServer, request: Request) -> str:
+    """A value that means nothing raises in the engine, and the connection breaks."""
+    if found := right.refusal(request):
+        raise NoAnswer(f"HTTP 500: {found}")
+    return found
+
+
+@_patched("refusal", "SRV191")
+def ids_are_not_checked(right: ToyServer, request: Request) -> str:
+    """An id beyond the vocabulary reads what lies behind the embeddings."""
+    return right.refusal(request) if isinstance(request.prompt, str) else ""
+
+
+@wrong("SRV191")
+class NonsenseStays(ToyServer):
+    """What a refused request set stays: a sign of the logits."""
+
+    sign = 1.0
+
+    def refusal(self, request: Request) -> str:
+        found = super().refusal(request)
+        self.sign = -1.0 if found else self.sign
+        return found
+
+    def logits(self, request: Request, output: Sequence[int]) -> Float64s:
+        return self.sign * super().logits(request, output)
+
+
+# -- requests without lists -------------------------------------------------------------------------------------------
+
+
+class Fused(ToyServer):
+    """A batch of requests without lists and seeds takes a path of its own."""
+
+    @property
+    def is_fused(self) -> bool:
+        return len(self.beside) > 1 and all(one.logprobs is None and one.seed is None for one in self.beside)
+
+
+_fused = patching(wrong, Fused)
+
+
+@_fused("nucleus", "DIST941")
+def fused_without_top_p(right: Fused, row: Float64s, top_p: float) -> Float64s:
+    """The fused sampler has no top-p."""
+    return row if right.is_fused else right.nucleus(row, top_p)
+
+
+@_fused("temperature", "DIST941")
+def fused_temperature_twice(right: Fused, request: Request) -> float:
+    """The fused sampler gets logits that were divided by the temperature, and divides them again."""
+    return request.temperature ** (1 + right.is_fused)
+
+
+@_fused("drawn", "DIST941")
+def fused_greedy(right: Fused, logits: Float64s, request: Request, stream: Stream) -> int:
+    """The fused sampler takes the most probable token."""
+    return int(logits.argmax()) if right.is_fused else right.drawn(logits, request, stream)
+
+
+@_fused("seed_of", "DIST941")
+def fused_noise_is_shared(right: Fused, request: Request, beside: Sequence[Request]) -> int:
+    """The fused sampler has one row of noise for two requests."""
+    return next(right.calls) // 2 + 10**6 if right.is_fused else right.seed_of(request, beside)
+
+
+@_patched("temperature", "DIST941")
+def streams_without_lists_are_cold(right: ToyServer, request: Request) -> float:
+    """A streamed request without a list is drawn at half its temperature."""
+    return request.temperature / (2 if request.stream and request.logprobs is None else 1)
 
 
 # -- texts ------------------------------------------------------------------------------------------------------------
@@ -563,13 +620,10 @@ def tokens_are_the_first_of_their_lists(right: ToyServer, token: int, logprobs: 
 class FilterOfTheNeighbour(ToyServer):
     """In a batch, `top_p` of one request is applied to all that have no filter."""
 
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
-        self.top_p = next((one.top_p for one in beside if one.top_p), None)
-        return super().answer(request, beside)
-
     def filtered(self, logits: Float64s, request: Request) -> Float64s:
+        top_p = next((one.top_p for one in self.beside if one.top_p), None)
         is_bare = not (request.top_k or request.top_p or request.min_p)
-        return super().filtered(logits, request.replace(top_p=self.top_p) if is_bare else request)
+        return super().filtered(logits, request.replace(top_p=top_p) if is_bare else request)
 
 
 @_patched("logits", "DIST931", "SRV182")

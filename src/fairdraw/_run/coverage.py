@@ -94,7 +94,7 @@ class Watch:
 
         def around(call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of a session's method
             self._calls += 1
-            self._add(_or_nothing(session.look, arguments))
+            self.add(_or_nothing(session.look, arguments))
             return call()
 
         return around
@@ -102,10 +102,10 @@ class Watch:
     def _call(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
         self._calls += 1
         if not self._case_by_case:
-            self._add(_or_nothing(self._of_a_kind, arguments))
+            self.add(_or_nothing(self._of_a_kind, arguments))
         elif self._last is not arguments[0]:
             self._last = arguments[0]
-            self._add(_or_nothing(self._look, arguments))
+            self.add(_or_nothing(self._look, arguments))
         return self._bounded(call, arguments)
 
     def _bounded(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
@@ -145,7 +145,7 @@ class Watch:
         self._kinds[kind] = number + 1, found
         return found
 
-    def _add(self, found: Look | None) -> None:
+    def add(self, found: Look | None) -> None:
         if found is None:
             return
         self._words.update(found.words)
@@ -214,7 +214,7 @@ class Recorder:
     def watched(self, check: AnyCheck, sampler: Any, profile: Profile, seed: int) -> Watched:  # Any: as above
         """The check and the sampler, to be run in their place."""
         if CONTRACTS[check.contract].is_remote:
-            return Watched(check, sampler, Watch(check.contract, check.suite, case_by_case=False))
+            return Watched(check, sampler, Watch(check.contract, check.code, case_by_case=False))
         if sampler is not self._sampler:
             if self._sampler is not None:  # a worker knows what its predecessor shunned
                 pulse.shun_nothing()
@@ -239,6 +239,7 @@ class Watched:
         """What the check judged."""
         self.watch.case()
         if isinstance(self.check, DrawnQuestion):
+            self.watch.add(self.check.seen(sampler, seed))
             return self.watch.drawn(self.check.resolution(sampler, profile, seed, num_draws))
         return self.watch.drawn()
 

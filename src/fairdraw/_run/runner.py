@@ -238,7 +238,7 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
             raise
 
     record = _recorded(check, sampler, session, search, is_search=True)
-    if record.status not in JUDGED or CONTRACTS[check.contract].is_remote:
+    if record.status not in JUDGED or (CONTRACTS[check.contract].is_remote and not check.seen(sampler, session.seed)):
         return record
     return dataclasses.replace(record, drawn=watched.drawn(sampler, session.profile, session.seed, record.cases))
 

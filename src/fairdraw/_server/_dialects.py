@@ -17,13 +17,8 @@ if TYPE_CHECKING:
     from fairdraw._server._journal import JSON
     from fairdraw.contracts._server import Token
 
-_OPENAI_LACKS = {
-    Capability.TOP_K: "OpenAI's dialect has no word for it",
-    Capability.MIN_P: "OpenAI's dialect has no word for it",
-    Capability.MIN_TOKENS: "OpenAI's dialect has no word for it",
-    Capability.BAD_WORDS: "OpenAI's dialect has no word for it",
-    Capability.REPETITION_PENALTY: "OpenAI's dialect has no word for it",
-}
+_WORDLESS = "top-k min-p min-tokens bad-words repetition-penalty"
+_OPENAI_LACKS = {Capability(word): "OpenAI's dialect has no word for it" for word in _WORDLESS.split()}
 
 
 class Dialect(Protocol):
@@ -57,31 +52,31 @@ def _given(**fields: Any) -> JSON:  # Any: JSON
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _common(request: GenerationRequest) -> JSON:
-    """What both of OpenAI's endpoints take."""
+def _shared(request: GenerationRequest) -> JSON:
+    """What dialects name alike."""
     return _given(
-        max_tokens=request.max_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
-        seed=request.seed,
+        top_k=request.top_k,
+        min_p=request.min_p,
         n=request.n if request.n > 1 else None,
-        stream=request.stream or None,
         stop=list(request.stop) or None,
         logit_bias={str(token): value for token, value in request.logit_bias} or None,
         presence_penalty=request.presence_penalty or None,
         frequency_penalty=request.frequency_penalty or None,
-    )
-
-
-def _extended(request: GenerationRequest) -> JSON:
-    """vLLM's and llama.cpp's additions."""
-    return _given(
-        top_k=request.top_k,
-        min_p=request.min_p,
-        min_tokens=request.min_tokens or None,
-        bad_words=list(request.bad_words) or None,
         repetition_penalty=request.repetition_penalty if request.repetition_penalty != 1 else None,
     )
+
+
+def _common(request: GenerationRequest) -> JSON:
+    """What both of OpenAI's endpoints take, with vLLM's additions, which are set where the server has them."""
+    own = _given(max_tokens=request.max_tokens, seed=request.seed, stream=request.stream or None)
+    added = _given(min_tokens=request.min_tokens or None, bad_words=list(request.bad_words) or None)
+    return _shared(request) | own | added
+
+
+_WITH_IDS = {"return_tokens_as_token_ids": True, "return_token_ids": True}
+"""vLLM then names tokens by their ids: in lists, and where none is requested."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +112,7 @@ class Completions(_OpenAI):
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
-        own = _extended(request) | {"return_tokens_as_token_ids": True} if self.vendor else {}
+        own = _WITH_IDS if self.vendor else {}
         return _given(model=model or None, prompt=prompt, logprobs=request.logprobs) | _common(request) | own
 
     def choices(self, request: GenerationRequest, parts: Sequence[JSON]) -> tuple[Choice, ...]:
@@ -134,7 +129,7 @@ class Chat(_OpenAI):
         if not isinstance(request.prompt, str):
             raise ValueError("Chat.body: prompt is token ids, but a chat takes text. Use text.")
         asked = None if request.logprobs is None else True
-        own = _extended(request) | {"return_tokens_as_token_ids": True} if self.vendor else {}
+        own = _WITH_IDS if self.vendor else {}
         message = [{"role": "user", "content": request.prompt}]
         head = _given(model=model or None, messages=message, logprobs=asked, top_logprobs=request.logprobs)
         return head | _common(request) | own
@@ -164,10 +159,9 @@ class LlamaCpp:
     def body(self, request: GenerationRequest, model: str) -> JSON:
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
         # Its defaults filter (top_k 40, top_p 0.95, min_p 0.05), so that each filter is set, to nothing if need be.
-        return _given(
+        return _shared(request) | _given(
             prompt=prompt,
             n_predict=request.max_tokens,
-            temperature=request.temperature,
             top_k=request.top_k or 0,
             top_p=1.0 if request.top_p is None else request.top_p,
             min_p=request.min_p or 0.0,
@@ -175,10 +169,7 @@ class LlamaCpp:
             n_probs=request.logprobs,
             return_tokens=True,
             stream=request.stream or None,
-            stop=list(request.stop) or None,
             logit_bias=[list(pair) for pair in request.logit_bias] or None,
-            presence_penalty=request.presence_penalty or None,
-            frequency_penalty=request.frequency_penalty or None,
             repeat_penalty=request.repetition_penalty if request.repetition_penalty != 1 else None,
             cache_prompt=False,
         )
@@ -206,21 +197,8 @@ class SGLang:
         return {Capability.BAD_WORDS: "SGLang has no word for it"}
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
-        params = _given(
-            max_new_tokens=request.max_tokens,
-            temperature=request.temperature,
-            top_k=request.top_k,
-            top_p=request.top_p,
-            min_p=request.min_p,
-            sampling_seed=request.seed,
-            n=request.n if request.n > 1 else None,
-            stop=list(request.stop) or None,
-            logit_bias={str(token): value for token, value in request.logit_bias} or None,
-            min_new_tokens=request.min_tokens or None,
-            presence_penalty=request.presence_penalty or None,
-            frequency_penalty=request.frequency_penalty or None,
-            repetition_penalty=request.repetition_penalty if request.repetition_penalty != 1 else None,
-        )
+        own = _given(sampling_seed=request.seed, min_new_tokens=request.min_tokens or None)
+        params = _shared(request) | own | {"max_new_tokens": request.max_tokens}
         prompt = {"text": request.prompt} if isinstance(request.prompt, str) else {"input_ids": list(request.prompt)}
         asked = None if request.logprobs is None else True
         lists = _given(return_logprob=asked, top_logprobs_num=request.logprobs, stream=request.stream or None)
@@ -303,8 +281,9 @@ def _pairs(top: Any) -> tuple[tuple[Token, float], ...]:  # Any: JSON
 def _of_chat(one: JSON) -> Choice:
     message = one.get("message") or one.get("delta") or {}
     rows = (one.get("logprobs") or {}).get("content") or ()
+    positions = tuple(_of_row(row) for row in rows) or tuple(map(Position, one.get("token_ids") or ()))
     text = str(message.get("content") or "")
-    return Choice(tuple(_of_row(row) for row in rows), text, str(one.get("finish_reason") or ""))
+    return Choice(positions, text, str(one.get("finish_reason") or ""))
 
 
 def _of_row(row: JSON) -> Position:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -248,5 +249,9 @@ def _as_found(server: HttpServer, positions: Sequence[object], length: int, refu
     if not tokens or not all(isinstance(token, int) for token in tokens):
         lacks.setdefault(Capability.TOKEN_IDS, "its answers hold texts of tokens and no ids")
         lacks.setdefault(Capability.LOGIT_BIAS, "its answers hold no token ids, so that no token can be named")
+    trials = {Capability.STREAMING: _TRIAL.replace(stream=True), Capability.N_CHOICES: _TRIAL.replace(n=2)}
+    with contextlib.suppress(NoAnswer):  # a check will meet what breaks, and say so
+        answers = zip(trials, server.generate(list(trials.values())), strict=True)
+        lacks = {name: one.refused for name, one in answers if one.refused} | lacks
     settings = dataclasses.replace(server.settings, logprobs=length)
     return dataclasses.replace(server, settings=settings, capabilities=Capabilities(lacks, slow=True))

@@ -340,6 +340,8 @@ def _reply(url: str, received: httpx2.Response, *, stream: bool) -> Reply:
         return Reply(refused=said)
     if status != 200:
         raise _Passing(f"{url} answered {said}", f"HTTP {status}")
+    if stream and text.lstrip().startswith("{"):
+        return Reply(refused="it sends an answer as a whole where a stream is requested" * bool(_parsed(url, text)))
     return Reply(tuple(_events(url, text)) if stream else (_parsed(url, text),))
 
 
