@@ -133,7 +133,6 @@ RECIPES = {
     "sampling": ("sample", "SAM101"),
     "rejection": ("chain_verify", "REJ101"),
     "penalties": ("Penalties", "PEN101"),
-    "penalties, a class of an engine": ("Counts", "PEN101"),
     "thinking-budget": ("Budgets", "THK101"),
     "logits-plan": ("process", "PLAN101"),
     "logprobs": ("logprobs", "LPR101"),
@@ -146,7 +145,7 @@ RECIPES = {
 @pytest.mark.parametrize("page", RECIPES)
 def test_adapter_of_a_recipe_of_the_manual_runs(page: str, here: Path) -> None:
     function, code = RECIPES[page]
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page.partition(',')[0]}.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
     (own,) = (block for block in blocks if re.search(rf"^(def|class) {function}\b", block, re.MULTILINE))
     own = re.split(r"^(?:def make|records =|LACKS =)", own, maxsplit=1, flags=re.MULTILINE)[0]
     (here / f"recipe_{function}.py").write_text(f"import fairdraw\nimport torch\n{own}")

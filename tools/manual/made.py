@@ -21,7 +21,7 @@ from servers.page import page as table_of_servers
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.loading import all_checks
 from fairdraw.contracts import LOGIT_FILTERS, FilterParams
-from manual import capability_costs, first_minute, performance
+from manual import capability_costs, first_minute, newcomer, performance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,13 +60,6 @@ def _cells() -> list[matrix.Cell]:
     return list(matrix.read(OF_PAGES / "matrix.json").values())
 
 
-def token_kernel() -> str:
-    """Return the worked example of a kernel, without its docstring."""
-    name = "examples/token_kernel.py"
-    code = (ROOT / name).read_text(encoding="utf-8").partition("import torch\n")
-    return f'```python title="{name}"\n{code[1]}{code[2]}```'
-
-
 def table_of_filters() -> str:
     """Return the logit filters as a table, by their records."""
     titles = {check.code: check.title for check in all_checks("properties", "filters")}
@@ -85,7 +78,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"capabilities of {name}": partial(capability_costs.words, name) for name in CONTRACTS},
     **{f"policies of {name}": partial(capability_costs.ways, name) for name, one in CONTRACTS.items() if one.policy},
     "filters": table_of_filters,
-    "token kernel": token_kernel,
     "performance": performance.performance_tables,
     "step": performance.step_tables,
     "step on any rows": performance.data_tables,
@@ -101,7 +93,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "validated releases of V2": plugin.validated_for_v2,
     "random steps of V2": plugin.random_steps,
     "upstream tests": lambda: upstream_tests.markdown(_json(upstream_tests.RECORD)["releases"]),
-    "first minutes": run_times.first_minutes,
+    "first verdicts": newcomer.first_verdicts,
     "run times": run_times.times,
 }
 """Block to its text. Every one stands in some page."""

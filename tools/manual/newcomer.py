@@ -1,20 +1,20 @@
-"""Follow docs/first-verdict.md as a newcomer would, and write what happened into it.
+"""Follow the manual from an empty folder to a verdict, as newcomers would, and record how long each of them took.
 
-    python tools/pages.py newcomer            # builds the wheel, starts from an empty folder, needs a package index
+    python tools/pages.py newcomer            # everybody, in half an hour; needs a package index
+    python tools/pages.py newcomer JAX C      # these; what is recorded of others is kept
 
-The page is the program: a block with the title of a file is written to it, a diff is applied, a command is run. What
-the commands print is put beneath them, shortened, with the seconds that each took. Nothing else is typed, so a missing
-step stops the script.
+The manual is the program: a block with the title of a file is written to it, a diff is applied, a command is run.
+Nothing else is typed, so a missing step stops the script. docs/first-verdict.md is one way; what the commands print is
+put beneath them, shortened, with the seconds that each took. Sections of docs/languages.md are the others.
 
-Tests follow this page and the recipes of docs/languages.md in the same way.
+Tests follow the same ways.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -23,14 +23,16 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from records import ROOT, cpu_seconds
+from records import ROOT, commit, cpu_seconds, machine, rows_as_json, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAGE = ROOT / "docs" / "first-verdict.md"
+PAGE, LANGUAGES = (ROOT / "docs" / f"{name}.md" for name in ("first-verdict", "languages"))
+RECORD = ROOT / "docs" / "records" / "first_verdicts.json"
+PADDED = "Padded PyTorch"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 TOOK = re.compile(r"  # (\d+) s, (\d+) s of CPU$", flags=re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*?)(?:  # \d+ s.*)?$", flags=re.MULTILINE)
@@ -39,17 +41,67 @@ MOST, HEAD, TAIL, WIDTH = 20, 6, 10, 120
 
 
 def main() -> int:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"one of {', '.join(ways())}")
+    chosen = parser.parse_args().ways or [*ways()]
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "mine"
-        folder.mkdir()
-        shutil.copy(build_wheel(Path(scratch)), folder)
-        started = time.perf_counter()
-        text = Newcomer(folder, Shell(folder)).follow(PAGE.read_text(encoding="utf-8"))
-        seconds = time.perf_counter() - started
-    PAGE.write_text(stamped(text, seconds), encoding="utf-8")
-    print(f"written: {PAGE.relative_to(ROOT)} ({seconds:.0f} s)")
+        wheel = build_wheel(Path(scratch))
+        for way in chosen:
+            folder = Path(scratch) / way
+            folder.mkdir()
+            shutil.copy(wheel, folder)
+            load, text = round(os.getloadavg()[0], 1), Newcomer(folder, Shell(folder)).follow(ways()[way])
+            if way == PADDED:
+                PAGE.write_text(text, encoding="utf-8")
+            _write({"way": way, **times(text), "load": load, "commit": commit()[:10]})
     return 0
+
+
+def ways() -> dict[str, str]:
+    """Return what newcomers follow, by what they have: a page, or a section with the installation before it."""
+    _, install, *sections = re.split(r"^## ", LANGUAGES.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = {section.partition("\n")[0]: f"{install}{section}" for section in sections}
+    return {PADDED: PAGE.read_text(encoding="utf-8"), **found}
+
+
+def recorded() -> dict[str, dict[str, Any]]:  # Any: JSON
+    """Return the rows of the record by their ways."""
+    return {row["way"]: row for row in json.loads(RECORD.read_text(encoding="utf-8"))["rows"]}
+
+
+def _write(row: dict[str, Any]) -> None:  # Any: JSON
+    found = (recorded() if RECORD.exists() else {}) | {row["way"]: row}
+    rows = [found[way] for way in ways() if way in found]
+    RECORD.write_text(rows_as_json({"machine": machine(), "rows": rows}), encoding="utf-8")
+
+
+def times(text: str) -> dict[str, Any]:  # Any: JSON
+    """Return seconds from the first command to the first verdict, its first report, all verdicts, and versions."""
+    before = TOOK.findall(text[: text.index("\nRED: ")])
+    first = re.search(r"^start with (\w+) (.*): fairdraw explain", text, flags=re.MULTILINE)
+    versions = re.search(r"^  versions: (.*)$", text, flags=re.MULTILINE)
+    return {
+        "wall_s": sum(int(wall) for wall, _ in before),
+        "cpu_s": sum(int(cpu) for _, cpu in before),
+        "code": first and first[1],
+        "title": first and first[2],
+        "verdicts": verdicts(text),
+        "versions": versions and versions[1],
+    }
+
+
+def verdicts(text: str) -> list[str]:
+    """Return the words that commands ended with, in their order."""
+    return re.findall(r"^(RED|FAILED|FIXED|GREEN)\b", text, flags=re.MULTILINE)
+
+
+def first_verdicts() -> str:
+    """Return a table of all ways."""
+    rows = (
+        [way, row["wall_s"], row["cpu_s"], row["load"], f"[{row['code']}](checks/{row['code']}.md) {row['title']}"]
+        for way, row in recorded().items()
+    )
+    return "\n".join(table(("you have", "seconds", "CPU, s", "load before", "first report"), rows))
 
 
 def build_wheel(scratch: Path) -> Path:
@@ -148,19 +200,3 @@ def shortened(text: str) -> str:
     if len(lines) > MOST:
         lines = [*lines[:HEAD], "...", *lines[-TAIL:]]
     return "".join(f"{line}\n" for line in lines)
-
-
-def first_verdict(page: str) -> tuple[int, int]:
-    """Return the seconds, and the seconds of CPU, from the first command to the first verdict."""
-    times = TOOK.findall(page[: page.index("\nRED: ")])
-    return sum(int(wall) for wall, _ in times), sum(int(cpu) for _, cpu in times)
-
-
-def stamped(page: str, seconds: float) -> str:
-    """The page with the line that says who followed it, when, and how long it took."""
-    today, load = datetime.date.today().isoformat(), os.getloadavg()[2]
-    machine = f"{platform.system()}, {os.cpu_count()} CPU cores with {load:.0f} processes on them, no GPU"
-    wall, cpu = first_verdict(page)
-    took = f"first verdict after {wall} s, {cpu} s of CPU. {seconds:.0f} s in all, installation included"
-    line = f"Followed by `tools/pages.py newcomer` on {today} ({machine}): {took}."
-    return re.sub(r"^Followed by `tools/pages\.py newcomer`.*$", line, page, flags=re.MULTILINE)

@@ -225,8 +225,13 @@ def _calls(target: _Target, contract: str) -> dict[str, str]:
 
 
 def _uncalled(target: _Target, text: str) -> str:
-    """Return the question when the methods are called that the adapter does not call."""
-    names = [name for name in _methods(target.found) if not re.search(rf"\.{name}\b", text)]
+    """Return the question when the methods are called that neither the adapter nor the class calls."""
+    try:
+        source = inspect.getsource(target.found)
+    except OSError:  # a program made the class
+        source = ""
+    others = [name for name in _methods(target.found) if f"self.{name}(" not in source]
+    names = [name for name in others if not re.search(rf"\.{name}\b", text)]
     return f"# QUESTION: when is each of {', '.join(names)} called? Nothing here calls it.\n" if names else ""
 
 
