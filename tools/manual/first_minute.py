@@ -82,7 +82,7 @@ def findings() -> dict[str, dict[str, str]]:
 def by_engine() -> dict[str, list[str]]:
     """Engine to the names of its pages, as the manual lists them."""
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("- Findings:")[2]
-    sections = re.findall(r"\n      - (.+):\n((?: {10}.+\n)+)", nav)
+    sections = re.findall(r"^ {6}- (.+):\n((?: {10}.+\n)+)", nav, flags=re.MULTILINE)
     return {engine: re.findall(r"findings/([\w-]+)\.md", pages) for engine, pages in sections}
 
 
