@@ -28,6 +28,7 @@ def llama(folder: Path, port: int, speculation: str) -> None:
     params.n_ctx, params.n_parallel = 4 * 2048, 4
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.warmup = params.ui = False
+    params.sampling.backend_sampling = speculation == "backend"
     if speculation == "draft":
         params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         params.speculative.draft.mparams.path = str(folder / "drafter.gguf")

@@ -95,6 +95,7 @@ SERVERS = {
     for server in (
         Server("llama.cpp", _LLAMA, "llama.cpp's server in the wheel xllamacpp, 4 slots", gguf=True),
         Server("llama.cpp-draft", _LLAMA, "the same with a draft model", gguf=True),
+        Server("llama.cpp-backend", _LLAMA, "the same without drafts, with backend sampling", gguf=True),
         Server("transformers", _TRANSFORMERS, "transformers serve; the model's configuration samples", sampling=True),
         Server("transformers-lookup", _TRANSFORMERS, "the same with prompt lookup", sampling=True, lookup=3),
         Server("transformers-default", _TRANSFORMERS, "transformers serve; a model without generation_config.json"),
