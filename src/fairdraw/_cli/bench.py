@@ -32,12 +32,7 @@ Exit codes:
 @click.command("bench", epilog=_EXIT_CODES)
 @click.argument("spec")
 @click.option("--against", metavar="SPEC", help="Compare with this sampler.  [default: vLLM's of the same contract]")
-@click.option(
-    "--limit",
-    type=Number(min_open=True),
-    default=1.0,
-    help="Allow at most this part of the other's time.",
-)
+@click.option("--limit", type=Number(min_open=True), default=1.0, help="Allow at most this part of the other's time.")
 @click.option("--roofline-min", type=Number(0, 1), help="Require this part of the copy bandwidth; needs a GPU.")
 @click.option("--strict", is_flag=True, help="Count PASS alone as green.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write findings and times.")

@@ -139,12 +139,8 @@ def as_token_sampler(
     oracle: SamplingOracle, name: str, unsupported: Mapping[str, str], filters: FilterPolicy | None = None
 ) -> FunctionTokenSampler:
     """An oracle of the sampling contract as a sampler and drafter."""
-    more: dict[str, Any] = {
-        "name": name,
-        "unsupported": unsupported,
-        "filters": filters,
-        **_beside(oracle),
-    }  # Any: each its own
+    # Any: each its own
+    more: dict[str, Any] = {"name": name, "unsupported": unsupported, "filters": filters, **_beside(oracle)}
     return token_sampler(oracle.sample, drafting=oracle.draft, **more)
 
 
