@@ -42,8 +42,10 @@ MOST, HEAD, TAIL, WIDTH = 20, 6, 10, 120
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ways", nargs="*", metavar="WAY", help=f"one of {', '.join(ways())}")
+    parser.add_argument("ways", nargs="*", metavar="WAY", help="what a newcomer has; all if none is named")
     chosen = parser.parse_args().ways or [*ways()]
+    if unknown := {*chosen} - {*ways()}:
+        parser.error(f"WAY={unknown}, but it must be one of {[*ways()]}.")
     with tempfile.TemporaryDirectory() as scratch:
         wheel = build_wheel(Path(scratch))
         for way in chosen:
