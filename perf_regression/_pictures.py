@@ -58,10 +58,10 @@ def figure_with_axes(size: tuple[float, float], num_panels: int) -> tuple[Any, l
     return figure, [figure.add_subplot(num_panels, 1, place + 1, facecolor=PAPER) for place in range(num_panels)]
 
 
-def save(figure: Any, path: Path, note: str = "") -> Path:  # Any: matplotlib's
+def save(figure: Any, path: Path) -> Path:  # Any: matplotlib's
     """Write an SVG whose background and text follow the reader's preference for light or dark."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None, "Description": note})
+    figure.savefig(path, metadata={"Date": None})
     drawn = path.read_text(encoding="utf-8").replace(PAPER, "var(--paper)").replace(INK, "var(--ink)")
     path.write_text(drawn.replace("</metadata>", f"</metadata>\n {DARK}", 1), encoding="utf-8")
     return path

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from engine import environment, inside, jobs, process, verdicts
 from engine.environment import EngineError, Environment
-from engine.main import CLAIMED, main, write_record
-from engine.page import page
+from engine.main import main, write_record
+from engine.page import tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -226,11 +226,10 @@ def test_rows_of_the_same_part_and_release_are_replaced(tmp_path: Path) -> None:
 def test_page_shows_the_least_of_all_rounds() -> None:
     rounds = [(False, [9.0, 30.0]), (True, [5.0, 6.0]), (False, [8.0, 40.0]), (True, [7.0, 5.5])]
     rows = [row("times", plugin=on, at=[500, 1000], wall_ms=ms) for on, ms in rounds]
-    text = page(rows)
-    assert "| 500 | 8.0 | 5.0 |\n| 1000 | 30.0 | 5.5 |" in text
-    assert "Repaired first: a defect." in text
-    assert text.count("Not measured yet.") == 2
-    assert CLAIMED not in text
+    made = tables(rows)
+    assert "| 500 | 8.0 | 5.0 |\n| 1000 | 30.0 | 5.5 |" in made["times"]
+    assert "Repaired first: a defect." in made["times"]
+    assert made["plugin"] == made["tokens"] == "Not measured yet."
 
 
 def test_unknown_part_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,7 @@
-"""The page of the record, which the build of the manual adds."""
+"""Tables of docs/engine.md, from the record."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from records import table
@@ -12,17 +11,14 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # Any: JSON
 
-TEXT = Path(__file__).with_name("page.md")
 
-
-def page(rows: Sequence[Row]) -> str:
-    """The text of `page.md`, with the tables of the record in the place of `[[plugin]]`, `[[tokens]]`, `[[times]]`."""
-    text = TEXT.read_text()
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """Return what was measured of each part, with its origin."""
+    made = {}
     for part, lines in (("plugin", plugin), ("tokens", tokens), ("times", times)):
         mine = [row for row in rows if row["part"] == part]
-        shown = "\n".join([*lines(mine), "", *origins(mine)]) if mine else "Not measured yet."
-        text = text.replace(f"[[{part}]]", shown)
-    return text
+        made[part] = "\n".join([*lines(mine), "", *origins(mine)]) if mine else "Not measured yet."
+    return made
 
 
 def origins(rows: Sequence[Row]) -> Iterable[str]:

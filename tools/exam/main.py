@@ -129,18 +129,6 @@ def ran(arguments: argparse.Namespace) -> Iterator[Row]:
         yield row
 
 
-HEAD = """\
-# Exam of generated faults
-
-Written by `tools/exam` from `statistical/records/exam.jsonl`. A member is a correct sampler with one fault: a random
-condition (a batch size, a row, a token's bit, a dtype, a seed, what came before, a neighbour, some of these) times a
-random effect. The generator knows contracts and specifications, and no check. The condition holds in ordinary serving,
-and the effect was seen there. Of {} members in {} contracts this record has {}, in an order that takes one of each
-class first. *First report names it*: the title, the effect or a note of the first failing check has a word of the
-condition or of the effect.
-"""
-
-
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -168,13 +156,13 @@ def missed(rows: list[Row]) -> list[str]:
 
 
 def page(rows: list[Row]) -> str:
-    """Return the page of a record."""
+    """Return the tables of a record."""
     faulty = [row for row in rows if row["class"] != CORRECT]
     right = [row for row in rows if row["class"] == CORRECT]
-    head = HEAD.format(len(slots()), len(CONTRACTS), len({row["member"] for row in faulty}))
+    size = f"{len({row['member'] for row in faulty})} of {len(slots())} members, in {len(CONTRACTS)} contracts."
     last = f"Correct samplers: {len(right)} runs, {sum(bool(row['found']) for row in right)} of them red."
     tables = [*groups(faulty, "contract"), "", *groups(faulty, "class")]
-    return "\n".join([head, *tables, "", last, "", "## Missed", "", *missed(faulty), ""])
+    return "\n".join([size, "", *tables, "", last, "", "## Missed", "", *missed(faulty), ""])
 
 
 def parsed() -> argparse.Namespace:

@@ -15,10 +15,14 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from records import ROOT, python_path
+from records import ROOT, python_path, table
 
 from manual.performance import Json, record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FINDINGS = ROOT / "docs" / "findings"
 README = ROOT / "README.md"
@@ -49,7 +53,7 @@ def main() -> None:
 def fresh() -> str:
     """Return the README with fresh blocks."""
     text = README.read_text(encoding="utf-8")
-    for name, block in (("defects", defects("docs/")), ("report", report()), ("speed", speed("docs/"))):
+    for name, block in (("defects", some_defects()), ("report", report()), ("speed", speed("docs/"))):
         before, _, after = _around(text, name)
         text = f"{before}\n\n{block}\n\n{after}"
     return text
@@ -72,8 +76,14 @@ def _around(text: str, name: str) -> tuple[str, str, str]:
 
 def findings() -> dict[str, dict[str, str]]:
     """Name of a page to its head, in the order of the manual."""
-    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    return {name: head(FINDINGS / f"{name}.md") for name in re.findall(r"findings/([\w-]+)\.md", nav)}
+    return {name: head(FINDINGS / f"{name}.md") for names in by_engine().values() for name in names}
+
+
+def by_engine() -> dict[str, list[str]]:
+    """Engine to the names of its pages, as the manual lists them."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("- Findings:")[2]
+    sections = re.findall(r"^ {6}- (.+):\n((?: {10}.+\n)+)", nav, flags=re.MULTILINE)
+    return {engine: re.findall(r"findings/([\w-]+)\.md", pages) for engine, pages in sections}
 
 
 def head(page: Path) -> dict[str, str]:
@@ -82,19 +92,26 @@ def head(page: Path) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in lines)
 
 
-def defects(folder: str) -> str:
-    """All of them on the home page of the manual; in the README five of different projects, and the way to the rest."""
-    lines = ["| engine | release | what happens | found by |", "|---|---|---|---|"]
-    for name in IN_README if folder else findings():
-        about = findings()[name]
+def defects() -> str:
+    """Return the home page's list: what can be opened for each engine."""
+    parts = ((f"<summary>{engine}: {len(names)}</summary>", rows(names, "")) for engine, names in by_engine().items())
+    return "\n\n".join(f"<details markdown>\n{summary}\n\n{shown}\n\n</details>" for summary, shown in parts)
+
+
+def some_defects() -> str:
+    """Return the README's table: a few of different projects, and the way to the rest."""
+    rest = f"[All {len(findings())}](docs/index.md#defects-found-in-released-engines)."
+    return f"{rows(IN_README, 'docs/')}\n\n{rest}"
+
+
+def rows(names: Iterable[str], folder: str) -> str:
+    """Return a table of findings; pages of checks, which it links to, exist on the site only."""
+    lines = []
+    for about, name in ((findings()[name], name) for name in names):
+        codes = about["checks"] if folder else re.sub(r"\w+\d", r"[\g<0>](checks/\g<0>.md)", about["checks"])
         what = f"{about['effect']} ([details]({folder}findings/{name}.md))"
-        codes = about["checks"]
-        if not folder:  # pages of checks exist on the site only
-            codes = re.sub(r"\w+\d", r"[\g<0>](checks/\g<0>.md)", codes)
-        lines.append(f"| {about['engine']} | {about['releases']} | {what} | {codes} |")
-    if folder:
-        lines += ["", f"[All {len(findings())}]({folder}index.md#defects-found-in-released-engines)."]
-    return "\n".join(lines)
+        lines.append([about["engine"], about["releases"], what, codes])
+    return "\n".join(table(("engine", "release", "what happens", "found by"), lines))
 
 
 # -- a report -------------------------------------------------------------------------------------------------------

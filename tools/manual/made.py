@@ -1,4 +1,4 @@
-"""Pages and tables of the manual that show records and definitions. The build makes them; none is committed.
+"""Tables and pictures of the manual that show records and definitions. The build makes them; none is committed.
 
 A page of docs/ has a line `<!-- made: NAME -->` where the build puts the block of that name.
 """
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import matrix
-from engine.page import page as page_of_engines
+from engine.page import tables as tables_of_engines
 from exam import main as exam
 from gpu_kernels.page import page as tables_of_kernels
 from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers, table, upstream_tests
@@ -21,7 +21,7 @@ from servers.page import page as table_of_servers
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.loading import all_checks
 from fairdraw.contracts import LOGIT_FILTERS, FilterParams
-from manual import capability_costs, first_minute, performance
+from manual import capability_costs, first_minute, gallery, performance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,14 +46,11 @@ def table_of_attacks() -> str:
     return "\n".join(table(("attack", "what happened", "held by"), rows))
 
 
-MADE: dict[str, Callable[[], str]] = {
-    "engine.md": lambda: page_of_engines(_json(OF_PAGES / "engine.json")),
-    "exam.md": lambda: exam.page(exam.read(OF_STATISTICS / "exam.jsonl")),
-    "mutants.md": lambda: mutants.page(read_rows(OF_STATISTICS / "mutants_by_profile.json")),
-    "power.md": lambda: power.page(_json(OF_STATISTICS / "power.json")),
-    "scanners.md": performance.scanners_page,
+PICTURES: dict[str, Callable[[Path], Path]] = {
+    **performance.CHARTS,
+    **{f"{code}.png": gallery.draw for code in gallery.CODES},
 }
-"""Page to its text, made from a record."""
+"""Picture to what draws it in a folder."""
 
 
 def _cells() -> list[matrix.Cell]:
@@ -77,8 +74,12 @@ def table_of_filters() -> str:
     return "\n".join(table(("filter", "for example", "check"), rows))
 
 
+def _engine(part: str) -> str:
+    return tables_of_engines(_json(OF_PAGES / "engine.json"))[part]
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
-    "defects": lambda: first_minute.defects(""),
+    "defects": first_minute.defects,
     "report": first_minute.shown,
     "speed": lambda: first_minute.speed(""),
     "capabilities": capability_costs.words,
@@ -87,6 +88,14 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "filters": table_of_filters,
     "token kernel": token_kernel,
     "performance": performance.performance_tables,
+    "scanners": performance.scanners_tables,
+    "gallery": gallery.sections,
+    "exam": lambda: exam.page(exam.read(OF_STATISTICS / "exam.jsonl")),
+    "mutants": lambda: mutants.page(read_rows(OF_STATISTICS / "mutants_by_profile.json")),
+    "power": lambda: power.power_table(_json(OF_STATISTICS / "power.json")),
+    "odd samplers": lambda: power.odd_table(_json(OF_STATISTICS / "power.json")),
+    "power of few draws": lambda: power.slow_table(_json(OF_STATISTICS / "power.json")),
+    **{f"engine {part}": partial(_engine, part) for part in ("plugin", "tokens", "times")},
     "step": performance.step_tables,
     "step on any rows": performance.data_tables,
     "step beside FlashInfer": performance.flashinfer_tables,

@@ -1,13 +1,7 @@
-"""Draw the pictures of docs/performance.md and docs/step.md; the docs build makes the tables beside them.
-
-    python tools/pages.py performance            draw the pictures from perf_regression/records
-
-A picture carries the SHA-256 of its record, so that a test notices when one changes without the other.
-"""
+"""Tables and pictures of docs/performance.md, step.md and scanners.md, from perf_regression/records."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS, PICTURES = ROOT / "perf_regression" / "records", ROOT / "docs" / "pictures"
+RECORDS = ROOT / "perf_regression" / "records"
 GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h100.json", "scanners_cpu.json"
 STEP, DATA = "step_h200.json", "step_data_h200.json"
 BESIDE_FLASHINFER, PLAIN = "step_h100.json", "step_plain_h100.json"
@@ -32,20 +26,9 @@ OURS, THEIRS = "#1a9e8f", "#8795a6"
 Json = dict[str, Any]  # Any: JSON
 
 
-def main() -> int:
-    for name, (_, draw) in CHARTS.items():
-        print(f"written: {draw(PICTURES / name)}")
-    return 0
-
-
 def record(name: str) -> Json:
     found: Json = json.loads((RECORDS / name).read_text(encoding="utf-8"))
     return found
-
-
-def digest(name: str) -> str:
-    """What the pictures of a record carry."""
-    return f"sha256 {hashlib.sha256((RECORDS / name).read_bytes()).hexdigest()}"
 
 
 def table(head: str, rows: Iterable[Iterable[object]]) -> str:
@@ -248,30 +231,21 @@ def _met(is_met: bool) -> str:
     return "met" if is_met else "missed"
 
 
-SCANNERS_HEAD = """# What a decode step costs on the host
-
-Made from `perf_regression/records/{record}`, which a program of the commit below measured. Today `make bench` holds
-these steps to the limits of `penalties.host` and `thinking_budget.host`.
-
-* {batch_size} requests, {vocab_size} entries in the vocabulary, lists that grow token by token as in a server, and the
-  real vLLM {vllm} in the same process. {clock}.
-* {processor}, {cores} cores, {load_per_core} runnable processes per core; torch {torch} with {torch_threads} thread,
-  Python {python}; {date}, commit `{commit}`.
-
-*own*: after an untimed step of the same code, as in a server. *cold*: after vLLM's step, which reads every token ever
-generated and evicts our data from the caches. The ratio is that of *own*, with its sign-test interval.
+SCANNERS_ORIGIN = """{batch_size} requests, {vocab_size} entries in the vocabulary, vLLM {vllm}. {clock}. {processor},
+{cores} cores, {load_per_core} runnable processes per core; torch {torch} with {torch_threads} thread, Python {python};
+{date}, commit `{commit}`.
 """
 
 
-def scanners_page() -> str:
-    """Return the page of scanners as Markdown."""
+def scanners_tables() -> str:
+    """Return the tables of docs/scanners.md."""
     found = record(SCANNERS)
     limits = [[one["what"], f"{one['value']:.4g}", f"{one['limit']:.4g}", one["verdict"]] for one in found["limits"]]
     counts = found["instructions"]
     lengths = list(counts[0]["per_step"])
     rows = [[r["scanner"], r["num_drafts"], *r["per_step"].values(), r["exponent"]] for r in counts]
     parts = [
-        SCANNERS_HEAD.format(record=SCANNERS, **{**found, **found["machine"], **found["versions"]}),
+        SCANNERS_ORIGIN.format(**{**found, **found["machine"], **found["versions"]}),
         "## Limits\n",
         table("limit on | measured | limit | verdict", limits),
         "\n## Microseconds per step\n",
@@ -282,7 +256,7 @@ def scanners_page() -> str:
         f"{counts[0]['batch_size']} requests. The exponent is the slope of log count on log length.\n",
         table(" | ".join(["scanner", "drafts", *lengths, "exponent"]), rows),
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
 
 
 def _steps(steps: list[Json]) -> str:
@@ -316,7 +290,7 @@ def eager_chart(path: Path) -> Path:
     for axes, (mode, title) in zip(panels, MODES.items(), strict=True):
         bars = {ARMS[arm]: [row[mode][arm]["median"] for row in rows] for arm in ("ours", "vllm022")}
         _bars(axes, groups, bars, f"{found['before']['gpu']}, {title}; 3 drafts, 128,256 tokens")
-    return save(figure, path, digest(EAGER))
+    return save(figure, path)
 
 
 def graph_chart(path: Path) -> Path:
@@ -331,7 +305,7 @@ def graph_chart(path: Path) -> Path:
     figure, (axes,) = figure_with_axes((7.2, 4.4), 1)
     title = f"{found['before']['gpu']}, CUDA graph replay, cold L2; 3 drafts, 128,256 tokens"
     _bars(axes, [f"{size} requests" for size in batch_sizes], bars, title)
-    return save(figure, path, digest(GRAPHS))
+    return save(figure, path)
 
 
 def _bars(
@@ -363,12 +337,12 @@ def step_chart(path: Path) -> Path:
     title = f"{found['before']['gpu']}, calls on an idle GPU; 64 requests, 3 drafts, 151,936 tokens"
     names = [row["set"].replace(" top-k", "\ntop-k").replace(" presence", "\npresence") for row in rows]
     _bars(axes, names, bars, title, "microseconds per sampling step")
-    return save(figure, path, digest(STEP))
+    return save(figure, path)
 
 
-CHARTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
-    "verification.svg": (EAGER, eager_chart),
-    "verification_graph.svg": (GRAPHS, graph_chart),
-    "step.svg": (STEP, step_chart),
+CHARTS: dict[str, Callable[[Path], Path]] = {
+    "verification.svg": eager_chart,
+    "verification_graph.svg": graph_chart,
+    "step.svg": step_chart,
 }
-"""Every picture, the record that it is drawn from, and what draws it."""
+"""Every picture, and what draws it."""

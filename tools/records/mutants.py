@@ -107,33 +107,18 @@ def words(contract: object, mutant: object, first: object) -> str:
 
 
 def page(record: dict[str, Any]) -> str:  # Any: JSON
-    """Return the page of a record."""
+    """Return the tables of a record."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in record["rows"]:
         groups.setdefault((row["contract"], row["mutant"], row["first"]), []).append(row)
     seeds, counted = len(record["seeds"]), [(name, count) for name in PROFILE_NAMES for count in (_caught, _own)]
-    titles = (
-        "mutant",
-        "contract",
-        "own check",
-        "`smoke`: caught",
-        "by its own check",
-        "`ci`: caught",
-        "by its own check",
-    )
+    each = (title for name in PROFILE_NAMES for title in (f"`{name}`: caught", "by its own check"))
     lines = (
         [m, c, first, *(f"{count(rows, name)}/{seeds}" for name, count in counted)]
         for (c, m, first), rows in groups.items()
     )
     text = [
-        "# Mutants by profile",
-        "",
-        "Written by `tools/record.py mutants` from `statistical/records/mutants_by_profile.json`. A mutant is a",
-        "sampler with one known fault. The checks run on each with the numbers that a profile uses for a fast sampler",
-        f"that supports everything, with {seeds} seeds: {', '.join(map(str, record['seeds']))} (the first is the",
-        "release's). *Caught* counts the seeds for which at least one check fails; *by its own check* those for which",
-        "the check that the mutant names first fails. Slow samplers get fewer cases, which find less; the lines of a",
-        "run that begin with `mutation controls` say what it found.",
+        f"Seeds: {', '.join(map(str, record['seeds']))}.",
         "",
         *_totals(groups, seeds),
         "",
@@ -148,9 +133,9 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
         "",
         "## All mutants",
         "",
-        *table(titles, lines),
+        *table(("mutant", "contract", "own check", *each), lines),
     ]
-    return "\n".join(text) + "\n"
+    return "\n".join(text)
 
 
 def _caught(rows: Iterable[Row], profile: str) -> int:

@@ -134,46 +134,25 @@ def caught(fault: dict[str, Any], profile: str) -> bool:  # Any: JSON
     return any(t["caught"] for t in fault["trials"] if (t["profile"], t["check"]) == (profile, first))
 
 
-def page(record: dict[str, Any]) -> str:  # Any: JSON
-    """The page for people."""
-    profiles = list(record["profiles"])
+def power_table(record: dict[str, Any]) -> str:  # Any: JSON
+    """Return how the record was made, and a row for each mutant."""
+    profiles, made = list(record["profiles"]), record["machine"]
     draws = " and ".join(f"{count:,} (`{name}`)" for name, count in record["profiles"].items())
-    made = record["machine"]
-    head = f"""# What the statistical checks catch, and how soon
-
-Made by `python tools/record.py power` from `statistical/records/power.json`; do not edit.
-
-Each mutant was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for the
-whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per configuration, less for
-production vocabularies (DIST4xx, where a draw is a drafted position). A check evaluates its counts at checkpoints, and
-nothing is caught before the first: clear faults need the draws of one checkpoint (8,192 for DIST101 in `ci`, a
-sixty-first of its budget). DIST6xx use stratified noise: nothing is random there, so they have no rate and no
-checkpoints. Seconds are those of one processor core, drawing included.
-*Distance* is the total-variation distance that the check reported when it failed, over the cells of its worst table
-(few draws add noise, which makes it larger): tokens by rank, by id or by a projection of the id, where they are many.
-
-{made["processor"]}, one thread; Python {made["python"]}, torch {made["torch"]}, NumPy {made["numpy"]}; {made["date"]};
-commit `{record["commit"]}`.
-
-"""
+    origin = (
+        f"Rows per configuration: {draws}. Rate of false alarms: {record['false_fail_rate']:g} for {record['checks']} "
+        f"checks; seed {record['seed']}. {made['processor']}, one thread; Python {made['python']}, torch "
+        f"{made['torch']}, NumPy {made['numpy']}; {made['date']}; commit `{record['commit']}`."
+    )
     columns = [title for name in profiles for title in (f"draws, `{name}`", "seconds", "distance")]
     rules = ["---", "---", *["---:"] * len(columns), "---"]
     rows = (row(fault, profiles) for fault in record["faults"])
-    faults = "\n".join(table(("mutant", "check", *columns, "also caught by"), rows, rules))
-    return f"{head}{faults}\n\n{odd_table(record)}\n{slow_table(record)}"
+    return "\n".join([origin, "", *table(("mutant", "check", *columns, "also caught by"), rows, rules)])
 
 
 def odd_table(record: dict[str, Any]) -> str:  # Any: JSON
     """Correct samplers that no check may accuse."""
-    head = """## Correct samplers that look odd
-
-Judged by all checks at the larger budget. *Skipped* are checks of token verification, which a sampler of another
-verification does not support (it is judged by what it emits), and the four with stratified noise, which need the
-oracle's race.
-
-"""
     titles = ("sampler", "checks passed", "skipped", "inconclusive", "alarms", "seconds")
-    return head + "\n".join(table(titles, map(odd_row, record["odd"]), ["---", *["---:"] * 5])) + "\n"
+    return "\n".join(table(titles, map(odd_row, record["odd"]), ["---", *["---:"] * 5]))
 
 
 def odd_row(odd: dict[str, Any]) -> list[object]:  # Any: JSON
@@ -184,19 +163,13 @@ def odd_row(odd: dict[str, Any]) -> list[object]:  # Any: JSON
 
 def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
     """What stratified noise is for."""
-    head = f"""## With the draws that an interpreter gets
-
-Small faults under all checks at {record["slow_draws"]:,} draws per configuration, as a slow sampler has them. With
-stratified noise it takes fewer draws than that, and no chance is involved.
-
-"""
     rows = []
     for fault in record["slow"]:
         strata = ", ".join(f"{code} ({draws:,})" for code, draws in fault["by_strata"].items())
         least = f"not in {fault['draws_by_strata']:,}"
         rows.append([fault["name"], strata or least, ", ".join(fault["by_sampling"]) or "nothing"])
     titles = ("mutant", "caught by stratified noise (draws)", "caught by sampling")
-    return head + "\n".join(table(titles, rows)) + "\n"
+    return "\n".join([f"{record['slow_draws']:,} draws per configuration.", "", *table(titles, rows)])
 
 
 def row(fault: dict[str, Any], profiles: list[str]) -> list[str]:  # Any: JSON
