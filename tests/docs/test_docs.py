@@ -6,8 +6,12 @@ Screenshots of the site are left in .cache/screenshots; they need Debian's chrom
 import doctest
 import os
 import re
+import time
 import tomllib
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -77,11 +81,8 @@ def test_build_makes_every_table_that_a_page_has_a_mark_for() -> None:
 def test_every_code_has_a_page_that_says_what_the_command_says() -> None:
     pages = check_pages.pages()
     checks = all_questions()
-    assert set(pages) == {
-        "index.md",
-        *(f"{c.code}.md" for c in checks),
-        *(f"{c.raised}.md" for c in CONTRACTS.values()),
-    }
+    codes = [*(check.code for check in checks), *(contract.raised for contract in CONTRACTS.values())]
+    assert set(pages) == {"index.md", *(f"{code}.md" for code in codes)}
     for check in checks:
         page, about = pages[f"{check.code}.md"], explanation(check)
         said = [about.title, about.required, *about.cause, *about.facts.values(), about.fault]
@@ -148,16 +149,54 @@ def test_pages_of_checks_lead_to_the_next_and_the_previous(site: Path) -> None:
 
 
 def test_repository_is_linked_if_the_project_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_pages.on_config(MkDocsConfig()).edit_uri is None, "no link to a repository that nobody named"
     project = tmp_path / "pyproject.toml"
     project.write_text('[project.urls]\nRepository = "https://example.org/code"\n')
     monkeypatch.setattr(check_pages, "PROJECT", project)
-    config = MkDocsConfig()
-    assert check_pages.on_config(config).repo_url == "https://example.org/code"
+    config = check_pages.on_config(MkDocsConfig())
+    assert config.repo_url == "https://example.org/code"
+    assert config.edit_uri == "https://example.org/code/edit/main/docs/"
+
+
+def test_llms_txt_lists_pages_that_exist(site: Path) -> None:
+    lines = (site / "llms.txt").read_text().splitlines()
+    assert lines[0] == "# fairdraw"
+    pages = re.findall(r"^- \[.+\]\((.+)\)$", "\n".join(lines), flags=re.MULTILINE)
+    assert len(pages) > 70
+    assert [page for page in pages if not (site / page / "index.html").exists()] == []
+
+
+def test_identifiers_break_behind_underscores_and_dots_and_are_found_whole(site: Path) -> None:
+    assert "<code>draft_<wbr>token_<wbr>ids</code>" in (site / "rejection" / "index.html").read_text()
+    assert "<wbr>" not in (site / "search" / "search_index.json").read_text()
+
+
+class Waiting(SimpleHTTPRequestHandler):
+    """Serves a page that is loaded only after some seconds, so that a browser has looked for words until then."""
+
+    def do_GET(self) -> None:
+        time.sleep(10 * self.path.startswith("/wait"))
+        super().do_GET()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_search_finds_pages(site: Path, browser: Any) -> None:
+    page = site / "searched.html"
+    page.write_text((site / "index.html").read_text().replace("</body>", '<img src="/wait.png"></body>'))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Waiting, directory=str(site))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/searched.html?q=residual"
+        browser.open(address, "--window-size=1280,900", f"--screenshot={browser.pictures() / 'docs-search.png'}")
+        found = re.search(r"(\d+) matching documents", browser.open(address, "--dump-dom"))
+        server.shutdown()
+    assert int(found[1]) > 10
 
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["index", "checks/DIST203/index"])
+@pytest.mark.parametrize("name", ["index", "rejection/index", "findings/vllm-placeholder-draft/index"])
 def test_site_is_light_and_dark_as_preferred(site: Path, name: str, dark: bool, width: int, browser: Any) -> None:
     from matplotlib.image import imread
 
@@ -174,7 +213,7 @@ def test_site_is_light_and_dark_as_preferred(site: Path, name: str, dark: bool, 
     assert picture.std() > 0.05, "there is text"
 
 
-@pytest.mark.parametrize("name", ["index", "checks/REJ642/index", "reading-a-failure/index"])
+@pytest.mark.parametrize("name", ["index", "checks/REJ642/index", "reading-a-failure/index", "gallery/index"])
 def test_output_wraps_on_a_narrow_screen(site: Path, name: str, browser: Any) -> None:
     """No block of code or output is wider than its frame, and no page wider than the screen."""
     measure = (

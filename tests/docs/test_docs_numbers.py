@@ -28,10 +28,7 @@ CI, NIGHTLY = PROFILES["ci"], PROFILES["nightly"]
 SLOWER = f"{NIGHTLY.slow_examples // CI.slow_examples} and {NIGHTLY.slow_draws / CI.slow_draws:g}"
 MOST_CHECKPOINTS = 2 * subjects.NUM_CHECKPOINTS - 1
 FEWEST_STRATA, MOST_STRATA = stratified_check._FEWEST, stratified_check._MOST
-FIXED_RATE, FRESH_RATE = (
-    distribution_check.false_fail_rate(DEFAULT_SEED),
-    distribution_check.false_fail_rate(DEFAULT_SEED + 1),
-)
+FIXED_RATE, FRESH_RATE = map(distribution_check.false_fail_rate, (DEFAULT_SEED, DEFAULT_SEED + 1))
 RUNS = json.loads((ROOT / "statistical" / "records" / "false_alarms.json").read_text())["runs"]
 
 
@@ -57,10 +54,7 @@ def page(name: str) -> str:
         ("design-statistics", f"as its draws allow, {MOST_CHECKPOINTS} at most"),
         ("design-statistics", f"gets {distribution_check._CUDA_FACTOR} times as many"),
         ("design-statistics", f"Alpha is {rate(FIXED_RATE)} for a run with the release's seed and {rate(FRESH_RATE)}"),
-        (
-            "design-statistics",
-            f"rejection ({len(DISTRIBUTION_CHECKS)} that draw, and {len(STRATIFIED_CHECKS)} with stratified",
-        ),
+        ("design-statistics", f"({len(DISTRIBUTION_CHECKS)} that draw, and {len(STRATIFIED_CHECKS)} with stratified"),
         ("design-statistics", f"sampling ({len(sampling.CHECKS)} that draw)"),
         ("design-statistics", f"{FEWEST_STRATA} to {MOST_STRATA:,} strata"),
         ("design-statistics", f"share an error rate of {rate(keeping.LEDGER_RATE)}"),
@@ -68,11 +62,11 @@ def page(name: str) -> str:
         ("what-a-pass-means", f"release's seed, {rate(FRESH_RATE)} with any other"),
         ("what-a-pass-means", f"at most {rate(distribution_check.FALSE_PASS_RATE)} per table"),
         ("what-a-pass-means", f"{RUNS:,} runs of a correct sampler"),
+        ("flaky-tests", f"[{RUNS:,} runs](what-a-pass-means.md"),
+        ("flaky-tests", f"with the release's seed it is {100 * FIXED_RATE:.4f} %"),
+        ("flaky-tests", f"at most {100 * FRESH_RATE:.2f} % for all checks of a run"),
         ("ci", f"tries {NIGHTLY.examples // CI.examples} times the examples of `ci`"),
-        (
-            "ci",
-            f"and {NIGHTLY.draws // CI.draws} times its draws (for a sampler that declares itself slow, {SLOWER} times",
-        ),
+        ("ci", f"and {NIGHTLY.draws // CI.draws} times its draws (for a sampler that declares itself slow, {SLOWER} "),
     ],
 )
 def test_number_is_that_of_the_code(name: str, words: str) -> None:
@@ -103,9 +97,8 @@ def test_contracts_with_distribution_checks_are_named() -> None:
 
 
 def test_properties_that_decide_by_chance_are_named() -> None:
-    row = next(
-        line for line in (ROOT / "docs" / "what-a-pass-means.md").read_text().splitlines() if "by chance" in line
-    )
+    lines = (ROOT / "docs" / "what-a-pass-means.md").read_text().splitlines()
+    row = next(line for line in lines if "by chance" in line)
     named = {
         f"{letters}{number}"
         for letters, first, last in re.findall(r"`([A-Z]+)(\d+)`(?: to `[A-Z]+(\d+)`)?", row)

@@ -6,6 +6,7 @@ Both archives are built once, as for a release: the sdist from what git knows, t
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tarfile
 import tomllib
@@ -95,6 +96,8 @@ def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
         wanted |= {f"fairdraw/{name}" for name in inside if name.endswith((".py", *data))}
     found = {file.filename for file in built.in_wheel() if ".dist-info/" not in file.filename}
     assert found == wanted
+    assert not [file.filename for file in built.in_wheel() if stat.S_ISLNK(file.external_attr >> 16)]
+    assert built.wheel.name.endswith("-py3-none-any.whl")
 
 
 def test_wheel_of_the_engines_holds_the_adapters_and_their_tables(built: Built) -> None:
