@@ -7,15 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fork_server import ForkServer
 from helpers import fairdraw
 
 from fairdraw._cli import workers
@@ -225,32 +223,29 @@ def test_pytest_says_one_thing(name: str, pytester: pytest.Pytester, folder: Pat
     require_agreement(run, result.stdout.str(), int(result.ret), junit=True, own_code=own_code)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = ForkServer()
-    yield server
-    server.end()
+def started(
+    words: Sequence[str], signal_name: str = "SIGTERM", *, interrupt: signal.Handlers = signal.SIG_DFL
+) -> subprocess.CompletedProcess[str]:
+    """A process of its own, with workers as users have them.
 
+    It writes to files: a pipe stays open for as long as the child that a sampler forked, a minute.
 
-Started = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def started(server: ForkServer) -> Started:
-    """Start a process of its own, with workers as users have them."""
-
-    def start(words: Sequence[str], signal_name: str = "SIGTERM", **options: Any) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "FAIRDRAW_WORKERS": "1", "SIGNAL": signal_name}
-        return server.run(words, environment, **options)
-
-    return start
+    Args:
+        interrupt: What it does at SIGINT; a background process of a shell ignores it.
+    """
+    environment = {**os.environ, "FAIRDRAW_WORKERS": "1", "SIGNAL": signal_name}
+    command = [sys.executable, "-m", *words]
+    with Path("stdout").open("w") as out, Path("stderr").open("w") as err:
+        files = {"stdout": out, "stderr": err, "preexec_fn": lambda: signal.signal(signal.SIGINT, interrupt)}
+        done = subprocess.run(command, env=environment, timeout=300, check=False, **files)
+    return subprocess.CompletedProcess(command, done.returncode, Path("stdout").read_text(), Path("stderr").read_text())
 
 
 ENDED = {"interrupted": "SIGINT", "interrupted often": "SIGTERM", "forks": "", "forks and dies": "", "is stuck": ""}
 
 
 @pytest.mark.parametrize(("name", "signal_name"), ENDED.items())
-def test_cli_outlives_its_sampler(name: str, signal_name: str, started: Started) -> None:
+def test_cli_outlives_its_sampler(name: str, signal_name: str) -> None:
     """The other signals are those of `test_interrupts.py`; a process that leaves is lost like one that dies."""
     run = replace(LETHAL[name], verdict=LETHAL[name].verdict.format(signal_name))
     done = started(["fairdraw", *run.for_cli(), *CLI_FILES], signal_name)
@@ -266,9 +261,7 @@ def test_cli_outlives_its_sampler(name: str, signal_name: str, started: Started)
         ("ends_itself", "SIGTERM", signal.SIG_IGN),
     ],
 )
-def test_interrupted_pytest_keeps_what_it_found(
-    factory: str, signal_name: str, interrupt: signal.Handlers, started: Started
-) -> None:
+def test_interrupted_pytest_keeps_what_it_found(factory: str, signal_name: str, interrupt: signal.Handlers) -> None:
     run = Run(factory, TWO, INTERRUPTED.format(signal_name), 130)
     done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES], signal_name, interrupt=interrupt)
     require_agreement(run, done.stdout, done.returncode, junit=True)
@@ -288,7 +281,7 @@ IN_ONE_PROCESS |= {factory: replace(LETHAL["forks"], factory=factory) for factor
 
 
 @pytest.mark.parametrize("name", IN_ONE_PROCESS)
-def test_sampler_in_the_same_process_loses_no_verdict(name: str, started: Started) -> None:
+def test_sampler_in_the_same_process_loses_no_verdict(name: str) -> None:
     run = IN_ONE_PROCESS[name]
     done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES])
     require_agreement(run, done.stdout, done.returncode, junit=run.verdict != AT_ONCE)  # pytest's session has not begun
@@ -298,7 +291,7 @@ def test_sampler_in_the_same_process_loses_no_verdict(name: str, started: Starte
         require_agreement(run, done.stdout, done.returncode, junit=False)
 
 
-def test_other_commands_end_with_a_sentence(started: Started) -> None:
+def test_other_commands_end_with_a_sentence() -> None:
     done = started(["fairdraw", "bench", "endings:exits", "--against", "sampling/oracle"])
     assert done.returncode == 11, done.stderr
     assert "the sampler ended the process by a C library's exit(), before there was a verdict" in done.stdout
@@ -345,14 +338,14 @@ def test_answer_of_another_process_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["green", "interrupted", "dies"])
-def test_xdist_says_one_thing(name: str, started: Started) -> None:
+def test_xdist_says_one_thing(name: str) -> None:
     run = {**HERE, **LETHAL}[name]
     run = replace(run, verdict=run.verdict.format("SIGTERM"))
     done = started(["pytest", *QUIET, "-n1", *PYTEST, *run.for_pytest(), *PYTEST_FILES])
     require_agreement(run, done.stdout, done.returncode, junit=True)
 
 
-def test_killed_pytest_leaves_files_that_say_so(started: Started) -> None:
+def test_killed_pytest_leaves_files_that_say_so() -> None:
     """Nobody can report after SIGKILL: the files were written before it."""
     done = started(["pytest", *QUIET, *PYTEST, *LETHAL["dies"].for_pytest(), *PYTEST_FILES])
     assert done.returncode == -9
