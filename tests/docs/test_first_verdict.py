@@ -55,9 +55,9 @@ def test_way_leads_from_red_to_green(way: str, folder: Path) -> None:
 
     def run(command: str) -> str:
         for path in folder.glob("*.py"):  # every command is a process, with its own copy of a library
-            left = sys.modules.pop(path.stem, None)
-            if hasattr(left, "library"):
-                _ctypes.dlclose(left.library._handle)
+            library = getattr(sys.modules.pop(path.stem, None), "library", None)
+            if library is not None:
+                _ctypes.dlclose(library._handle)
         program, *words = shlex.split(command)
         if program == "fairdraw":
             return fairdraw(*words, *(["-k", replayed(way)] if words[0] == "check" else [])).output
