@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from fairdraw._mutants._mutant import Mutant
 
 
-def test_mutant_of_a_property(fairdraw_property_mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:
+def test_mutant_is_caught(fairdraw_property_mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:
     fairdraw_control(fairdraw_property_mutant)

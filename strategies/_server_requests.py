@@ -31,7 +31,7 @@ PROMPTS = (
 """Short and public. The user's own replace them."""
 
 SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
-"""As tokenizers write them inside of a token."""
+"""Blanks and ends of lines as tokenizers write them inside of a token, and as texts have them."""
 
 TOKENS_EACH = 16
 """Of a request that distributions are judged by."""

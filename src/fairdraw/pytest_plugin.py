@@ -166,7 +166,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from fairdraw._run.controls import property_mutants
 
         mutants = property_mutants()
-        ids = [" ".join((one.caught_by[0], str(one), *sorted(one.needs))) for one in mutants]
+        ids = [f"{mutant.caught_by[0]} {mutant}" for mutant in mutants]
         metafunc.parametrize("fairdraw_property_mutant", mutants, ids=ids)
 
 
