@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._oracles.grammar import GrammarOracle
+from fairdraw._oracles.matchers import OpensOracle
 from fairdraw.adapters._step import Backend, capabilities_of, plan_for, rounded_up
-from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, num_words
+from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, SessionSampler, num_words
 from fairdraw.strategies.noise import hashed_seeds
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ def oracle(row: SamplerRow, device: str) -> FunctionGrammarMasker:
     """Return the specification."""
     made = GrammarOracle()
     return FunctionGrammarMasker(row.name, made.apply_bitmask, made.mask_drafts, device, row.capabilities())
+
+
+def matchers(row: SamplerRow, device: str) -> SessionSampler:
+    """Return the specification of what makes bitmasks."""
+    return SessionSampler(row.name, OpensOracle, "matchers", device, row.capabilities())
 
 
 def torch_masker(row: SamplerRow, device: str) -> FunctionGrammarMasker:

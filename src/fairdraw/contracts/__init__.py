@@ -17,6 +17,7 @@ from fairdraw.contracts._grammar import *
 from fairdraw.contracts._live import *
 from fairdraw.contracts._logits_plan import *
 from fairdraw.contracts._logprobs import *
+from fairdraw.contracts._matchers import *
 from fairdraw.contracts._penalties import *
 from fairdraw.contracts._rejection import *
 from fairdraw.contracts._sampling import *
@@ -32,18 +33,20 @@ __all__ = [
     "FunctionSampler", "FunctionServer", "FunctionTokenSampler", "GenerationRequest", "GrammarBatch", "GrammarMasker",
     "GrammarRequest", "KnownDefect", "LiveBatch", "LiveRequest", "LogitFilter", "LogitsBatch", "LogitsFilterer",
     "LogitsParams", "LogitsPlanner", "LogitsPolicy", "LogitsRequest", "LogitsSession", "LogprobsBatch",
-    "LogprobsResult", "LogprobsSampler", "Markers", "Move", "MovedRow", "NoAnswer", "Noise", "PaddedBatch",
-    "PenaltiesScanner", "PenaltiesSession", "PenaltyPolicy", "PlanSetup", "Position", "ProposeFunction",
-    "ProposedDrafts", "RaceNoise", "RankTies", "RejectionSampler", "RequestParams", "Rounding", "RowChanges",
-    "RowKeeper", "RowOfRequest", "SamplingBatch", "SamplingNoise", "SeedParams", "SeededNoise", "Server",
-    "ServerSettings", "SessionSampler", "SizeSwitches", "SpecDecodeBatch", "SyncFunction", "ThinkingPolicy",
-    "ThinkingScanner", "ThinkingSession", "TokenDrafter", "TokenGrammar", "TokenSampler", "TrimFunction",
-    "VerifyFunction", "all_added", "capability_of", "columns_beyond", "filter_policy", "follows_rows", "grammar_masker",
-    "logits_filterer", "logits_planner", "logprobs_sampler", "num_words", "padded", "policy_of", "rank_ties_of",
-    "rejection_sampler", "rounding_of", "switch_sides", "token_sampler", "with_arrays", "words_of",
+    "LogprobsResult", "LogprobsSampler", "Markers", "MatcherGrammar", "MatcherMaker", "MatcherPolicy", "Move",
+    "MovedRow", "NoAnswer", "Noise", "PaddedBatch", "PenaltiesScanner", "PenaltiesSession", "PenaltyPolicy",
+    "PlanSetup", "Position", "ProposeFunction", "ProposedDrafts", "RaceNoise", "RankTies", "RejectionSampler",
+    "RequestParams", "Rounding", "RowChanges", "RowKeeper", "RowOfRequest", "SamplingBatch", "SamplingNoise",
+    "SeedParams", "SeededNoise", "Server", "ServerSettings", "SessionSampler", "SizeSwitches", "SpecDecodeBatch",
+    "SyncFunction", "ThinkingPolicy", "ThinkingScanner", "ThinkingSession", "TokenDrafter", "TokenGrammar",
+    "TokenSampler", "TrimFunction", "VerifyFunction", "all_added", "capability_of", "columns_beyond", "filter_policy",
+    "follows_rows", "grammar_masker", "logits_filterer", "logits_planner", "logprobs_sampler", "num_words", "padded",
+    "policy_of", "rank_ties_of", "rejection_sampler", "rounding_of", "switch_sides", "token_sampler", "with_arrays",
+    "words_of",
 ]  # fmt: skip
 
 NAMES = (
-    "rejection", "sampling", "logits_plan", "penalties", "thinking_budget", "logprobs", "grammar", "filters", "server",
+    "rejection", "sampling", "logits_plan", "penalties", "thinking_budget", "logprobs", "grammar", "matchers",
+    "filters", "server",
 )  # fmt: skip
 """The contracts, in the order of reports: each is the module of this name, behind an underscore."""
