@@ -10,10 +10,12 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hypothesis import strategies as st
+
 from fairdraw._core.checks import Cases, Check, Conditions
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._oracles.matchers import longest_forced
-from fairdraw.contracts import MatcherGrammar, MatcherMaker, MatcherPolicy, policy_of
+from fairdraw.contracts import Capabilities, MatcherGrammar, MatcherMaker, MatcherPolicy, policy_of
 from fairdraw.contracts import _matchers as calls
 from fairdraw.strategies import matchers as traces
 from fairdraw.strategies._token_automata import TokenMatcher
@@ -82,11 +84,11 @@ class Followed:
 
     def failure(self, effect: str) -> CheckFailure:
         """Say what is wrong."""
-        last = [*["..."] * (len(self.token_ids) > _TOLD), *self.token_ids[-_TOLD:]]
+        last = [*["..."] * (len(self.token_ids) > _NAMED), *self.token_ids[-_NAMED:]]
         return CheckFailure(f"a matcher of {self.grammar.regex!r} after {last}: {effect}")
 
 
-_TOLD = 8
+_NAMED = 8
 """Tokens of a text that a failure names."""
 
 
@@ -239,16 +241,20 @@ def _has(maker: MatcherMaker, method: str) -> bool:
     return hasattr(matcher, method)
 
 
-def _check(code: str, cases: Cases, **fields: Any) -> Callable[[Any], MatcherCheck]:  # Any: other fields; the body
-    return lambda body: MatcherCheck.named(body, code, contract="matchers", cases=cases, body=body, **fields)
+def _check(
+    code: str, *events: str, last: Sequence[MatcherEvent] = (), cases: Cases | None = None, **fields: Any
+) -> Callable[[Any], MatcherCheck]:  # Any: other fields of a check; its body
+    """Make a check of traces of one grammar with these events, or of other cases."""
+    fields |= {"contract": "matchers", "depends_on": () if code == "MAT101" else ("MAT101",)}
+    fields["cases"] = cases or (lambda can: traces.matcher_traces(can, events=events, last=last, max_grammars=1))
+    return lambda body: MatcherCheck.named(body, code, body=body, **fields)
 
 
-def _traces(*events: str, last: Sequence[MatcherEvent] = (), **sizes: int) -> Cases:
-    return lambda can: traces.matcher_traces(can, events=events, last=last, **sizes)
+def _of_several(can: Capabilities) -> st.SearchStrategy[MatcherTrace]:
+    return traces.matcher_traces(can, events=("Open", "Walk", "Walk", "RollBack", "Draft"), max_events=16)
 
 
-_ENDING, _ENDED = ("Walk", "End", "End", "RollBack", "RollBack", "Probe"), (traces.End(), traces.RollBack())
-_RESET, _FORCED = (traces.Reset(),), (traces.Force(),)
+_FORKED = (traces.Fork(), traces.RollBack(-1))
 
 
 def _play(maker: MatcherMaker, case: MatcherTrace, judge: Judge = "a fresh matcher") -> None:
@@ -260,7 +266,7 @@ def _play(maker: MatcherMaker, case: MatcherTrace, judge: Judge = "a fresh match
         playing.require_all()
 
 
-@_check("MAT101", _traces("Walk", max_grammars=1, max_events=5), weight=2.0)
+@_check("MAT101", "Walk", weight=2.0)
 def a_mask_allows_what_the_grammar_allows(maker: MatcherMaker, case: MatcherTrace) -> None:
     """A token is allowed if its bytes can go on the text, and a stop token if the text is complete.
 
@@ -271,7 +277,7 @@ def a_mask_allows_what_the_grammar_allows(maker: MatcherMaker, case: MatcherTrac
     _play(maker, case, "the grammar")
 
 
-@_check("MAT102", _traces("Walk", "Probe", max_grammars=1, max_events=6), depends_on=("MAT101",))
+@_check("MAT102", "Walk", "Probe")
 def a_token_is_accepted_if_its_bit_is_set(maker: MatcherMaker, case: MatcherTrace) -> None:
     """`accept` returns what the mask says, for every token; a token that is refused changes nothing.
 
@@ -281,7 +287,7 @@ def a_token_is_accepted_if_its_bit_is_set(maker: MatcherMaker, case: MatcherTrac
     _play(maker, case)
 
 
-@_check("MAT103", _traces("Walk", "RollBack", "Draft", "Probe", last=(traces.Draft(),), max_grammars=1), weight=2.0)
+@_check("MAT103", "Walk", "RollBack", "Draft", "Probe", last=(traces.Draft(),), weight=2.0)
 def what_was_rolled_back_leaves_no_trace(maker: MatcherMaker, case: MatcherTrace) -> None:
     """After any walks and rollbacks the mask is that of a fresh matcher which walked what is left of the text.
 
@@ -291,12 +297,7 @@ def what_was_rolled_back_leaves_no_trace(maker: MatcherMaker, case: MatcherTrace
     _play(maker, case)
 
 
-@_check(
-    "MAT104",
-    _traces(*_ENDING, last=_ENDED, max_grammars=1),
-    depends_on=("MAT103",),
-    weight=2.0,
-)
+@_check("MAT104", "Walk", "End", "RollBack", "Probe", last=(traces.End(), traces.RollBack()), weight=2.0)
 def ended_matchers_accept_nothing_and_can_be_rolled_back(maker: MatcherMaker, case: MatcherTrace) -> None:
     """Only a stop token ends a text. Nothing is accepted behind it, and it is taken back as one token.
 
@@ -312,12 +313,7 @@ def ended_matchers_accept_nothing_and_can_be_rolled_back(maker: MatcherMaker, ca
             playing.require_ended_mask(playing.followed[0])
 
 
-@_check(
-    "MAT105",
-    _traces("Open", "Walk", "Walk", "RollBack", "Draft", max_events=16),
-    depends_on=("MAT101", "MAT103"),
-    weight=2.0,
-)
+@_check("MAT105", cases=_of_several, weight=2.0)
 def matchers_do_not_disturb_each_other(maker: MatcherMaker, case: MatcherTrace) -> None:
     """Every matcher answers as if it were alone, beside others of the same compiled grammar and of another one.
 
@@ -327,12 +323,7 @@ def matchers_do_not_disturb_each_other(maker: MatcherMaker, case: MatcherTrace) 
     _play(maker, case, "the grammar")
 
 
-@_check(
-    "MAT106",
-    _traces("Walk", "End", "Draft", "Reset", last=(traces.Reset(),), max_grammars=1),
-    method="reset",
-    depends_on=("MAT103",),
-)
+@_check("MAT106", "Walk", "End", "Draft", "Reset", last=(traces.Reset(),), method="reset")
 def a_matcher_that_is_reset_begins_a_new_text(maker: MatcherMaker, case: MatcherTrace) -> None:
     """After `reset` a matcher answers as a new one, whatever it had walked, and whether its text had ended.
 
@@ -341,13 +332,7 @@ def a_matcher_that_is_reset_begins_a_new_text(maker: MatcherMaker, case: Matcher
     _play(maker, case)
 
 
-@_check(
-    "MAT107",
-    _traces("Walk", "Fork", "RollBack", "Draft", last=(traces.Fork(), traces.RollBack()), max_grammars=1),
-    method="fork",
-    weight=2.0,
-    depends_on=("MAT103",),
-)
+@_check("MAT107", "Walk", "Fork", "RollBack", "Draft", last=_FORKED, method="fork", weight=2.0)
 def forks_go_their_own_way(maker: MatcherMaker, case: MatcherTrace) -> None:
     """A fork has the text of its matcher and can be rolled back as far; after that neither sees what the other does.
 
@@ -356,9 +341,7 @@ def forks_go_their_own_way(maker: MatcherMaker, case: MatcherTrace) -> None:
     _play(maker, case)
 
 
-@_check(
-    "MAT108", _traces("Walk", "Force", last=(traces.Force(),), max_grammars=1), method="forced", depends_on=("MAT101",)
-)
+@_check("MAT108", "Walk", "Force", last=(traces.Force(),), method="forced", weight=2.0)
 def what_is_forced_must_follow(maker: MatcherMaker, case: MatcherTrace) -> None:
     """The bytes that `forced` returns are the only ones that can follow, one after the other; the matcher stays there.
 
@@ -368,7 +351,7 @@ def what_is_forced_must_follow(maker: MatcherMaker, case: MatcherTrace) -> None:
     _play(maker, case)
 
 
-@_check("MAT109", _traces("Walk", "RollBack", max_grammars=1, max_events=4), weight=0.5)
+@_check("MAT109", "Walk", "RollBack", weight=0.5)
 def a_mask_is_written_into_its_row_alone(maker: MatcherMaker, case: MatcherTrace) -> None:
     """`fill` writes all words of its row, whatever stood there, and none of the rows beside it.
 
@@ -380,7 +363,7 @@ def a_mask_is_written_into_its_row_alone(maker: MatcherMaker, case: MatcherTrace
         playing.require_own_row(playing.followed[0])
 
 
-@_check("MAT110", traces.wide_matcher_traces, weight=0.1, depends_on=("MAT101", "MAT103"))
+@_check("MAT110", cases=traces.wide_matcher_traces, weight=0.1)
 def masks_are_right_at_the_sizes_of_production(maker: MatcherMaker, case: MatcherTrace) -> None:
     """Vocabularies of 1025 to 70000 tokens, texts of hundreds of tokens, rollbacks of up to 300, eight more matchers.
 
@@ -389,7 +372,7 @@ def masks_are_right_at_the_sizes_of_production(maker: MatcherMaker, case: Matche
     _play(maker, case, "the grammar")
 
 
-@_check("MAT201", lambda can: traces.matcher_traces(can, max_events=24), weight=2.0, depends_on=("MAT101",))
+@_check("MAT201", cases=lambda can: traces.matcher_traces(can, max_events=24), weight=2.0)
 def every_mask_is_right_whatever_happened(maker: MatcherMaker, case: MatcherTrace) -> None:
     """All events together, on matchers of two grammars: each mask is what the automaton says.
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairdraw._mutants import filters, grammar, logits_plan, logprobs, penalties, rejection, sampling, thinking_budget
+from fairdraw._mutants import (
+    filters,
+    grammar,
+    logits_plan,
+    logprobs,
+    matchers,
+    penalties,
+    rejection,
+    sampling,
+    thinking_budget,
+)
 from odd.filters import ODD_FILTERS
 from odd.grammar import ODD_MASKERS
 from odd.logits_plan import ODD_PLANS
 from odd.logprobs import ODD_LOGPROBS
+from odd.matchers import ODD_MATCHERS
 from odd.penalties import ODD_PENALTIES
 from odd.rejection import ODD_REJECTION
 from odd.sampling import ODD_SAMPLING
@@ -19,6 +30,7 @@ ODD: dict[str, tuple[Any, ...]] = {  # Any: of its contract
     "grammar": (grammar.right(), *ODD_MASKERS),
     "logits_plan": (logits_plan.right(), *ODD_PLANS),
     "logprobs": (logprobs.right(), *ODD_LOGPROBS),
+    "matchers": (matchers.right(), *ODD_MATCHERS),
     "penalties": (penalties.right(), *ODD_PENALTIES),
     "rejection": (rejection.right(), *ODD_REJECTION),
     "sampling": (sampling.right(), *ODD_SAMPLING),

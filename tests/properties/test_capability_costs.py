@@ -18,9 +18,11 @@ from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, Scanner, ThinkingFollower
 from fairdraw._mutants._toy_server import Stream, ToyServer
 from fairdraw._mutants.logprobs import Drawing
+from fairdraw._mutants.matchers import maker_of
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.logprobs import LogprobsOracle
+from fairdraw._oracles.matchers import MatcherOracle
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
@@ -123,6 +125,13 @@ class UniformDrawing(Drawing):
         return noise.exponentials.double().numpy() if isinstance(noise, RaceNoise) else self.draw(batch, noise)
 
 
+class AllowsEverything(MatcherOracle):
+    """Every token may follow, and ends nothing."""
+
+    def followers(self) -> list[int]:
+        return list(range(len(self.grammar.vocabulary)))
+
+
 class UniformServer(ToyServer):
     """Every token is as probable as any other, whatever the lists say."""
 
@@ -140,6 +149,7 @@ def ignorant(contract: str) -> AnySampler:
         "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
         "logprobs": lambda: logprobs_sampler(UniformLogprobs().logprobs, drawing=UniformDrawing().answer),
         "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
+        "matchers": lambda: maker_of(AllowsEverything),
         "filters": lambda: logits_filterer(lambda batch, noise: batch.logits, name="idle"),
         "server": UniformServer,
     }

@@ -64,6 +64,7 @@ class Opens(Wrapped):
     def open_plan(self, setup): return self._open("open_plan", setup)
     def open_penalties(self, vocab_size): return self._open("open_penalties", vocab_size)
     def open_thinking(self, markers): return self._open("open_thinking", markers)
+    def compile_grammar(self, grammar): return self._open("compile_grammar", grammar)
 
 class Session(Wrapped):
     pass
@@ -78,13 +79,15 @@ METHODS = {
     "thinking_budget": ("open_thinking", "sync", "forced", "think_counts"),
     "logprobs": ("logprobs", "draw"),
     "grammar": ("apply_bitmask", "mask_drafts"),
+    "matchers": ("compile_grammar", "open"),
     "filters": ("filter_logits",),
     "server": ("generate",),
 }
 """Every method of the user's that the suite calls."""
 CODES = {
     "rejection": "REJ101", "sampling": "SAM101", "logits_plan": "PLAN101", "penalties": "PEN101",
-    "thinking_budget": "THK101", "logprobs": "LPR101", "grammar": "GRM101", "filters": "FIL101", "server": "SRV101",
+    "thinking_budget": "THK101", "logprobs": "LPR101", "grammar": "GRM101",
+    "matchers": "MAT101", "filters": "FIL101", "server": "SRV101",
     "mask_drafts": "GRM121", "draft": "SAM201", "draw": "LPR161", "think_counts": "THK102",
 }  # fmt: skip
 NAME = "harness"
@@ -103,7 +106,9 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def raising_in(module: str, contract: str, broken: str, kind: str = "ValueError") -> object:
     made = importlib.import_module(module)
-    in_session = contract in ("logits_plan", "penalties", "thinking_budget") and broken not in METHODS[contract][:1]
+    in_session = (
+        contract in ("logits_plan", "penalties", "thinking_budget", "matchers") and broken not in METHODS[contract][:1]
+    )
     return (made.Opens if in_session and broken not in ATTRIBUTES else made.Wrapped)(contract, broken, kind)
 
 

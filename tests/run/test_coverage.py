@@ -37,6 +37,7 @@ CODES = {
     "logprobs": ("LPR101", "DIST951"),
     "filters": ("FIL101", "DIST981"),
     "grammar": ("GRM108", "GRM132", "DIST971"),
+    "matchers": ("MAT101",),
 }
 
 
