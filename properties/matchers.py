@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hypothesis import strategies as st
-
 from fairdraw._core.checks import Cases, Check, Conditions
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._oracles.matchers import longest_forced
-from fairdraw.contracts import Capabilities, MatcherGrammar, MatcherMaker, MatcherPolicy, policy_of
+from fairdraw.contracts import MatcherGrammar, MatcherMaker, MatcherPolicy, policy_of
 from fairdraw.contracts import _matchers as calls
 from fairdraw.strategies import matchers as traces
 from fairdraw.strategies._token_automata import TokenMatcher
@@ -84,12 +83,8 @@ class Followed:
 
     def failure(self, effect: str) -> CheckFailure:
         """Say what is wrong."""
-        last = [*["..."] * (len(self.token_ids) > _NAMED), *self.token_ids[-_NAMED:]]
+        last = f"{len(self.token_ids)} tokens, at last {self.token_ids[-6:]}"
         return CheckFailure(f"a matcher of {self.grammar.regex!r} after {last}: {effect}")
-
-
-_NAMED = 8
-"""Tokens of a text that a failure names."""
 
 
 class Playing:
@@ -152,16 +147,18 @@ class Playing:
                 break
 
     def end(self, one: Followed, stop: int) -> None:
-        """Accept what is missing, and a stop token."""
+        """Accept what is missing, and a stop token, which must be accepted if its bit is set."""
         way, stops = traces.way_to_the_end(one.model.automaton, one.model.state), one.grammar.stop_token_ids
         if not one.model.is_terminated and all(one.accept(token_id) for token_id in way):
-            one.accept(stops[stop % len(stops)])
+            token_id, mask = stops[stop % len(stops)], one.mask()
+            if token_id in mask and not one.accept(token_id):
+                raise one.failure(f"{one.token(token_id)} was refused, but the mask allows it")
 
     def probe(self, one: Followed) -> None:
-        """Try every token."""
+        """Try every token, but for stop tokens that are allowed: those are tried by `end`."""
         mask, words = one.mask(), ("refused, but the mask allows", "accepted, but the mask forbids")
         left_out = set(one.allowed) - mask if self.is_loose(one) else ()
-        for token_id in range(len(one.grammar.vocabulary)):
+        for token_id in sorted({*range(len(one.grammar.vocabulary))} - mask.intersection(one.grammar.stop_token_ids)):
             answer = calls.accept_token(self.maker, one.matcher, token_id)
             if answer != (token_id in mask) and token_id not in left_out:
                 raise one.failure(f"{one.token(token_id)} was {words[answer]} it")
@@ -193,16 +190,13 @@ class Playing:
 
     def require_ended_mask(self, one: Followed) -> None:
         """Require what the policy says of a matcher whose text has ended."""
-        try:
+        declared, mask = self.policy.ended_mask, None
+        with suppress(Exception):
             mask = calls.allowed_tokens(self.maker, one.matcher, one.grammar)
-        except Exception:
-            if self.policy.ended_mask == "stops":
-                raise
-            return
-        if self.policy.ended_mask == "raises":
-            raise one.failure("fill answered, but it must raise behind the end, or `ended_mask` must be declared")
-        if self.policy.ended_mask == "stops":
-            _require_bits(one, mask ^ {*one.grammar.stop_token_ids}, "wrong behind the end: stop tokens must have")
+        expected = {"raises": None, "stops": frozenset(one.grammar.stop_token_ids)}.get(declared, mask)
+        if mask != expected:
+            answer = "raised" if mask is None else f"allowed {len(mask)} tokens"
+            raise one.failure(f"fill {answer} behind the end, but `ended_mask` is {declared!r}")
 
     def require_own_row(self, one: Followed) -> None:
         """Require that a mask is written into its row alone, whatever stood there."""
@@ -250,11 +244,7 @@ def _check(
     return lambda body: MatcherCheck.named(body, code, body=body, **fields)
 
 
-def _of_several(can: Capabilities) -> st.SearchStrategy[MatcherTrace]:
-    return traces.matcher_traces(can, events=("Open", "Walk", "Walk", "RollBack", "Draft"), max_events=16)
-
-
-_FORKED = (traces.Fork(), traces.RollBack(-1))
+_SEVERAL, _FORKED = ("Open", "Walk", "Walk", "RollBack", "Draft"), (traces.Fork(), traces.RollBack(-1))
 
 
 def _play(maker: MatcherMaker, case: MatcherTrace, judge: Judge = "a fresh matcher") -> None:
@@ -313,7 +303,7 @@ def ended_matchers_accept_nothing_and_can_be_rolled_back(maker: MatcherMaker, ca
             playing.require_ended_mask(playing.followed[0])
 
 
-@_check("MAT105", cases=_of_several, weight=2.0)
+@_check("MAT105", cases=lambda can: traces.matcher_traces(can, events=_SEVERAL, max_events=16), weight=2.0)
 def matchers_do_not_disturb_each_other(maker: MatcherMaker, case: MatcherTrace) -> None:
     """Every matcher answers as if it were alone, beside others of the same compiled grammar and of another one.
 

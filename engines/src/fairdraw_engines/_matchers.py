@@ -1,7 +1,7 @@
-"""Grammar matchers of xgrammar, llguidance, outlines-core and lm-format-enforcer, and vLLM's classes around them.
+"""Grammar matchers of xgrammar, llguidance and outlines-core, and vLLM's class around the first.
 
-Tried: `xgrammar` 0.2.8, `llguidance` 1.9.1, `outlines-core` 0.2.14, `lm-format-enforcer` 0.11.3, `vllm` 0.22.0. Each
-gets the vocabulary as bytes, and special tokens in the way that it documents.
+Tried: `xgrammar` 0.2.8, `llguidance` 1.9.1, `outlines-core` 0.2.14, `vllm` 0.22.0. Each gets the vocabulary as bytes,
+and special tokens in the way that it documents.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from torch import Tensor
 
 from fairdraw.adapters import SamplerRow, quiet_imports
 from fairdraw.contracts import MatcherGrammar, MatcherPolicy, SessionSampler
-
-Upstream = Any
-"""An object of a library."""
+from fairdraw_engines._others import Upstream
 
 
 def _maker(
@@ -98,14 +96,6 @@ class _Vocabulary:
         return [self._ids[bytes([byte])] for byte in (text if isinstance(text, bytes) else text.encode())]
 
 
-def _of_llguidance(grammar: MatcherGrammar) -> tuple[Upstream, str]:
-    """Return the tokenizer and the grammar in llguidance's words."""
-    library = _library("llguidance")
-    wrapper, stops = library.TokenizerWrapper(_Vocabulary(grammar)), list(grammar.stop_token_ids)
-    tokenizer = library.LLTokenizer(wrapper, n_vocab=len(grammar.vocabulary), eos_token=stops)
-    return tokenizer, library.LLMatcher.grammar_from_regex(grammar.regex)
-
-
 class _LLGuidance:
     """`LLMatcher`. It stops by itself where nothing can follow; the text has ended once the stop token was accepted."""
 
@@ -139,11 +129,13 @@ class _LLGuidance:
 
 def llguidance(row: SamplerRow, device: str) -> SessionSampler:
     """Return `LLMatcher`."""
+    library = _library("llguidance")
 
     def opens(grammar: MatcherGrammar) -> Callable[[], _LLGuidance]:
-        tokenizer, words = _of_llguidance(grammar)
-        matcher = _library("llguidance").LLMatcher
-        return lambda: _LLGuidance(matcher(tokenizer, words), grammar.stop_token_ids)
+        wrapper, stops = library.TokenizerWrapper(_Vocabulary(grammar)), grammar.stop_token_ids
+        tokenizer = library.LLTokenizer(wrapper, eos_token=list(stops))
+        words = library.LLMatcher.grammar_from_regex(grammar.regex)
+        return lambda: _LLGuidance(library.LLMatcher(tokenizer, words), stops)
 
     return _maker(row, "llguidance", device, opens, ended_mask="stops", forced_tokens="some")
 
@@ -189,3 +181,34 @@ def outlines(row: SamplerRow, device: str) -> SessionSampler:
         return lambda: _Outlines(library.Guide(index, max_rollback=4096), stop)
 
     return _maker(row, "outlines-core", device, opens, ended_mask="unasked", stop_tokens="one")
+
+
+# vLLM
+
+
+class _VLLM:
+    """A `StructuredOutputGrammar`: its scheduler validates drafts, and accepts what was emitted."""
+
+    def __init__(self, grammar: Upstream) -> None:
+        self._grammar, self.rollback, self.reset = grammar, grammar.rollback, grammar.reset
+
+    @property
+    def is_terminated(self) -> bool:
+        return bool(self._grammar.is_terminated())
+
+    def accept(self, token_id: int) -> bool:
+        return bool(self._grammar.validate_tokens([token_id]) and self._grammar.accept_tokens("request", [token_id]))
+
+    def fill(self, bitmask: Tensor) -> None:  # [num_words] int32
+        self._grammar.fill_bitmask(bitmask[None], 0)
+
+
+def vllm(row: SamplerRow, device: str) -> SessionSampler:
+    """Return `XgrammarGrammar`."""
+    made = _library("vllm.v1.structured_output.backend_xgrammar").XgrammarGrammar
+
+    def opens(grammar: MatcherGrammar) -> Callable[[], _VLLM]:
+        library, compiled = _of_xgrammar(grammar)
+        return lambda: _VLLM(made(len(grammar.vocabulary), library.GrammarMatcher(compiled), compiled))
+
+    return _maker(row, "vllm", device, opens)

@@ -67,9 +67,9 @@ class MasksWholeCharactersOnly(MatcherOracle):
         return [i for i in super().allowed() if "\ufffd" not in words.get(i, b"").decode(errors="replace")]
 
 
-@_mutant("MAT101")
+@_mutant("MAT101", "MAT102")
 class KnowsOneStopToken(MatcherOracle):
-    """The first stop token alone gets its bit."""
+    """The first stop token alone gets its bit; others are accepted."""
 
     def allowed(self) -> list[int]:
         return [i for i in super().allowed() if i not in self.grammar.stop_token_ids[1:]]
@@ -105,17 +105,6 @@ class FailsForGood(MatcherOracle):
     def accept(self, token_id: int) -> bool:
         self.failed = self.failed or token_id not in self.followers()
         return not self.failed and super().accept(token_id)
-
-
-@_mutant("MAT102")
-class AcceptsAnyStopToken(MatcherOracle):
-    """A stop token is checked before the grammar, and ends the text wherever it comes."""
-
-    def accept(self, token_id: int) -> bool:
-        if token_id not in self.grammar.stop_token_ids or self.is_terminated:
-            return super().accept(token_id)
-        self.token_ids.append(token_id)
-        return True
 
 
 @_mutant("MAT103")
