@@ -30,7 +30,7 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._report.explanation import explanation
 from fairdraw._report.explanation import failing_examples as recorded
 from fairdraw._run.loading import all_checks, all_questions
-from fairdraw.strategies import _trace_plans, filters, grammar, lifecycle, logits_plan, logprobs
+from fairdraw.strategies import _trace_plans, filters, grammar, lifecycle, logits_plan, logprobs, matchers
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -101,7 +101,7 @@ def test_every_check_with_a_mutant_has_a_failing_example() -> None:
 
 @pytest.mark.parametrize("contract", [name for name, contract in CONTRACTS.items() if not contract.is_remote])
 def test_smallest_cases_fail_as_recorded(contract: str) -> None:
-    parts = (contracts, strategies, lifecycle, logits_plan, logprobs, grammar, filters)
+    parts = (contracts, strategies, lifecycle, logits_plan, logprobs, grammar, matchers, filters)
     words = {name: getattr(part, name) for part in parts for name in part.__all__}
     reference = load_part(CONTRACTS[contract].right)()
     for check in all_checks("properties", contract):

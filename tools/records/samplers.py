@@ -90,7 +90,8 @@ SAMPLERS = {
 }
 
 _LARGE = {name for name, entry in SAMPLERS.items() if "--all" in entry.install or "0.33.0" in entry.install}
-IN_CI = SAMPLERS.keys() - _LARGE - {"grammar/llguidance-numpy", "grammar/xgrammar-triton", "logprobs/sglang"}
+_SELDOM = {"grammar/llguidance-numpy", "grammar/xgrammar-triton", "logprobs/sglang", "matchers/outlines-core"}
+IN_CI = SAMPLERS.keys() - _LARGE - _SELDOM
 """Asked by `tests/engines` in every run of CI, on a CPU; with `make others ALL=1` more are."""
 
 Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
