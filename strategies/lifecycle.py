@@ -228,6 +228,11 @@ class PlannedTraces(LifecycleMachine):
 
     EXAMPLES_PER_ROUND = 25
 
+    @classmethod
+    def of(cls, trace: EventTrace) -> Callable[[Callable[[int, int], Iterator[EventTrace]]], type[PlannedTraces]]:
+        """Make a machine of the function that plans its traces; `trace` says what is checked, and how."""
+        return lambda plan: type(plan.__name__, (cls,), {"trace": trace, "plan": staticmethod(plan)})
+
     @staticmethod
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """The traces; a round has everything that every run must have."""
@@ -268,8 +273,8 @@ def has_waiting(machine: LifecycleMachine) -> bool:
 
 
 def rule_of(
-    event: type[Event], when: Callable[[Any], bool], **fields: st.SearchStrategy[Any]
-) -> Callable[[Any], None]:  # Any: a machine, and values of fields
+    event: type[Event], when: Callable[[Any], bool], **fields: Any
+) -> Callable[[Any], None]:  # Any: a machine, strategies, and the values that they draw
     """Make a rule: the event happens, with drawn fields, where that is possible."""
 
     def happen(self: LifecycleMachine, **drawn: Any) -> None:
