@@ -281,7 +281,8 @@ def rule_of(
         self.do(event(**drawn))
 
     happen.__name__ = re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()  # Hypothesis puts rules in order of names
-    found: Callable[[Any], None] = rule(**fields)(precondition(when)(happen))
+    decorators: Any = rule(**fields), precondition(when)
+    found: Callable[[Any], None] = decorators[0](decorators[1](happen))
     return found
 
 
