@@ -21,7 +21,7 @@ from fairdraw.statistical.rejection import CHECKS
 
 pytestmark = pytest.mark.usefixtures("no_controls")
 SMOKE = PROFILES["smoke"]
-DEPENDENCE = ("DIST201", "DIST203", "DIST204", "DIST302")
+DEPENDENCE = ("DIST203", "DIST204", "DIST213")
 ONE_HOT_ACCEPTANCE = [check for check in CHECKS if check.code == "DIST113"]
 
 
