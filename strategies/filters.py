@@ -105,7 +105,6 @@ class FilterRow(Recipe):
     Args:
         logits: Its shape (`LOGIT_KINDS`).
         text: Tokens so far (`TEXT_KINDS`), `num_tokens` of them, of which the first `num_prompt` are the prompt.
-        copy_of: The row with this number has the same logits; -1 for none.
 
     Raises:
         ValueError: If a kind is unknown.
@@ -116,7 +115,6 @@ class FilterRow(Recipe):
     text: str = "one"
     num_tokens: int = 0
     num_prompt: int = 0
-    copy_of: int = -1
 
     def __post_init__(self) -> None:
         one_of("FilterRow", "logits", self.logits, LOGIT_KINDS)
@@ -169,8 +167,6 @@ class FilterCase(Recipe):
 
     def _logits(self, number: int) -> NDArray[np.float32]:  # [vocab_size] float32
         row = self.rows[number]
-        if 0 <= row.copy_of < number:
-            return self._logits(row.copy_of)
         seed, own = derive_seed("row", self.seed, number), _OWN_KINDS.get(row.logits)
         if own is not None:
             return own(self.vocab_size, bulk_rng("filters", seed))
