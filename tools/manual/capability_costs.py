@@ -17,7 +17,6 @@ WHY = {
     Capability.ONE_HOT_DRAFTS: "they test one-hot drafts; other checks test dense drafts",
     Capability.RAGGED: "they test requests of different lengths side by side",
     Capability.TOKEN_VERIFICATION: "other verifiers accept other drafts; what they emit is still tested",
-    Capability.SYNTHETIC_RATES: "they test acceptance by given rates",
     Capability.LARGE_VOCAB: "it draws from large vocabularies",
     Capability.DRAFTER: "they judge a drafter and its verifier together",
     Capability.TRIM: "it judges the rule that trims drafts",
