@@ -150,30 +150,3 @@ def _distances(rows: Specified, found: Logits) -> tuple[Any, Any, Any]:  # Any: 
 def is_one_hot(params: FilterParams, chain: FilterChain) -> bool:
     """Whether the row comes back as the drawn token alone."""
     return chain.mirostat_one_hot and bool(params.mirostat_v1_tau or params.mirostat_v2_tau)
-
-
-def require_numbers(where: str, found: Logits) -> None:
-    """No NaN and no infinity but -inf, and one token at least."""
-    if np.isnan(found).any() or (found == np.inf).any():
-        broken(f"{where}: the logits hold {found[np.isnan(found) | (found == np.inf)][0]!s}")
-    if not np.isfinite(found).any():
-        broken(f"{where}: no token is left")
-
-
-def same_rows(
-    filterer: LogitsFilterer, batch: FilterBatch, expected: Logits, seen: Logits, why: str, rows: Sequence[int] = ()
-) -> None:
-    """Two answers about the rows of `batch` keep the same tokens, but for those at an edge.
-
-    Args:
-        rows: Those that are compared; all if empty.
-    """
-    for number, row in enumerate(specified(filterer, batch)):
-        if (rows and number not in rows) or is_one_hot(batch.params[number], filterer.chain):
-            continue
-        where = f"row {number}, {batch.params[number]!r}, {why}"
-        require_numbers(where, seen[number])
-        differing = (np.isfinite(expected[number]) != np.isfinite(seen[number])) & ~row.maybe
-        if differing.any():
-            token = int(np.flatnonzero(differing)[0])
-            broken(f"{where}: token {token} {'stays' if np.isfinite(seen[number][token]) else 'is out'}")

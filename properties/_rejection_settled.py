@@ -11,18 +11,19 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Row32, Row64
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw._oracles.supports import log_error
 from fairdraw.contracts import Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 
 # Two float32 scores that are equal after rounding are nearer than this, relative to each other.
-_TIE = 2.0**-22
+TIE = 2.0**-22
 
 # A shift that settles nothing.
 _ANY = 2.0**1000
 
 # A probability below this may underflow in float32, or be kept by a sampler that works with logarithms.
-_UNDERFLOW = 2.0**-120
+UNDERFLOW = 2.0**-120
 
 
 def covered_requests(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[int]:
@@ -53,12 +54,12 @@ Shifts = tuple[float, float]
 
 
 def _tie_shifts(step: DraftStep) -> Shifts:
-    return 0.0, _ANY if _overflows(step) else _TIE
+    return 0.0, _ANY if overflows(step.exponentials) else TIE
 
 
-def _overflows(step: DraftStep) -> bool:
+def overflows(exponentials: Row32 | Row64) -> bool:
     """Whether float32 scores may be infinite, hence equal: torch's generators draw no such exponentials."""
-    return bool((step.exponentials < np.finfo(np.float32).tiny).any())
+    return bool((exponentials < np.finfo(np.float32).tiny).any())
 
 
 def _own_shifts(step: DraftStep) -> Shifts:
@@ -66,7 +67,7 @@ def _own_shifts(step: DraftStep) -> Shifts:
     largest = float(np.abs(logits).max(initial=0.0))
     uniform = -float(np.log(max(step.uniform, 2.0**-1074)))
     exponential = float(np.abs(np.log(step.exponentials)).max(initial=0.0))
-    return log_error(largest, uniform), _ANY if _overflows(step) else log_error(largest, exponential)
+    return log_error(largest, uniform), _ANY if overflows(step.exponentials) else log_error(largest, exponential)
 
 
 def _settled(
@@ -79,15 +80,15 @@ def _settled(
         for request, is_greedy in enumerate(batch.is_greedy.tolist())
         for own in [steps[batch.token_slice(request)]]
         if (
-            not are_ties_open or all(map(_has_one_largest_logit, own))
+            not are_ties_open or all(has_one_largest(step.target_logits) for step in own)
             if is_greedy
             else _is_settled(oracle, own, shifts)
         )
     ]
 
 
-def _has_one_largest_logit(step: DraftStep) -> bool:
-    return int((step.target_logits == step.target_logits.max()).sum()) == 1
+def has_one_largest(logits: Row32) -> bool:
+    return int((logits == logits.max()).sum()) == 1
 
 
 def _is_settled(oracle: RejectionOracle, steps: list[DraftStep], shifts: Callable[[DraftStep], Shifts]) -> bool:
@@ -117,7 +118,7 @@ def _bounds(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # each [vocab_size] float64
     """The least and the greatest probability that another rounding may give each token."""
     probs = step.target_probs.astype(np.float64)
-    slack = np.where(probs < _UNDERFLOW, _UNDERFLOW, 0.0)
+    slack = np.where(probs < UNDERFLOW, UNDERFLOW, 0.0)
     low, high = np.maximum(probs * (1 - shift) - slack, 0), probs * (1 + shift) + slack
     return low, np.where(step.target_logits == -np.inf, 0.0, high)
 

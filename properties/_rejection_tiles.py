@@ -15,8 +15,11 @@ from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._sizes import TILES, ids_around_tiles, tiled_vocab_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fairdraw.contracts import Capabilities, Noise, RejectionSampler
     from fairdraw.properties._rejection_cases import Cases
+    from fairdraw.strategies.sampling import SamplingCase
 
 _SLOW_TILES = 6
 _SLOW_ROWS = 8
@@ -36,13 +39,17 @@ def _ways(can: Capabilities) -> list[str]:
     return [*[WON] * has_race, ONLY, *[GREEDY] * (Capability.GREEDY in can), DRAFTED, *left]
 
 
-def _rows(can: Capabilities, tile: int, vocab_size: int) -> Rows:
-    """Every id in every way; for a slow sampler the last id in every way, and each of the others in one."""
-    ways, ids = _ways(can), ids_around_tiles(tile, vocab_size)
-    if not can.slow:
-        return [(way, token) for way in ways for token in ids]
-    others = [(ways[i % len(ways)], token) for i, token in enumerate(ids[1:])]
-    return [*((way, ids[0]) for way in ways), *others][:_SLOW_ROWS]
+def tiles_and_rows(
+    can: Capabilities, case: RejectionCase | SamplingCase, ways: list[str]
+) -> Iterator[tuple[int, int, Rows]]:
+    """Tiles, vocabularies, and every id in every way; for a slow sampler one id in every way, and the others in one."""
+    for tile, vocab_size in tiled_vocab_sizes(case.seed, case.vocab_size, _SLOW_TILES if can.slow else len(TILES)):
+        ids = ids_around_tiles(tile, vocab_size)
+        rows = [(way, token) for way in ways for token in ids]
+        if can.slow:
+            others = [(ways[i % len(ways)], token) for i, token in enumerate(ids[1:])]
+            rows = [*((way, ids[0]) for way in ways), *others][:_SLOW_ROWS]
+        yield tile, vocab_size, rows
 
 
 def _step(rows: Rows, vocab_size: int, dense: bool) -> SpecDecodeBatch:
@@ -98,8 +105,7 @@ def ids_at_the_edges_of_tiles_of_every_size_can_be_emitted(sampler: RejectionSam
     sampler is given six tiles.
     """
     can = sampler.capabilities
-    for tile, vocab_size in tiled_vocab_sizes(case.seed, case.vocab_size, _SLOW_TILES if can.slow else len(TILES)):
-        rows = _rows(can, tile, vocab_size)
+    for tile, vocab_size, rows in tiles_and_rows(can, case, _ways(can)):
         batch = _step(rows, vocab_size, case.dense).to(sampler.device)
         emission = emit(sampler, batch, _noise(case, rows, batch))
         for answer, (way, token) in zip(answers(batch, emission), rows, strict=True):

@@ -24,6 +24,7 @@ from fairdraw.contracts._sampling import Sampled, sample_tokens
 from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._rejection_asserts import pick as pick
+from fairdraw.properties._rejection_settled import TIE, UNDERFLOW, has_one_largest, overflows
 from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 if TYPE_CHECKING:
@@ -105,13 +106,6 @@ def comparable_rows(sampler: TokenSampler, batch: SamplingBatch) -> list[int]:
     return [i for i, request in enumerate(requests_of(batch)) if is_comparable(request)]
 
 
-# Two float32 scores that are equal after rounding are nearer than this, relative to each other.
-_TIE = 2.0**-22
-
-# A probability below this may underflow in float32, or be kept by a sampler that works with logarithms.
-_UNDERFLOW = 2.0**-120
-
-
 def covered_rows(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> list[int]:
     """Comparable rows whose tokens the sampler specifies: all except near ties and ties that it leaves open.
 
@@ -128,12 +122,12 @@ def covered_rows(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoi
     def is_covered(row: int) -> bool:
         request = requests[row]
         if request.is_greedy:
-            return has_ties or _has_one_largest_logit(request)
+            return has_ties or has_one_largest(request.logits)
         is_known = has_rounding or Capability.REFERENCE_RACE in can
-        if not is_known or _overflows(exponentials[row]):
+        if not is_known or overflows(exponentials[row]):
             return False
         shift = slack_of(sampler, request) + log_error(float(np.abs(np.log(exponentials[row])).max()))
-        return _is_settled(request, exponentials[row], _TIE if has_rounding else shift)
+        return _is_settled(request, exponentials[row], TIE if has_rounding else shift)
 
     return [row for row in rows if is_covered(row)]
 
@@ -147,24 +141,15 @@ def numbers_of(batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.float64
         return draw_exponentials(batch, SeededNoise(noise.seed, noise.request_seeds)).double().cpu().numpy()
 
 
-def _overflows(exponentials: NDArray[np.float64]) -> bool:  # [vocab_size] float64
-    """Whether float32 scores may be infinite, hence equal: torch's generators draw no such exponentials."""
-    return bool((exponentials < np.finfo(np.float32).tiny).any())
-
-
-def _has_one_largest_logit(request: Request) -> bool:
-    return int((request.logits == request.logits.max()).sum()) == 1
-
-
 def _is_settled(request: Request, exponentials: NDArray[np.float64], shift: float) -> bool:  # [vocab_size] float64
     if request.is_greedy:
-        return _has_one_largest_logit(request)
+        return has_one_largest(request.logits)
     probs = SamplingOracle().distribution(request).astype(np.float64)
     scores = probs / exponentials
     if np.isnan(scores).any():
         return False
     winner = int(np.argmax(scores))
-    slack = np.where((probs < _UNDERFLOW) & (request.logits > -np.inf), _UNDERFLOW, 0.0) / exponentials
+    slack = np.where((probs < UNDERFLOW) & (request.logits > -np.inf), UNDERFLOW, 0.0) / exponentials
     rivals = np.delete(scores * (1 + shift) + slack, winner).max(initial=0.0)
     return bool(scores[winner] * (1 - shift) > rivals)
 
@@ -186,7 +171,7 @@ def equals_the_oracle_on(sampler: TokenSampler, batch: SamplingBatch, noise: Sam
         return
     free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
     if isinstance(noise, RaceNoise):
-        free |= [_overflows(row) for row in numbers_of(batch, noise)]
+        free |= [overflows(row) for row in numbers_of(batch, noise)]
     other = sample_tokens(MULTIPLYING, batch, fresh(noise)).tokens
     right = free & (other == seen.tokens)
     rows = [i for i in covered_rows(sampler, batch, noise) if not right[i]]

@@ -7,33 +7,16 @@ from hypothesis import strategies as st
 
 from fairdraw.contracts import Capabilities, Capability, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
+from fairdraw.properties._rejection_tiles import GREEDY, ONLY, WON, Rows, tiles_and_rows
 from fairdraw.properties._sampling_asserts import FILTERS, aimed_at, broken, check
-from fairdraw.strategies._sizes import TILES, ids_around_tiles, tiled_vocab_sizes
 from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
-
-_SLOW_TILES = 6
-_SLOW_ROWS = 8
-
-WON, ONLY, GREEDY = "won by its noise", "the only possible", "the largest logit"
-
-Rows = list[tuple[str, int]]
-"""In which way a request comes to its id, and the id."""
 
 
 def _ways(can: Capabilities) -> list[str]:
     """Those in which the sampler's declaration says which token is drawn."""
     has_race = Capability.EXPLICIT_NOISE in can and Capability.REFERENCE_RACE in can
     return [*[WON] * has_race, ONLY, *[GREEDY] * (Capability.GREEDY in can)]
-
-
-def _rows(can: Capabilities, ways: list[str], tile: int, vocab_size: int) -> Rows:
-    """Every id in every way; for a slow sampler the last id in every way, and each of the others in one."""
-    ids = ids_around_tiles(tile, vocab_size)
-    if not can.slow:
-        return [(way, token) for way in ways for token in ids]
-    others = [(ways[i % len(ways)], token) for i, token in enumerate(ids[1:])]
-    return [*((way, ids[0]) for way in ways), *others][:_SLOW_ROWS]
 
 
 def _filter(rows: Rows, name: str, value: float, off: float, dtype: torch.dtype) -> torch.Tensor | None:
@@ -82,11 +65,9 @@ def ids_at_the_edges_of_tiles_of_every_size_can_be_drawn(sampler: TokenSampler, 
     """
     can = sampler.capabilities
     plain, filters = _ways(can), [name for name, needed in FILTERS.items() if needed in can]
-    for tile, vocab_size in tiled_vocab_sizes(case.seed, case.vocab_size, _SLOW_TILES if can.slow else len(TILES)):
-        for ways in (plain, filters):
-            rows = _rows(can, ways, tile, vocab_size) if ways else []
-            if rows:
-                _draw_what_they_must(sampler, case, tile, rows, _step(rows, vocab_size).to(sampler.device))
+    for ways in filter(None, (plain, filters)):
+        for tile, vocab_size, rows in tiles_and_rows(can, case, ways):
+            _draw_what_they_must(sampler, case, tile, rows, _step(rows, vocab_size).to(sampler.device))
 
 
 def _draw_what_they_must(

@@ -1,15 +1,14 @@
 """The checks of the filters contract. One is registered by its definition in a module below.
 
-10x and 11x are single filters, 12x and 13x what holds of all of them, 15x DRY, 16x mirostat, 20x traces.
+10x and 11x are single filters, 15x DRY, 16x mirostat, 20x traces.
 """
 
 from __future__ import annotations
 
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _filters_chains as chains
-from fairdraw.properties import _filters_relations as relations
 from fairdraw.properties import _filters_single as single
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(Check, single, relations, chains)
+CHECKS = checks_in(Check, single, chains)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS"]
 
+_check = partial(lifecycle_check, contract="penalties")
+
 
 class _ReadingMachine(PenaltiesMachine):
     """Some requests enter with long outputs."""
@@ -38,50 +41,36 @@ class _RewritingMachine(RewritingMachine, PenaltiesMachine):
     pass
 
 
-class _Wide(PlannedTraces):
-    trace = PenaltiesTrace()
-
-    @staticmethod
-    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Every size in each round."""
-        return wide_penalties(seed, num_rounds)
+_planned = PlannedTraces.of(PenaltiesTrace())
+_wide = _planned(wide_penalties)
 
 
-class _Tours(PlannedTraces):
-    trace = PenaltiesTrace()
-
-    @staticmethod
-    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Walks in small vocabularies, where tokens come again, and in one of 300."""
-        for turn in range(num_rounds):
-            world = TourWorld.of_penalties((12, 300, 3)[turn % 3], names_taken=turn % 2 == 1)
-            yield walk(world, seed + turn)
-            yield steps(world, seed + turn, strength=3 if turn % 16 == 15 else 2)
+@_planned
+def _tours(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+    """Walks in small vocabularies, where tokens come again, and in one of 300."""
+    for turn in range(num_rounds):
+        world = TourWorld.of_penalties((12, 300, 3)[turn % 3], names_taken=turn % 2 == 1)
+        yield walk(world, seed + turn)
+        yield steps(world, seed + turn, strength=3 if turn % 16 == 15 else 2)
 
 
-class _Company(PlannedTraces):
-    trace = PenaltiesTrace()
-
-    @staticmethod
-    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Every pair of events of a step, and walks in longer runs."""
-        for turn in range(num_rounds):
-            yield steps(TourWorld.of_penalties(watch="company"), seed + turn)
-            if turn % 4 == 3:
-                yield walk(TourWorld.of_penalties(watch="company"), seed + turn)
+@_planned
+def _company(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+    """Every pair of events of a step, and walks in longer runs."""
+    for turn in range(num_rounds):
+        yield steps(TourWorld.of_penalties(watch="company"), seed + turn)
+        if turn % 4 == 3:
+            yield walk(TourWorld.of_penalties(watch="company"), seed + turn)
 
 
-class _Regrowing(PlannedTraces):
-    trace = PenaltiesTrace()
-
-    @staticmethod
-    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Lists regrow after, and before, every other event; long ones from the middle."""
-        yield from (walk(TourWorld.of_penalties(), seed + turn, rewrites=True) for turn in range((num_rounds + 1) // 2))
-        yield long_rewrites(TourWorld.of_penalties(1000), seed)
+@_planned
+def _regrowing(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+    """Lists regrow after, and before, every other event; long ones from the middle."""
+    yield from (walk(TourWorld.of_penalties(), seed + turn, rewrites=True) for turn in range((num_rounds + 1) // 2))
+    yield long_rewrites(TourWorld.of_penalties(1000), seed)
 
 
-@lifecycle_check("PEN101", PenaltiesMachine, contract="penalties", weight=1.5)
+@_check("PEN101", PenaltiesMachine, weight=1.5)
 def penalised_logits_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
     """Whatever happened to the batch, the logits are those of a recount of every prompt and output.
 
@@ -98,7 +87,7 @@ def penalised_logits_equal_a_recount_after_every_event(playing: Playing, event: 
     playing.apply(event)
 
 
-@lifecycle_check("PEN103", _ReadingMachine, contract="penalties", needs=(Capability.NEW_TOKENS_ONLY,), weight=0.5)
+@_check("PEN103", _ReadingMachine, needs=(Capability.NEW_TOKENS_ONLY,), weight=0.5)
 def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
     """What a step reads from the output lists is at most twice what is new, and a few tokens per row.
 
@@ -110,7 +99,7 @@ def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
     playing.apply(event)
 
 
-@lifecycle_check("PEN104", _RewritingMachine, contract="penalties", needs=(Capability.NOTICES_REWRITES,), weight=0.5)
+@_check("PEN104", _RewritingMachine, needs=(Capability.NOTICES_REWRITES,), weight=0.5)
 def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, event: Event) -> None:
     """A row that holds another list than the reported one raises `ValueError`, or gets the logits of that list.
 
@@ -121,7 +110,7 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
     apply_unreported(playing, event)
 
 
-@lifecycle_check("PEN110", _Wide, contract="penalties", depends_on=("PEN101",))
+@_check("PEN110", _wide, depends_on=("PEN101",))
 def penalised_logits_equal_a_recount_at_the_sizes_of_production(playing: Playing, event: Event) -> None:
     """The logits are those of a recount at every size, with every pair of values of two penalties.
 
@@ -136,7 +125,7 @@ def penalised_logits_equal_a_recount_at_the_sizes_of_production(playing: Playing
     playing.apply(event)
 
 
-@lifecycle_check("PEN111", _Tours, contract="penalties", depends_on=("PEN101",))
+@_check("PEN111", _tours, depends_on=("PEN101",))
 def penalised_logits_equal_a_recount_after_every_pair_of_events(playing: Playing, event: Event) -> None:
     """Every event is followed by every other one, and each pair of events happens in one step, in one long trace.
 
@@ -148,7 +137,7 @@ def penalised_logits_equal_a_recount_after_every_pair_of_events(playing: Playing
     playing.apply(event)
 
 
-@lifecycle_check("PEN112", _Company, contract="penalties", depends_on=("PEN101", "PEN111"))
+@_check("PEN112", _company, depends_on=("PEN101", "PEN111"))
 def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: Event) -> None:
     """A session answers as if it were alone, beside a session of another batch and a fresh one of the same batch.
 
@@ -160,9 +149,7 @@ def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: E
     playing.apply(event)
 
 
-@lifecycle_check(
-    "PEN113", _Regrowing, contract="penalties", needs=(Capability.NOTICES_REWRITES,), depends_on=("PEN101", "PEN111")
-)
+@_check("PEN113", _regrowing, needs=(Capability.NOTICES_REWRITES,), depends_on=("PEN101", "PEN111"))
 def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, event: Event) -> None:
     """If tokens at the end of an output are lost and others follow before the next step, the new ones count.
 
@@ -172,7 +159,7 @@ def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, e
     playing.apply(event)
 
 
-@lifecycle_check("PEN401", PenaltiesMachine, contract="penalties", weight=0.7, differential=True)
+@_check("PEN401", PenaltiesMachine, weight=0.7, differential=True)
 def penalised_logits_equal_upstream_after_every_event(playing: Playing, event: Event) -> None:
     """The logits are those of the reference, by default the real vLLM with its own `InputBatch`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -29,6 +30,8 @@ from fairdraw.strategies.lifecycle import (
 )
 
 __all__ = ["CHECKS"]
+
+_check = partial(lifecycle_check, contract="thinking_budget")
 
 
 class _StateMachine(ThinkingMachine):
@@ -67,49 +70,35 @@ class _MarkerMachine(ThinkingMachine):
                 self.do(Repair())
 
 
-class _Wide(PlannedTraces):
-    trace = ThinkingTrace()
-
-    @staticmethod
-    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Every size in each round."""
-        return wide_thinking(seed, num_rounds)
+_planned = PlannedTraces.of(ThinkingTrace())
+_wide = _planned(wide_thinking)
 
 
-class _Tours(PlannedTraces):
-    trace = ThinkingTrace()
-
-    @staticmethod
-    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """With three pairs of markers in each round."""
-        for number in range(seed % len(MARKERS), seed % len(MARKERS) + 3 * num_rounds):
-            yield walk(TourWorld.of_thinking(number), seed + number)
-            yield steps(TourWorld.of_thinking(number), seed + number)
+@_planned
+def _tours(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+    """With three pairs of markers in each round."""
+    for number in range(seed % len(MARKERS), seed % len(MARKERS) + 3 * num_rounds):
+        yield walk(TourWorld.of_thinking(number), seed + number)
+        yield steps(TourWorld.of_thinking(number), seed + number)
 
 
-class _Company(PlannedTraces):
-    trace = ThinkingTrace()
-
-    @staticmethod
-    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Every pair of events of a step, with two pairs of markers in each round."""
-        for number in range(seed % len(MARKERS), seed % len(MARKERS) + 2 * num_rounds):
-            yield steps(TourWorld.of_thinking(number, watch="company"), seed + number)
-        yield walk(TourWorld.of_thinking(seed, watch="company"), seed)
+@_planned
+def _company(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+    """Every pair of events of a step, with two pairs of markers in each round."""
+    for number in range(seed % len(MARKERS), seed % len(MARKERS) + 2 * num_rounds):
+        yield steps(TourWorld.of_thinking(number, watch="company"), seed + number)
+    yield walk(TourWorld.of_thinking(seed, watch="company"), seed)
 
 
-class _Regrowing(PlannedTraces):
-    trace = ThinkingTrace()
-
-    @staticmethod
-    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
-        """Lists regrow after, and before, every other event; long ones from the middle."""
-        for number in range(seed % len(MARKERS), seed % len(MARKERS) + num_rounds + 1):
-            yield walk(TourWorld.of_thinking(number), seed + number, rewrites=True)
-        yield long_rewrites(TourWorld.of_thinking(seed, 1000), seed)
+@_planned
+def _regrowing(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+    """Lists regrow after, and before, every other event; long ones from the middle."""
+    for number in range(seed % len(MARKERS), seed % len(MARKERS) + num_rounds + 1):
+        yield walk(TourWorld.of_thinking(number), seed + number, rewrites=True)
+    yield long_rewrites(TourWorld.of_thinking(seed, 1000), seed)
 
 
-@lifecycle_check("THK101", _MarkerMachine, contract="thinking_budget", weight=2.5)
+@_check("THK101", _MarkerMachine, weight=2.5)
 def forced_tokens_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
     """Whatever happened to the batch, what is forced where follows from prompts, outputs, drafts and budgets alone.
 
@@ -123,7 +112,7 @@ def forced_tokens_equal_a_recount_after_every_event(playing: Playing, event: Eve
     playing.apply(event)
 
 
-@lifecycle_check("THK102", _StateMachine, contract="thinking_budget", needs=(Capability.VISIBLE_STATE,), weight=0.5)
+@_check("THK102", _StateMachine, needs=(Capability.VISIBLE_STATE,), weight=0.5)
 def shown_thinking_tokens_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
     """The number of thinking tokens that a session shows for each open section is that of a recount.
 
@@ -133,7 +122,7 @@ def shown_thinking_tokens_equal_a_recount_after_every_event(playing: Playing, ev
     playing.apply(event)
 
 
-@lifecycle_check("THK103", _ReadingMachine, contract="thinking_budget", needs=(Capability.NEW_TOKENS_ONLY,), weight=0.5)
+@_check("THK103", _ReadingMachine, needs=(Capability.NEW_TOKENS_ONLY,), weight=0.5)
 def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
     """What a step reads from the output lists is at most twice what is new, and as much per row as a marker is long.
 
@@ -144,9 +133,7 @@ def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
     playing.apply(event)
 
 
-@lifecycle_check(
-    "THK104", _RewritingMachine, contract="thinking_budget", needs=(Capability.NOTICES_REWRITES,), weight=0.5
-)
+@_check("THK104", _RewritingMachine, needs=(Capability.NOTICES_REWRITES,), weight=0.5)
 def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, event: Event) -> None:
     """A row that holds another list than the reported one raises `ValueError`, or gets the forced tokens of that list.
 
@@ -156,7 +143,7 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
     apply_unreported(playing, event)
 
 
-@lifecycle_check("THK110", _Wide, contract="thinking_budget", depends_on=("THK101",))
+@_check("THK110", _wide, depends_on=("THK101",))
 def forced_tokens_equal_a_recount_at_the_sizes_of_production(playing: Playing, event: Event) -> None:
     """What is forced where is what a recount forces at every size, with every pair of budget, prompt and output.
 
@@ -171,7 +158,7 @@ def forced_tokens_equal_a_recount_at_the_sizes_of_production(playing: Playing, e
     playing.apply(event)
 
 
-@lifecycle_check("THK111", _Tours, contract="thinking_budget", depends_on=("THK101",))
+@_check("THK111", _tours, depends_on=("THK101",))
 def forced_tokens_equal_a_recount_after_every_pair_of_events(playing: Playing, event: Event) -> None:
     """Every event is followed by every other one, and each pair of events happens in one step, in one long trace.
 
@@ -183,7 +170,7 @@ def forced_tokens_equal_a_recount_after_every_pair_of_events(playing: Playing, e
     playing.apply(event)
 
 
-@lifecycle_check("THK112", _Company, contract="thinking_budget", depends_on=("THK101", "THK111"))
+@_check("THK112", _company, depends_on=("THK101", "THK111"))
 def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: Event) -> None:
     """A session answers as if it were alone, beside a session of another batch and a fresh one of the same batch.
 
@@ -194,13 +181,7 @@ def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: E
     playing.apply(event)
 
 
-@lifecycle_check(
-    "THK113",
-    _Regrowing,
-    contract="thinking_budget",
-    needs=(Capability.NOTICES_REWRITES,),
-    depends_on=("THK101", "THK111"),
-)
+@_check("THK113", _regrowing, needs=(Capability.NOTICES_REWRITES,), depends_on=("THK101", "THK111"))
 def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, event: Event) -> None:
     """If tokens at the end of an output are lost and others follow before the next step, the new ones count.
 
@@ -211,9 +192,7 @@ def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, e
     playing.apply(event)
 
 
-@lifecycle_check(
-    "THK401", SoundUpstreamMachine, contract="thinking_budget", weight=0.7, differential=True, any_policy=True
-)
+@_check("THK401", SoundUpstreamMachine, weight=0.7, differential=True, any_policy=True)
 def forced_tokens_equal_upstream_where_upstream_is_sound(playing: Playing, event: Event) -> None:
     """What is forced where is what the reference forces, by default the real vLLM's `ThinkingBudgetStateHolder`.
 

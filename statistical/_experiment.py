@@ -70,13 +70,12 @@ class Experiment:
             return [rejection.output_row()]
         if request.temperature == GREEDY_TEMPERATURE:
             return [rejection.output_row(), rejection.completed_row(request.num_draft)]
-        by_position = (rejection.recovered_by_draft, rejection.accepted_draft, rejection.emitted_by_draft)
+        by_position = (rejection.recovered_by_draft, rejection.accepted_draft)
         return [
             rejection.output_row(),
             rejection.completed_row(request.num_draft),
             rejection.accepted_count(),
             rejection.bonus_by_draft(),
-            rejection.call_pairs(),
             *(make(position) for make in by_position for position in range(request.num_draft)),
         ]
 
@@ -85,7 +84,7 @@ class Experiment:
         return directed_statistics(outcomes) if "SD" in self.configuration.targets else []
 
     def count(self, sampler: RejectionSampler, num_calls: int, seed: int) -> dict[str, NDArray[np.int64]]:
-        """The count tables of `num_calls` calls, with fresh drafts, bonus tokens and noise in each; an even number.
+        """The count tables of `num_calls` calls, with fresh drafts, bonus tokens and noise in each.
 
         Raises:
             ValueError: If there is no call.
@@ -95,14 +94,8 @@ class Experiment:
         """
         if num_calls < 1:
             raise refuse("count", f"num_calls={num_calls}", "it must be at least 1", "Nothing drawn is not a pass.")
-        codes = self._codes(sampler, num_calls, seed)
-        distinct = [same_kind.distinct() for same_kind in codes]
-        return {
-            name: statistic.count(
-                *(distinct[kind] if statistic.pairs is None else codes[kind].distinct_pairs(statistic.pairs))
-            )
-            for name, (kind, statistic, _) in self._counted.items()
-        }
+        distinct = [same_kind.distinct() for same_kind in self._codes(sampler, num_calls, seed)]
+        return {name: statistic.count(*distinct[kind]) for name, (kind, statistic, _) in self._counted.items()}
 
     def _codes(self, sampler: RejectionSampler, num_calls: int, seed: int) -> list[RowCodes]:
         """What each kind of request was given and what came out, call after call."""

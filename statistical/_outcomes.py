@@ -8,7 +8,6 @@ definition serves both, so a statistic and its null cannot disagree.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,20 +88,6 @@ class RowCodes:
         digits = self._digits(codes, width + self.num_draft + width)[None]
         tokens, drafts, fill = np.split(digits, [width, width + self.num_draft], axis=-1)
         return Rows(tokens - 1, drafts - 1, fill, self.vocab_size), weights.cpu().numpy()[None]
-
-    def distinct_pairs(
-        self, pairs: Callable[[Tensor], Tensor]
-    ) -> tuple[Rows, NDArray[np.int64]]:  # weights: [1, num_rows] int64
-        """The pairs of first tokens that differ, as a row in each of two calls, and how often each was seen.
-
-        Args:
-            pairs: From the first tokens of rows `[num_calls, num_rows]` to those that are pairs, `[2, num_pairs]`.
-        """
-        base = self.vocab_size + 2
-        one, other = pairs(self.codes % base)
-        weights = torch.bincount(other * base + one, minlength=base**2)
-        digits = self._digits(torch.arange(base**2), 2).T[..., None]
-        return Rows(digits - 1, digits[..., :0], digits, self.vocab_size), weights.cpu().numpy()[None]
 
     def _digits(self, codes: Tensor, num_digits: int) -> NDArray[np.int32]:  # [len(codes), num_digits] int32
         places = (self.vocab_size + 2) ** np.arange(num_digits, dtype=np.int64)

@@ -26,7 +26,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fairdraw._core.array_types import Flags, Float64s, Ints
@@ -35,7 +34,7 @@ from fairdraw.contracts import Capability
 from fairdraw.statistical._count_tables import Counts, Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distributions import ROUNDING, recoverable, softmax_probs
 from fairdraw.statistical._pair_steps import CYCLE, DRAFT, NUM_STEPS, TARGET, PairSteps, have_seeds, num_drafts
-from fairdraw.statistical._pit import IMPOSSIBLE, Order, pit_of_tensors
+from fairdraw.statistical._pit import IMPOSSIBLE, Order, pit_of_rows
 from fairdraw.statistical._token_draws import draw_one
 
 
@@ -136,9 +135,7 @@ class Numbers:
         """The transform of `tokens` under rows of weights, which need not be normalised."""
         sums = weights.sum(axis=-1, keepdims=True)
         rows = np.divide(weights, sums, out=np.zeros_like(weights), where=sums > 0).reshape(-1, TARGET.size)
-        shares, ids = self._rng.random(tokens.size), np.ascontiguousarray(tokens.reshape(-1))
-        found = pit_of_tensors(torch.from_numpy(rows), torch.from_numpy(ids), torch.from_numpy(shares), Order.ID)
-        return np.asarray(found.numpy().reshape(tokens.shape))
+        return pit_of_rows(rows, tokens.ravel(), self._rng.random(tokens.size), Order.ID).reshape(tokens.shape)
 
 
 @dataclass(frozen=True)

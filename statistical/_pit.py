@@ -20,7 +20,6 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from fairdraw.statistical._count_tables import NO_CELL, Table, count_codes
 from fairdraw.statistical._validation import check_probs, refuse
@@ -54,35 +53,27 @@ def randomised_pit(
     """
     rows = check_probs("randomised_pit", "probs", probs)
     if not rows.shape[0] == token_ids.shape[0] == uniforms.shape[0]:
-        raise refuse(
-            "randomised_pit",
-            f"{rows.shape[0]} rows, {token_ids.shape[0]} tokens, {uniforms.shape[0]} uniforms",
-            "there must be as many of each",
-            "One token and one uniform per row.",
-        )
-    import torch
-
-    exact, tokens, shares = (torch.from_numpy(np.ascontiguousarray(array)) for array in (rows, token_ids, uniforms))
-    return pit_of_tensors(exact, tokens, shares, order).numpy()
+        given = f"{rows.shape[0]} rows, {token_ids.shape[0]} tokens, {uniforms.shape[0]} uniforms"
+        raise refuse("randomised_pit", given, "there must be as many of each", "One token and one uniform per row.")
+    return pit_of_rows(rows, token_ids, uniforms, order)
 
 
-def pit_of_tensors(
-    probs: Tensor,  # [num_samples, vocab_size] float64
-    token_ids: Tensor,  # [num_samples] int64
-    uniforms: Tensor,  # [num_samples] float64, in [0, 1)
+def pit_of_rows(
+    probs: NDArray[np.float64],  # [num_samples, vocab_size] float64
+    token_ids: NDArray[np.integer],  # [num_samples] int
+    uniforms: NDArray[np.float64],  # [num_samples] float64, in [0, 1)
     order: Order,
-) -> Tensor:  # [num_samples] float64
-    """The same on the device of `probs`; nothing is checked."""
-    import torch
-
-    vocab_size = probs.shape[1]
-    known = (token_ids >= 0) & (token_ids < vocab_size)
-    tokens = torch.where(known, token_ids, 0).long()[:, None]
-    own = probs.gather(1, tokens)
-    smaller_id = torch.arange(vocab_size, device=probs.device) < tokens
-    before = (probs > own) | ((probs == own) & smaller_id) if order is Order.RANK else smaller_id
-    transform = (probs * before).sum(dim=1) + uniforms * own[:, 0]
-    return torch.where(known & (own[:, 0] > 0), transform.clamp(max=float(np.nextafter(1.0, 0.0))), IMPOSSIBLE)
+) -> NDArray[np.float64]:  # [num_samples] float64
+    """The same of rows that are distributions, or hold nothing at all; nothing is checked."""
+    ids = np.arange(probs.shape[1])
+    known = (token_ids >= 0) & (token_ids < ids.size)
+    tokens = np.where(known, token_ids, 0)[:, None]
+    own = np.take_along_axis(probs, tokens, axis=1)
+    before = ids < tokens
+    if order is Order.RANK:
+        before = (probs > own) | ((probs == own) & before)
+    transform = probs.sum(axis=1, where=before) + uniforms * own[:, 0]
+    return np.where(known & (own[:, 0] > 0), np.minimum(transform, np.nextafter(1.0, 0.0)), IMPOSSIBLE)
 
 
 def starting_mass(

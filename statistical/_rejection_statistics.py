@@ -13,9 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
@@ -24,7 +22,7 @@ from fairdraw.statistical._outcomes import Outcomes, Rows
 
 @dataclass(frozen=True)
 class Digits:
-    """What a statistic reads from each row (or pair of rows), and in which of them its event occurred.
+    """What a statistic reads from each row, and in which of them its event occurred.
 
     Args:
         observed: Where the event occurred; `None` for everywhere.
@@ -55,8 +53,6 @@ class Statistic:
         words: What each digit is, for reports; none for rows of tokens.
         targets: Positions of the target distributions whose product is the null. If `None`, the null is the image of
             all outcomes.
-        pairs: Of a statistic of two rows: from the first tokens of rows, `[num_calls, num_rows]`, to those that it
-            compares, `[2, num_pairs]`. It counts rows of two calls, which are pairs.
         has_placeholder: The last digit of each place stands for "no token".
     """
 
@@ -65,7 +61,6 @@ class Statistic:
     digits: Callable[[Rows], Digits]
     words: tuple[str, ...] = ()
     targets: tuple[int, ...] | None = None
-    pairs: Callable[[Tensor], Tensor] | None = None
     has_placeholder: bool = False
 
     def count(
@@ -103,7 +98,7 @@ class Statistic:
         joint, target = np.ones(1), outcomes.request.exact_target_probs()
         for position in self.targets or ():
             joint = (joint[:, None] * target[position]).ravel()
-        return Table(joint, joint > 0, observed_per_draw=1.0 if self.pairs is None else 0.5)
+        return Table(joint, joint > 0)
 
 
 def output_row() -> Statistic:
@@ -194,43 +189,3 @@ def bonus_by_draft() -> Statistic:
         return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted == rows.num_draft + 1)
 
     return Statistic("S5", "last draft x bonus token", digits, ("last draft", "bonus"))
-
-
-def emitted_by_draft(position: int) -> Statistic:
-    """S8: draft token x emitted token, given that `position` is reached.
-
-    Null: accepted drafts on the diagonal, recovered tokens off it.
-    Catches: noise that depends on the draft.
-    Blind to: what happens at other positions.
-    """
-
-    def digits(rows: Rows) -> Digits:
-        values = (rows.draft_token_ids[..., position], rows.tokens[..., position])
-        return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted > position)
-
-    return Statistic("S8", f"draft x emitted token at position {position}", digits, ("draft", "emitted"))
-
-
-def call_pairs() -> Statistic:
-    """S7: first tokens of the same row in two consecutive calls; no call is in two pairs.
-
-    Null: independent.
-    Catches: a seed or offset that does not advance from call to call.
-    Blind to: streams that meet after more than one call.
-    """
-
-    def pairs(first: Tensor) -> Tensor:
-        end = len(first) // 2 * 2
-        return torch.stack([first[0:end:2], first[1:end:2]]).flatten(1)
-
-    return _pairs("S7", "first tokens of consecutive calls", pairs, ("one call", "the next"))
-
-
-def _pairs(code: str, title: str, pairs: Callable[[Tensor], Tensor], words: tuple[str, ...]) -> Statistic:
-    """A statistic of two first tokens, which are independent under the null."""
-
-    def digits(rows: Rows) -> Digits:
-        first = rows.tokens[..., 0]
-        return Digits((first[0::2], first[1::2]), (rows.vocab_size,) * 2)
-
-    return Statistic(code, title, digits, words, targets=(0, 0), pairs=pairs)

@@ -32,7 +32,7 @@ from fairdraw.contracts._rejection import emit, num_kept
 from fairdraw.statistical._count_tables import Counts, Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._noise import noise_for, noise_kind
-from fairdraw.statistical._pit import Order, pit_of_tensors
+from fairdraw.statistical._pit import Order, pit_of_rows
 from fairdraw.statistical._token_draws import draw_one
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 
@@ -129,9 +129,7 @@ def _kept_counts(drafts: _Drafts, kept: NDArray[np.int64], rng: np.random.Genera
     found = {}
     for order, (probs, tokens) in {"kind": (drafts.probs, drafts.kinds), "id": by_id}.items():
         for place in range(NUM_DRAFTS):
-            rows, own = (torch.from_numpy(np.ascontiguousarray(one[:, place])) for one in (probs, tokens))
-            shares = torch.from_numpy(rng.random(len(kept)))
-            moved = pit_of_tensors(rows, own, shares, Order.ID).numpy()
+            moved = pit_of_rows(probs[:, place], tokens[:, place], rng.random(len(kept)), Order.ID)
             numbers = np.where(place < kept, moved, rng.random(len(kept)))
             found[_kept_table(place, order)] = count_codes((numbers * _PARTS).astype(np.int64), _PARTS)
     return found

@@ -197,12 +197,9 @@ Supports = Callable[..., bool]
 _DENSE, _RAGGED, _GREEDY = Capability.DENSE_DRAFTS, Capability.RAGGED, Capability.GREEDY
 
 
-def _plan_of(
-    experiment: Experiment | ProductionExperiment, num_draws: int, per_call: int, *, at_once: int = 1
-) -> SamplingPlan:
-    """The plan of at most so many draws; a checkpoint has a multiple of `at_once` calls."""
-    num_checkpoints, num_calls = checkpoints(num_draws, at_once * per_call)
-    num_calls *= at_once
+def _plan_of(experiment: Experiment | ProductionExperiment, num_draws: int, per_call: int) -> SamplingPlan:
+    """The plan of at most so many draws."""
+    num_checkpoints, num_calls = checkpoints(num_draws, per_call)
 
     def count(sampler: RejectionSampler, seed: int) -> Counts:
         return experiment.count(sampler, num_calls, seed)
@@ -211,15 +208,15 @@ def _plan_of(
 
 
 def small_distributions(given: Configuration, share: float, slow_share: float) -> Workload:
-    """S1 to S8 and SD on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
+    """S1 to S5 and SD on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
     adapts_to: frozenset[Capability] = frozenset() if given.requests[0].one_hot else frozenset({_DENSE})
 
     def prepare(setting: Setting) -> SamplingPlan:
         configuration = given if setting.supported == adapts_to else given.without_draft_probs()
-        # As large as leaves every checkpoint its pair of calls: rows far apart are compared, too.
+        # As large as leaves every checkpoint two calls.
         most = _MOST_ROWS_CUDA if setting.device.startswith("cuda") else _MOST_ROWS
         batch_size = 1 << min(most, max(6, (setting.num_draws // (2 * NUM_CHECKPOINTS)).bit_length() - 1))
-        return _plan_of(Experiment(configuration, batch_size, setting.device), setting.num_draws, batch_size, at_once=2)
+        return _plan_of(Experiment(configuration, batch_size, setting.device), setting.num_draws, batch_size)
 
     return Workload(given.name, "rows", share, slow_share, prepare, adapts_to)
 

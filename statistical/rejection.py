@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import Capability
-from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, SYNTHETIC, Configuration, mixed
+from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, Configuration, mixed
 from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck, sharing
 from fairdraw.statistical._pair_checks import PAIR_CHECKS
@@ -53,7 +53,6 @@ def _mixed(dense: bool) -> Callable[[Supports], Configuration]:
 # Shares of slow samplers are the smallest that leave each kind of request 60 rows in `smoke`: fewer show nothing.
 _MIXED = mixed_requests("mixed requests", 0.5, 0.22, _mixed(dense=True))
 _MIXED_ONE_HOT = mixed_requests("mixed requests, one-hot", 0.5, 0.22, _mixed(dense=False))
-_SYNTHETIC = mixed_requests("synthetic rates", 0.2, 0.1, lambda _: SYNTHETIC)
 
 
 def _check(
@@ -170,24 +169,6 @@ def completed_rows_of_requests_of_all_kinds_follow_the_target_on_one_hot_drafts(
     return ("S2",)
 
 
-@_check("DIST132", _SYNTHETIC, (_DENSE, _TOKEN, Capability.SYNTHETIC_RATES), stage=Stage.ROWS)
-def output_rows_follow_their_distribution_under_synthetic_rates() -> tuple[str, ...]:
-    """With synthetic rates, each draft is accepted with the rate of its position, and recovery is as ever.
-
-    Look at the rate that is read: that of the position within the request.
-    """
-    return ("S1",)
-
-
-@_check("DIST133", _SYNTHETIC, (_DENSE, _TOKEN, Capability.SYNTHETIC_RATES), stage=Stage.ACCEPTANCE)
-def drafts_are_accepted_as_often_as_synthetic_rates_say() -> tuple[str, ...]:
-    """The number of accepted drafts, and each acceptance, has the given rate, whatever the draft token is.
-
-    A ratio that is compared as well, or the rate of another position.
-    """
-    return ("S4",)
-
-
 @_check("DIST142", _ONE_HOT, (_HOT, _TOKEN), stage=Stage.ROWS)
 def output_rows_follow_the_distribution_in_every_direction_of_a_small_fault_on_one_hot_drafts() -> tuple[str, ...]:
     """With n-gram drafts, rows have their distribution in the order in which a small fault would change it.
@@ -196,15 +177,6 @@ def output_rows_follow_the_distribution_in_every_direction_of_a_small_fault_on_o
     shows best.
     """
     return ("SD",)
-
-
-@_check("DIST201", _DISAGREEING, (_DENSE, _TOKEN), stage=Stage.PAIRS)
-def emitted_tokens_depend_on_their_drafts_as_the_distribution_says() -> tuple[str, ...]:
-    """Draft token and emitted token at a position have their joint distribution.
-
-    Usually noise that depends on the draft: numbers that are used twice. Drafts come from the suite's own stream.
-    """
-    return ("S8",)
 
 
 @_check("DIST203", _DISAGREEING, (_DENSE, _TOKEN), stage=Stage.RECOVERY)
@@ -233,16 +205,6 @@ def recovered_tokens_follow_the_residual_of_the_rejected_one_hot_draft() -> tupl
     Usually recovery from the target as it is, without renormalisation, or with the noise that rejected the draft.
     """
     return ("S3",)
-
-
-@_check("DIST302", _DISAGREEING, stage=Stage.INDEPENDENCE, depends_on=("DIST102",))
-def consecutive_calls_are_independent() -> tuple[str, ...]:
-    """First tokens of the same row in two consecutive calls with different seeds are independent.
-
-    A seed or offset that does not advance, or noise kept in a buffer. It means this only if DIST102 passes: first
-    tokens that follow a wrong distribution fail this check, too, however independent the calls are.
-    """
-    return ("S7",)
 
 
 @_check("DIST401", production, stage=Stage.LARGE_ROWS)

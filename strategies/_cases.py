@@ -7,12 +7,11 @@ come from NumPy generators seeded by hashing the recipe's seed.
 from __future__ import annotations
 
 import mmap
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -169,8 +168,6 @@ class RejectionCase(BatchRecipe):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "slack", "seed"):
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("RequestRecipe()")
         if self.slack < 0 or self.max_spec_len > MAX_SPEC_LEN:
             raise ValueError(
@@ -225,25 +222,6 @@ class RejectionCase(BatchRecipe):
             self._noise_of_devices[device] = recipe.noise(self.batch(device), origin=origin)
         kept = self._noise_of_devices[device]
         return replace(kept, uniforms=kept.uniforms.clone(), exponentials=kept.exponentials.clone())
-
-    def build(self) -> None:
-        """Build everything once; raises what a damaged recipe raises."""
-        self.batch()
-        self.noise()
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> RejectionCase:  # Any: JSON
-        """The case that `to_json` described.
-
-        Raises:
-            TypeError: If a field is missing or unknown.
-            ValueError: If a value is invalid.
-        """
-        requests = tuple(
-            RequestRecipe(**{**request, "drafts": tuple(DraftRecipe(**draft) for draft in request.get("drafts", ()))})
-            for request in data.get("requests", ())
-        )
-        return RejectionCase(**{**data, "requests": requests})
 
     @property
     def _rates(self) -> NDArray[np.float32]:  # [max_spec_len] float32

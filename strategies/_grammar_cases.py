@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,22 +97,6 @@ class _DrawnBitmaskBatch(PrintsAsCode, BitmaskBatch):
 class GrammarCase(BatchRecipe):
     """A case of the grammar contract: a `BitmaskCase`, an `AutomatonCase` or a `MaskTrace`."""
 
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> BitmaskCase | AutomatonCase | RowTrace:  # Any: JSON
-        """The case that `to_json` described.
-
-        Raises:
-            TypeError: If a field is missing or unknown.
-            ValueError: If a value is invalid.
-        """
-        if "walk" in data:
-            return MaskTrace.from_json(data)
-        if "automata" not in data:
-            return BitmaskCase(**{**data, "requests": tuple(MaskedRow(**r) for r in data.get("requests", ()))})
-        automata = tuple(TokenAutomaton(tuple(tuple(e) for e in one["edges"])) for one in data["automata"])
-        requests = (ForkedRequest(**{**r, "drafts": tuple(r.get("drafts", ()))}) for r in data.get("requests", ()))
-        return AutomatonCase(**{**data, "automata": automata, "requests": tuple(requests)})
-
 
 @dataclass(frozen=True, repr=False)
 class BitmaskCase(GrammarCase):
@@ -146,8 +129,6 @@ class BitmaskCase(GrammarCase):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seed", "extra_words"):
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("MaskedRow()")
         one_of("BitmaskCase", "tail", self.tail, TAIL_KINDS)
         one_of("BitmaskCase", "indices", self.indices, INDEX_KINDS)
@@ -206,10 +187,6 @@ class BitmaskCase(GrammarCase):
         bits[:, :used] = self.allowed()[:, :used]
         words = np.packbits(bits, axis=1, bitorder="little").view("<i4").astype(np.int32)
         return words if self.indices == "none" else np.concatenate([words, ~words[-1:]])
-
-    def build(self) -> None:
-        """Build everything once; raises what a damaged recipe raises."""
-        self.batch()
 
 
 def _logits_row(kind: str, vocab_size: int, seed: int) -> NDArray[np.float32]:  # [vocab_size] float32
@@ -327,12 +304,7 @@ class AutomatonCase(GrammarCase):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seed", "num_steps"):
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
-        one_of("AutomatonCase", "dtype", self.dtype, DTYPES)
-        if self.vocab_size < 1 or not self.requests:
-            given = f"vocab_size={self.vocab_size}, requests={self.requests}"
-            raise ValueError(f"AutomatonCase: {given}, but there must be a token and a request. Use ForkedRequest().")
+        self._check("ForkedRequest()")
 
     def texts(self) -> list[Text]:
         """The requests' texts before the first step."""
@@ -362,6 +334,9 @@ class AutomatonCase(GrammarCase):
         """Build everything once; raises what a damaged recipe raises."""
         for _ in self.steps():
             pass
+
+
+GrammarCase.others = (BitmaskCase, AutomatonCase, MaskTrace)
 
 
 class Text:

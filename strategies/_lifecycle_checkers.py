@@ -106,7 +106,34 @@ class Checker(Protocol):
         ...
 
 
-class PenaltiesChecker:
+class ComparingChecker:
+    """Compares a session with a reference's, or with a recount from scratch."""
+
+    session: OpenSession
+    against: OpenSession | None
+
+    def check(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
+        self.report(changes)
+        self.require_kept(self.look(batch))
+
+    def report(self, changes: RowChanges) -> None:
+        """Tell every session which rows changed."""
+        self.session.sync(changes)
+        if self.against:
+            self.against.sync(changes)
+
+    def look(self, batch: LiveBatch) -> Answers:
+        """Compare the answers to a step."""
+        raise NotImplementedError
+
+    def require_kept(self, answers: Answers, place: str = "") -> None:
+        """The answers of a look are still what they were, though there were other calls since."""
+        for answer, copy in answers:
+            if not alike(answer.numpy(), copy.numpy()).all():
+                raise CheckFailure(f"{place}logits that were returned earlier have changed in a later call")
+
+
+class PenaltiesChecker(ComparingChecker):
     """Penalised logits equal those of a recount from scratch, or of a reference scanner.
 
     They are compared bit for bit if the scanner declares a rounding, and up to rounding if not.
@@ -124,16 +151,6 @@ class PenaltiesChecker:
         self.vocab_size = vocab_size
         self.num_looks = 0
 
-    def check(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
-        self.report(changes)
-        self.require_kept(self.look(batch))
-
-    def report(self, changes: RowChanges) -> None:
-        """Tell every session which rows changed."""
-        self.session.sync(changes)
-        if self.against:
-            self.against.sync(changes)
-
     def look(self, batch: LiveBatch) -> Answers:
         """Compare the logits of a step; each step has other logits, or an answer of the last one would do."""
         self.num_looks += 1
@@ -141,12 +158,6 @@ class PenaltiesChecker:
             self.compare(_some_logits(num_rows, self.vocab_size, self.num_looks), batch, drafts)
             for drafts, num_rows in _rows_of(batch)
         ]
-
-    def require_kept(self, answers: Answers, place: str = "") -> None:
-        """The answers of a look are still what they were, though there were other calls since."""
-        for answer, copy in answers:
-            if not alike(answer.numpy(), copy.numpy()).all():
-                raise CheckFailure(f"{place}logits that were returned earlier have changed in a later call")
 
     def compare(
         self, logits: LogitRows, batch: LiveBatch, drafts: bool
@@ -191,7 +202,7 @@ class PenaltiesChecker:
         return apart, same
 
 
-class ThinkingChecker:
+class ThinkingChecker(ComparingChecker):
     """Forced tokens equal those that follow from the whole text, or those of a reference.
 
     Args:
@@ -212,16 +223,6 @@ class ThinkingChecker:
         self.name = reference.name if reference else "the recount"
         self.oracle = QuickThinkingOracle(markers.start, markers.end, policy_of(scanner, ThinkingPolicy))
 
-    def check(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
-        self.report(changes)
-        self.look(batch)
-
-    def report(self, changes: RowChanges) -> None:
-        """Tell every session which rows changed."""
-        self.session.sync(changes)
-        if self.against:
-            self.against.sync(changes)
-
     def look(self, batch: LiveBatch) -> Answers:
         """Compare what is forced in a step."""
         found = self.session.forced(batch)
@@ -232,10 +233,7 @@ class ThinkingChecker:
                 raise CheckFailure(f"row {row}: forced (position, token)={ours}, but {self.name} has {theirs}")
         if self.state:
             self.compare_state(batch)
-        return []
-
-    def require_kept(self, answers: Answers, place: str = "") -> None:
-        """Forced tokens are read at once; there is nothing to keep."""
+        return []  # forced tokens are read at once; there is nothing to keep
 
     def recount(self, batch: LiveBatch) -> Forced:
         """What the specification forces."""

@@ -10,7 +10,7 @@ from fairdraw.contracts import LiveBatch, LiveRequest, RowChanges, all_added
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.strategies._lifecycle_checkers import PenaltiesChecker, ThinkingChecker
+    from fairdraw.strategies._lifecycle_checkers import ComparingChecker
 
 _FRESH_EVERY = 5
 """Looks of a fresh session, before another one takes its place."""
@@ -26,10 +26,10 @@ class CompanyChecker:
     and with other texts; it runs between the reports and the questions of the first.
     """
 
-    def __init__(self, opened: Callable[[], PenaltiesChecker | ThinkingChecker]) -> None:
+    def __init__(self, opened: Callable[[], ComparingChecker]) -> None:
         self.opened = opened
         self.old, self.other = opened(), opened()
-        self.fresh: PenaltiesChecker | ThinkingChecker | None = None
+        self.fresh: ComparingChecker | None = None
         self.num_looks = self.num_other = 0
         self.past: list[LiveBatch] = []
         """Copies of the batch; the other batch is what this one was some looks ago."""

@@ -257,8 +257,5 @@ def event_from_json(plain: dict[str, Any]) -> Event:  # Any: JSON
     kind = EVENT_KINDS.get(name)
     if kind is None or not set(values) <= {f.name for f in fields(kind)}:
         raise ValueError(f"Lifecycle: event={plain}, but it must be one of {', '.join(EVENT_KINDS)}. Correct the file.")
-    return kind(**{key: _tuples(value) for key, value in values.items()})
-
-
-def _tuples(value: Any) -> Any:  # Any: JSON
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    event: Event = kind.from_json(values)
+    return event

@@ -13,7 +13,7 @@ from fairdraw.strategies._lifecycle_events import Add, Cut, Decode, Draft, Event
 from fairdraw.strategies._lifecycle_tours import Fields, Planner, TourWorld
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from fairdraw.strategies._lifecycle_events import Tokens
     from fairdraw.strategies._lifecycle_traces import EventTrace
@@ -26,17 +26,12 @@ CROWD = 1030
 """Rows of a batch: servers on large GPUs take 1024 by default."""
 
 
-def together(planner: Planner, events: Sequence[Event]) -> None:
-    """All of them in one step."""
-    planner.do(*(event.replace(held=place < len(events) - 1) for place, event in enumerate(events)))
-
-
 def _thoughts(world: TourWorld, size: int) -> Tokens:
     """Tokens that belong to no marker."""
     return (world.trace.vocab_size - 1,) * size
 
 
-def _opening(world: TourWorld) -> Tokens:
+def opening_of(world: TourWorld) -> Tokens:
     """What opens a section; nothing under the penalties contract."""
     return world.pieces[0] if world.pieces else ()
 
@@ -56,8 +51,8 @@ def long_steps(world: TourWorld, seed: int) -> EventTrace:
     """Steps of up to 128 drafts and 2100 new tokens of a request, within which budgets are spent; then they are cut."""
     planner = Planner(world, seed, rows=2 * len(MANY_DRAFTS))
     sizes = planner.shuffled(MANY_DRAFTS)
-    strict = [Add(_opening(world), **_strict(world, size - planner.below(3))) for size in sizes]
-    together(planner, [*strict, *(planner.add(begun=True) for _ in sizes)])
+    strict = [Add(opening_of(world), **_strict(world, size - planner.below(3))) for size in sizes]
+    planner.together([*strict, *(planner.add(begun=True) for _ in sizes)])
     drafts = (_tokens(planner, size) for size in [*sizes, *planner.shuffled(sizes)])
     planner.verify(Draft(tuple(drafts)), late=True)
     planner.verify(Draft(tuple(planner.words(size) for size in sizes)), whole=True)
@@ -70,14 +65,14 @@ def _bursts(planner: Planner) -> None:
     """Some rows get many tokens at once, which nobody saw as drafts, and lose as many in a later step."""
     world, sizes = planner.world, planner.shuffled(MANY_TOKENS * 2)
     spent_at = [size * (1 + row % 2) for row, size in enumerate(sizes)]
-    together(planner, [Add(_opening(world), _thoughts(world, 1), **_strict(world, size)) for size in spent_at])
+    planner.together([Add(opening_of(world), _thoughts(world, 1), **_strict(world, size)) for size in spent_at])
     for _ in range(2):
         planner.do(Draft(tuple(_tokens(planner, size) for size in sizes), held=True))
         planner.do(Decode(_thoughts(world, len(sizes)), tuple(sizes)))
         planner.do(Swap(0, len(sizes) - 1))
-    together(planner, [Cut(row, size) for row, size in enumerate(sizes)])
+    planner.together([Cut(row, size) for row, size in enumerate(sizes)])
     planner.verify(planner.drafts())
-    together(planner, [Cut(row, 10_000) for row in range(len(sizes))])
+    planner.together([Cut(row, 10_000) for row in range(len(sizes))])
     planner.do(planner.decode())
 
 
@@ -87,10 +82,10 @@ def deep_cuts(world: TourWorld, seed: int) -> EventTrace:
     adds, cuts = list[Event](), list[Event]()
     for size in planner.shuffled(MANY_TOKENS):
         own: Fields = {"more_output": 2 * size, "seed": seed + size}
-        adds += [Add(_opening(world), **own, **_strict(world, spent_at)) for spent_at in (2 * size, size, size + 1)]
+        adds += [Add(opening_of(world), **own, **_strict(world, spent_at)) for spent_at in (2 * size, size, size + 1)]
         cuts += [Cut(len(cuts), 1 + planner.below(size)), Cut(len(cuts) + 1, size), Cut(len(cuts) + 2, size)]
-    together(planner, adds)
-    together(planner, cuts)
+    planner.together(adds)
+    planner.together(cuts)
     planner.verify(planner.drafts())
     return planner.trace
 
@@ -99,7 +94,7 @@ def long_rewrites(world: TourWorld, seed: int) -> EventTrace:
     """The end of a long output becomes another one between two looks, as long as before, longer or shorter."""
     planner = Planner(world, seed, rows=len(MANY_TOKENS))
     sizes = planner.shuffled(MANY_TOKENS)
-    together(planner, [Add(_opening(world), more_output=2 * n, seed=seed + n, **_strict(world, n)) for n in sizes])
+    planner.together([Add(opening_of(world), more_output=2 * n, seed=seed + n, **_strict(world, n)) for n in sizes])
     for row, size in enumerate(sizes):
         planner.do(Regrow(row, size, planner.words(size + planner.of((-1, 0, 1)))), planner.decode())
     return planner.trace
@@ -111,7 +106,7 @@ def long_rewrites(world: TourWorld, seed: int) -> EventTrace:
 def chains(world: TourWorld, seed: int) -> EventTrace:
     """Several moves in one step that touch a row more than once, alone and after requests left and came."""
     planner = Planner(world, seed, rows=14)
-    together(planner, [planner.add(begun=True) for _ in range(14)])
+    planner.together([planner.add(begun=True) for _ in range(14)])
     for turn, kind in enumerate(planner.shuffled(_CHAINS)):
         planner.do(planner.drafts())
         planner.do(planner.decode(accept=True, late=turn % 2 == 1).replace(held=True))
@@ -123,7 +118,7 @@ def chains(world: TourWorld, seed: int) -> EventTrace:
         planner.do(*(event.replace(held=True) for event in leaving[: turn % 4]))
         coming = [planner.add(begun=True), Resume()][: turn // 4 + 1 if turn % 4 else 0]
         planner.do(*(event.replace(held=True) for event in coming))
-        together(planner, list(swaps(kind, planner, planner.size)))
+        planner.together(list(swaps(kind, planner, planner.size)))
         planner.do(planner.decode())
     return planner.trace
 
@@ -152,13 +147,13 @@ def crowd(world: TourWorld, seed: int) -> EventTrace:
     """A thousand rows, and more than two thousand drafts in a step; then half of them leave, and all others move."""
     planner = Planner(world, seed, rows=CROWD)
     kinds = list(world.kinds.values())
-    opening = _opening(world)
+    opening = opening_of(world)
     adds = [Add(opening + planner.words(2), planner.words(2), **planner.of(kinds)) for _ in range(CROWD)]
-    together(planner, adds)
+    planner.together(adds)
     planner.do(Draft(tuple(planner.words(4 if planner.chance(0.02) else 2 + row % 2) for row in range(CROWD))))
     planner.do(planner.decode(accept=True).replace(held=True))
     planner.do(*(Finish(planner.below(CROWD - gone), held=True) for gone in range(200)))
-    together(planner, list(swaps("forward", planner, CROWD - 200)))
+    planner.together(list(swaps("forward", planner, CROWD - 200)))
     return planner.trace
 
 
@@ -171,7 +166,7 @@ def alike_texts(world: TourWorld, seed: int) -> EventTrace:
     They are in the batch at one time, and later one after the other, as in a server that caches prefixes.
     """
     planner = Planner(world, seed, rows=32)
-    special, adds = _opening(world) or (1,), list[Event]()
+    special, adds = opening_of(world) or (1,), list[Event]()
     plain, rest = _thoughts(world, len(special)), _thoughts(world, 16)
     tails = (rest + plain, rest[8:] + special + rest[8:], rest + special)
     prompts = [(special, tails[0]), *((plain, tail) for tail in tails)]
@@ -181,7 +176,7 @@ def alike_texts(world: TourWorld, seed: int) -> EventTrace:
     for size in (32, 4):
         adds = planner.shuffled(adds)
         for place in range(0, 32, size):
-            together(planner, adds[place : place + size])
+            planner.together(adds[place : place + size])
             planner.verify(planner.drafts())
             planner.do(*(Finish(0, held=True) for _ in range(size)))
     planner.do(planner.add())
@@ -202,7 +197,7 @@ def begun_ends(world: TourWorld, seed: int) -> EventTrace:
     for begun in range(len(end)):
         output = (*_thoughts(world, 2), *end[:begun])
         adds += [Add(trace.start, output, budget=2 + before) for before in (0, planner.below(begun + 1))]
-    together(planner, adds)
+    planner.together(adds)
     for step in range(2):
         planner.do(Decode(tuple(end[(row // 2 + step) % len(end)] for row in range(planner.size))))
     rest = (end[(row // 2 + 2) % len(end) :] + trace.start for row in range(planner.size))

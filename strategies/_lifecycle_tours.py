@@ -156,6 +156,10 @@ class Planner:
             self.events.append(event)
             self.eventful.apply(event)
 
+    def together(self, events: Sequence[Event]) -> None:
+        """All of them happen in one step."""
+        self.do(*(event.replace(held=place < len(events) - 1) for place, event in enumerate(events)))
+
     # What is drawn.
 
     def chance(self, probability: float) -> bool:

@@ -81,14 +81,14 @@ class EventTrace(Recipe):
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {"trace": type(self).__name__, **plain, "events": [event.to_json() for event in self.events]}
 
-    @staticmethod
-    def from_json(plain: dict[str, Any]) -> EventTrace:  # Any: JSON
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> EventTrace:  # Any: JSON
         """The event trace that `to_json` wrote.
 
         Raises:
             ValueError: If its kind, or that of an event, is unknown.
         """
-        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
         name = str(fields.pop("trace", None))
         kind: Any = {known.__name__: known for known in (PenaltiesTrace, ThinkingTrace)}.get(
             name
@@ -97,7 +97,7 @@ class EventTrace(Recipe):
             raise ValueError(
                 f"EventTrace.from_json: trace={name!r}, but it must be one of PenaltiesTrace, ThinkingTrace."
             )
-        fields["events"] = tuple(map(event_from_json, plain["events"]))
+        fields["events"] = tuple(map(event_from_json, data["events"]))
         trace: EventTrace = kind(**fields)
         return trace
 

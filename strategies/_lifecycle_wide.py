@@ -12,7 +12,7 @@ from typing import Any
 
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._lifecycle_events import Add, Cut, Draft, Event, Finish, Preempt, Renew, Resume, Swap
-from fairdraw.strategies._lifecycle_steps import begun_ends, wide_steps
+from fairdraw.strategies._lifecycle_steps import begun_ends, opening_of, wide_steps
 from fairdraw.strategies._lifecycle_tours import LONG_MARKERS, MOST_DRAFTS, Fields, Planner, TourWorld
 from fairdraw.strategies._lifecycle_traces import EventTrace
 
@@ -31,11 +31,6 @@ FACTORS: dict[str, Sequence[float]] = {
     "repetition": (1.0, 1.3, 2.0, 0.01, 0.6, 1.00002, 10.0),
 }
 """Off, ordinary, at both edges of what vLLM takes, just inside, and small; few are exact in float32."""
-
-
-def fills(planner: Planner, adds: Sequence[Event]) -> None:
-    """All of them enter in one step."""
-    planner.do(*(event.replace(held=place < len(adds) - 1) for place, event in enumerate(adds)))
 
 
 def some_steps(planner: Planner, count: int, *, most_drafts: int = MOST_DRAFTS) -> None:
@@ -62,13 +57,13 @@ def growing_batch(world: TourWorld, seed: int) -> EventTrace:
     """A batch of 1 to 257 rows, which becomes small and grows again."""
     planner = Planner(world, seed, rows=SIZES[-1])
     for size in SIZES:
-        fills(planner, [planner.add(begun=True) for _ in range(size - planner.size)])
+        planner.together([planner.add(begun=True) for _ in range(size - planner.size)])
         if size in (40, SIZES[-1]):
             some_steps(planner, 1, most_drafts=MOST_DRAFTS if size == 40 else 2)
     left = 17
-    planner.do(*(Finish(planner.below(planner.size - i), held=i < 239) for i in range(planner.size - left)))
+    planner.together([Finish(planner.below(planner.size - i)) for i in range(planner.size - left)])
     planner.do(planner.decode())
-    fills(planner, [planner.add(begun=True, again=True) for _ in range(30)])
+    planner.together([planner.add(begun=True, again=True) for _ in range(30)])
     planner.do(planner.decode())
     return planner.trace
 
@@ -92,7 +87,7 @@ def reused_rows(world: TourWorld, seed: int) -> EventTrace:
     """
     settings = covering_settings(_TAKEN, 2, seed % 64)
     planner = Planner(world, seed, rows=2 * len(settings))
-    kinds, opening = list(world.kinds.values()), world.pieces[0] if world.pieces else ()
+    kinds, opening = list(world.kinds.values()), opening_of(world)
 
     def old() -> list[Event]:
         return [
@@ -108,13 +103,13 @@ def reused_rows(world: TourWorld, seed: int) -> EventTrace:
         ]
 
     leave = [Finish(0, held=True) for _ in settings]
-    fills(planner, [*old(), *new()[::-1]])  # the last row moves into the first free one
+    planner.together([*old(), *new()[::-1]])  # the last row moves into the first free one
     planner.do(*leave)
     _drafts_and_tokens(planner)
-    fills(planner, old())
+    planner.together(old())
     planner.do(*leave)
     planner.do(planner.decode(), *leave)
-    fills(planner, new())
+    planner.together(new())
     _drafts_and_tokens(planner)
     return planner.trace
 
@@ -136,7 +131,7 @@ def every_pair_of_factors(seed: int, strength: int = 2) -> EventTrace:
     """Every pair of values of two penalties is in some row, beside rows without any; texts are short."""
     settings = covering_settings(FACTORS, strength, seed % 64)
     planner = Planner(TourWorld.of_penalties(40), seed, rows=len(settings) + 4)
-    fills(planner, [Add(planner.words(planner.below(5)), planner.words(planner.below(7)), **own) for own in settings])
+    planner.together([Add(planner.words(planner.below(5)), planner.words(planner.below(7)), **own) for own in settings])
     some_steps(planner, 3)
     return planner.trace
 
@@ -150,7 +145,7 @@ def long_texts(seed: int) -> EventTrace:
         adds.append(Add((5,), more_output=size, seed=seed + size, **numbers))
         adds.append(Add(more_output=size, distinct=1, seed=seed + size, frequency=0.05, presence=-0.2))
     adds += [Add(more_output=size, distinct=1, seed=seed, frequency=0.05) for size in REPETITIONS]
-    fills(planner, planner.shuffled(adds))
+    planner.together(planner.shuffled(adds))
     for _ in range(3):
         planner.verify(_repeating(planner, MOST_DRAFTS), whole=True)
         planner.do(Swap(planner.below(9), 9 + planner.below(9)))
@@ -172,7 +167,7 @@ def large_vocabulary(seed: int, vocab_size: int) -> EventTrace:
     chosen = planner.shuffled(odd)
     adds = [Add((chosen[0],), (chosen[1], chosen[2], chosen[1]), **numbers), Add((0,), (vocab_size - 1,))]
     adds += [Add(tuple(odd[1::2]), **numbers), Add((), tuple(chosen[3:]), **numbers)]
-    fills(planner, adds)
+    planner.together(adds)
     planner.verify(Draft(((odd[1], odd[-1]), (), (65_536,))))
     planner.do(Finish(0))
     planner.do(planner.decode())
@@ -233,7 +228,7 @@ def every_pair_of_texts(world: TourWorld, seed: int, strength: int = 2) -> Event
         budget = own["budget"]
         prompt, output = (_text(planner, own[part], 3 if budget is None else budget) for part in ("prompt", "output"))
         adds.append(Add(prompt, output, budget=budget))
-    fills(planner, adds)
+    planner.together(adds)
     some_steps(planner, 3)
     return planner.trace
 
@@ -248,7 +243,7 @@ def long_sections(world: TourWorld, seed: int) -> EventTrace:
     adds += [Add(start, planner.words(2), more_prompt=size, budget=3, seed=seed + size) for size in PROMPTS]
     adds += [Add((), more_prompt=size, head=start, budget=size + 2, seed=seed + size) for size in PROMPTS[-2:]]
     adds += [Add((), (start + end) * count + start, budget=2) for count in (127, 300)]
-    fills(planner, planner.shuffled(adds))
+    planner.together(planner.shuffled(adds))
     for _ in range(4):
         planner.verify(_thoughts(planner), whole=True)
         planner.do(Swap(planner.below(8), 8 + planner.below(8)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -122,22 +121,6 @@ class LogitsCase(BatchRecipe):
         """Build everything once; raises what a damaged recipe raises."""
         for _ in self.batches():
             pass
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> LogitsCase:  # Any: JSON
-        """The case that `to_json` described.
-
-        Raises:
-            TypeError: If a field is missing or unknown.
-            ValueError: If a value is invalid.
-        """
-        events = [{**event, "request": _request_from(event.get("request", {}))} for event in data.get("events", ())]
-        requests = tuple(_request_from(request) for request in data.get("requests", ()))
-        return LogitsCase(**{**data, "requests": requests, "events": tuple(EventRecipe(**event) for event in events)})
-
-
-def _request_from(data: dict[str, Any]) -> LogitsRequestRecipe:  # Any: JSON
-    return LogitsRequestRecipe(**{**data, "kinds": tuple(data.get("kinds", ()))})
 
 
 def row_seed(seed: int, step: int, row: int) -> int:

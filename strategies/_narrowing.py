@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
-from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RequestRecipe
 from fairdraw.strategies._recipe import DTYPES, LAYOUTS
-from fairdraw.strategies.noise import UNIFORM_KINDS
-from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS
 
 _ORDINARY_VOCAB_SIZE = 1025
 _ORDINARY_DRAFTS = 8
@@ -20,58 +17,6 @@ INVALID_ROW_NEEDS = {"empty": Capability.EMPTY_ROWS, "nan": Capability.NAN_LOGIT
 _TOKEN_NEEDS = {"placeholder": Capability.PLACEHOLDER_DRAFTS}
 _DTYPE_NEEDS = dict.fromkeys(DTYPES[1:], Capability.HALF_LOGITS)
 _LAYOUT_NEEDS = dict.fromkeys(LAYOUTS[1:], Capability.STRIDED_INPUTS)
-
-
-@dataclass(frozen=True)
-class Kinds:
-    """The kinds of a drafted position."""
-
-    targets: tuple[str, ...]
-    drafts: tuple[str, ...]
-    tokens: tuple[str, ...]
-    uniforms: tuple[str, ...]
-
-
-def kinds_of_drafts(
-    function: str,
-    targets: Sequence[str] | None,
-    drafts: Sequence[str] | None,
-    tokens: Sequence[str] | None,
-    uniforms: Sequence[str] | None,
-) -> Kinds:
-    """The kinds that a caller of `function` named; all of them where `None`."""
-    return Kinds(
-        check_kinds(function, "targets", targets, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS)),
-        check_kinds(function, "drafts", drafts, tuple(DRAFT_KINDS)),
-        check_kinds(function, "tokens", tokens, TOKEN_KINDS),
-        check_kinds(function, "uniforms", uniforms, UNIFORM_KINDS),
-    )
-
-
-@dataclass(frozen=True)
-class CaseSpace:
-    """What may be drawn: bounds, and the values that are left for each choice."""
-
-    vocab_sizes: tuple[int, int]
-    num_requests: tuple[int, int]
-    num_drafts: tuple[int, int]
-    is_ragged: bool
-    dense: tuple[bool, ...]
-    greedy: tuple[bool, ...]
-    explicit: tuple[bool, ...]
-    request_seed: tuple[bool, ...]
-    kinds: Kinds
-    exponentials: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    layouts: tuple[str, ...]
-    synthetic: bool
-
-    def with_noise(self, explicit: bool) -> CaseSpace:
-        """The same without choices that this kind of noise does not use: seeds, or kinds of numbers."""
-        if explicit:
-            return replace(self, request_seed=(False,))
-        kinds = replace(self.kinds, uniforms=(DraftRecipe.uniform,))
-        return replace(self, kinds=kinds, exponentials=(RequestRecipe.exponentials,))
 
 
 @dataclass(frozen=True)
@@ -139,13 +84,9 @@ class Narrowing:
         wanted = False if request_seed else fixed
         return self.flags("explicit", wanted, true=Capability.EXPLICIT_NOISE, false=needs_seeds)[::-1]
 
-    def kinds(self, kinds: Kinds) -> Kinds:
-        """Without NaN, empty rows and placeholders where they are unsupported."""
-        return replace(
-            kinds,
-            targets=self.rows("targets", kinds.targets),
-            tokens=self._open("tokens", kinds.tokens, _TOKEN_NEEDS),
-        )
+    def tokens(self, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        """Without placeholders where they are unsupported."""
+        return self._open("tokens", kinds, _TOKEN_NEEDS)
 
     def rows(self, name: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
         """Without NaN and empty rows where they are unsupported."""

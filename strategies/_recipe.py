@@ -6,8 +6,9 @@ Hypothesis prints the fields of a dataclass and ignores its repr, unless there i
 from __future__ import annotations
 
 import dataclasses
+import operator
 from dataclasses import fields
-from typing import Any, Self
+from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from fairdraw.strategies._arguments import one_of
 
@@ -29,6 +30,9 @@ class PrintsAsCode:
 class Recipe:
     """A dataclass that prints without the fields that have their default."""
 
+    others: ClassVar[tuple[type[Recipe], ...]] = ()
+    """What `from_json` makes of data that has other fields: another kind of case, or a trace."""
+
     def replace(self, **changes: Any) -> Self:  # Any: one field each, checked by the constructor
         """A copy with some fields replaced."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]  # every user of this mixin is a dataclass
@@ -36,6 +40,23 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         """Plain data for a crash file."""
         return dataclasses.asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Any:  # Any: JSON; a recipe of this class, or one of `others`
+        """Return the recipe that `to_json` described.
+
+        Raises:
+            TypeError: If a field is missing or unknown.
+            ValueError: If a value is invalid.
+        """
+        known = (one for one in (cls, *cls.others) if data.keys() <= get_type_hints(one).keys())
+        return _of_json(data, next(known, cls))
+
+    def _index_integers(self) -> None:
+        """Make plain integers of NumPy's, and refuse what is none."""
+        for f in fields(self):  # type: ignore[arg-type]  # every user of this mixin is a dataclass
+            if f.type == "int":
+                object.__setattr__(self, f.name, operator.index(getattr(self, f.name)))
 
     def _shown(self) -> list[tuple[str, Any]]:  # Any: a field's value
         return [
@@ -59,6 +80,16 @@ class Recipe:
                     printer.text(_code(value))
                 else:
                     printer.pretty(value)
+
+
+def _of_json(value: Any, kind: Any) -> Any:  # Any: JSON, a type, and a value of that type
+    """Return lists as tuples, and dictionaries as the dataclasses that the type says."""
+    if isinstance(value, dict):
+        hints = get_type_hints(kind)
+        return kind(**{name: _of_json(one, hints.get(name)) for name, one in value.items()})
+    if isinstance(value, list):
+        return tuple(_of_json(one, next(iter(get_args(kind)), None)) for one in value)
+    return value
 
 
 _FEW = 8
@@ -99,11 +130,17 @@ class BatchRecipe(Recipe):
 
     vocab_size: int
     requests: tuple[Any, ...]
-    dtype: str
-    layout: str
+    dtype: str = "float32"
+    layout: str = "contiguous"
+
+    def build(self) -> None:
+        """Build everything once; raises what a damaged recipe raises."""
+        for part in ("batch", "noise"):
+            getattr(self, part, lambda: None)()
 
     def _check(self, request: str) -> None:
         """Refuse words that are unknown, and sizes of 0; `request` is code that makes one."""
+        self._index_integers()
         name = type(self).__name__
         one_of(name, "dtype", self.dtype, DTYPES)
         one_of(name, "layout", self.layout, LAYOUTS)

@@ -29,7 +29,7 @@ from fairdraw.contracts import (
     SpecDecodeBatch,
     follows_rows,
 )
-from fairdraw.strategies._cases import strided_like
+from fairdraw.strategies._cases import RejectionCase, strided_like
 from fairdraw.strategies._sampling_traces import NUM_ROWS, TEMPERATURES, rows_of_dtypes, spoil
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
 from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
@@ -219,6 +219,9 @@ class RejectionTrace(ServingTrace):
     def played(self, device: str = "cpu") -> Iterator[RejectionCall]:
         """Yield the calls; each is built when it is asked for."""
         yield from _Player(self, device).calls()
+
+
+RejectionCase.others = (RejectionTrace,)
 
 
 def rejection_trace_for(sampler: Any, *fields: Any, flat: bool = False) -> RejectionTrace:  # Any: of the contract

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -103,8 +102,6 @@ class SamplingCase(BatchRecipe):
     num_rows: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seed", "num_rows"):
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("SampledRequest()")
         if self.num_rows < 0:
             raise ValueError(f"SamplingCase: num_rows={self.num_rows}, but it must be at least 0. Use 0 for once each.")
@@ -141,21 +138,6 @@ class SamplingCase(BatchRecipe):
         ]
         origin = f"{self!r}.noise({_argument(device)})"
         return _DrawnRace(torch.from_numpy(np.stack(rows)).to(device), origin)
-
-    def build(self) -> None:
-        """Build everything once; raises what a damaged recipe raises."""
-        self.batch()
-        self.noise()
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> SamplingCase:  # Any: JSON
-        """The case that `to_json` described.
-
-        Raises:
-            TypeError: If a field is missing or unknown.
-            ValueError: If a value is invalid.
-        """
-        return SamplingCase(**{**data, "requests": tuple(SampledRequest(**r) for r in data.get("requests", ()))})
 
     def _filter(
         self,

@@ -31,6 +31,7 @@ from fairdraw.contracts import (
 )
 from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
+from fairdraw.strategies._sampling_cases import SamplingCase
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
 from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
 from fairdraw.strategies.rows import bulk_rng, target_row
@@ -112,12 +113,8 @@ class SamplingTrace(ServingTrace):
         """Yield the calls; each is built when it is asked for."""
         yield from _Player(self, device).calls()
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> SamplingTrace:  # Any: JSON
-        """Return the trace that `to_json` described."""
-        policy = FilterPolicy(**{**data["filters"], "order": tuple(data["filters"]["order"])})
-        trace: SamplingTrace = super().from_json({**data, "filters": policy})
-        return trace
+
+SamplingCase.others = (SamplingTrace,)
 
 
 def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace:  # Any: a token sampler; a trace's

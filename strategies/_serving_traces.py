@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,12 +94,6 @@ class ServingTrace(Recipe):
     def build(self) -> None:
         """Build the first call; raises what a damaged recipe raises."""
         next(iter(self.played()))
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:  # Any: JSON
-        """Return the trace that `to_json` described."""
-        lists = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
-        return cls(**{**data, **lists})
 
 
 class Player:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -106,7 +105,6 @@ class FilterRow(Recipe):
     Args:
         logits: Its shape (`LOGIT_KINDS`).
         text: Tokens so far (`TEXT_KINDS`), `num_tokens` of them, of which the first `num_prompt` are the prompt.
-        copy_of: The row with this number has the same logits; -1 for none.
 
     Raises:
         ValueError: If a kind is unknown.
@@ -117,7 +115,6 @@ class FilterRow(Recipe):
     text: str = "one"
     num_tokens: int = 0
     num_prompt: int = 0
-    copy_of: int = -1
 
     def __post_init__(self) -> None:
         one_of("FilterRow", "logits", self.logits, LOGIT_KINDS)
@@ -148,8 +145,7 @@ class FilterCase(Recipe):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seed"):
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
+        self._index_integers()
         if self.vocab_size < 1 or not self.rows:
             raise ValueError(
                 f"FilterCase: vocab_size={self.vocab_size} and {len(self.rows)} rows, but there must be one of each. "
@@ -171,8 +167,6 @@ class FilterCase(Recipe):
 
     def _logits(self, number: int) -> NDArray[np.float32]:  # [vocab_size] float32
         row = self.rows[number]
-        if 0 <= row.copy_of < number:
-            return self._logits(row.copy_of)
         seed, own = derive_seed("row", self.seed, number), _OWN_KINDS.get(row.logits)
         if own is not None:
             return own(self.vocab_size, bulk_rng("filters", seed))
@@ -190,25 +184,6 @@ class FilterCase(Recipe):
     def requests(self) -> tuple[FilterRow, ...]:
         """The rows; each is a request."""
         return self.rows
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> FilterCase | RowTrace:  # Any: JSON
-        """Return the case, or the trace, that `to_json` described.
-
-        Raises:
-            TypeError: If a field is missing or unknown.
-            ValueError: If a value is invalid.
-        """
-        if "walk" in data:
-            return FilterTrace.from_json(data)
-        return FilterCase(**{**data, "rows": tuple(map(_row_of, data.get("rows", ())))})
-
-
-def _row_of(data: dict[str, Any]) -> FilterRow:  # Any: JSON
-    params = dict(data.get("params", {}))
-    if "dry_breakers" in params:
-        params["dry_breakers"] = tuple(params["dry_breakers"])
-    return FilterRow(**{**data, "params": FilterParams(**params)})
 
 
 def filters_of(can: Capabilities, filters: Sequence[str] | None = None) -> list[str]:
@@ -324,6 +299,9 @@ class FilterTrace(RowTrace):
         for one in self.rows_played(library.batch_size, len(_PLAIN)):
             batch = library.select(one.places.tolist())
             yield one, batch.replace(logits=strided_like(batch.logits, layouts[one.number % len(layouts)]))
+
+
+FilterCase.others = (FilterTrace,)
 
 
 def filter_trace(filterer: Any, seed: int, size: int, rows: int, *rest: Any) -> FilterTrace:  # Any: fields of a trace

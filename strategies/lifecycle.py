@@ -38,6 +38,7 @@ In a test module of your own:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
@@ -227,6 +228,11 @@ class PlannedTraces(LifecycleMachine):
 
     EXAMPLES_PER_ROUND = 25
 
+    @classmethod
+    def of(cls, trace: EventTrace) -> Callable[[Callable[[int, int], Iterator[EventTrace]]], type[PlannedTraces]]:
+        """Make a machine of the function that plans its traces; `trace` says what is checked, and how."""
+        return lambda plan: type(plan.__name__, (cls,), {"trace": trace, "plan": staticmethod(plan)})
+
     @staticmethod
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """The traces; a round has everything that every run must have."""
@@ -253,56 +259,52 @@ class PlannedTraces(LifecycleMachine):
         return None
 
 
+ROWS = st.integers(0, MOST_REQUESTS - 1)
+
+
+def has_requests(machine: LifecycleMachine) -> bool:
+    """Whether somebody is in the batch."""
+    return machine.num_requests > 0
+
+
+def has_waiting(machine: LifecycleMachine) -> bool:
+    """Whether somebody was preempted."""
+    return bool(machine.playing.batch.waiting)
+
+
+def rule_of(
+    event: type[Event], when: Callable[[Any], bool], **fields: Any
+) -> Callable[[Any], None]:  # Any: a machine, strategies, and the values that they draw
+    """Make a rule: the event happens, with drawn fields, where that is possible."""
+
+    def happen(self: LifecycleMachine, **drawn: Any) -> None:
+        self.do(event(**drawn))
+
+    happen.__name__ = re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()  # Hypothesis puts rules in order of names
+    decorators: Any = rule(**fields), precondition(when)
+    found: Callable[[Any], None] = decorators[0](decorators[1](happen))
+    return found
+
+
 class AnyTraceMachine(LifecycleMachine):
     """A rule for every event of any batch, but for `Add`, which depends on the contract."""
 
-    @rule(row=st.integers(0, MOST_REQUESTS - 1), held=st.booleans())
-    @precondition(lambda self: self.num_requests > 0)
-    def finish(self, row: int, held: bool) -> None:
-        self.do(Finish(row, held=held))
-
-    @rule(row=st.integers(0, MOST_REQUESTS - 1), held=st.booleans())
-    @precondition(lambda self: self.num_requests > 0)
-    def preempt(self, row: int, held: bool) -> None:
-        self.do(Preempt(row, held=held))
-
-    @rule(same_list=st.booleans())
-    @precondition(lambda self: bool(self.playing.batch.waiting))
-    def resume(self, same_list: bool) -> None:
-        self.do(Resume(same_list=same_list))
-
-    @rule(row=st.integers(0, MOST_REQUESTS - 1))
-    @precondition(lambda self: self.num_requests > 0)
-    def carry_on(self, row: int) -> None:
-        self.do(CarryOn(row))
-
-    @rule(row=st.integers(0, MOST_REQUESTS - 1), same_list=st.booleans())
-    @precondition(lambda self: self.num_requests > 0)
-    def renew(self, row: int, same_list: bool) -> None:
-        self.do(Renew(row, same_list=same_list))
-
-    @rule(row=st.integers(0, MOST_REQUESTS - 1), other=st.integers(0, MOST_REQUESTS - 1))
-    @precondition(lambda self: self.num_requests > 1)
-    def swap(self, row: int, other: int) -> None:
-        self.do(Swap(row, other))
-
-    @rule(row=st.integers(0, MOST_REQUESTS - 1), count=st.integers(1, 4))
-    @precondition(lambda self: self.num_requests > 0)
-    def cut(self, row: int, count: int) -> None:
-        self.do(Cut(row, count))
-
-    @rule()
-    @precondition(lambda self: any(request.late_token_ids for request in self.playing.batch.requests))
-    def repair(self) -> None:
-        self.do(Repair())
+    finish = rule_of(Finish, has_requests, row=ROWS, held=st.booleans())
+    preempt = rule_of(Preempt, has_requests, row=ROWS, held=st.booleans())
+    resume = rule_of(Resume, has_waiting, same_list=st.booleans())
+    carry_on = rule_of(CarryOn, has_requests, row=ROWS)
+    renew = rule_of(Renew, has_requests, row=ROWS, same_list=st.booleans())
+    swap = rule_of(Swap, lambda machine: machine.num_requests > 1, row=ROWS, other=ROWS)
+    cut = rule_of(Cut, has_requests, row=ROWS, count=st.integers(1, 4))
+    repair = rule_of(Repair, lambda machine: any(r.late_token_ids for r in machine.playing.batch.requests))
 
     @rule(drafts=st.lists(st.lists(st.integers(-1, 7), max_size=MOST_DRAFTS).map(tuple), max_size=MOST_REQUESTS))
-    @precondition(lambda self: self.num_requests > 0)
+    @precondition(has_requests)
     def draft(self, drafts: list[tuple[int, ...]]) -> None:
         self.do(Draft(tuple(self.ids(own)[:MOST_DRAFTS] for own in drafts)))
 
     @rule(tokens=st.lists(st.one_of(st.integers(0, 7), st.none()), max_size=MOST_REQUESTS), late=st.booleans())
-    @precondition(lambda self: self.num_requests > 0)
+    @precondition(has_requests)
     def decode(self, tokens: list[int | None], late: bool) -> None:
         self.do(Decode(tuple(tokens), late=late))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,8 +153,6 @@ class LogprobsCase(BatchRecipe):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seed"):
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("LogprobsRequest()")
         one_of("LogprobsCase", "stage", self.stage, STAGES)
         if all(request.num_logprobs is None for request in self.requests):
@@ -198,22 +195,6 @@ class LogprobsCase(BatchRecipe):
 
     def _stacked(self, rows: list[Row]) -> torch.Tensor:  # [num_rows, vocab_size] float32
         return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, self.vocab_size))
-
-    def build(self) -> None:
-        """Build everything once; raises what a damaged recipe raises."""
-        self.batch()
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> LogprobsCase | RowTrace:  # Any: JSON
-        """Return the case, or the trace, that `to_json` described.
-
-        Raises:
-            TypeError: If a field is missing or unknown.
-            ValueError: If a value is invalid.
-        """
-        if "walk" in data:
-            return LogprobsTrace.from_json(data)
-        return LogprobsCase(**{**data, "requests": tuple(LogprobsRequest(**r) for r in data.get("requests", ()))})
 
 
 def _stages(capabilities: Capabilities, known: Sequence[str]) -> Sequence[str]:
@@ -380,6 +361,7 @@ class LogprobsTrace(RowTrace):
         return [0, *found[1:]] if all(one is None for one in found) else found
 
 
+LogprobsCase.others = (LogprobsTrace,)
 _NUM_PLAIN = 6
 _SUMMABLE, _FALLING = 2**13, ("normal", "zipf", "half", "last-only")
 """In wider rows a float32 sum of equal terms, as half precision makes them, errs by up to three times what the contract

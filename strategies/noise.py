@@ -25,34 +25,40 @@ T = TypeVar("T")
 
 __all__ = ["EXPONENTIAL_KINDS", "UNIFORM_KINDS", "NoiseRecipe", "explicit_noises", "hashed_seeds", "seeded_noises"]
 
-UNIFORM_KINDS = (
-    "half",
-    "largest",
-    "zero",
-    "random",
-    "ratio",
-    "above",
-    "below",
-    "smallest",
-    "largest-float32",
-    "denormal",
-)
+_LARGEST = 1 - 2.0**-53
+
+_UNIFORMS: dict[str, Callable[[float, float], float]] = {  # of target/draft, and of a random number
+    "half": lambda ratio, random: 0.5,
+    "largest": lambda ratio, random: _LARGEST,
+    "zero": lambda ratio, random: 0.0,
+    "random": lambda ratio, random: random,
+    "ratio": lambda ratio, random: ratio,
+    "above": lambda ratio, random: min(float(np.nextafter(ratio, 1.0)), _LARGEST),
+    "below": lambda ratio, random: float(np.nextafter(ratio, 0.0)),
+    "smallest": lambda ratio, random: 2.0**-53,
+    "largest-float32": lambda ratio, random: 1 - 2.0**-24,
+    "denormal": lambda ratio, random: 2.0**-1074,
+}
+UNIFORM_KINDS = tuple(_UNIFORMS)
 """The acceptance uniform: 1/2, 1 - 2**-53, 0, at random, exactly target/draft, one float64 step above or below that,
 2**-53 (the smallest that torch.rand draws), 1 - 2**-24, the smallest positive float64."""
 
-EXPONENTIAL_KINDS = ("equal", "random", "coarse", "tiny", "denormal", "huge", "twins")
+_RACES: dict[str, Callable[[NDArray[np.float64], np.random.Generator], NDArray[np.float64]]] = {  # of random ones
+    "equal": lambda random, rng: np.ones_like(random),
+    "random": lambda random, rng: random,
+    "coarse": lambda random, rng: rng.choice([0.5, 1.0, 2.0], size=random.size),
+    "tiny": lambda random, rng: random * 1e-30,
+    "denormal": lambda random, rng: np.maximum(random, 0.01) * 1e-40,
+    "huge": lambda random, rng: random * 1e30,
+    "twins": lambda random, rng: np.where(np.isin(np.arange(random.size), twin_ids(random.size, rng)), 0.5, 1.0),
+}
+EXPONENTIAL_KINDS = tuple(_RACES)
 """The race's exponentials: all 1, at random, powers of two (ties), near 1e-30, denormal (reciprocal overflows), near
 1e30, two equal smallest ones far apart (a tie between kernel tiles)."""
-
-_RATIO_KINDS = ("ratio", "above", "below")
 
 # Beyond, numbers are used again. Primes, different ones: no block of rows has the same noise as another.
 _DISTINCT_UNIFORMS = 263
 _DISTINCT_EXPONENTIALS = 269
-_LARGEST_UNIFORM = 1 - 2.0**-53
-_SMALLEST_UNIFORM = 2.0**-53
-_LARGEST_FLOAT32_UNIFORM = 1 - 2.0**-24
-_DENORMAL_UNIFORM = 2.0**-1074
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -100,15 +106,12 @@ class NoiseRecipe(Recipe):
 
     def _uniforms(self, batch: SpecDecodeBatch) -> list[float]:
         kinds = [self.uniforms[row % len(self.uniforms)] for row in range(batch.num_tokens)]
-        ratios = _ratios(batch) if set(kinds) & set(_RATIO_KINDS) else [0.0] * len(kinds)
+        ratios = _ratios(batch) if {"ratio", "above", "below"}.intersection(kinds) else [0.0] * len(kinds)
         random = [
             bulk_rng("uniform", self.seed, row).random() if "random" in kinds[row::_DISTINCT_UNIFORMS] else 0.0
             for row in range(min(len(kinds), _DISTINCT_UNIFORMS))
         ]
-        return [
-            random[row % _DISTINCT_UNIFORMS] if kind == "random" else _uniform(kind, ratios[row])
-            for row, kind in enumerate(kinds)
-        ]
+        return [_UNIFORMS[kind](ratios[row], random[row % _DISTINCT_UNIFORMS]) for row, kind in enumerate(kinds)]
 
     def _exponentials(self, batch: SpecDecodeBatch) -> NDArray[np.float32]:  # [batch_size, vocab_size] float32
         kinds = [self.exponentials[i % len(self.exponentials)] for i in range(batch.batch_size)]
@@ -138,42 +141,11 @@ def _ratio(target_prob: np.float32, draft_prob: np.float32) -> float:
     if not (draft_prob > 0 and target_prob > 0):
         return 0.0
     with np.errstate(over="ignore"):
-        return min(float(target_prob / draft_prob), _LARGEST_UNIFORM)
-
-
-def _uniform(kind: str, ratio: float) -> float:
-    if kind == "ratio":
-        return ratio
-    if kind == "above":
-        return min(float(np.nextafter(ratio, 1.0)), _LARGEST_UNIFORM)
-    if kind == "below":
-        return float(np.nextafter(ratio, 0.0))
-    return _FIXED_UNIFORMS[kind]
-
-
-_FIXED_UNIFORMS = {
-    "half": 0.5,
-    "zero": 0.0,
-    "smallest": _SMALLEST_UNIFORM,
-    "largest": _LARGEST_UNIFORM,
-    "largest-float32": _LARGEST_FLOAT32_UNIFORM,
-    "denormal": _DENORMAL_UNIFORM,
-}
+        return min(float(target_prob / draft_prob), _LARGEST)
 
 
 def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.float32]:  # [size] float32
-    if kind == "equal":
-        return np.ones(size, np.float32)
-    random = np.maximum(rng.exponential(size=size), 1e-8)
-    values: dict[str, Callable[[], NDArray[np.float64]]] = {
-        "random": lambda: random,
-        "coarse": lambda: rng.choice([0.5, 1.0, 2.0], size=size),
-        "tiny": lambda: random * 1e-30,
-        "denormal": lambda: np.maximum(random, 0.01) * 1e-40,
-        "huge": lambda: random * 1e30,
-        "twins": lambda: np.where(np.isin(np.arange(size), twin_ids(size, rng)), 0.5, 1.0),
-    }
-    return values[kind]().astype(np.float32)
+    return _RACES[kind](np.maximum(rng.exponential(size=size), 1e-8), rng).astype(np.float32)
 
 
 SEED_KINDS: dict[str, Callable[[int, int], int]] = {

@@ -9,7 +9,6 @@ Small parts (counts, kinds, ids) are drawn by Hypothesis, so they shrink; bulk n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,69 +16,27 @@ from hypothesis import strategies as st
 
 from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability, SpecDecodeBatch
 from fairdraw.strategies._arguments import check_kinds
-from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
-from fairdraw.strategies._narrowing import CaseSpace, Kinds, Narrowing, kinds_of_drafts
+from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sizes import vocab_sizes
-from fairdraw.strategies.noise import EXPONENTIAL_KINDS
-from fairdraw.strategies.rows import bulk_seeds
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS
+from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, bulk_seeds
 
 __all__ = ["rejection_cases", "spec_decode_batches"]
 
-
-def _draft_recipes(kinds: Kinds) -> st.SearchStrategy[DraftRecipe]:
-    parts = [st.sampled_from(words) for words in (kinds.targets, kinds.drafts, kinds.tokens, kinds.uniforms)]
-    return st.tuples(*parts).map(lambda words: DraftRecipe(*words))
-
-
-def _request_recipes(
-    drafts: st.SearchStrategy[DraftRecipe],
-    bounds: tuple[int, int],
-    greedy: tuple[bool, ...],
-    exponentials: tuple[str, ...],
-    request_seed: tuple[bool, ...],
-) -> st.SearchStrategy[RequestRecipe]:
-    return st.tuples(
-        st.lists(drafts, min_size=bounds[0], max_size=bounds[1]).map(tuple),
-        st.sampled_from(greedy),
-        st.sampled_from(exponentials),
-        st.sampled_from(request_seed),
-    ).map(lambda parts: RequestRecipe(*parts))
+Choices = tuple[tuple[Any, ...], ...]  # Any: words or flags
+"""Of each field, the values that it may have."""
 
 
 # Making a strategy costs Hypothesis more than drawing from it, and all examples of a check use the same few.
 @lru_cache(maxsize=1024)
-def _requests_of(space: CaseSpace) -> st.SearchStrategy[tuple[RequestRecipe, ...]]:
-    request = _request_recipes(
-        _draft_recipes(space.kinds), space.num_drafts, space.greedy, space.exponentials, space.request_seed
-    )
-    return st.lists(request, min_size=space.num_requests[0], max_size=space.num_requests[1]).map(tuple)
-
-
-def _draw_case(draw: st.DrawFn, space: CaseSpace) -> RejectionCase:
-    """Sizes first and bulk numbers last: what is drawn first shrinks first."""
-    vocab_size = draw(vocab_sizes(*space.vocab_sizes))
-    dense, explicit = draw(st.sampled_from(space.dense)), draw(st.sampled_from(space.explicit))
-    space = space.with_noise(explicit)
-    requests = _few_requests(draw, space)
-    has_room = max(len(request.drafts) for request in requests) < MAX_SPEC_LEN
-    return RejectionCase(
-        vocab_size=vocab_size,
-        requests=requests,
-        dense=dense,
-        explicit=explicit,
-        dtype=draw(st.sampled_from(space.dtypes)),
-        layout=draw(st.sampled_from(space.layouts)),
-        slack=draw(st.integers(0, 1)) if space.is_ragged and has_room else 0,
-        synthetic=space.synthetic,
-        seed=draw(bulk_seeds()),
-    )
-
-
-def _few_requests(draw: st.DrawFn, space: CaseSpace) -> tuple[RequestRecipe, ...]:
-    if not space.is_ragged:
-        count = draw(st.integers(*space.num_drafts))
-        space = replace(space, num_drafts=(count, count))
-    return draw(_requests_of(space))
+def _requests(
+    num_requests: tuple[int, int], num_drafts: tuple[int, int], of_drafts: Choices, of_requests: Choices
+) -> st.SearchStrategy[tuple[RequestRecipe, ...]]:
+    draft = st.tuples(*map(st.sampled_from, of_drafts)).map(lambda words: DraftRecipe(*words))
+    drafts = st.lists(draft, min_size=num_drafts[0], max_size=num_drafts[1]).map(tuple)
+    request = st.tuples(drafts, *map(st.sampled_from, of_requests)).map(lambda parts: RequestRecipe(*parts))
+    return st.lists(request, min_size=num_requests[0], max_size=num_requests[1]).map(tuple)
 
 
 @st.composite
@@ -134,24 +91,43 @@ def rejection_cases(
         ... def test_mine(case):
         ...     batch, noise = case.batch(), case.noise()
     """
-    kinds = kinds_of_drafts("rejection_cases", targets, drafts, tokens, uniforms)
-    open_to = Narrowing("rejection_cases", capabilities)
-    space = CaseSpace(
-        vocab_sizes=open_to.vocab_sizes(min_vocab_size, max_vocab_size),
-        num_requests=open_to.num_requests(min_requests, max_requests),
-        num_drafts=open_to.num_drafts(min_drafts, max_drafts),
-        is_ragged=Capability.RAGGED in capabilities,
-        dense=open_to.flags("dense", dense, true=Capability.DENSE_DRAFTS, false=Capability.ONE_HOT_DRAFTS),
-        greedy=open_to.flags("greedy", greedy, true=Capability.GREEDY),
-        explicit=open_to.explicit(explicit, request_seed),
-        request_seed=open_to.flags("request_seed", request_seed, true=Capability.REQUEST_SEEDS),
-        kinds=open_to.kinds(kinds),
-        exponentials=check_kinds("rejection_cases", "exponentials", exponentials, EXPONENTIAL_KINDS),
-        dtypes=open_to.dtypes(dtypes),
-        layouts=open_to.layouts(layouts),
+    name, open_to = "rejection_cases", Narrowing("rejection_cases", capabilities)
+    shapes = check_kinds(name, "targets", targets, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS))
+    drafted = check_kinds(name, "drafts", drafts, tuple(DRAFT_KINDS))
+    chosen = check_kinds(name, "tokens", tokens, TOKEN_KINDS)
+    numbers = check_kinds(name, "uniforms", uniforms, UNIFORM_KINDS)
+    races = check_kinds(name, "exponentials", exponentials, EXPONENTIAL_KINDS)
+    sizes, counts = open_to.vocab_sizes(min_vocab_size, max_vocab_size), open_to.num_drafts(min_drafts, max_drafts)
+    fewest_and_most = open_to.num_requests(min_requests, max_requests)
+    forms = open_to.flags("dense", dense, true=Capability.DENSE_DRAFTS, false=Capability.ONE_HOT_DRAFTS)
+    seeds = open_to.flags("request_seed", request_seed, true=Capability.REQUEST_SEEDS)
+    kinds_of_noise = open_to.explicit(explicit, request_seed)
+    of_requests = (open_to.flags("greedy", greedy, true=Capability.GREEDY), races, seeds)
+    of_drafts = (open_to.rows("targets", shapes), drafted, open_to.tokens(chosen), numbers)
+    # Sizes first and bulk numbers last: what is drawn first shrinks first.
+    vocab_size = draw(vocab_sizes(*sizes))
+    is_dense, is_explicit = draw(st.sampled_from(forms)), draw(st.sampled_from(kinds_of_noise))
+    if is_explicit:
+        of_requests = (*of_requests[:2], (False,))
+    else:
+        of_requests = (of_requests[0], (RequestRecipe.exponentials,), seeds)
+        of_drafts = (*of_drafts[:3], (DraftRecipe.uniform,))
+    is_ragged = Capability.RAGGED in capabilities
+    if not is_ragged:
+        counts = (draw(st.integers(*counts)),) * 2
+    requests = draw(_requests(fewest_and_most, counts, of_drafts, of_requests))
+    has_room = is_ragged and max(len(request.drafts) for request in requests) < MAX_SPEC_LEN
+    return RejectionCase(
+        vocab_size=vocab_size,
+        requests=requests,
+        dense=is_dense,
+        explicit=is_explicit,
+        dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
+        layout=draw(st.sampled_from(open_to.layouts(layouts))),
+        slack=draw(st.integers(0, 1)) if has_room else 0,
         synthetic=open_to.flags("synthetic", synthetic, true=Capability.SYNTHETIC_RATES)[0],
+        seed=draw(bulk_seeds()),
     )
-    return _draw_case(draw, space)
 
 
 _PLAIN_NOISE: dict[str, Any] = {  # Any: one type each

@@ -10,8 +10,8 @@ functions: what they launch for arguments of one kind is a `LaunchPlan`, which t
 Nothing of this is remembered twice. What makes a call fast is found by different keys, of which no two can be one:
 
     kinds.py       type, shape and strides of a function's arguments: checks passed. Addresses change at every call
-    known.py       identity of a plan's tensors by slot: checks passed, addresses and facts are known. No call of ours
-                   keeps a tensor, so functions cannot have it; and for a new batch of a step it says nothing
+    known.py       places of a plan's tensors by slot: checks passed, addresses and facts are known. A function's lie
+                   elsewhere at every call; and for a new batch of a step it says nothing
     LaunchPlan     alignment, on top of a kind, which leaves it open
     `by_key`       what Triton compiled a kernel for: several kinds and batches share it
     replays.py     the last address of every tensor. Found first, and the only one that needs no launch

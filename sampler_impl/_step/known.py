@@ -1,13 +1,14 @@
 """Tensors by slot that a plan has seen: an engine gives the same ones at every step, and a step has 40 us.
 
-They are found again by identity. What was checked of them (kind, shape, type, device, strides) and what launches need
-of them (addresses, and what kernels are compiled for) is not found out anew as long as each lies where it lay. Of each
-group the last few are kept, because engines take turns between copies; none is kept alive.
+They are found again by where they lie, not by identity: vLLM makes new views of the same few buffers at every step, and
+as long as it was asked which tensors these are, each step was checked and described anew (some 0.5 ms in an engine).
+What was checked of them (kind, shape, type, device, strides) and what launches need of them (addresses, and what
+kernels are compiled for) follows from their places. Of each group the last few are kept, because engines take turns
+between copies; no tensor is kept.
 """
 
 from __future__ import annotations
 
-import weakref
 from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from .inputs import StepInputs
 
-MOST = 4
+MOST = 8
 """Groups that are kept of each kind."""
 _NUMBERS = count()
 
@@ -41,11 +42,9 @@ class Group:
         described: What launches made of them.
     """
 
-    def __init__(self, tensors: Tensors, num_slots: int) -> None:
-        self.number = next(_NUMBERS)
-        self.num_slots, self.places = num_slots, list(map(place_of, tensors))
+    def __init__(self, num_slots: int) -> None:
+        self.number, self.num_slots = next(_NUMBERS), num_slots
         self.described: tuple[int, Any] | None = None  # Any: arguments of kernels
-        self.references: list[weakref.ref[Tensor]] = []
 
 
 def place_of(
@@ -53,36 +52,30 @@ def place_of(
 ) -> Place:
     """Return where a tensor lies, and how: `set_`, `resize_`, `t_` and `.data = ...` change that of the same tensor.
 
-    Its address also tells its device."""
+    Its address tells which GPU it is on. Memory of the host that a GPU may read has one address for both."""
     if tensor is None:
         return None
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg()
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg(), tensor.is_cuda
 
 
 class Groups:
-    """The last few groups of one kind, by the identities of their tensors."""
+    """The last few groups of one kind, by the places of their tensors."""
 
     def __init__(self) -> None:
-        self.by_ids: dict[tuple[int, ...], Group] = {}
+        self.by_places: dict[tuple[Place, ...], Group] = {}
 
     def find(self, tensors: Tensors) -> Group | None:
-        """Return the group of these tensors, if they were checked and lie as they did."""
-        group = self.by_ids.get(tuple(map(id, tensors)))
-        return group if group is not None and group.places == list(map(place_of, tensors)) else None
+        """Return the group of these tensors, if tensors that lie as they do were checked."""
+        try:
+            return self.by_places.get(tuple(map(place_of, tensors)))
+        except (AttributeError, RuntimeError):  # the checks say which is no tensor
+            return None
 
     def add(self, tensors: Tensors, num_slots: int) -> Group:
         """Add tensors that passed their checks."""
-        ids = tuple(map(id, tensors))
-        self.by_ids.pop(ids, None)
-        while len(self.by_ids) >= MOST:
-            del self.by_ids[next(iter(self.by_ids))]
-        group = self.by_ids[ids] = Group(tensors, num_slots)
-
-        def forget(_: object) -> None:
-            """Forget them: one of them is gone, and its identity may become that of another tensor."""
-            self.by_ids.pop(ids, None)
-
-        group.references = [weakref.ref(tensor, forget) for tensor in tensors if tensor is not None]
+        while len(self.by_places) >= MOST:
+            del self.by_places[next(iter(self.by_places))]
+        group = self.by_places[tuple(map(place_of, tensors))] = Group(num_slots)
         return group
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from helpers import CHECKS
-from manual import capability_costs
 from torch import Tensor
 
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
@@ -56,7 +55,7 @@ UNJUDGED = {
 }
 """Contract and capability to the reason why no distribution can be tested without it."""
 
-LEAST = {"rejection": ("DIST302", "DIST401", "DIST402"), "sampling": ("DIST701", "DIST761", "DIST791")}
+LEAST = {"rejection": ("DIST322", "DIST401", "DIST402"), "sampling": ("DIST701", "DIST761", "DIST791")}
 """Checks of distributions that are run whatever a sampler lacks."""
 
 
@@ -332,14 +331,6 @@ def test_one_of_a_group_is_enough() -> None:
         assert check.missing(Capabilities({capability: "no such filter"})) is None
     lacking = Capabilities(dict.fromkeys((Capability.TOP_K, Capability.TOP_P, Capability.MIN_P), "never"))
     assert check.missing(lacking) == "top-k and top-p and min-p are unsupported: never"
-
-
-def test_every_cost_in_distributions_has_its_reason() -> None:
-    distributions = {check.code for check in all_checks("statistical")}
-    costly = {
-        one for one in Capability if distributions.intersection(*[set().union(*glossary()[one].skipped.values())])
-    }
-    assert set(capability_costs.WHY) == costly
 
 
 def test_uniform_samplers_are_sound() -> None:

@@ -60,11 +60,11 @@ def test_lone_property_waits_unless_it_is_about_the_shape(
 
 
 def test_distributions_of_pairs_wait_if_the_distribution_of_single_rows_is_broken() -> None:
-    pairs, net = record("DIST302"), record("DIST101")
+    pairs, net = record("DIST322"), record("DIST101")
     (cause, _) = find_causes([net, pairs, record("DIST102", "passed")])
-    assert (cause.reported.code, cause.rests_on) == ("DIST302", ())
+    assert (cause.reported.code, cause.rests_on) == ("DIST322", ())
     last = find_causes([net, pairs, record("DIST102")])[-1]
-    assert (last.reported.code, last.rests_on) == ("DIST302", ("DIST102",))
+    assert (last.reported.code, last.rests_on) == ("DIST322", ("DIST102",))
 
 
 def test_supports_of_filters_wait_if_the_temperature_is_wrong() -> None:

@@ -150,12 +150,12 @@ def test_lone_property_beside_many_distributions_is_named_separately() -> None:
 
 
 def test_distribution_that_rests_on_a_failed_one_says_so() -> None:
-    failure_report = FailureReport("DIST302", "consecutive calls are independent", "meaning", "TV 0.17")
+    failure_report = FailureReport("DIST322", "calls are independent at every distance", "meaning", "TV 0.17")
     distributions = [
         dataclasses.replace(
             record("failed", code=code), suite="statistical", failure_report=failure_report, depends_on=others
         )
-        for code, others in (("DIST102", ()), ("DIST302", ("DIST102",)))
+        for code, others in (("DIST102", ()), ("DIST322", ("DIST102",)))
     ]
     text = broken_texts(find_causes(distributions))[1]
     assert "note: also failed: DIST102. What it reports breaks this check, too" in text

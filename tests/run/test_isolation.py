@@ -103,7 +103,7 @@ def test_state_that_the_run_was_started_in_is_the_samplers(third_party: Path) ->
         assert torch.get_default_dtype() == torch.float32
     sampler = load_sampler(written("gradients", "import", third_party))
     session = Session(profile=PROFILES["smoke"].scaled(0.1), crash_folder=None)
-    drawn = [check for check in all_checks(contract="rejection") if check.code == "DIST201"]
+    drawn = [check for check in all_checks(contract="rejection") if check.code == "DIST203"]
     assert [record.code for check in drawn if (record := run_check(check, sampler, session)).is_broken] == []
     assert torch.get_default_dtype() == torch.float64
     assert set(sys.modules["changes_gradients_import"].seen) == {False}  # it finds again what it changed

@@ -36,6 +36,6 @@ def test_sampler_draws_what_vllm_draws(check: Check, vllm: VllmTokenSampler) -> 
     assert check.run(load("sampling/torch", "cpu"), profile=PROFILE, seed=5, reference=vllm) > 0
 
 
-@pytest.mark.parametrize("code", ["SAM102", "SAM111", "SAM141", "SAM143", "SAM144", "SAM145"])
+@pytest.mark.parametrize("code", ["SAM102", "SAM111", "SAM141", "SAM143", "SAM144"])
 def test_vllm_draws_what_the_oracle_draws(code: str, vllm: VllmTokenSampler) -> None:
     assert BY_CODE[code].run(vllm, profile=PROFILE, seed=6) > 0

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 import re
+import weakref
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -121,10 +122,21 @@ def test_a_plan_remembers_few_tensors_and_serves_them_in_turns() -> None:
     expected = [StepPlan(case.capacity, "cpu")(case.inputs).token_ids for case in cases]
     for case, tokens in [*zip(cases, expected, strict=True)] * 2:
         assert torch.equal(plan(case.inputs).token_ids, tokens)
-    assert [len(groups.by_ids) for groups in plan._known] == [known.MOST] * 3
+    assert [len(groups.by_places) for groups in plan._known] == [known.MOST] * 3
+    temperature = weakref.ref(cases[0].inputs.parameters.temperature)
     del case
     cases.clear()
-    assert [len(groups.by_ids) for groups in plan._known] == [0] * 3  # and keeps none alive
+    assert temperature() is None  # none is kept alive
+
+
+def test_views_of_the_same_memory_are_the_same_tensors() -> None:
+    """vLLM's runner makes new views of its buffers at every step."""
+    case = case_with()
+    plan = StepPlan(case.capacity, "cpu")
+    expected = plan(case.inputs).token_ids.clone()
+    seeds, parameters = case.inputs.seeds[:], first_slots(case.inputs.parameters, case.inputs.seeds.shape[0])
+    assert torch.equal(plan(replace(case.inputs, seeds=seeds, parameters=parameters)).token_ids, expected)
+    assert len(plan._known.parameters.by_places) == 1
 
 
 def first_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:  # Any: arguments of kernels

@@ -61,7 +61,7 @@ def afresh(*arguments: str) -> Result:
     return fairdraw(*arguments)
 
 
-def record_of(spec: str, code: str = "DIST201") -> CheckRecord:
+def record_of(spec: str, code: str = "DIST203") -> CheckRecord:
     """The record of a check in a smoke run, which writes its crash file."""
     sys.modules.pop("mutant", None)
     return run_check(DISTRIBUTIONS[code], load_sampler(spec), Session(spec, PROFILES["smoke"], SEED))
@@ -72,9 +72,9 @@ def effect(text: str) -> str:
 
 
 def test_command_of_a_failed_distribution_writes_the_file_that_it_names() -> None:
-    output = afresh("check", "mutant:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
+    output = afresh("check", "mutant:make", "-k", "DIST203", "--profile", "smoke", "--seed", str(SEED)).output
     (path,) = CRASH_FOLDER.iterdir()
-    assert f"\nreproduce:\nfairdraw replay {path} -y\nsearch again:\nfairdraw check mutant:make -k DIST201 " in output
+    assert f"\nreproduce:\nfairdraw replay {path} -y\nsearch again:\nfairdraw check mutant:make -k DIST203 " in output
     assert f"\ncrash file: {path}" in output
     assert "smallest example" not in output
 
@@ -83,7 +83,7 @@ def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget()
     record = record_of("mutant:make")
     (path,) = CRASH_FOLDER.iterdir()
     crash = read_crash(path)
-    assert (crash.check, crash.sampler, crash.contract, crash.seed) == ("DIST201", "mutant:make", "rejection", SEED)
+    assert (crash.check, crash.sampler, crash.contract, crash.seed) == ("DIST203", "mutant:make", "rejection", SEED)
     assert crash.case == {"profile": "smoke", "num_draws": PROFILES["smoke"].draws}
     assert crash.effect == report_of(record).effect
 
@@ -96,7 +96,7 @@ def replayed(*words: str, now: str = MUTANT) -> tuple[CheckRecord, Result]:
 
 
 def test_distribution_that_failed_is_caught_again_with_the_same_counts() -> None:
-    record, result = replayed("DIST201", "-y")
+    record, result = replayed("DIST203", "-y")
     assert result.exit_code == 1
     assert result.stdout.startswith("FAILED: mutant:make still fails this check with the stored seed and profile.")
     assert effect(result.output) == f"effect: {report_of(record).effect}"
@@ -105,10 +105,10 @@ def test_distribution_that_failed_is_caught_again_with_the_same_counts() -> None
 
 
 def test_distribution_is_fixed_once_the_sampler_is_fixed() -> None:
-    record, result = replayed("DIST201", "-y", now=MENDED)
+    record, result = replayed("DIST203", "-y", now=MENDED)
     assert result.exit_code == 0, result.output
     fixed, now, before = result.stdout.splitlines()
-    assert fixed == f"FIXED: {DISTRIBUTIONS['DIST201'].id}"
+    assert fixed == f"FIXED: {DISTRIBUTIONS['DIST203'].id}"
     assert now == "mutant:make passes this check with the stored seed and profile now."
     assert before == f"The failure was: {report_of(record).effect}"
 
@@ -116,20 +116,20 @@ def test_distribution_is_fixed_once_the_sampler_is_fixed() -> None:
 AGAIN: dict[str, tuple[str, str, int, list[str]]] = {
     # A generator that no seed reaches draws other tokens than those that failed.
     "other draws are not called fixed": (
-        "DIST201 --sampler mutant:make_unseeded", MENDED + UNSEEDED, 12,
-        ["NOT REPRODUCED: DIST201", "the stored seed gives other tokens each time"],
+        "DIST203 --sampler mutant:make_unseeded", MENDED + UNSEEDED, 12,
+        ["NOT REPRODUCED: DIST203", "the stored seed gives other tokens each time"],
     ),
-    "kept by another sampler": ("DIST201 --sampler mutant:make_right", MUTANT, 0, ["PASSED: DIST201"]),
+    "kept by another sampler": ("DIST203 --sampler mutant:make_right", MUTANT, 0, ["PASSED: DIST203"]),
     # A slow sampler has few draws: what they do not show is not known to be fixed, and a failure is evidence.
     "not as many draws": (
-        "DIST201 DIST201 --sampler mutant:make_slow", MENDED, 1,
-        ["UNDECIDED: DIST201", "draws 2000 times here; where the check failed there were 50000 draws.",
+        "DIST203 DIST203 --sampler mutant:make_slow", MENDED, 1,
+        ["UNDECIDED: DIST203", "draws 2000 times here; where the check failed there were 50000 draws.",
          "2 replayed: 0 failed, 2 undecided, 0 not run"],
     ),
-    "caught with fewer": ("DIST201 --sampler mutant:make_slow", MUTANT, 1, ["FAILED: mutant:make_slow still fails"]),
+    "caught with fewer": ("DIST203 --sampler mutant:make_slow", MUTANT, 1, ["FAILED: mutant:make_slow still fails"]),
     "unsupported": (
-        "DIST201 -y", MUTANT.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '), 3,
-        ["NOT RUN: DIST201"],
+        "DIST203 -y", MUTANT.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '), 3,
+        ["NOT RUN: DIST203"],
     ),
 }  # fmt: skip
 
@@ -144,7 +144,7 @@ def test_replay_says_what_became_of_the_failure(words: str, now: str, code: int,
 
 def test_budget_of_a_distribution_is_larger_on_a_gpu_and_that_of_strata_is_not() -> None:
     sampler, smoke = SimpleNamespace(device="cuda:0", capabilities=Capabilities()), PROFILES["smoke"]
-    budgets = [DISTRIBUTIONS[code].case(sampler, smoke).num_draws for code in ("DIST201", "DIST601")]
+    budgets = [DISTRIBUTIONS[code].case(sampler, smoke).num_draws for code in ("DIST203", "DIST601")]
     assert budgets == [100 * smoke.draws, smoke.draws]
 
 
@@ -152,9 +152,9 @@ def test_distribution_whose_budget_shows_nothing_is_undecided(mutant: Path, monk
     record_of("mutant:make")
     mutant.write_text(MENDED, encoding="utf-8")
     monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 10)
-    result = afresh("replay", "DIST201", "-y")
+    result = afresh("replay", "DIST203", "-y")
     assert result.exit_code == 1
-    assert result.stdout.startswith("UNDECIDED: DIST201")
+    assert result.stdout.startswith("UNDECIDED: DIST203")
     assert "the budget of draws shows too little" in result.output
 
 

@@ -1,1 +1,1 @@
-"""A real engine on a CPU, end to end: the plugin on against off, tokens, and times. See `engine.main`."""
+"""A real engine, end to end: on a CPU the plugin on against off, and tokens (`main`); on a GPU times (`card`)."""

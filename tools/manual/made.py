@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import matrix
+from engine.page import on_a_card
 from engine.page import tables as tables_of_engines
 from exam import main as exam
 from gpu_kernels.page import page as tables_of_kernels
@@ -19,9 +20,10 @@ from records import ROOT, mutants, plugin, power, read_rows, run_times, samplers
 from servers.page import page as table_of_servers
 
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
 from fairdraw.contracts import LOGIT_FILTERS, FilterParams
-from manual import capability_costs, first_minute, gallery, newcomer, performance
+from manual import first_minute, gallery, newcomer, performance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +69,25 @@ def table_of_filters() -> str:
     return "\n".join(table(("filter", "for example", "check"), rows))
 
 
+def _capabilities(contract: str | None = None) -> str:
+    """Return a row for every capability, as `fairdraw explain` describes it; for those that cost `contract` checks."""
+    rows = [one.row(contract) for one in glossary().values() if contract is None or contract in one.skipped]
+    head = ["| word | what it means | declare it unsupported | checks it costs |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def _ways(contract: str) -> str:
+    """Return a row for every way of the contract's policy; the first way of each choice is vLLM's."""
+    kind = CONTRACTS[contract].policy
+    assert kind
+    rows = [
+        [f"`{kind.__name__}({name}={way})`", line]
+        for name, choice in kind.choices().items()
+        for way, line in choice.ways.items()
+    ]
+    return "\n".join(table(("declaration", "what it says"), rows))
+
+
 def _engine(part: str) -> str:
     return tables_of_engines(_json(OF_PAGES / "engine.json"))[part]
 
@@ -75,9 +96,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "defects": first_minute.defects,
     "report": first_minute.shown,
     "speed": lambda: first_minute.speed(""),
-    "capabilities": capability_costs.words,
-    **{f"capabilities of {name}": partial(capability_costs.words, name) for name in CONTRACTS},
-    **{f"policies of {name}": partial(capability_costs.ways, name) for name, one in CONTRACTS.items() if one.policy},
+    "capabilities": _capabilities,
+    **{f"capabilities of {name}": partial(_capabilities, name) for name in CONTRACTS},
+    **{f"policies of {name}": partial(_ways, name) for name, one in CONTRACTS.items() if one.policy},
     "filters": table_of_filters,
     "performance": performance.performance_tables,
     "scanners": performance.scanners_tables,
@@ -87,13 +108,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "power": lambda: power.power_table(_json(OF_STATISTICS / "power.json")),
     "odd samplers": lambda: power.odd_table(_json(OF_STATISTICS / "power.json")),
     "power of few draws": lambda: power.slow_table(_json(OF_STATISTICS / "power.json")),
-    **{f"engine {part}": partial(_engine, part) for part in ("plugin", "tokens", "times")},
+    **{f"engine {part}": partial(_engine, part) for part in ("plugin", "tokens")},
+    "engine on a card": lambda: on_a_card(
+        [*map(json.loads, (OF_PAGES / "engine_card.jsonl").read_text().splitlines())]
+    ),
     "step": performance.step_tables,
     "step on any rows": performance.data_tables,
     "step beside FlashInfer": performance.flashinfer_tables,
     "kernels of others": tables_of_kernels,
     "attacks": table_of_attacks,
-    "capability costs": capability_costs.page,
     "matrix": lambda: matrix.as_markdown(_cells()),
     "releases of vLLM": lambda: matrix.notes(_cells()),
     "samplers of others": lambda: samplers.as_markdown(_json(OF_PAGES / "samplers.json")),

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "perf_regression" / "records"
-GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h100.json", "scanners_cpu.json"
+GRAPHS, SCANNERS = "rejection_h200.json", "scanners_cpu.json"
 STEP, DATA = "step_h200.json", "step_data_h200.json"
 PLAIN = "step_plain_h100.json"
 ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
 KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
-MODES = {"queued": "calls launched while the GPU is busy", "idle": "calls on an idle GPU, launches included"}
-OURS, THEIRS = "#1a9e8f", "#8795a6"
+COLOURS = {"fairdraw": "#1a9e8f", "vLLM 0.33.0 V2": "#8795a6"}
 
 Json = dict[str, Any]  # Any: JSON
 
@@ -38,10 +37,10 @@ def table(head: str, rows: Iterable[Iterable[object]]) -> str:
 
 def performance_tables() -> str:
     """Return the tables of docs/performance.md."""
-    found, eager = record(GRAPHS), record(EAGER)
+    found = record(GRAPHS)
     empty = f"An empty replay takes {found['empty_replay_us']['median']} us, which is part of every figure."
-    parts = ["### Ordinary calls", origin(eager), calls(eager), "### CUDA graph replays", f"{origin(found)} {empty}"]
-    return "\n\n".join([*parts, times(found), grid(found), compatible(found), distributions(found)])
+    parts = f"{origin(found)} {empty}", times(found), grid(found), compatible(found), distributions(found)
+    return "\n\n".join(parts)
 
 
 def origin(found: Json) -> str:
@@ -51,19 +50,6 @@ def origin(found: Json) -> str:
         f"torch {machine['torch']}, Triton {machine['triton']}; {machine['date'][:10]}, commit {found['commit'][:12]}; "
         f"medians of {found['rounds']} rounds."
     )
-
-
-def calls(found: Json) -> str:
-    """Medians, and quartiles of the calls on an idle GPU, which depend on the host."""
-    rows = []
-    for row in found["eager"]:
-        queued = [f"{row['queued'][arm]['median']:.1f}" for arm in ("ours", "vllm022")]
-        idle = [
-            f"{at['median']:.0f} ({at['low']:.0f} to {at['high']:.0f})"
-            for at in map(row["idle"].get, ("ours", "vllm022"))
-        ]
-        rows.append([f"{KINDS[row['kind']]}, {row['B']} requests", *queued, *idle])
-    return table("microseconds | fairdraw, GPU busy | vLLM 0.22.0 | fairdraw, GPU idle | vLLM 0.22.0", rows)
 
 
 def find(found: Json, kind: str, batch_size: int) -> Json:
@@ -281,68 +267,24 @@ def _times(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
 
 
-def eager_chart(path: Path) -> Path:
-    """Ordinary calls: one panel for a busy GPU, one for an idle one."""
-    found = record(EAGER)
-    rows = [row for row in found["eager"] if row["kind"] == "probs"]
-    groups = [f"{row['B']} request{'s' if row['B'] > 1 else ''}" for row in rows]
-    figure, panels = figure_with_axes((7.2, 5.6), 2)
-    for axes, (mode, title) in zip(panels, MODES.items(), strict=True):
-        bars = {ARMS[arm]: [row[mode][arm]["median"] for row in rows] for arm in ("ours", "vllm022")}
-        _bars(axes, groups, bars, f"{found['before']['gpu']}, {title}; 3 drafts, 128,256 tokens")
-    return save(figure, path)
-
-
-def graph_chart(path: Path) -> Path:
-    """CUDA graph replays. Ours draws bonus rows, too."""
-    found, batch_sizes = record(GRAPHS), (8, 64, 256)
-    bars = {
-        label: [
-            find(found, "probs", size)["us"]["ours+bonus" if arm == "ours" else arm]["median"] for size in batch_sizes
-        ]
-        for arm, label in ARMS.items()
-    }
-    figure, (axes,) = figure_with_axes((7.2, 4.4), 1)
-    title = f"{found['before']['gpu']}, CUDA graph replay, cold L2; 3 drafts, 128,256 tokens"
-    _bars(axes, [f"{size} requests" for size in batch_sizes], bars, title)
-    return save(figure, path)
-
-
-def _bars(
-    axes: Any,  # Any: matplotlib's
-    groups: list[str],
-    bars: dict[str, list[float]],
-    title: str,
-    unit: str = "microseconds per verification step",
-) -> None:
-    """Groups of bars with their names and values. The first bar of a group is ours."""
-    height = 0.8 / len(bars)
-    for place, (label, values) in enumerate(bars.items()):
-        rows = [group + height * place for group in range(len(groups))]
-        drawn = axes.barh(rows, values, height=0.85 * height, color=THEIRS if place else OURS)
-        axes.bar_label(drawn, [f"{label} {value:.0f} us" for value in values], padding=4, fontsize=9)
-    axes.set(xlim=(0, 1.28 * max(map(max, bars.values()))), xlabel=unit)
-    axes.set_yticks([group + 0.4 - height / 2 for group in range(len(groups))], groups)
-    axes.invert_yaxis()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(title, fontsize=10)
-
-
 def step_chart(path: Path) -> Path:
     """Ordinary calls of the whole step at 64 requests, as an engine makes them."""
     found = record(STEP)
     rows = [row for row in found["rows"] if (row["V"], row["B"], row["mode"]) == (151936, 64, "eager")]
     bars = {ARMS[arm]: [row["us"][arm]["median"] for row in rows] for arm in ("ours", "vllm033")}
     figure, (axes,) = figure_with_axes((7.2, 8.4), 1)
-    title = f"{found['before']['gpu']}, calls on an idle GPU; 64 requests, 3 drafts, 151,936 tokens"
+    for place, (label, values) in enumerate(bars.items()):
+        drawn = axes.barh([group + 0.4 * place for group in range(len(rows))], values, 0.34, color=COLOURS[label])
+        axes.bar_label(drawn, [f"{label} {value:.0f} us" for value in values], padding=4, fontsize=9)
     names = [row["set"].replace(" top-k", "\ntop-k").replace(" presence", "\npresence") for row in rows]
-    _bars(axes, names, bars, title, "microseconds per sampling step")
+    axes.set(xlim=(0, 1.28 * max(map(max, bars.values()))), xlabel="microseconds per sampling step")
+    axes.set_yticks([group + 0.2 for group in range(len(rows))], names)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    title = f"{found['before']['gpu']}, calls on an idle GPU; 64 requests, 3 drafts, 151,936 tokens"
+    axes.set_title(title, fontsize=10)
     return save(figure, path)
 
 
-CHARTS: dict[str, Callable[[Path], Path]] = {
-    "verification.svg": eager_chart,
-    "verification_graph.svg": graph_chart,
-    "step.svg": step_chart,
-}
+CHARTS: dict[str, Callable[[Path], Path]] = {"step.svg": step_chart}
 """Every picture, and what draws it."""

@@ -61,7 +61,7 @@ def removes_the_last_token_for_placeholders(right: RejectionOracle, step: DraftS
     return weights
 
 
-@patched(RejectionOracle, "recovered_token", "REJ118", "REJ116")
+@patched(RejectionOracle, "recovered_token", "REJ116")
 def answers_vocab_size_without_a_distribution(right: RejectionOracle, step: DraftStep) -> int:
     """vLLM before 0.24.0, compiled: nothing beats -inf, so a lane beyond the end wins."""
     return step.target_probs.size if np.isnan(step.target_probs).any() else right.recovered_token(step)

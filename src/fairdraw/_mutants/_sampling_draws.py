@@ -178,7 +178,7 @@ def draws_for_the_batch_though_all_are_seeded(right: SamplingOracle, batch: Batc
     return right.draw(batch, noise)
 
 
-@patched(SamplingOracle, "draw", "SAM145", "SAM144")
+@patched(SamplingOracle, "draw", "SAM144")
 def greedy_batches_draw(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Noise is drawn before it is known whether a request needs it."""
     torch.rand(batch.batch_size, device=batch.device)

@@ -49,7 +49,7 @@ def recovers_with_the_drafters_noise(
     return by_inverse_cdf(weights, stream[rows].astype(np.float32))
 
 
-@_patched("recover", "DIST201", "DIST203", "DIST213", min_draws=4_000)
+@_patched("recover", "DIST203", "DIST213", min_draws=4_000)
 def recovers_with_the_uniform_that_rejected(
     right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
 ) -> Tokens:
@@ -80,7 +80,7 @@ def neighbours_share_their_exponentials(right: DistributionSampler, batch: Batch
     return Drawn(drawn.uniforms, drawn.exponentials[np.arange(batch.batch_size) // 2], seed)
 
 
-@mutant_distribution("DIST302", min_draws=4_000)
+@mutant_distribution("DIST322", min_draws=4_000)
 class CallsShareTheirNoise(DistributionSampler):
     """Every second call finds the noise of the call before still in its buffer."""
 
@@ -287,13 +287,13 @@ def half_logits_in_eight_bits(right: DistributionSampler, batch: Batch) -> Float
     return np.asarray(rounded.softmax(dim=-1).numpy())
 
 
-@_patched("rates", "DIST133", "DIST132", min_draws=4_000)
+@_patched("rates", "REJ701", "DIST691", min_draws=4_000)
 def rate_of_the_next_position(right: DistributionSampler, rates: Floats, call: Call) -> Floats:
     """Synthetic rates are read one position too far."""
     return right.rates(np.append(rates[1:], rates[-1]), call)
 
 
-@mutant_distribution("DIST132", min_draws=4_000)
+@mutant_distribution("REJ701", "DIST691", min_draws=4_000)
 class RecoversFromTheTargetUnderRates(DistributionSampler):
     """With synthetic rates, draft probabilities are not subtracted."""
 

@@ -116,7 +116,7 @@ def measures_entropy_in_bits(right: FiltersOracle, row: Any, context: RowContext
     return right.by_mass(row, context.params.typical_p, score, 0.0)
 
 
-@_patched("typical_p", "FIL125")
+@_patched("typical_p", "FIL201", "FIL104")
 def multiplies_zero_by_infinity(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """`p * log(p)` of a token of probability 0 is NaN, and so is every score: the order stays by probability, as in
     llama.cpp."""
@@ -138,7 +138,7 @@ def divides_by_one_less(right: FiltersOracle, row: Any) -> Any:
     return sigma * np.sqrt(number / (number - 1)), slack
 
 
-@_patched("top_n_sigma", "FIL125", "FIL105")
+@_patched("top_n_sigma", "FIL201", "FIL105")
 def counts_minus_infinity(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """With a forbidden token the standard deviation is NaN, and no token is below NaN, as in Aphrodite."""
     return row if not row.kept.all() else right.top_n_sigma(row, context)
@@ -400,13 +400,13 @@ def compacts_parameters(right: _Batchwise, batch: Any) -> Any:
     return batch.replace(params=[*active, *[FilterParams()] * (batch.batch_size - len(active))])
 
 
-@_patched("top_k", "FIL133", "FIL101")
+@_patched("top_k", "FIL101")
 def does_not_put_the_mask_back(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """The mask of the sorted tokens is applied to the unsorted ones."""
     return _keeping(row, np.cumsum(row.kept) <= context.params.top_k)
 
 
-@_patched("row", "FIL133")
+@_patched("row", "FIL101", "FIL201")
 def always_keeps_the_last_id(right: FiltersOracle, logits: Any, context: RowContext) -> Any:
     """The end of text cannot be excluded."""
     found = right.row(logits, context)
