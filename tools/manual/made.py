@@ -76,6 +76,11 @@ def _capabilities(contract: str | None = None) -> str:
     return "\n".join([*head, *rows])
 
 
+def _costs_checks(contract: str) -> bool:
+    """Whether a check of the contract needs a capability."""
+    return any(check.needed for check in all_checks(contract=contract))
+
+
 def _ways(contract: str) -> str:
     """Return a row for every way of the contract's policy; the first way of each choice is vLLM's."""
     kind = CONTRACTS[contract].policy
@@ -97,7 +102,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "report": first_minute.shown,
     "speed": lambda: first_minute.speed(""),
     "capabilities": _capabilities,
-    **{f"capabilities of {name}": partial(_capabilities, name) for name in CONTRACTS},
+    **{f"capabilities of {name}": partial(_capabilities, name) for name in CONTRACTS if _costs_checks(name)},
     **{f"policies of {name}": partial(_ways, name) for name, one in CONTRACTS.items() if one.policy},
     "filters": table_of_filters,
     "performance": performance.performance_tables,

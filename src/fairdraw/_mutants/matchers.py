@@ -203,16 +203,13 @@ class AllowsTheLastStopToken(MatcherOracle):
 # Several matchers
 
 
-_CACHE: dict[object, list[int]] = {}
-
-
 @_mutant("MAT105")
-class SharesMasksAmongGrammars(MatcherOracle):
-    """One cache for the vocabulary, whose key is the text without its grammar."""
+class SharesMasksByLength(MatcherOracle):
+    """The compiled grammar caches a mask for each length of the text."""
 
     def allowed(self) -> list[int]:
         right = super().allowed()
-        return list(_CACHE.setdefault((self.grammar.vocabulary, *self.token_ids), right))
+        return list(self.shared.setdefault(len(self.token_ids), right))
 
 
 @_mutant("MAT105")
