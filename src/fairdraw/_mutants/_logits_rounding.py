@@ -8,24 +8,24 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from fairdraw._mutants._logits_mutant import mutant_planner, patched_planner
+from fairdraw._mutants._logits_mutant import patched_planner
 from fairdraw._oracles.logits_bounds import logits_bounds
 from fairdraw._oracles.logits_plan import EXCLUDED, FORCED, Edit, Logits, LogitsPlanOracle, Row
 from fairdraw.contracts import LogitsBatch, PlanSetup
 
 
-@mutant_planner("PLAN110", "PLAN112")
-class IsFourUlpsBeyondRounding(LogitsPlanOracle):
+@patched_planner("process", "PLAN110", "PLAN112")
+def is_four_ulps_beyond_rounding(
+    right: LogitsPlanOracle, batch: LogitsBatch, setup: PlanSetup
+) -> Tensor:  # [num_rows, vocab_size] float32
     """One token of a row, four units in the last place above what float32 arithmetic in any order could make of it."""
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-        processed = super().process(batch, setup)
-        if processed is not batch.logits:
-            for row, bounds in zip(processed.numpy(), logits_bounds(batch, setup, LogitsPlanOracle()), strict=True):
-                moved = np.flatnonzero((bounds.may_be.width > 0) & np.isfinite(row) & (bounds.forced is None))
-                for token in moved[-1:]:
-                    row[token] = np.float32(bounds.may_be.high[token]) + 4 * np.spacing(np.abs(row[token]))
-        return processed
+    processed = right.process(batch, setup)
+    if processed is not batch.logits:
+        for row, bounds in zip(processed.numpy(), logits_bounds(batch, setup, LogitsPlanOracle()), strict=True):
+            moved = np.flatnonzero((bounds.may_be.width > 0) & np.isfinite(row) & (bounds.forced is None))
+            for token in moved[-1:]:
+                row[token] = np.float32(bounds.may_be.high[token]) + 4 * np.spacing(np.abs(row[token]))
+    return processed
 
 
 @patched_planner("top_k_top_p", "PLAN110", "PLAN112")

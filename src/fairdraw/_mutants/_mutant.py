@@ -13,6 +13,7 @@ from fairdraw._oracles.sampling import SamplingOracle
 from fairdraw.contracts import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
 
 Sampler = TypeVar("Sampler")
+Memory = dict[Any, Any]  # Any: whatever a mutant keeps from call to call
 
 EXPLICIT, RATES = (Capability.EXPLICIT_NOISE,), (Capability.SYNTHETIC_RATES,)
 RACED, STREAM = (Capability.REFERENCE_RACE,), (Capability.UPSTREAM_STREAM,)
@@ -126,9 +127,16 @@ def patching(
 
 
 def with_step(oracle: type[Any], step: str, body: Callable[..., Any]) -> type[Any]:  # Any: an oracle of any contract
-    """Derive a class of `oracle` with one step replaced by `body`, under the name of that function."""
+    """Derive a class of `oracle` with one step replaced by `body`, under the name of that function.
+
+    A function with an argument `kept` gets a dictionary there, which is the mutant's own from call to call.
+    """
+
+    remembers = "kept" in inspect.signature(body).parameters
 
     def replaced(self: object, *arguments: Any, **named: Any) -> Any:  # Any: those of the step
+        if remembers:
+            named["kept"] = vars(self).setdefault("kept", {})
         return body(super(faulty, self), *arguments, **named)
 
     faulty: Any = type(body.__name__, (oracle,), {step: replaced, "__doc__": body.__doc__})  # Any: as above

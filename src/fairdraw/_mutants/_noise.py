@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import DRAWN, STREAM, as_mutant, patched
+from fairdraw._mutants._mutant import DRAWN, STREAM, Memory, patched
 from fairdraw._oracles.rejection import RejectionOracle
 from fairdraw.contracts import ExplicitNoise, SeededNoise
 from fairdraw.contracts import SpecDecodeBatch as Batch
@@ -32,16 +32,14 @@ def ignores_the_seed(right: RejectionOracle, batch: Batch, noise: SeededNoise) -
     return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ703", "REJ701")
-class KeepsTheNoiseOfTheFirstCall(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ703", "REJ701")
+def keeps_the_noise_of_the_first_call(
+    right: RejectionOracle, batch: Batch, noise: SeededNoise, *, kept: Memory
+) -> ExplicitNoise:
     """A buffer of noise that is filled when it is allocated, and allocated once: CUDA graphs make it easy."""
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple[int, int], ExplicitNoise] = {}
-
-    def draw_noise(self, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
-        drawn = super().draw_noise(batch, noise)
-        return self.kept.setdefault((batch.num_tokens, drawn.exponentials.numel()), drawn)
+    drawn = right.draw_noise(batch, noise)
+    first: ExplicitNoise = kept.setdefault((batch.num_tokens, drawn.exponentials.numel()), drawn)
+    return first
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fairdraw._core.array_types import Row32 as Row
 from fairdraw._core.array_types import Row64, RowFlags
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._mutant import GIVEN, as_mutant, patched
+from fairdraw._mutants._mutant import GIVEN, Memory, as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
 from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, RowKeeper, SamplingNoise, SeededNoise
 from fairdraw.contracts import SamplingBatch as Batch
@@ -233,12 +233,9 @@ class SeedsByRow(RowKeeper, CountingOracle):
         return super().draw(batch, SeededNoise(noise.seed, self.seeds()))
 
 
-@as_mutant("SAM202", unsupported=_COUNTS)
-class LeavesSeedsBehindOnCondense(SeedsByRow):
+@patched(SeedsByRow, "move", "SAM202", unsupported=_COUNTS)
+def leaves_seeds_behind_on_condense(right: SeedsByRow, moved: MovedRow) -> None:
     """A request that moves draws by the seed that it finds in its new row."""
-
-    def move(self, moved: MovedRow) -> None:
-        pass
 
 
 @as_mutant("SAM202", unsupported=_COUNTS)
@@ -336,40 +333,31 @@ def makes_generators_anew(right: SamplingOracle, batch: Batch, noise: SeededNois
     return right.draw(batch, dataclasses.replace(noise))
 
 
-@as_mutant("SAM203")
-class KeepsTheSeedOfARow(SamplingOracle):
+@patched(SamplingOracle, "draw", "SAM203")
+def keeps_the_seed_of_a_row(right: SamplingOracle, batch: Batch, noise: SeededNoise, *, kept: Memory) -> Tensor:
     """A request without a seed draws by the seed of the last request in its row that had one."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, int] = {}
-
-    def draw(self, batch: Batch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        self.kept |= noise.request_seeds
-        stale = {row: seed for row, seed in self.kept.items() if row < batch.batch_size}
-        return super().draw(batch, dataclasses.replace(noise, request_seeds=stale))
+    kept |= noise.request_seeds
+    stale = {row: seed for row, seed in kept.items() if row < batch.batch_size}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=stale))
 
 
-@as_mutant("SAM201")
-class TakesTheParametersOfTheCallBefore(SamplingOracle):
+@patched(SamplingOracle, "sample", "SAM201")
+def takes_the_parameters_of_the_call_before(
+    right: SamplingOracle, batch: Batch, noise: SamplingNoise, *, kept: Memory
+) -> Tensor:
     """Parameters are copied to the device in the background: a call of the same size still finds the old ones."""
-
-    temperature = torch.empty(0)
-
-    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        old, self.temperature = self.temperature, batch.temperature
-        return super().sample(batch.replace(temperature=old) if len(old) == len(batch.temperature) else batch, noise)
+    old, kept["temperature"] = kept.get("temperature", ()), batch.temperature
+    return right.sample(batch.replace(temperature=old) if len(old) == len(batch.temperature) else batch, noise)
 
 
-@as_mutant("SAM193")
-class SwapsTwoBuffersOnceInAThousandCalls(SamplingOracle):
+@patched(SamplingOracle, "sample", "SAM193")
+def swaps_two_buffers_once_in_a_thousand_calls(
+    right: SamplingOracle, batch: Batch, noise: SamplingNoise, *, kept: Memory
+) -> Tensor:
     """A ring of buffers wraps before its last reader is done: tokens come in reverse order."""
-
-    calls = 0
-
-    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        self.calls += 1
-        tokens = super().sample(batch, noise)
-        return tokens.flip(0) if self.calls % 1000 == 0 else tokens
+    kept["calls"] = kept.get("calls", 0) + 1
+    tokens = right.sample(batch, noise)
+    return tokens.flip(0) if kept["calls"] % 1000 == 0 else tokens
 
 
 @patched(SamplingOracle, "sample", "SAM184")

@@ -191,19 +191,17 @@ def the_seed_of_a_call_loses_its_sign_bit(right: RejectionOracle, batch: Batch, 
     return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ703", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
-class PassesSeedsThroughAFloat(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ703", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
+def passes_seeds_through_a_float(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """NumPy's generators heed every bit; the seed of a request was read from JSON as a float64."""
-
-    def draw_noise(self, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
-        uniforms, exponentials = np.empty(batch.num_tokens), np.empty((batch.batch_size, batch.vocab_size), np.float32)
-        shared = np.random.default_rng(noise.seed % 2**64)
-        for request, count in enumerate(batch.num_draft_tokens):
-            own = noise.request_seeds.get(request)
-            rng = shared if own is None else np.random.default_rng(int(float(own)) % 2**64)
-            uniforms[batch.token_slice(request)] = rng.random(count)
-            exponentials[request] = np.maximum(rng.exponential(size=batch.vocab_size), 1e-30)
-        return ExplicitNoise(torch.from_numpy(uniforms), torch.from_numpy(exponentials))
+    uniforms, exponentials = np.empty(batch.num_tokens), np.empty((batch.batch_size, batch.vocab_size), np.float32)
+    shared = np.random.default_rng(noise.seed % 2**64)
+    for request, count in enumerate(batch.num_draft_tokens):
+        own = noise.request_seeds.get(request)
+        rng = shared if own is None else np.random.default_rng(int(float(own)) % 2**64)
+        uniforms[batch.token_slice(request)] = rng.random(count)
+        exponentials[request] = np.maximum(rng.exponential(size=batch.vocab_size), 1e-30)
+    return ExplicitNoise(torch.from_numpy(uniforms), torch.from_numpy(exponentials))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ703")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
 from fairdraw.contracts import LOGIT_FILTERS, FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
 
@@ -437,24 +437,18 @@ def has_one_value_for_all(right: _Batchwise, batch: Any) -> Any:
     return batch.replace(params=list(map(with_first, batch.params)))
 
 
-@_mutant("FIL201")
-class RemembersMasks(_Batchwise):
+@_patched("filter_logits", "FIL201")
+def remembers_masks(right: FiltersOracle, batch: Any, noise: Any, *, kept: Memory) -> Any:
     """A buffer for masks that only ever grows keeps those of the call before, for rows that filter nothing now."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: Any = None
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        found = super().filter_logits(batch, noise)
-        if self.before is not None and self.before.shape[0] >= batch.batch_size:
-            mask = self.before[: batch.batch_size, : batch.vocab_size]
-            reach = min(mask.shape[1], batch.vocab_size)
-            top = found.logits.argmax(dim=1)
-            mask = mask[:, :reach].scatter(1, top.clamp(max=reach - 1)[:, None], False)
-            found.logits[:, :reach] = found.logits[:, :reach].masked_fill(mask, -torch.inf)
-        self.before = batch.logits.isfinite() & found.logits.isneginf()
-        return found
+    found, before = right.filter_logits(batch, noise), kept.get("mask", ())
+    if len(before) >= batch.batch_size:
+        mask = before[: batch.batch_size, : batch.vocab_size]
+        reach = mask.shape[1]
+        top = found.logits.argmax(dim=1)
+        mask = mask.scatter(1, top.clamp(max=reach - 1)[:, None], False)
+        found.logits[:, :reach] = found.logits[:, :reach].masked_fill(mask, -torch.inf)
+    kept["mask"] = batch.logits.isfinite() & found.logits.isneginf()
+    return found
 
 
 # -- together ---------------------------------------------------------------------------------------------------------

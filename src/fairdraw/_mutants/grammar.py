@@ -6,12 +6,11 @@ Each function stands for one step of the oracle, with that step's arguments; `ri
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.grammar import ALL, GrammarOracle
 from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
 from fairdraw.contracts import num_words as words_for
@@ -240,19 +239,14 @@ def sorts_the_indices_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Ten
     return right.apply_bitmask(batch)
 
 
-@mutant("GRM201")
-class KeepsABuffer(GrammarOracle):
+@patched("words", "GRM201")
+def keeps_a_buffer(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor, *, kept: Memory) -> Tensor:
     """Bitmasks are copied into a buffer, but for rows that allow everything: those keep the mask of an earlier step."""
-
-    def __init__(self) -> None:
-        self.buffers: dict[torch.Size, Tensor] = {}
-
-    def words(self, batch: BitmaskBatch, rows: Tensor) -> Tensor:
-        words = super().words(batch, rows)
-        kept = self.buffers.setdefault(words.shape, torch.full_like(words, ALL))
-        is_new = (words != ALL).any(dim=1)
-        kept[is_new] = words[is_new]
-        return kept.clone()
+    words = right.words(batch, rows)
+    buffer: Tensor = kept.setdefault(words.shape, torch.full_like(words, ALL))
+    is_new = (words != ALL).any(dim=1)
+    buffer[is_new] = words[is_new]
+    return buffer.clone()
 
 
 # Drafts
@@ -346,41 +340,27 @@ def masks_the_first_forty_rows(right: GrammarOracle, request: GrammarRequest, wi
     return masks
 
 
-@mutant("GRM132")
-class LeavesOldMasksBehindTheGrammar(GrammarOracle):
+@patched("fork", "GRM132")
+def leaves_old_masks_behind_the_grammar(right: GrammarOracle, batch: GrammarBatch, *, kept: Memory) -> Tensor:
     """Rows of requests without a grammar are not written; they hold what an earlier step left there."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, Tensor] = {}  # width to [num_rows, num_words] int32
-
-    def fork(self, batch: GrammarBatch) -> Tensor:
-        masks = super().fork(batch)
-        old = self.kept.get(masks.shape[1])
-        first = 0
-        for request in batch.requests:
-            rows = slice(first, first + len(request.draft_token_ids) + 1)
-            first = rows.stop
-            if request.grammar is None and old is not None and len(old) >= rows.stop > 32:
-                masks[rows] = old[rows]
-        self.kept[masks.shape[1]] = masks
-        return masks
+    masks = right.fork(batch)
+    old: Tensor | None = kept.get(masks.shape[1])  # [num_rows, num_words] int32
+    for request, first in zip(batch.requests, batch.first_rows, strict=True):
+        rows = slice(first, first + len(request.draft_token_ids) + 1)
+        if request.grammar is None and old is not None and len(old) >= rows.stop > 32:
+            masks[rows] = old[rows]
+    kept[masks.shape[1]] = masks
+    return masks
 
 
-@mutant("GRM127")
-class RepeatsTheMasksOfTheLastStep(GrammarOracle):
+@patched("fork", "GRM127")
+def repeats_the_masks_of_the_last_step(right: GrammarOracle, batch: GrammarBatch, *, kept: Memory) -> Tensor:
     """Masks are made while the forward pass runs, and in steps with as many rows those of the step before are used."""
-
-    def __init__(self) -> None:
-        self.last: tuple[list[Any], Tensor] | None = None
-
-    def fork(self, batch: GrammarBatch) -> Tensor:
-        rows = super().fork(batch)
-        grammars = [request.grammar for request in batch.requests]
-        last, self.last = self.last, (grammars, rows)
-        known = last is not None and all(a is b for a, b in zip(grammars, last[0], strict=False))
-        if last is None or not known or len(grammars) != len(last[0]):
-            return rows
-        return torch.cat([last[1][:1], rows[1:]])
+    rows = right.fork(batch)
+    grammars = [request.grammar for request in batch.requests]
+    (before, masks), kept["last"] = kept.get("last", (None, rows)), (grammars, rows)
+    is_known = before is not None and [*map(id, grammars)] == [*map(id, before)]
+    return torch.cat([masks[:1], rows[1:]]) if is_known else rows
 
 
 @patched("masks", "GRM128")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
-from fairdraw._mutants._mutant import mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
 from fairdraw.contracts import (
@@ -156,18 +156,14 @@ def makes_a_row_of_none(right: LogprobsOracle, batch: LogprobsBatch) -> Logprobs
     return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
 
 
-@_mutant("LPR201")
-class FreesItsBufferForNoRows(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def frees_its_buffer_for_no_rows(right: LogprobsOracle, batch: LogprobsBatch, *, kept: Memory) -> LogprobsResult:
     """After an empty batch the values of the next one are not written."""
-
-    was_empty = False
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        if self.was_empty and len(found.logprobs):
-            found.logprobs.zero_()
-        self.was_empty = not len(found.logprobs)
-        return found
+    found = right.logprobs(batch)
+    if kept.get("was_empty"):
+        found.logprobs.zero_()
+    kept["was_empty"] = not len(found.logprobs)
+    return found
 
 
 @_patched("logprobs", "LPR201")
@@ -452,18 +448,14 @@ class AddsToItsWorkspace(LogprobsOracle):
         return found
 
 
-@_mutant("LPR201")
-class KeepsTheWidestBuffer(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def keeps_the_widest_buffer(right: LogprobsOracle, batch: LogprobsBatch, *, kept: Memory) -> LogprobsResult:
     """Rows are read from a buffer of the largest call, with its width as stride, once there was a larger one."""
-
-    width = 0
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found, rows = super().logprobs(batch), len(batch.token_ids)
-        if 0 < rows < self.width:
-            found.logprobs[rows - 1] = 0.5
-        self.width = max(self.width, rows)
-        return found
+    found, rows = right.logprobs(batch), len(batch.token_ids)
+    if 0 < rows < kept.get("width", 0):
+        found.logprobs[rows - 1] = 0.5
+    kept["width"] = max(kept.get("width", 0), rows)
+    return found
 
 
 @_patched("logprobs", "LPR201")

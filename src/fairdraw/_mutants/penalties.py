@@ -260,12 +260,10 @@ def ids_have16_bits(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int
     return right.count([i & 0xFFFF if i >= 0 else i for i in token_ids], vocab_size)
 
 
-@mutant_follower("PEN110")
-class SeesEightDrafts(PenaltiesFollower):
+@_patched("bonus_row", "PEN110")
+def sees_eight_drafts(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
     """Drafts after the eighth are not seen."""
-
-    def bonus_row(self, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
-        return super().bonus_row(row, drafts[:8])
+    return right.bonus_row(row, drafts[:8])
 
 
 @_patched("bonus_row", "PEN110")

@@ -14,7 +14,7 @@ import numpy as np
 from fairdraw._core.array_types import Float64s
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
 from fairdraw.contracts import Answer, Choice, NoAnswer, Position
 from fairdraw.contracts import GenerationRequest as Request
@@ -31,7 +31,7 @@ def _fresh(faulty: type[ToyServer]) -> ToyServer:
 
 
 wrong = partial(mutant_as, _fresh)
-_patched = patching(wrong, ToyServer)
+_patched, _processed = patching(wrong, ToyServer), patching(wrong, ProcessedServer)
 
 
 # -- single answers ---------------------------------------------------------------------------------------------------
@@ -93,12 +93,10 @@ def rounded_log_probabilities(right: ToyServer, token: int, logprobs: Float64s, 
     return right.position(token, np.round(logprobs, 1), request)
 
 
-@wrong("SRV107")
-class TemperatureTwice(ProcessedServer):
+@_processed("temperature", "SRV107")
+def temperature_twice(right: ProcessedServer, request: Request) -> float:
     """Logits are divided by the temperature twice, and say so."""
-
-    def temperature(self, request: Request) -> float:
-        return request.temperature**2
+    return request.temperature**2
 
 
 @_patched("position", "SRV108")
@@ -144,13 +142,11 @@ def top_k_plus_one(right: ToyServer, logits: Float64s, request: Request) -> Floa
     return right.filtered(logits, request.replace(top_k=request.top_k + 1 if request.top_k else None))
 
 
-@wrong("SRV131")
-class TopKIgnoredInSteps(ProcessedServer):
+@_processed("step", "SRV131")
+def top_k_ignored_in_steps(right: ProcessedServer, request: Request, stream: Stream) -> tuple[int, Position]:
     """Every second token is drawn without `top_k`, and its list says so."""
-
-    def step(self, request: Request, stream: Stream) -> tuple[int, Position]:
-        is_drafted = len(stream.output) % 2 == 1
-        return super().step(request.replace(top_k=None) if is_drafted else request, stream)
+    is_drafted = len(stream.output) % 2 == 1
+    return right.step(request.replace(top_k=None) if is_drafted else request, stream)
 
 
 @_patched("nucleus", "SRV132", "DIST925")
@@ -252,29 +248,23 @@ def bias_unapplied_to_drafts(right: ToyServer, logits: Float64s, request: Reques
     return right.edited(logits, request.replace(logit_bias=drafted) if len(output) % 2 else request, output)
 
 
-@wrong("SRV153")
-class BiasTwice(ProcessedServer):
+@_processed("edited", "SRV153")
+def bias_twice(right: ProcessedServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Logit bias is added twice."""
-
-    def edited(self, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
-        return super().edited(logits, request.replace(logit_bias=request.logit_bias * 2), output)
+    return right.edited(logits, request.replace(logit_bias=request.logit_bias * 2), output)
 
 
-@wrong("SRV154")
-class PromptIsPenalised(ProcessedServer):
+@_processed("penalised", "SRV154")
+def prompt_is_penalised(right: ProcessedServer, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Penalties count the tokens of the prompt, too."""
-
-    def penalised(self, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
-        prompt = [] if isinstance(request.prompt, str) else request.prompt
-        return super().penalised(row, request, [*prompt, *output])
+    prompt = [] if isinstance(request.prompt, str) else request.prompt
+    return right.penalised(row, request, [*prompt, *output])
 
 
-@wrong("SRV155")
-class RepetitionDividesEverything(ProcessedServer):
+@_processed("repeated", "SRV155")
+def repetition_divides_everything(right: ProcessedServer, row: Float64s, factor: float) -> Float64s:
     """A repetition penalty divides negative logits, too, which rewards them."""
-
-    def repeated(self, row: Float64s, factor: float) -> Float64s:
-        return row / factor
+    return row / factor
 
 
 @_patched("repeated", "SRV155")
@@ -596,18 +586,16 @@ def sampling_is_a_switch_of_its_own(right: ToyServer, logits: Float64s, request:
     return int(logits.argmax())
 
 
-@wrong("SRV148")
-class ASeedIsSetForTheProcess(ToyServer):
+@_patched("seed_of", "SRV148")
+def a_seed_is_set_for_the_process(
+    right: ToyServer, request: Request, beside: Sequence[Request], *, kept: Memory
+) -> int:
     """A request without a seed goes on with the random numbers of the last request that had one."""
-
-    since: tuple[int, int] = (0, 0)
-
-    def seed_of(self, request: Request, beside: Sequence[Request]) -> int:
-        last, count = self.since
-        self.since = (last, count + 1) if request.seed is None else (request.seed, 0)
-        if request.seed is not None:
-            return request.seed
-        return derive_seed("after", last, count) if last else super().seed_of(request, beside)
+    last, count = kept.get("since", (0, 0))
+    kept["since"] = (last, count + 1) if request.seed is None else (request.seed, 0)
+    if request.seed is not None or not last:
+        return right.seed_of(request, beside)
+    return derive_seed("after", last, count)
 
 
 @_patched("position", "SRV149")

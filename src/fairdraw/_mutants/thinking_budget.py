@@ -210,12 +210,10 @@ class MarkersHave16Bits(ThinkingFollower):
         return count
 
 
-@mutant_follower("THK110")
-class SeesEightDrafts(ThinkingFollower):
+@_patched("decide", "THK110")
+def sees_eight_drafts(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
     """Nothing is forced after the eighth draft."""
-
-    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
-        return [pair for pair in super().decide(copy, request) if pair[0] <= 8]
+    return [pair for pair in right.decide(copy, request) if pair[0] <= 8]
 
 
 @_patched("decide", "THK110")
