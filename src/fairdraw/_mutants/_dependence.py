@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fairdraw._mutants import sampling_distributions as sampling
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn, mutant_distribution
-from fairdraw._mutants._mutant import Memory, Mutant
+from fairdraw._mutants._mutant import Memory, Mutant, mutants_in
 from fairdraw.contracts import RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
@@ -477,7 +477,7 @@ MEMBERS = _members() + _members_of_streams() + _members_of_quality()
 
 ALL_REJECTION = (
     *(Mutant(m.name, m.description, m.codes[0], m.rejection, m.min_draws) for m in MEMBERS if m.codes[0]),
-    StrataOverAllDraftsOfACall,
+    *mutants_in(vars()),
 )
 ALL_SAMPLING = tuple(Mutant(m.name, m.description, m.codes[1], m.sampling, m.min_draws) for m in MEMBERS if m.codes[1])
 

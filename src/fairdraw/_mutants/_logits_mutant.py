@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 from torch import Tensor
 
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
-from fairdraw._oracles.logits_plan import LogitsPlanOracle
+from fairdraw._oracles.logits_plan import Edit, Logits, LogitsPlanOracle, Row
 from fairdraw.contracts import LogitsBatch, LogitsPolicy, PlanSetup, SessionSampler, policy_of
 
 
@@ -58,3 +59,19 @@ def mutant_planner(
 
 
 patched_planner = patching(mutant_planner, LogitsPlanOracle)
+
+
+def patched_edit(step: str, *caught_by: str) -> Callable[[Callable[[Edit, Row, Logits], None]], Mutant]:
+    """Return a decorator: it makes a mutant by a function that edits the logits where a step has an edit of a row.
+
+    The function gets the right edit, the row and its logits.
+    """
+
+    def make(body: Callable[[Edit, Row, Logits], None]) -> Mutant:
+        def edited(right: LogitsPlanOracle, row: Row) -> Edit | None:
+            edit = getattr(right, step)(row)
+            return None if edit is None else partial(body, edit, row)
+
+        return patched_planner(step, *caught_by)(wraps(body)(edited))
+
+    return make

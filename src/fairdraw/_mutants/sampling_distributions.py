@@ -33,6 +33,8 @@ _STRIDE = 0x9E3779B97F4A7C15
 class DistributionTokenSampler:
     """Correct: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
 
+    order: ClassVar = ("min_p", "top_k", "top_p")
+
     def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         """One call: a token per request."""
         return torch.from_numpy(self.race(self.distribution(batch), self.drawn(batch, noise)))
@@ -64,12 +66,10 @@ class DistributionTokenSampler:
     def distribution(self, batch: Batch) -> Float64s:
         """The distribution of each row after temperature and filters."""
         probs = self.softmax(batch)
-        if batch.min_p is not None:
-            probs = _kept(probs, self.min_p_support(probs, _column(batch.min_p)))
-        if batch.top_k is not None:
-            probs = _kept(probs, self.top_k_support(probs, _column(batch.top_k).astype(np.int64)))
-        if batch.top_p is not None:
-            probs = _kept(probs, self.top_p_support(probs, _column(batch.top_p)))
+        for name in self.order:
+            given = getattr(batch, name)
+            if given is not None:
+                probs = _kept(probs, getattr(self, f"{name}_support")(probs, _column(given)))
         return probs
 
     def temperature(self, given: Float64s) -> Float64s:
@@ -90,10 +90,10 @@ class DistributionTokenSampler:
         """Tokens that min-p keeps."""
         return np.asarray(probs >= min_p * probs.max(axis=1, keepdims=True) * (1 - 1e-9))
 
-    def top_k_support(self, probs: Float64s, top_k: Tokens) -> Flags:
+    def top_k_support(self, probs: Float64s, top_k: Float64s) -> Flags:
         """Tokens that top-k keeps."""
         descending = -np.sort(-probs, axis=1)
-        return np.asarray(probs >= np.take_along_axis(descending, top_k - 1, axis=1))
+        return np.asarray(probs >= np.take_along_axis(descending, top_k.astype(np.int64) - 1, axis=1))
 
     def top_p_support(self, probs: Float64s, top_p: Float64s) -> Flags:
         """Tokens that top-p keeps."""
@@ -197,7 +197,7 @@ def draws_with_six_bits(right: Sampler, probs: Float64s, exponentials: Float64s)
 
 
 @_patched("top_k_support", "DIST701", min_draws=50_000)
-def keeps_one_token_more_than_top_k(right: Sampler, probs: Float64s, top_k: Tokens) -> Flags:
+def keeps_one_token_more_than_top_k(right: Sampler, probs: Float64s, top_k: Float64s) -> Flags:
     """The threshold is the next logit."""
     return right.top_k_support(probs, np.minimum(top_k + 1, probs.shape[1]))
 
@@ -223,13 +223,7 @@ def min_p_relative_to_one(right: Sampler, probs: Float64s, min_p: Float64s) -> F
 class FiltersTopPFirst(DistributionTokenSampler):
     """top-p, min-p, top-k: correct if that is declared."""
 
-    def distribution(self, batch: Batch) -> Float64s:
-        for alone in ({"top_k": None, "min_p": None}, {"top_k": None, "top_p": None}, {"top_p": None, "min_p": None}):
-            probs = super().distribution(batch.replace(**alone))
-            with np.errstate(divide="ignore"):
-                logits = torch.from_numpy(np.log(probs))
-            batch = batch.replace(logits=logits, temperature=torch.ones_like(batch.temperature))
-        return probs
+    order = ("top_p", "min_p", "top_k")
 
 
 class TempersLast(DistributionTokenSampler):
@@ -370,31 +364,15 @@ def forgets_the_temperature_of_top_k(right: Sampler, batch: Batch) -> Float64s:
     return right.distribution(batch.replace(temperature=temperature))
 
 
-class _FiltersInOrder(DistributionTokenSampler):
-    """The filters in another order than declared."""
-
-    order: ClassVar[tuple[str, ...]]
-
-    def distribution(self, batch: Batch) -> Float64s:
-        probs = self.softmax(batch)
-        for name in self.order:
-            given = getattr(batch, name)
-            if given is not None:
-                values = _column(given)
-                support = getattr(self, f"{name}_support")
-                probs = _kept(probs, support(probs, values.astype(np.int64) if name == "top_k" else values))
-        return probs
-
-
 @_as_mutant("SAM201")
-class FiltersTopPBeforeTopK(_FiltersInOrder):
+class FiltersTopPBeforeTopK(DistributionTokenSampler):
     """Min-p, top-p, top-k: the nucleus counts mass that top-k takes away."""
 
     order = ("min_p", "top_p", "top_k")
 
 
 @_as_mutant("SAM201")
-class FiltersMinPLast(_FiltersInOrder):
+class FiltersMinPLast(DistributionTokenSampler):
     """Top-k, top-p, min-p, as transformers has it, and not declared."""
 
     order = ("top_k", "top_p", "min_p")
@@ -403,10 +381,8 @@ class FiltersMinPLast(_FiltersInOrder):
 @_patched("distribution", "SAM201")
 def filters_in_another_order_if_there_are_three(right: Sampler, batch: Batch) -> Float64s:
     """A fused kernel for requests with all filters, which begins with top-p."""
-    fused = _FiltersInOrder()
-    fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
     off = _off(batch, "top_k", batch.vocab_size) | _off(batch, "top_p", 1) | _off(batch, "min_p", 0)
-    return np.where(off[:, None], right.distribution(batch), fused.distribution(batch))
+    return np.where(off[:, None], right.distribution(batch), FiltersTopPFirst().distribution(batch))
 
 
 def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
@@ -417,10 +393,8 @@ def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
 @_patched("distribution", "SAM201")
 def filters_in_another_order_if_all_are_alike(right: Sampler, batch: Batch) -> Float64s:
     """One sort for the batch if its requests have one top-p and one min-p: the nucleus is found first."""
-    fused = _FiltersInOrder()
-    fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
     is_alike = _is_one(batch.top_p) and _is_one(batch.min_p)
-    return fused.distribution(batch) if is_alike else right.distribution(batch)
+    return FiltersTopPFirst().distribution(batch) if is_alike else right.distribution(batch)
 
 
 @_patched("softmax", "SAM201")
@@ -440,7 +414,7 @@ def takes_a_small_top_p_for_off(right: Sampler, batch: Batch) -> Float64s:
 
 
 @_patched("top_k_support", "SAM201")
-def takes_all_but_one_for_all(right: Sampler, probs: Float64s, top_k: Tokens) -> Flags:
+def takes_all_but_one_for_all(right: Sampler, probs: Float64s, top_k: Float64s) -> Flags:
     """`if top_k < vocab_size - 1`: the least probable token stays."""
     return right.top_k_support(probs, np.where(top_k >= probs.shape[1] - 1, probs.shape[1], top_k))
 

@@ -451,48 +451,44 @@ def penalties_ignored(right: ToyServer, row: Float64s, request: Request, output:
     return row
 
 
-@_patched("drawn", "DIST921")
-def generator_advances_every_second_token(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
+class _DrawsByRank(ToyServer):
+    """Draws by an inverse CDF in the order of rank: equal numbers then show in the rank of every distribution."""
+
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
+        order = np.argsort(-logits, kind="stable")
+        sums = np.cumsum(np.exp(log_softmax(logits))[order])
+        rank = int(min(np.searchsorted(sums, self.number(stream) * sums[-1]), VOCAB - 1))
+        return int(logits.argmax() if request.is_greedy else order[rank])
+
+    def number(self, stream: Stream) -> float:
+        return stream.rng.random()
+
+
+_ranking = patching(wrong, _DrawsByRank)
+
+
+@_ranking("number", "DIST921")
+def generator_advances_every_second_token(right: ToyServer, stream: Stream) -> float:
     """Two tokens of a speculative step are drawn with one number."""
     if len(stream.output) % 2 == 0:
         stream.kept = stream.rng.random()
-    sums = np.cumsum(np.exp(log_softmax(np.sort(logits)[::-1])))
-    rank = int(min(np.searchsorted(sums, stream.kept * sums[-1]), VOCAB - 1))
-    return int(logits.argmax() if request.is_greedy else np.argsort(-logits, kind="stable")[rank])
+    return stream.kept
 
 
-@wrong("DIST921")
-class NeighboursShareNoise(ToyServer):
+@_ranking("seed_of", "DIST921")
+def neighbours_share_noise(right: ToyServer, request: Request, beside: Sequence[Request], *, kept: Memory) -> int:
     """Two requests without seeds that follow each other have the same noise."""
-
-    def seed_of(self, request: Request, beside: Sequence[Request]) -> int:
-        fresh = next(self.calls) // 2 + 10**6
-        return fresh if request.seed is None else request.seed
-
-    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
-        return _by_rank(logits, request, stream)
+    number = kept["calls"] = kept.get("calls", -1) + 1
+    return number // 2 + 10**6 if request.seed is None else request.seed
 
 
-def _by_rank(logits: Float64s, request: Request, stream: Stream) -> int:
-    """A token by an inverse CDF in the order of rank: equal numbers then show in the rank of every distribution."""
-    order = np.argsort(-logits, kind="stable")
-    sums = np.cumsum(np.exp(log_softmax(logits))[order])
-    rank = int(min(np.searchsorted(sums, stream.rng.random() * sums[-1]), VOCAB - 1))
-    return int(logits.argmax() if request.is_greedy else order[rank])
-
-
-@wrong("DIST921")
-class ChoicesShareNoiseInPairs(ToyServer):
+@_ranking("stream", "DIST921")
+def choices_share_noise_in_pairs(right: ToyServer, request: Request, seed: int, number: int) -> Stream:
     """The second of two choices mirrors the noise of the first, so that no two are equal."""
-
-    def stream(self, request: Request, seed: int, number: int) -> Stream:
-        made = super().stream(request, seed, number // 2)
-        if number % 2:
-            made.rng = _Changed(made.rng, lambda number: 1.0 - number)  # type: ignore[assignment]
-        return made
-
-    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
-        return _by_rank(logits, request, stream)
+    made = right.stream(request, seed, number // 2)
+    if number % 2:
+        made.rng = _Changed(made.rng, lambda number: 1.0 - number)  # type: ignore[assignment]
+    return made
 
 
 @_patched("seed_of", "DIST921")
