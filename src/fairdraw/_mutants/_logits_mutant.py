@@ -8,20 +8,9 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
-from torch import Tensor
-
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of, patching
 from fairdraw._oracles.logits_plan import Edit, Logits, LogitsPlanOracle, Row
-from fairdraw.contracts import LogitsBatch, LogitsPolicy, PlanSetup, SessionSampler, policy_of
-
-
-@dataclass(frozen=True)
-class _OracleSession:
-    oracle: LogitsPlanOracle
-    setup: PlanSetup
-
-    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
-        return self.oracle.process(batch, self.setup)
+from fairdraw.contracts import LogitsPolicy, SessionSampler, logits_planner, policy_of
 
 
 @dataclass(frozen=True)
@@ -35,12 +24,12 @@ class OraclePlanner(SessionSampler):
     contract: str = "logits_plan"
     done: LogitsPolicy | None = None
 
-    def open_session(self, setting: Any) -> _OracleSession:  # Any: a PlanSetup
+    def open_session(self, setting: Any) -> Any:  # Any: a PlanSetup, and a session
         oracle: LogitsPlanOracle = self.function()
         policy = self.done or policy_of(self, LogitsPolicy)
         oracle.policy, oracle.arithmetic = policy, copy(oracle.arithmetic)
         oracle.arithmetic.policy = policy.penalties
-        return _OracleSession(oracle, setting)
+        return logits_planner(oracle.process).open_session(setting)
 
 
 def mutant_planner(
