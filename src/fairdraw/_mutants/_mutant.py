@@ -96,15 +96,14 @@ def as_mutant(
     return mutant_as(make, *caught_by, needs=needs)
 
 
-def patched(
-    oracle: type[Any],  # Any: an oracle of either contract
-    step: str,
-    *caught_by: str,
-    unsupported: Mapping[str, str] | None = None,
-    needs: tuple[Capability, ...] = (),
-) -> Callable[[Callable[..., Any]], Mutant]:
-    """Make a mutant of `oracle` with one step replaced by a function, which also gets the correct steps, as `right`."""
-    return patching(as_mutant, oracle)(step, *caught_by, unsupported=unsupported, needs=needs)
+def patched(oracle: type[Any], step: str, *caught_by: str, **fields: Any) -> Callable[[Callable[..., Any]], Mutant]:
+    """Make a mutant of `oracle` with one step replaced by a function, which also gets the correct steps, as `right`.
+
+    Args:
+        oracle: Any: of the rejection or the sampling contract.
+        fields: Any: as `as_mutant` takes them.
+    """
+    return patching(as_mutant, oracle)(step, *caught_by, **fields)
 
 
 def patching(

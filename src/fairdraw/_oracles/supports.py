@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Rows64
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Rows32, Rows64
 from fairdraw._oracles.sampling import Request
 from fairdraw.contracts import FilterPolicy
 
@@ -115,13 +115,8 @@ def support_of(request: Request, policy: FilterPolicy, slack: float = 0.0) -> Su
     return found if found.is_distribution else None
 
 
-def supports_of_rows(
-    logits: Float32s,  # [num_rows, vocab_size] float32
-    parameters: Parameters,
-    policy: FilterPolicy,
-    slack: Any = 0.0,  # a float, or [num_rows, 1] float64
-) -> Support:
-    """Return the supports of random requests under `policy`."""
+def supports_of_rows(logits: Rows32, parameters: Parameters, policy: FilterPolicy, slack: Any = 0.0) -> Support:
+    """Return the supports of random requests under `policy`; `slack` is a float, or `[num_rows, 1]` float64."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         # The float32 quotient: two logits may be tied after the division that were not before.
         scaled = (logits / parameters.temperature[:, None]).astype(np.float64)
