@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
-from fairdraw._core.failures import AdapterError, calling
+from fairdraw._core.failures import calling
 from fairdraw._core.looks import NO_TOKENS, Look, add_choice
 from fairdraw._core.noise import seeded
-from fairdraw._core.validation import Validator, check_answer
+from fairdraw._core.validation import Validator, check_answer, check_kind
 from fairdraw.contracts import _sampling
 from fairdraw.contracts._sampling import SamplingBatch, SamplingNoise, check_sampling_batch, check_sampling_noise
 
@@ -271,11 +271,7 @@ def _copied(
 ) -> Returned:
     import numpy as np
 
-    if not isinstance(answer, LogprobsResult):
-        raise AdapterError(
-            f"{method}: sampler={name} returned {type(answer).__name__}, but it must return a LogprobsResult. "
-            "Return LogprobsResult(token_ids, logprobs, ranks)."
-        )
+    found = check_kind(method, name, answer, LogprobsResult, "token_ids, logprobs, ranks")
 
     def checked(field: str, value: object, shape: list[int], dtypes: tuple[str, ...]) -> Any:  # Any: a NumPy array
         hint = "([num_rows, 1 + N])." if len(shape) == 2 else "([num_rows])."
@@ -285,9 +281,9 @@ def _copied(
 
     integers, wide = ("int64", "int32"), [num_rows, 1 + number]
     return Returned(
-        checked("token_ids", answer.token_ids, wide, integers).astype(np.int64),
-        checked("logprobs", answer.logprobs, wide, ("float32",)),
-        checked("ranks", answer.ranks, [num_rows], integers).astype(np.int64) if has_ranks else None,
+        checked("token_ids", found.token_ids, wide, integers).astype(np.int64),
+        checked("logprobs", found.logprobs, wide, ("float32",)),
+        checked("ranks", found.ranks, [num_rows], integers).astype(np.int64) if has_ranks else None,
     )
 
 

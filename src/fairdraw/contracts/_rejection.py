@@ -14,7 +14,7 @@ from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
 from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import MAX_SPEC_LEN, SizeSwitches, checked_switches
-from fairdraw._core.validation import Validator, check_answer
+from fairdraw._core.validation import Validator, check_answer, check_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -598,11 +598,8 @@ def check_noise(batch: SpecDecodeBatch, noise: Noise) -> None:
             or a request that the batch does not have is given a seed.
     """
     validator = Validator("check_noise")
-    if isinstance(noise, SeededNoise):
-        validator.request_seeds(noise, batch.batch_size)
+    if validator.is_seeded(noise, ExplicitNoise, batch.batch_size):
         return
-    given, rule = f"noise={type(noise).__name__}", "it must be ExplicitNoise or SeededNoise"
-    validator.require(isinstance(noise, ExplicitNoise), given, rule, "Use SeededNoise(seed).", TypeError)
     uniforms, exponentials = noise.uniforms, noise.exponentials
     for name, tensor, shape, why, dtype in (
         ("uniforms", uniforms, [batch.num_tokens], ", one per draft token", "float64"),
@@ -638,23 +635,20 @@ def check_proposal(step: DraftStep, answer: object, sampler: str) -> Drafted:
     import torch
 
     returned = f"propose: sampler={sampler} returned"
-    if not isinstance(answer, Drafted):
-        raise AdapterError(
-            f"{returned} {type(answer).__name__}, but it must return a Drafted. Return Drafted(token_ids, draft_probs)."
-        )
+    drafted = check_kind("propose", sampler, answer, Drafted, "token_ids, draft_probs")
     batch_size, vocab_size = step.batch_size, step.vocab_size
     hint = "([batch_size]). Return one token per request."
     integers, device = ("int32", "int64"), step.device
-    ids = check_answer("propose", sampler, "token_ids", answer.token_ids, [batch_size], integers, device, hint)
+    ids = check_answer("propose", sampler, "token_ids", drafted.token_ids, [batch_size], integers, device, hint)
     if bool(((ids < 0) | (ids >= vocab_size)).any()):
         raise AdapterError(f"{returned} ids outside the vocabulary, but they must lie in [0, {vocab_size}).")
-    if answer.draft_probs is not None:
+    if drafted.draft_probs is not None:
         shape, hint = [batch_size, vocab_size], "([batch_size, vocab_size])."
-        probs = check_answer("propose", sampler, "draft_probs", answer.draft_probs, shape, ("float32",), device, hint)
+        probs = check_answer("propose", sampler, "draft_probs", drafted.draft_probs, shape, ("float32",), device, hint)
         sums = probs.sum(dim=1, dtype=torch.float64)
         if not bool(((probs >= 0).all(dim=1) & ((sums - 1).abs() <= _ROW_SUM_TOLERANCE)).all()):
             raise AdapterError(f"{returned} draft_probs that are no distributions. Rows must be positive and sum to 1.")
-    return answer
+    return drafted
 
 
 def check_trim(drafts: ProposedDrafts, answer: object, sampler: str) -> Tensor:  # [batch_size] int32 | int64
