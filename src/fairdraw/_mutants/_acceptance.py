@@ -1,6 +1,7 @@
 """Faults of the acceptance test, for random, synthetic and greedy requests.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -137,10 +138,9 @@ def accepts_at_the_synthetic_rate(right: RejectionOracle, step: DraftStep) -> bo
 
 
 @patched(RejectionOracle, "steps", "REJ701", needs=RATES)
-def uses_the_first_synthetic_rate_everywhere(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
+def uses_the_first_synthetic_rate_everywhere(answer: Steps, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Rates are given per position, and read without one."""
-    steps = right.steps(batch, noise)
-    return [dataclasses.replace(step, synthetic_rate=steps[0].synthetic_rate) for step in steps]
+    return [dataclasses.replace(step, synthetic_rate=answer[0].synthetic_rate) for step in answer]
 
 
 @patched(RejectionOracle, "greedy_request", "REJ701", needs=RATES)
@@ -220,14 +220,12 @@ def divides_by_the_mark_of_greedy_requests(right: RejectionOracle, batch: Batch,
 
 
 @patched(RejectionOracle, "verify", "REJ648")
-def padding_belongs_to_the_last_request(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+def padding_belongs_to_the_last_request(answer: Tensor, batch: Batch, noise: Noise) -> None:
     """In a full batch drafts of padding are its last request's; they repeat the first draft of all."""
-    tokens = right.verify(batch, noise)
     size, accepted = batch.batch_size, batch.num_draft_tokens[-1]
     is_full = size >= 8 and size & (size - 1) == 0
-    if is_full and accepted and int(tokens[0, 0]) != int(batch.draft_token_ids[0]):
-        tokens[-1, accepted] = PLACEHOLDER_TOKEN_ID
-    return tokens
+    if is_full and accepted and int(answer[0, 0]) != int(batch.draft_token_ids[0]):
+        answer[-1, accepted] = PLACEHOLDER_TOKEN_ID
 
 
 @patched(RejectionOracle, "accepts", "REJ701")

@@ -1,6 +1,7 @@
 """Faults of the frame around acceptance and recovery: rows, offsets, widths, dtypes, strides.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ def takes_the_next_requests_bonus_token(right: RejectionOracle, batch: Batch, no
 
 
 @patched(RejectionOracle, "random_request", "REJ105")
-def adds_the_bonus_token_after_a_rejection(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
+def adds_the_bonus_token_after_a_rejection(answer: list[int], steps: Steps, bonus: int) -> list[int]:
     """The bonus token is appended to every request."""
-    emitted = right.random_request(steps, bonus)
-    return emitted if len(emitted) > len(steps) else [*emitted, bonus]
+    return answer if len(answer) > len(steps) else [*answer, bonus]
 
 
 @patched(RejectionOracle, "random_request", "REJ105")
@@ -47,11 +47,10 @@ def goes_on_after_a_rejection(right: RejectionOracle, steps: Steps, bonus: int) 
 
 
 @patched(RejectionOracle, "random_request", "REJ102")
-def leaves_a_gap_before_the_recovered_token(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
+def leaves_a_gap_before_the_recovered_token(answer: list[int], steps: Steps, bonus: int) -> list[int]:
     """The slot is counted once for the rejected draft and once for its replacement."""
-    emitted = right.random_request(steps, bonus)
-    cut_short = len(emitted) <= len(steps)
-    return [*emitted[:-1], PLACEHOLDER_TOKEN_ID, emitted[-1]] if cut_short else emitted
+    cut_short = len(answer) <= len(steps)
+    return [*answer[:-1], PLACEHOLDER_TOKEN_ID, answer[-1]] if cut_short else answer
 
 
 @patched(RejectionOracle, "verify", "REJ104")
@@ -67,11 +66,9 @@ def returns_int64(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
 
 
 @patched(RejectionOracle, "verify", "REJ103")
-def skips_requests_without_drafts(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+def skips_requests_without_drafts(answer: Tensor, batch: Batch, noise: Noise) -> None:
     """Nothing to verify, nothing to write: the bonus token of such a request is lost."""
-    output = right.verify(batch, noise)
-    output[torch.tensor(batch.num_draft_tokens, device=batch.device) == 0] = PLACEHOLDER_TOKEN_ID
-    return output
+    answer[torch.tensor(batch.num_draft_tokens, device=batch.device) == 0] = PLACEHOLDER_TOKEN_ID
 
 
 def _with_target(steps: Steps, probs: Tensor) -> Steps:  # [num_tokens, vocab_size] float32
@@ -112,11 +109,9 @@ def takes_the_distribution_of_the_last_position(right: RejectionOracle, steps: S
 
 
 @patched(RejectionOracle, "verify", "REJ114")
-def scales_the_logits_in_place(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+def scales_the_logits_in_place(answer: Tensor, batch: Batch, noise: Noise) -> None:
     """Temperature applied in the caller's tensor: this call is right, the log-probabilities after it are not."""
-    output = right.verify(batch, noise)
     batch.target_logits.mul_(0.5)
-    return output
 
 
 @patched(RejectionOracle, "verify", "REJ701")
@@ -160,11 +155,10 @@ def normalises_over_the_padded_tiles(right: RejectionOracle, batch: Batch, noise
 
 
 @patched(RejectionOracle, "steps", "REJ701")
-def nan_poisons_the_batch(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
+def nan_poisons_the_batch(answer: Steps, batch: Batch, noise: ExplicitNoise) -> Steps:
     """The maximum is taken over all rows at once: one row without a distribution makes all rows NaN."""
-    steps = right.steps(batch, noise)
-    poison = np.float32(np.nan if any(np.isnan(step.target_probs).any() for step in steps) else 1)
-    return [dataclasses.replace(step, target_probs=step.target_probs * poison) for step in steps]
+    poison = np.float32(np.nan if any(np.isnan(step.target_probs).any() for step in answer) else 1)
+    return [dataclasses.replace(step, target_probs=step.target_probs * poison) for step in answer]
 
 
 @patched(RejectionOracle, "verify", "REJ631")
@@ -197,11 +191,9 @@ def loses_drafts_beyond_the_thirty_second(right: RejectionOracle, steps: Steps, 
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def loses_requests_beyond_the_sixty_fourth(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+def loses_requests_beyond_the_sixty_fourth(answer: Tensor, batch: Batch, noise: Noise) -> None:
     """A launch grid, or a bit mask, of 64."""
-    output = right.verify(batch, noise)
-    output[64:] = PLACEHOLDER_TOKEN_ID
-    return output
+    answer[64:] = PLACEHOLDER_TOKEN_ID
 
 
 @patched(RejectionOracle, "steps", "REJ702")

@@ -1,7 +1,7 @@
 """Faults close to rounding and ties: each goes a little further than either explains.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps. Or it
-edits a row where a step does, and gets the right edit.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step; or the correct edit of a row, the row and its logits.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from fairdraw.contracts import LogitsBatch, PlanSetup
 
 @patched_planner("process", "PLAN110", "PLAN112")
 def is_four_ulps_beyond_rounding(
-    right: LogitsPlanOracle, batch: LogitsBatch, setup: PlanSetup
-) -> Tensor:  # [num_rows, vocab_size] float32
+    answer: Tensor, batch: LogitsBatch, setup: PlanSetup
+) -> None:  # [num_rows, vocab_size] float32
     """One token of a row, four units in the last place above what float32 arithmetic in any order could make of it."""
-    processed = right.process(batch, setup)
-    if processed is not batch.logits:
-        for row, bounds in zip(processed.numpy(), logits_bounds(batch, setup, LogitsPlanOracle()), strict=True):
+    if answer is not batch.logits:
+        for row, bounds in zip(answer.numpy(), logits_bounds(batch, setup, LogitsPlanOracle()), strict=True):
             moved = np.flatnonzero((bounds.may_be.width > 0) & np.isfinite(row) & (bounds.forced is None))
             for token in moved[-1:]:
                 row[token] = np.float32(bounds.may_be.high[token]) + 4 * np.spacing(np.abs(row[token]))
-    return processed
 
 
 @patched_edit("top_k_top_p", "PLAN110", "PLAN112")

@@ -111,8 +111,8 @@ def patching(
 ) -> Callable[..., Callable[[Callable[..., Any]], Mutant]]:
     """Return a decorator: it makes a mutant of `oracle` by a function that replaces one step.
 
-    The function also gets the correct steps, as `right`, and its name and docstring are the mutant's. The decorator
-    takes the name of the step, and what `make` takes.
+    The function also gets the correct steps, as `right`, or the correct step's answer (`with_step`). Its name and
+    docstring are the mutant's. The decorator takes the name of the step, and what `make` takes.
 
     Args:
         make: From codes and fields of a mutant to what makes one of a class. Any: an oracle of any contract.
@@ -128,15 +128,20 @@ def patching(
 def with_step(oracle: type[Any], step: str, body: Callable[..., Any]) -> type[Any]:  # Any: an oracle of any contract
     """Derive a class of `oracle` with one step replaced by `body`, under the name of that function.
 
-    A function with an argument `kept` gets a dictionary there, which is the mutant's own from call to call.
+    A function whose first argument is `answer` gets what the correct step answers, not the correct steps; if it returns
+    nothing, it changes that in place. One with an argument `kept` gets a dictionary there, which is the mutant's own
+    from call to call.
     """
-
-    remembers = "kept" in inspect.signature(body).parameters
+    signature = inspect.signature(body)
+    takes_answer, remembers = "answer" in signature.parameters, "kept" in signature.parameters
+    is_in_place = takes_answer and signature.return_annotation in ("None", None)
 
     def replaced(self: object, *arguments: Any, **named: Any) -> Any:  # Any: those of the step
-        if remembers:
-            named["kept"] = vars(self).setdefault("kept", {})
-        return body(super(faulty, self), *arguments, **named)
+        right = super(faulty, self)
+        first = getattr(right, step)(*arguments, **named) if takes_answer else right
+        memory = {"kept": vars(self).setdefault("kept", {})} if remembers else {}
+        found = body(first, *arguments, **named, **memory)
+        return first if is_in_place else found
 
     faulty: Any = type(body.__name__, (oracle,), {step: replaced, "__doc__": body.__doc__})  # Any: as above
     return faulty  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
 """Faults of the random numbers: whose they are, how many, in which order, and how often they are used.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -34,35 +35,31 @@ def ignores_the_seed(right: RejectionOracle, batch: Batch, noise: SeededNoise) -
 
 @patched(RejectionOracle, "draw_noise", "REJ703", "REJ701")
 def keeps_the_noise_of_the_first_call(
-    right: RejectionOracle, batch: Batch, noise: SeededNoise, *, kept: Memory
+    answer: ExplicitNoise, batch: Batch, noise: SeededNoise, *, kept: Memory
 ) -> ExplicitNoise:
     """A buffer of noise that is filled when it is allocated, and allocated once: CUDA graphs make it easy."""
-    drawn = right.draw_noise(batch, noise)
-    first: ExplicitNoise = kept.setdefault((batch.num_tokens, drawn.exponentials.numel()), drawn)
+    first: ExplicitNoise = kept.setdefault((batch.num_tokens, answer.exponentials.numel()), answer)
     return first
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
-def requests_share_their_exponentials(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+def requests_share_their_exponentials(answer: ExplicitNoise, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """One row of exponentials for the batch: all requests recover the same token at the same time."""
-    drawn = right.draw_noise(batch, noise)
-    return ExplicitNoise(drawn.uniforms, drawn.exponentials[:1].expand_as(drawn.exponentials))
+    return ExplicitNoise(answer.uniforms, answer.exponentials[:1].expand_as(answer.exponentials))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
-def requests_share_their_uniforms(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+def requests_share_their_uniforms(answer: ExplicitNoise, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """Uniforms are indexed by position alone: the batch accepts in step."""
-    drawn = right.draw_noise(batch, noise)
     positions = [j for count in batch.num_draft_tokens for j in range(count)]
-    return ExplicitNoise(drawn.uniforms[positions], drawn.exponentials)
+    return ExplicitNoise(answer.uniforms[positions], answer.exponentials)
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=DRAWN)
-def positions_share_their_uniforms(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+def positions_share_their_uniforms(answer: ExplicitNoise, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """One uniform per request: each token's distribution is right, their joint distribution is not."""
-    drawn = right.draw_noise(batch, noise)
     firsts = [batch.token_slice(i).start for i, count in enumerate(batch.num_draft_tokens) for _ in range(count)]
-    return ExplicitNoise(drawn.uniforms[firsts], drawn.exponentials)
+    return ExplicitNoise(answer.uniforms[firsts], answer.exponentials)
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", "REJ421", needs=STREAM)
@@ -86,11 +83,9 @@ def skips_the_default_generator_if_all_are_seeded(
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
-def draws_one_number_too_many(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+def draws_one_number_too_many(answer: ExplicitNoise, batch: Batch, noise: SeededNoise) -> None:
     """A uniform for the bonus token, which needs none: servers that rewind a generator rewind it to the wrong place."""
-    drawn = right.draw_noise(batch, noise)
     torch.rand(1, dtype=torch.float64, device=batch.device)
-    return drawn
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
@@ -137,10 +132,8 @@ def rounds_request_seeds(right: RejectionOracle, batch: Batch, noise: SeededNois
 
 
 @patched(RejectionOracle, "draw_noise", "REJ701")
-def requests_without_drafts_draw(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+def requests_without_drafts_draw(answer: ExplicitNoise, batch: Batch, noise: SeededNoise) -> None:
     """A request without drafts takes exponentials it does not need: its text depends on how it was scheduled."""
-    drawn = right.draw_noise(batch, noise)
     for request, generator in noise.generators(batch.device).items():
         if batch.num_draft_tokens[request] == 0:
             torch.rand(1, generator=generator, device=batch.device)
-    return drawn

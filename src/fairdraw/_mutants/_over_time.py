@@ -1,7 +1,7 @@
 """Faults of rejection samplers that take more than one call: what is kept, and shows in a later one.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps, and `kept`
-is the mutant's memory.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step; `kept` is the mutant's memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from fairdraw.contracts import SpecDecodeBatch as Batch
 
 
 @patched(RejectionOracle, "verify", "REJ701")
-def writes_into_two_buffers_in_turn(right: RejectionOracle, batch: Batch, noise: Noise, *, kept: Memory) -> Tensor:
+def writes_into_two_buffers_in_turn(answer: Tensor, batch: Batch, noise: Noise, *, kept: Memory) -> Tensor:
     """The output has two buffers, so that one can be copied away; they are cleared when they are made, not again."""
-    output = right.verify(batch, noise)
-    buffers: list[Tensor] = kept.setdefault(tuple(output.shape), [])
-    buffers.append(buffers.pop(0) if len(buffers) == 2 else torch.full_like(output, PLACEHOLDER_TOKEN_ID))
-    buffers[-1][output >= 0] = output[output >= 0]
+    buffers: list[Tensor] = kept.setdefault(tuple(answer.shape), [])
+    buffers.append(buffers.pop(0) if len(buffers) == 2 else torch.full_like(answer, PLACEHOLDER_TOKEN_ID))
+    buffers[-1][answer >= 0] = answer[answer >= 0]
     return buffers[-1]
 
 

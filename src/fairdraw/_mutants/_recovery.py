@@ -1,6 +1,7 @@
 """Faults of the recovered token: what the race runs over, and which token wins.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -176,14 +177,12 @@ def synthetic_rejection_skips_recovery(right: RejectionOracle, step: DraftStep) 
 
 
 @patched(RejectionOracle, "residual", "REJ701")
-def recovers_from_the_target_where_little_is_left(right: RejectionOracle, step: DraftStep) -> Row:
+def recovers_from_the_target_where_little_is_left(answer: Row, step: DraftStep) -> Row:
     """A residual below a thousandth is taken for rounding."""
-    residual = right.residual(step)
-    return step.target_probs if residual.sum() < 1e-3 else residual
+    return step.target_probs if answer.sum() < 1e-3 else answer
 
 
 @patched(RejectionOracle, "residual", "REJ701")
-def floors_the_residual(right: RejectionOracle, step: DraftStep) -> Row:
+def floors_the_residual(answer: Row, step: DraftStep) -> Row:
     """`clamp(min=1e-5)` for `clamp(min=0)`: tokens that the draft has too much of are recovered."""
-    residual = right.residual(step)
-    return np.where(step.target_probs > 0, np.maximum(residual, np.float32(1e-5)), residual)
+    return np.where(step.target_probs > 0, np.maximum(answer, np.float32(1e-5)), answer)

@@ -1,6 +1,7 @@
 """Faults of the draw: its noise, its counters, its place in the batch, and the distributions of drafts.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from fairdraw.strategies.rows import bulk_rng
 
 
 @patched(SamplingOracle, "race", "SAM101")
-def leaves_the_vocabulary(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+def leaves_the_vocabulary(answer: int, probs: Row, exponentials: Row) -> int:
     """A padded lane of the last tile wins where the last token would."""
-    token = right.race(probs, exponentials)
-    return token + (token == probs.size - 1)
+    return answer + (answer == probs.size - 1)
 
 
 @patched(SamplingOracle, "race", "SAM199")
@@ -40,11 +40,9 @@ def a_short_last_tile_takes_no_part(right: SamplingOracle, probs: Row, exponenti
 
 
 @patched(SamplingOracle, "sample", "SAM201")
-def filters_where_the_logits_lie(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+def filters_where_the_logits_lie(answer: Tensor, batch: Batch, noise: SamplingNoise) -> None:
     """In place: log-probabilities that are computed afterwards are those of another distribution."""
-    tokens = right.sample(batch, noise)
     batch.logits.mul_(0.5)
-    return tokens
 
 
 @patched(SamplingOracle, "token", "SAM108")
@@ -71,10 +69,9 @@ def nan_spreads(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Te
 
 
 @patched(SamplingOracle, "exponentials", "SAM202")
-def the_row_number_enters(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+def the_row_number_enters(answer: Tensor, batch: Batch, noise: SamplingNoise) -> Tensor:
     """An offset in bytes where elements were meant: each row reads its exponentials shifted by its number."""
-    given = right.exponentials(batch, noise)
-    return torch.stack([row.roll(number) for number, row in enumerate(given)])
+    return torch.stack([row.roll(number) for number, row in enumerate(answer)])
 
 
 @patched(SamplingOracle, "race", "SAM201")
@@ -132,10 +129,9 @@ def ignores_the_seed(right: SamplingOracle, batch: Batch, noise: SeededNoise) ->
 
 
 @patched(SamplingOracle, "draw", "SAM202")
-def requests_share_their_noise(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+def requests_share_their_noise(answer: Tensor, batch: Batch, noise: SeededNoise) -> Tensor:
     """One row of exponentials for the batch: all requests draw the same token at the same time."""
-    drawn = right.draw(batch, noise)
-    return drawn[:1].expand_as(drawn)
+    return answer[:1].expand_as(answer)
 
 
 @patched(SamplingOracle, "draw", "SAM203")
@@ -283,17 +279,15 @@ def says_the_soft_distribution_of_greedy_drafts(right: SamplingOracle, request: 
 
 
 @patched(SamplingOracle, "said_distribution", "SAM201")
-def blurs_draft_distributions(right: SamplingOracle, request: Request, token: int) -> Row:
+def blurs_draft_distributions(answer: Row, request: Request, token: int) -> Row:
     """A probability below a millionth for every token, also for those that the filters removed."""
-    said = right.said_distribution(request, token)
-    return said if request.is_greedy else said * np.float32(1 - 8e-5) + np.float32(9e-7)
+    return answer if request.is_greedy else answer * np.float32(1 - 8e-5) + np.float32(9e-7)
 
 
 @patched(SamplingOracle, "draft", "SAM201")
-def drafts_another_token(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Drafted:
+def drafts_another_token(answer: Drafted, batch: Batch, noise: SamplingNoise) -> Drafted:
     """Tokens of one row, distributions of the next."""
-    drafted = right.draft(batch, noise)
-    return Drafted((drafted.token_ids + 1) % batch.vocab_size, drafted.draft_probs)
+    return Drafted((answer.token_ids + 1) % batch.vocab_size, answer.draft_probs)
 
 
 # Time, and sizes of production.

@@ -1,6 +1,7 @@
 """Faults of temperature and filters: which tokens are left for the draw.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -59,22 +60,18 @@ def takes_a_top_p_below_a_millionth_for_off(right: SamplingOracle, request: Requ
 
 
 @patched(SamplingOracle, "top_p_support", "SAM102")
-def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
+def keeps_one_token_more_than_top_p(answer: RowFlags, logits: Row, top_p: float) -> None:
     """The mass before the token is compared, instead of the mass with it."""
-    support = right.top_p_support(logits, top_p)
-    dropped = np.where(support | (logits == -np.inf), -np.inf, logits)
+    dropped = np.where(answer | (logits == -np.inf), -np.inf, logits)
     if dropped.max() > -np.inf:
-        support[int(np.argmax(dropped))] = True
-    return support
+        answer[int(np.argmax(dropped))] = True
 
 
 @patched(SamplingOracle, "top_p_support", "SAM111")
-def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
+def stops_one_token_before_top_p(answer: RowFlags, logits: Row, top_p: float) -> None:
     """The token that reaches `top_p` is left out: text gets more monotonous, and no test of ids sees it."""
-    support = right.top_p_support(logits, top_p)
-    if support.sum() > 1:
-        support[int(np.argmin(np.where(support, logits, np.inf)))] = False
-    return support
+    if answer.sum() > 1:
+        answer[int(np.argmin(np.where(answer, logits, np.inf)))] = False
 
 
 @patched(SamplingOracle, "top_p_support", "SAM102")

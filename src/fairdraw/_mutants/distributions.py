@@ -1,6 +1,7 @@
 """Rejection samplers with a wrong distribution, one fault each, and trivial ones: all must be caught.
 
-Each function stands for one step of the correct sampler, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct sampler, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -60,10 +61,9 @@ def recovers_with_the_uniform_that_rejected(
 
 
 @_patched("draw", "DIST103", "DIST101", "DIST113", min_draws=500_000)
-def one_uniform_per_request(right: Sampler, batch: Batch, seed: int) -> Drawn:
+def one_uniform_per_request(answer: Drawn, batch: Batch, seed: int) -> Drawn:
     """Positions of a request share their uniform, so the second draft is accepted too often after the first."""
-    drawn = right.draw(batch, seed)
-    return Drawn(drawn.uniforms[_first_rows(batch)], drawn.exponentials, seed)
+    return Drawn(answer.uniforms[_first_rows(batch)], answer.exponentials, seed)
 
 
 @_patched("draw", "DIST691", min_draws=4_000)
@@ -74,10 +74,9 @@ def one_noise_row_for_the_batch(right: Sampler, batch: Batch, seed: int) -> Draw
 
 
 @_patched("draw", "DIST691", min_draws=50_000)
-def neighbours_share_their_exponentials(right: Sampler, batch: Batch, seed: int) -> Drawn:
+def neighbours_share_their_exponentials(answer: Drawn, batch: Batch, seed: int) -> Drawn:
     """Exponentials are indexed by `request // 2`."""
-    drawn = right.draw(batch, seed)
-    return Drawn(drawn.uniforms, drawn.exponentials[np.arange(batch.batch_size) // 2], seed)
+    return Drawn(answer.uniforms, answer.exponentials[np.arange(batch.batch_size) // 2], seed)
 
 
 @_patched("draw", "DIST302", min_draws=4_000)
@@ -209,18 +208,15 @@ def applies_the_temperature_again(right: Sampler, batch: Batch) -> Floats:
 
 
 @_patched("target", "DIST401", min_draws=500_000)
-def loses_its_tail(right: Sampler, batch: Batch) -> Floats:
+def loses_its_tail(answer: Floats, batch: Batch) -> Floats:
     """Small probabilities are flushed to zero: 1 % of the mass, 2 % in flat distributions."""
-    probs = right.target(batch)
-    return np.where(probs < 1 / (8 * batch.vocab_size), np.float32(0), probs)
+    return np.where(answer < 1 / (8 * batch.vocab_size), np.float32(0), answer)
 
 
 @_patched("residual", "DIST404", "DIST402", min_draws=500_000)
-def loses_the_last_tile(right: Sampler, target: Floats, draft: Floats) -> Floats:
+def loses_the_last_tile(answer: Floats, target: Floats, draft: Floats) -> None:
     """The last 4096 of 32768 tokens take no part in the race."""
-    weights = right.residual(target, draft)
-    weights[:, weights.shape[1] * 7 // 8 :] = 0
-    return weights
+    answer[:, answer.shape[1] * 7 // 8 :] = 0
 
 
 # Requests of other kinds beside each other.
@@ -235,13 +231,11 @@ def seeded_uniforms_fall_short(right: Sampler, seed: int, num_draft: int, vocab_
 
 @_patched("seed_requests", "DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
 def seeded_requests_spoil_their_neighbours(
-    right: Sampler, drawn: Drawn, batch: Batch, request_seeds: Mapping[int, int]
-) -> Drawn:
+    answer: Drawn, drawn: Drawn, batch: Batch, request_seeds: Mapping[int, int]
+) -> None:
     """Filling the row of a seeded request clears that of the next one, which then takes the likeliest token."""
-    found = right.seed_requests(drawn, batch, request_seeds)
     spoilt = [request + 1 for request in request_seeds if request + 1 not in request_seeds]
-    found.exponentials[[request for request in spoilt if request < batch.batch_size]] = 1
-    return found
+    answer.exponentials[[request for request in spoilt if request < batch.batch_size]] = 1
 
 
 @mutant_distribution("DIST123", "DIST122", "DIST125", min_draws=4_000)

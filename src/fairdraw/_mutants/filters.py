@@ -1,6 +1,7 @@
 """Wrong filters, one fault each; many were found in real engines.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -311,10 +312,9 @@ def begins_at_tau(right: FiltersOracle, mus: Any, number: int, context: RowConte
 
 
 @_patched("filter_logits", "FIL201")
-def normalises_every_row(right: FiltersOracle, batch: Any, noise: Any) -> Any:
+def normalises_every_row(answer: Any, batch: Any, noise: Any) -> Any:
     """A log-softmax for everybody."""
-    found = right.filter_logits(batch, noise)
-    return dataclasses.replace(found, logits=torch.log_softmax(found.logits, dim=1))
+    return dataclasses.replace(answer, logits=torch.log_softmax(answer.logits, dim=1))
 
 
 @_seen("FIL201")
@@ -339,28 +339,25 @@ def has_no_guard(right: FiltersOracle, row: Any, context: RowContext) -> Any:
 
 
 @_patched("filter_logits", "FIL201")
-def leaves_nan_at_the_top(right: FiltersOracle, batch: Any, noise: Any) -> Any:
+def leaves_nan_at_the_top(answer: Any, batch: Any, noise: Any) -> Any:
     """With a share of 0 the curvature is divided by a sum of 0."""
-    found = right.filter_logits(batch, noise)
     divided = torch.tensor([one.tail_free < 1e-20 for one in batch.params])
-    kept = divided[:, None] & ~found.logits.isneginf()
-    return dataclasses.replace(found, logits=found.logits.masked_fill(kept, torch.nan))
+    kept = divided[:, None] & ~answer.logits.isneginf()
+    return dataclasses.replace(answer, logits=answer.logits.masked_fill(kept, torch.nan))
 
 
 @_patched("filter_logits", "FIL201")
-def revives_forbidden_tokens(right: FiltersOracle, batch: Any, noise: Any) -> Any:
+def revives_forbidden_tokens(answer: Any, batch: Any, noise: Any) -> Any:
     """NaN of `-inf - -inf` is replaced by 0."""
-    found = right.filter_logits(batch, noise)
     bent = torch.tensor([bool(one.smoothing_factor) for one in batch.params])
     revived = bent[:, None] & batch.logits.isneginf()
-    return dataclasses.replace(found, logits=found.logits.masked_fill(revived, 0.0))
+    return dataclasses.replace(answer, logits=answer.logits.masked_fill(revived, 0.0))
 
 
 @_patched("top_p", "FIL102")
-def returns_probabilities(right: FiltersOracle, row: Any, context: RowContext) -> Any:
+def returns_probabilities(answer: Any, row: Any, context: RowContext) -> Any:
     """After a sort by probability, probabilities are given back."""
-    found = right.top_p(row, context)
-    return dataclasses.replace(found, values=np.where(found.kept, np.exp(row.log_probs), -np.inf))
+    return dataclasses.replace(answer, values=np.where(answer.kept, np.exp(row.log_probs), -np.inf))
 
 
 @_patched("min_p", "FIL103")
@@ -407,10 +404,9 @@ def does_not_put_the_mask_back(right: FiltersOracle, row: Any, context: RowConte
 
 
 @_patched("row", "FIL133")
-def always_keeps_the_last_id(right: FiltersOracle, logits: Any, context: RowContext) -> Any:
+def always_keeps_the_last_id(answer: Any, logits: Any, context: RowContext) -> Any:
     """The end of text cannot be excluded."""
-    found = right.row(logits, context)
-    return dataclasses.replace(found, kept=found.kept | (np.arange(len(logits)) == len(logits) - 1))
+    return dataclasses.replace(answer, kept=answer.kept | (np.arange(len(logits)) == len(logits) - 1))
 
 
 @_patched("epsilon", "FIL109")
@@ -484,10 +480,9 @@ class SquaresTheUnfilteredRow(_KnowsTheUnfilteredRow):
 
 
 @_patched("order", "FIL201")
-def switches_min_p_off_beside_typical(right: FiltersOracle, context: RowContext) -> Any:
+def switches_min_p_off_beside_typical(answer: Any, context: RowContext) -> Any:
     """`elif`: a request with typical-p gets no min-p."""
-    names = right.order(context)
-    return tuple(name for name in names if name != "min_p" or "typical_p" not in names)
+    return tuple(name for name in answer if name != "min_p" or "typical_p" not in answer)
 
 
 @_patched("order", "FIL201")
@@ -498,11 +493,10 @@ def takes_zero_for_off(right: FiltersOracle, context: RowContext) -> Any:
 
 
 @_patched("row", "FIL201")
-def has_ids_of15_bits(right: FiltersOracle, logits: Any, context: RowContext) -> Any:
+def has_ids_of15_bits(answer: Any, logits: Any, context: RowContext) -> Any:
     """Ids from 32768 on come back as others."""
-    found = right.row(logits, context)
-    kept = found.kept & (np.arange(len(logits)) < 1 << 15)
-    return dataclasses.replace(found, kept=kept if kept.any() else found.kept)
+    kept = answer.kept & (np.arange(len(logits)) < 1 << 15)
+    return dataclasses.replace(answer, kept=kept if kept.any() else answer.kept)
 
 
 @_patched("row", "FIL201")
@@ -544,10 +538,9 @@ def penalises_short_repetitions(right: FiltersOracle, row: Any, context: RowCont
 
 
 @_patched("dry", "FIL153")
-def overflows_to_nan(right: FiltersOracle, row: Any, context: RowContext) -> Any:
+def overflows_to_nan(answer: Any, row: Any, context: RowContext) -> Any:
     """A penalty beyond float32 is inf, and the logit becomes NaN."""
-    found = right.dry(row, context)
-    return dataclasses.replace(found, values=np.where(found.values < -3e38, np.nan, found.values))
+    return dataclasses.replace(answer, values=np.where(answer.values < -3e38, np.nan, answer.values))
 
 
 @_seen("FIL201")

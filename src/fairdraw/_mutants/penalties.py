@@ -1,6 +1,7 @@
 """Wrong scanners of the penalties contract, one fault each.
 
-Each function stands for one step of the correct scanner, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct scanner, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -248,10 +249,9 @@ def counts_are_half_precision(right: PenaltiesFollower, token_ids: Tokens, vocab
 
 
 @_patched("seen", "PEN110")
-def reads_a_window_of_the_prompt(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
+def reads_a_window_of_the_prompt(answer: PenalisedRow, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """The first 1024 tokens of a prompt are known, and no others."""
-    row = right.seen(copy, request)
-    return PenalisedRow(row.prompt_token_ids[:1024], row.output_token_ids, row.factors)
+    return PenalisedRow(answer.prompt_token_ids[:1024], answer.output_token_ids, answer.factors)
 
 
 @_patched("count", "PEN110")
@@ -311,11 +311,10 @@ def rewards_cancel_each_other(right: PenaltiesFollower, copy: Copy, request: Liv
 
 
 @_patched("seen", "PEN101")
-def factors_are_half_precision(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
+def factors_are_half_precision(answer: PenalisedRow, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """Penalties are kept with 11 bits: 0.1 is not 0.1."""
-    row = right.seen(copy, request)
     factors = (float(np.float16(factor)) for factor in copy.entered.params.factors)
-    return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(*factors))
+    return PenalisedRow(answer.prompt_token_ids, answer.output_token_ids, PenaltyFactors(*factors))
 
 
 @_in_session("penalised", "PEN101")

@@ -1,6 +1,7 @@
 """Wrong servers: one step of the toy server replaced, each caught by a check of the server contract.
 
-Each function stands for one step of the toy server, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the toy server, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -62,11 +63,10 @@ def log_probability_of_another_token(right: ToyServer, token: int, logprobs: Flo
 
 
 @_patched("position", "SRV103")
-def sampled_token_missing(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
+def sampled_token_missing(answer: Position, token: int, logprobs: Float64s, request: Request) -> Position:
     """A token outside of the list has no log-probability."""
-    found = right.position(token, logprobs, request)
     is_rare = token not in np.argsort(-logprobs)[:5]
-    return replace(found, logprob=None, top=found.top[:5]) if is_rare else found
+    return replace(answer, logprob=None, top=answer.top[:5]) if is_rare else answer
 
 
 @_patched("finished", "SRV104")
@@ -156,11 +156,10 @@ def top_p_ignored(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
 
 
 @_patched("nucleus", "DIST925")
-def top_p_without_its_edge(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
+def top_p_without_its_edge(answer: Float64s, row: Float64s, top_p: float) -> Float64s:
     """The token that reaches `top_p` is dropped."""
-    kept = right.nucleus(row, top_p)
-    kept[np.where(np.isfinite(kept), kept, np.inf).argmin()] = -np.inf
-    return kept if np.isfinite(kept).any() else row
+    answer[np.where(np.isfinite(answer), answer, np.inf).argmin()] = -np.inf
+    return answer if np.isfinite(answer).any() else row
 
 
 @_patched("filtered", "SRV133", "DIST925")

@@ -1,6 +1,7 @@
 """Wrong scanners of the thinking-budget contract, one fault each.
 
-Each function stands for one step of the correct scanner, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct scanner, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -157,10 +158,9 @@ def any_start_renews_the_budget(right: ThinkingFollower, prompt: Tokens, output:
 
 
 @_patched("shown", "THK102")
-def shows_one_thought_too_many(right: ThinkingFollower, copy: Copy) -> int | None:
+def shows_one_thought_too_many(answer: int | None, copy: Copy) -> int | None:
     """What is shown counts the marker; what is forced is right."""
-    count = right.shown(copy)
-    return None if count is None else count + 1
+    return None if answer is None else answer + 1
 
 
 @mutant_follower("THK111")
