@@ -132,10 +132,10 @@ def deviates_by_probabilities(right: FiltersOracle, row: Any) -> Any:
 
 
 @_patched("sigma", "FIL105")
-def divides_by_one_less(right: FiltersOracle, row: Any) -> Any:
+def divides_by_one_less(answer: Any, row: Any) -> Any:
     """By n - 1, undeclared."""
     number = max(2, int(row.kept.sum()))
-    sigma, slack = right.sigma(row)
+    sigma, slack = answer
     return sigma * np.sqrt(number / (number - 1)), slack
 
 
@@ -270,11 +270,10 @@ def turns_the_cube_round(right: FiltersOracle, row: Any, context: RowContext) ->
 
 
 @_patched("repetitions", "FIL114")
-def takes_the_latest_repetition(right: FiltersOracle, context: RowContext) -> Any:
+def takes_the_latest_repetition(answer: Any, context: RowContext) -> Any:
     """Not the longest copy counts but the last one."""
     tokens = list(context.tokens)[-context.params.dry_range or None :]
-    longest = right.repetitions(context)
-    return {one: min(length, 2 + tokens.count(one) % 2) for one, length in longest.items()}
+    return {one: min(length, 2 + tokens.count(one) % 2) for one, length in answer.items()}
 
 
 @_patched("repetitions", "FIL114")
@@ -434,17 +433,16 @@ def has_one_value_for_all(right: _Batchwise, batch: Any) -> Any:
 
 
 @_patched("filter_logits", "FIL201")
-def remembers_masks(right: FiltersOracle, batch: Any, noise: Any, *, kept: Memory) -> Any:
+def remembers_masks(answer: Any, batch: Any, noise: Any, *, kept: Memory) -> None:
     """A buffer for masks that only ever grows keeps those of the call before, for rows that filter nothing now."""
-    found, before = right.filter_logits(batch, noise), kept.get("mask", ())
+    before = kept.get("mask", ())
     if len(before) >= batch.batch_size:
         mask = before[: batch.batch_size, : batch.vocab_size]
         reach = mask.shape[1]
-        top = found.logits.argmax(dim=1)
+        top = answer.logits.argmax(dim=1)
         mask = mask.scatter(1, top.clamp(max=reach - 1)[:, None], False)
-        found.logits[:, :reach] = found.logits[:, :reach].masked_fill(mask, -torch.inf)
-    kept["mask"] = batch.logits.isfinite() & found.logits.isneginf()
-    return found
+        answer.logits[:, :reach] = answer.logits[:, :reach].masked_fill(mask, -torch.inf)
+    kept["mask"] = batch.logits.isfinite() & answer.logits.isneginf()
 
 
 # -- together ---------------------------------------------------------------------------------------------------------
@@ -517,13 +515,11 @@ def knows_no_breakers(right: FiltersOracle, row: Any, context: RowContext) -> An
 
 
 @_patched("repetitions", "FIL151")
-def penalises_breakers(right: FiltersOracle, context: RowContext) -> Any:
+def penalises_breakers(answer: Any, context: RowContext) -> None:
     """A breaker that followed an earlier copy is penalised, as in Aphrodite."""
-    found, breakers = right.repetitions(context), context.params.dry_breakers
-    tokens = list(context.tokens)
+    tokens, breakers = list(context.tokens), context.params.dry_breakers
     if tokens and tokens[-1] not in breakers:
-        found |= {b: 1 for a, b in pairwise(tokens) if a == tokens[-1] and b in breakers}
-    return found
+        answer |= {b: 1 for a, b in pairwise(tokens) if a == tokens[-1] and b in breakers}
 
 
 @_patched("dry", "FIL201")
@@ -615,11 +611,10 @@ def sees_the_surprise_after_the_cut(
 
 
 @_patched("filter_logits", "FIL164")
-def shares_mu(right: FiltersOracle, batch: Any, noise: Any) -> Any:
+def shares_mu(answer: Any, batch: Any, noise: Any) -> None:
     """One state for all rows with mirostat."""
-    found, kept = right.filter_logits(batch, noise), noise.kept["oracle"]["mus"]
-    kept |= dict.fromkeys(kept, next(iter(kept.values()), 0.0))
-    return found
+    mus = noise.kept["oracle"]["mus"]
+    mus |= dict.fromkeys(mus, next(iter(mus.values()), 0.0))
 
 
 @_patched("coin", "DIST981")

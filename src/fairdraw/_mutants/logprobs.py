@@ -381,15 +381,14 @@ def sorts_requests_by_what_they_ask_for(answer: LogprobsResult, batch: LogprobsB
 
 
 @_patched("logprobs", "LPR201")
-def shifts_rows_of_drafts(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def shifts_rows_of_drafts(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
     """The value of a row with drafts is that of the position behind it."""
-    found, first = right.logprobs(batch), 0
-    values = found.logprobs.clone()
+    values, first = answer.logprobs.clone(), 0
     for count in batch.num_rows:
         if count > 1:
-            values[first : first + count - 1] = found.logprobs[first + 1 : first + count]
+            values[first : first + count - 1] = answer.logprobs[first + 1 : first + count]
         first += count
-    return dataclasses.replace(found, logprobs=values)
+    return dataclasses.replace(answer, logprobs=values)
 
 
 @_patched("logprobs", "LPR201")
@@ -430,13 +429,12 @@ class AddsToItsWorkspace(LogprobsOracle):
 
 
 @_patched("logprobs", "LPR201")
-def keeps_the_widest_buffer(right: LogprobsOracle, batch: LogprobsBatch, *, kept: Memory) -> LogprobsResult:
+def keeps_the_widest_buffer(answer: LogprobsResult, batch: LogprobsBatch, *, kept: Memory) -> None:
     """Rows are read from a buffer of the largest call, with its width as stride, once there was a larger one."""
-    found, rows = right.logprobs(batch), len(batch.token_ids)
+    rows = len(batch.token_ids)
     if 0 < rows < kept.get("width", 0):
-        found.logprobs[rows - 1] = 0.5
+        answer.logprobs[rows - 1] = 0.5
     kept["width"] = max(kept.get("width", 0), rows)
-    return found
 
 
 @_patched("logprobs", "LPR201")
