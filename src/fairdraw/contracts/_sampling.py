@@ -290,10 +290,7 @@ def _checked(method: str, sampler: str, name: str, output: object, batch: Sampli
 
 
 def _called(
-    sampler: object,
-    batch: SamplingBatch,
-    noise: SamplingNoise,
-    call: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
+    sampler: object, batch: SamplingBatch, noise: SamplingNoise, call: Callable[[], tuple[Tensor, Tensor | None]]
 ) -> Sampled:
     import numpy as np
 
@@ -303,10 +300,8 @@ def _called(
         tokens, probs = call()
         with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
             copied = tokens.cpu().numpy().astype(np.int64)
-        states = generator_states(noise, batch.device)
-        return Sampled(
-            copied, states, default_state(batch.device), None if probs is None else probs.cpu().numpy().copy()
-        )
+        states, own = generator_states(noise, batch.device), default_state(batch.device)
+        return Sampled(copied, states, own, None if probs is None else probs.cpu().numpy().copy())
 
 
 _DTYPES = {
