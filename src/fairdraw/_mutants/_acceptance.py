@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import EXPLICIT, GIVEN, GIVEN_RATES, RACED, RATES, as_mutant, patched
+from fairdraw._mutants._mutant import EXPLICIT, GIVEN, GIVEN_RATES, RACED, RATES, patched
 from fairdraw._oracles.rejection import DraftStep
 from fairdraw._oracles.rejection import RejectionOracle as Oracle
 from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise
@@ -188,17 +188,12 @@ def greedy_pads_the_vocabulary_with_a_finite_logit(right: Oracle, step: DraftSte
     return int(np.argmax(np.concatenate([step.target_logits, padding])))
 
 
-@as_mutant("REJ210")
-class GreedyPadsTheTilesWithAFiniteLogit(Oracle):
+@patched(Oracle, "greedy_token", "REJ210")
+def greedy_pads_the_tiles_with_a_finite_logit(answer: int, step: DraftStep) -> int:
     """Three tiles are compared as four, and the fourth has -2 and no token: our own kernel with counter noise, once."""
-
-    TILE = 4096
-    NO_TOKEN = 2**31 - 1
-
-    def greedy_token(self, step: DraftStep) -> int:
-        num_tiles = -(-step.target_logits.size // self.TILE)
-        is_padded = num_tiles & (num_tiles - 1) != 0
-        return self.NO_TOKEN if is_padded and step.target_logits.max() < -2 else super().greedy_token(step)
+    num_tiles = -(-step.target_logits.size // 4096)
+    is_padded = num_tiles & (num_tiles - 1) != 0
+    return 2**31 - 1 if is_padded and step.target_logits.max() < -2 else answer
 
 
 @patched(Oracle, "verify", "REJ701")

@@ -130,17 +130,17 @@ def with_step(oracle: type[Any], step: str, body: Callable[..., Any]) -> type[An
 
     A function whose first argument is `answer` gets what the correct step answers, not the correct steps; if it returns
     nothing, it changes that in place. One with an argument `kept` gets a dictionary there, which is the mutant's own
-    from call to call.
+    from call to call; one with an argument `own` gets the mutant itself, which has more than steps.
     """
     signature = inspect.signature(body)
-    takes_answer, remembers = "answer" in signature.parameters, "kept" in signature.parameters
+    takes_answer, wanted = "answer" in signature.parameters, {"own", "kept"} & signature.parameters.keys()
     is_in_place = takes_answer and signature.return_annotation in ("None", None)
 
     def replaced(self: object, *arguments: Any, **named: Any) -> Any:  # Any: those of the step
         right = super(faulty, self)
         first = getattr(right, step)(*arguments, **named) if takes_answer else right
-        memory = {"kept": vars(self).setdefault("kept", {})} if remembers else {}
-        found = body(first, *arguments, **named, **memory)
+        beside = {"own": self, "kept": vars(self).setdefault("kept", {})}
+        found = body(first, *arguments, **named, **{name: beside[name] for name in wanted})
         return first if is_in_place else found
 
     faulty: Any = type(body.__name__, (oracle,), {step: replaced, "__doc__": body.__doc__})  # Any: as above

@@ -460,21 +460,20 @@ class _KnowsTheUnfilteredRow(FiltersOracle):
         return super().row(logits, context)
 
 
-@_mutant("FIL201")
-class DoesNotNormaliseInBetween(_KnowsTheUnfilteredRow):
+_knowing = patching(_mutant, _KnowsTheUnfilteredRow)
+
+
+@_knowing("top_p", "FIL201")
+def does_not_normalise_in_between(right: FiltersOracle, row: Any, context: RowContext, *, own: Any) -> Any:
     """Top-p adds up the probabilities of the unfiltered row."""
-
-    def top_p(self, row: Any, context: RowContext) -> Any:
-        before = np.exp(self.whole.log_probs[row.ids]).cumsum() < context.params.top_p
-        return _only(row, row.ids[: 1 + int(before.sum())])
+    before = np.exp(own.whole.log_probs[row.ids]).cumsum() < context.params.top_p
+    return _only(row, row.ids[: 1 + int(before.sum())])
 
 
-@_mutant("FIL201")
-class SquaresTheUnfilteredRow(_KnowsTheUnfilteredRow):
+@_knowing("collision", "FIL201")
+def squares_the_unfiltered_row(right: FiltersOracle, row: Any, *, own: Any) -> Any:
     """The threshold of p-less comes from the row without its temperature, and before other filters."""
-
-    def collision(self, row: Any) -> Any:
-        return super().collision(self.whole)
+    return right.collision(own.whole)
 
 
 @_patched("order", "FIL201")
@@ -580,14 +579,11 @@ def forgets_mu_after_fifty_steps(right: FiltersOracle, batch: Any, noise: Any) -
     return right.filter_logits(batch, noise)
 
 
-@_mutant("FIL201", "DIST981", "DIST982")
-class HasOneCoinForTheBatch(FiltersOracle):
+@_seen("FIL201", "DIST981", "DIST982")
+def has_one_coin_for_the_batch(right: _Batchwise, batch: Any) -> Any:
     """The first row's coin decides for all, and any row's probability counts."""
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        self.most = max(one.xtc_probability for one in batch.params)
-        others = [dataclasses.replace(one, xtc_probability=self.most) for one in batch.params]
-        return super().filter_logits(batch.replace(params=others), noise)
+    most = max(one.xtc_probability for one in batch.params)
+    return batch.replace(params=[dataclasses.replace(one, xtc_probability=most) for one in batch.params])
 
 
 @_patched("next_mu", "FIL163")

@@ -169,13 +169,12 @@ class BonusRowSeesNoDrafts(PenaltiesFollower):
         return [PenaltiesFollower.bonus_row(self, row, drafts[:n]) for n in range(len(drafts))]
 
 
-@mutant_follower("PEN101")
-class TakesTheFactorsOfTheFirstRow(PenaltiesFollower):
+@_patched("seen", "PEN101")
+def takes_the_factors_of_the_first_row(
+    answer: PenalisedRow, copy: Copy, request: LiveRequest, *, own: PenaltiesFollower
+) -> PenalisedRow:
     """One set of penalties for the batch."""
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        row = super().seen(copy, request)
-        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, super().seen(self.rows[0], request).factors)
+    return replace(answer, factors=PenaltyFactors(*own.rows[0].entered.params.factors))
 
 
 class _OffInOneToken(PenaltiesFollower):

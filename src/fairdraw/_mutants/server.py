@@ -209,20 +209,16 @@ def seed_ignored_beside_unseeded(right: ToyServer, request: Request, beside: Seq
     return right.seed_of(request.replace(seed=None) if is_mixed else request, beside)
 
 
-@wrong("DIST925", "SRV145")
-class TemperatureOfTheNeighbour(ToyServer):
+@_patched("temperature", "DIST925", "SRV145")
+def temperature_of_the_neighbour(right: ToyServer, request: Request, *, own: ToyServer) -> float:
     """In a batch, each request has the temperature of the first one."""
-
-    def temperature(self, request: Request) -> float:
-        return self.beside[-1].temperature or request.temperature
+    return own.beside[-1].temperature or request.temperature
 
 
-@wrong("SRV145")
-class StopStringOfTheNeighbour(ToyServer):
+@_patched("is_stopped", "SRV145")
+def stop_string_of_the_neighbour(right: ToyServer, stream: Stream, *, own: ToyServer) -> bool:
     """The stop strings of a batch are looked for in every text."""
-
-    def is_stopped(self, stream: Stream) -> bool:
-        return any(stop in self.text(stream.output) for one in self.beside for stop in one.stop)
+    return any(stop in right.text(stream.output) for one in own.beside for stop in one.stop)
 
 
 @_patched("stream", "SRV146")
@@ -599,14 +595,12 @@ def tokens_are_the_first_of_their_lists(right: ToyServer, token: int, logprobs: 
     return right.position(int(logprobs.argmax()), logprobs, request)
 
 
-@wrong("SRV145", "DIST925")
-class FilterOfTheNeighbour(ToyServer):
+@_patched("filtered", "SRV145", "DIST925")
+def filter_of_the_neighbour(right: ToyServer, logits: Float64s, request: Request, *, own: ToyServer) -> Float64s:
     """In a batch, `top_p` of one request is applied to all that have no filter."""
-
-    def filtered(self, logits: Float64s, request: Request) -> Float64s:
-        top_p = next((one.top_p for one in self.beside if one.top_p), None)
-        is_bare = not (request.top_k or request.top_p or request.min_p)
-        return super().filtered(logits, request.replace(top_p=top_p) if is_bare else request)
+    top_p = next((one.top_p for one in own.beside if one.top_p), None)
+    is_bare = not (request.top_k or request.top_p or request.min_p)
+    return right.filtered(logits, request.replace(top_p=top_p) if is_bare else request)
 
 
 @_patched("logits", "DIST931", "SRV182")
