@@ -6,13 +6,12 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from fairdraw._oracles.rejection import RejectionOracle
 from fairdraw._oracles.sampling import SamplingOracle
 from fairdraw.contracts import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
 
-Sampler = TypeVar("Sampler")
 Memory = dict[Any, Any]  # Any: whatever a mutant keeps from call to call
 
 EXPLICIT, RATES = (Capability.EXPLICIT_NOISE,), (Capability.SYNTHETIC_RATES,)
@@ -63,15 +62,15 @@ def name_of(made: Any) -> str:  # Any: a class or a function
 
 
 def mutant_as(
-    make: Callable[[type[Sampler]], Any], *caught_by: str, min_draws: int = 0, needs: tuple[Capability, ...] = ()
-) -> Callable[[type[Sampler]], Mutant]:
+    make: Callable[[type[Any]], Any], *caught_by: str, min_draws: int = 0, needs: tuple[Capability, ...] = ()
+) -> Callable[[type[Any]], Mutant]:
     """Make a mutant of a class with changed steps: its name becomes the name, its docstring the description.
 
     Args:
-        make: From the class to a sampler. Any: under whatever contract.
+        make: From the class to a sampler. Any: of and under whatever contract.
     """
 
-    def make_mutant(faulty: type[Sampler]) -> Mutant:
+    def make_mutant(faulty: type[Any]) -> Mutant:  # Any: as above
         description = inspect.cleandoc(faulty.__doc__ or "")
         return Mutant(name_of(faulty), description, caught_by, lambda: make(faulty), min_draws, needs)
 

@@ -32,12 +32,7 @@ def right() -> FunctionLogitsFilterer:
     return as_filterer(FiltersOracle(), "oracle")
 
 
-def _fresh(faulty: type[FiltersOracle]) -> FunctionLogitsFilterer:
-    """Return a filterer under the name of its class."""
-    return as_filterer(faulty(), name_of(faulty))
-
-
-_mutant = partial(mutant_as, _fresh)
+_mutant = partial(mutant_as, lambda faulty: as_filterer(faulty(), name_of(faulty)))
 _patched = patching(_mutant, FiltersOracle)
 
 

@@ -27,15 +27,7 @@ def masker_of(oracle: GrammarOracle, name: str) -> FunctionGrammarMasker:
     return grammar_masker(oracle.apply_bitmask, drafts=oracle.mask_drafts, name=name)
 
 
-def _fresh(faulty: type[GrammarOracle]) -> FunctionGrammarMasker:
-    """Return a masker under the name of its class."""
-    return masker_of(faulty(), name_of(faulty))
-
-
-mutant = partial(mutant_as, _fresh)
-
-
-patched = patching(mutant, GrammarOracle)
+patched = patching(partial(mutant_as, lambda faulty: masker_of(faulty(), name_of(faulty))), GrammarOracle)
 
 
 # Bits and floats

@@ -26,12 +26,7 @@ def right() -> ToyServer:
     return ToyServer()
 
 
-def _fresh(faulty: type[ToyServer]) -> ToyServer:
-    """Return a server under the name of its class."""
-    return faulty(name=name_of(faulty))
-
-
-wrong = partial(mutant_as, _fresh)
+wrong = partial(mutant_as, lambda faulty: faulty(name=name_of(faulty)))
 _patched, _processed = patching(wrong, ToyServer), patching(wrong, ProcessedServer)
 
 
