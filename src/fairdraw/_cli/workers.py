@@ -45,6 +45,9 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Yields while there is nothing new, and returns the result."""
 
+Answered = tuple[Any, Any]  # Any: the argument of a bench's method, and what the method returns
+GroupOf = Callable[[Any], Any]  # Any: such an argument, and its group
+
 _MOST_LOST = 4
 """Processes in a row that may be lost before the rest is given up. A sampler may kill every one of them."""
 
@@ -53,6 +56,11 @@ _GRACE_SECONDS = 10.0
 
 _STARTING_SECONDS = 600.0
 """How long a worker may take to load the sampler. Compilers and model weights are slow."""
+
+
+def _own(argument: Any) -> Any:  # Any: as above
+    """Return a group of its own."""
+    return argument
 
 
 class Crew(ABC):
@@ -70,9 +78,7 @@ class Crew(ABC):
         self._begun: dict[str, pace.Begun] = {}
 
     @abstractmethod
-    def _spread(
-        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
-    ) -> Iterator[tuple[Any, Any] | None]:  # Any: the argument of a bench's method, and what the method returns
+    def _spread(self, what: str, arguments: Iterable[Any], group_of: GroupOf = _own) -> Iterator[Answered | None]:
         """Arguments and their answers, as they come; `None` if there is none; `_Lost` for an answer that never comes.
 
         Args:
@@ -246,9 +252,7 @@ class Here(Crew):
         self._streams = Streams()
         self._running: dict[Any, float] = {}
 
-    def _spread(
-        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
-    ) -> Iterator[tuple[Any, Any] | None]:  # Any: as `Crew._spread`
+    def _spread(self, what: str, arguments: Iterable[Any], group_of: GroupOf = _own) -> Iterator[Answered | None]:
         for argument in arguments:
             self._running = {_named(argument): time.monotonic()}
             yield None  # the display shows what runs now
@@ -476,9 +480,7 @@ class Workers(Crew):
         self._idle.clear()
         self._busy.clear()
 
-    def _spread(
-        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
-    ) -> Iterator[tuple[Any, Any] | None]:  # Any: as `Crew._spread`
+    def _spread(self, what: str, arguments: Iterable[Any], group_of: GroupOf = _own) -> Iterator[Answered | None]:
         waiting = deque(arguments)
         while waiting or self._busy:
             while waiting and len(self._busy) < self.number and self._num_lost < _MOST_LOST:
@@ -509,7 +511,7 @@ class Workers(Crew):
         self._idle.remove(worker)
         return worker
 
-    def _answers(self) -> Iterator[tuple[Any, Any]]:  # Any: as `_spread`
+    def _answers(self) -> Iterator[Answered]:
         """What is ready now."""
         ready = set(connection.wait(self.signs(), timeout=0))
         for worker in list(self._busy):
@@ -529,12 +531,7 @@ class Workers(Crew):
             yield self._busy.pop(worker), answer
 
 
-def _take(
-    waiting: deque[T],
-    group_of: Callable[[T], Any],  # Any: as `Crew._spread`
-    homes: Mapping[Any, _Worker],
-    worker: _Worker,
-) -> T:
+def _take(waiting: deque[T], group_of: GroupOf, homes: Mapping[Any, _Worker], worker: _Worker) -> T:
     """Remove the next argument: of a group that this worker has begun, else of one that nobody has, else the first."""
     owners = [homes.get(group_of(argument)) for argument in waiting]
     index = owners.index(worker) if worker in owners else owners.index(None) if None in owners else 0

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Around = Callable[[Callable[[], Any], tuple[Any, ...]], Any]
 """What a wrapper does with a call, a function of `call`, which makes it, and of the arguments that it is given."""
 
+OfSession = Callable[[tuple[Any, ...]], Around]  # Any: arguments of the call that opens a session
+
 
 @cache
 def _methods() -> dict[str, bool]:
@@ -28,17 +30,12 @@ class Wrapped:
     Sampler: the methods of its contract. Session: every method.
 
     Args:
-        of_session: From the arguments of the call that opens a session to what is done with the calls of that session,
-            if it is something else.
+        of_session: From the arguments of the call that opens a session to what is done with its calls, if that is
+            something else.
     """
 
-    def __init__(
-        self,
-        inner: Any,  # Any: of any contract
-        around: Around,
-        of_session: Callable[[tuple[Any, ...]], Around] | None = None,
-        *,
-        is_session: bool = False,
+    def __init__(  # Any: of any contract
+        self, inner: Any, around: Around, of_session: OfSession | None = None, *, is_session: bool = False
     ) -> None:
         self._inner, self._around, self._is_session = inner, around, is_session
         self._of_session = of_session or (lambda _: around)
