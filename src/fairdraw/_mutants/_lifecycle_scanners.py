@@ -227,10 +227,7 @@ def combined(way: type[Follower], base: type[Follower]) -> Any:  # Any: made fro
     return type(way.__name__, (way, base), {"__doc__": way.__doc__})
 
 
-def mutant_follower(
-    *caught_by: str,
-    **declared: Any,  # Any: fields of Scanner
-) -> Callable[[type[Follower]], Mutant]:
+def mutant_follower(*caught_by: str, **declared: Any) -> Callable[[type[Follower]], Mutant]:  # Any: fields of Scanner
     """Make a mutant of a follower with one step overridden; its class name is the name, its docstring the
     description. `declared`: the policy or the capabilities that it declares.
     """

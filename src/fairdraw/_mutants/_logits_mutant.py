@@ -32,12 +32,11 @@ class OraclePlanner(SessionSampler):
         return logits_planner(oracle.process).open_session(setting)
 
 
-def mutant_planner(
-    *caught_by: str,
-    **declared: Any,  # Any: fields of OraclePlanner
-) -> Callable[[type[LogitsPlanOracle]], Mutant]:
-    """Make a mutant of an oracle with one step overridden; its class name is the name, its docstring the
-    description.
+def mutant_planner(*caught_by: str, **declared: Any) -> Callable[[type[LogitsPlanOracle]], Mutant]:
+    """Make a mutant of an oracle with one step overridden; its class name is the name, its docstring the description.
+
+    Args:
+        declared: Any: fields of OraclePlanner.
     """
 
     def make_mutant(faulty: type[LogitsPlanOracle]) -> Mutant:
