@@ -192,13 +192,7 @@ class Display:
         self._bars.console.print(Text(text, style=style), soft_wrap=True)
 
     def show(
-        self,
-        name: str,
-        done: int,
-        total: int,
-        running: Mapping[str, float],
-        since: float,
-        expected: float = 0.0,
+        self, name: str, done: int, total: int, running: Mapping[str, float], since: float, expected: float = 0.0
     ) -> None:
         """Show how far a sampler is.
 
