@@ -48,7 +48,7 @@ from fairdraw._run.pace import (
     worded_limit,
     worded_scale,
 )
-from fairdraw._run.runner import CheckRecord, unfinished
+from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -563,7 +563,7 @@ def _unfinished(piece: str, plan: Plan, reason: str) -> CheckRecord:
     if piece == LEDGER:
         raise CannotStart(f"{LEDGER} was not entered: {reason}.")
     check = next(check for check in all_checks() if check.code == piece)
-    return unfinished(check, plan.sampler_name, reason)
+    return CheckRecord.of(check, plan.sampler_name, "incomplete", reason=reason)
 
 
 def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:
