@@ -73,18 +73,16 @@ for words in sys.argv[1:]:
 
 
 def test_a_server_is_tested_without_torch_and_nothing_else(tmp_path: Path) -> None:
-    others = ("check rejection/oracle -n 0", "list", "explain SRV147", "explain REJ104")
+    others = ("check rejection/oracle -n 0", "list", "explain SRV147")
     with served() as address:
         check = f"check {address} --profile smoke -k SRV10 -k DIST911 -n 0 --html run.html"
         said = printed_by("-c", WITHOUT_TORCH, check, *others, cwd=tmp_path, env=ENVIRONMENT)
     assert re.search(r"^mutation controls \(server\): (\d+)/\1 caught", said, flags=re.MULTILINE), said
-    remedy = r"torch is not installed, but checks of rejection, .*, filters need it\. Use pip .*\[torch\]"
     for words in (
         "^GREEN: 8 property checks and 1 distribution check passed",
         r"it needs the package torch, which is not installed\. Run pip install torch\.",
-        f"^Left out: {remedy}",
+        r"^Left out: torch is not installed, but checks of rejection, .*, filters need it\. Use pip .*\[torch\]",
         "^contract: server",
-        f"code='REJ104' is no check of fairdraw .*{remedy}",
     ):
         assert re.search(words, said, flags=re.MULTILINE), said
 
