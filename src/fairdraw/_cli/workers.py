@@ -35,7 +35,7 @@ from fairdraw._core.last_words import Streams, leave_fork
 from fairdraw._run import pace
 from fairdraw._run.controls import Control, Untried
 from fairdraw._run.loading import CannotStart, all_checks
-from fairdraw._run.runner import CheckRecord, unfinished
+from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -545,7 +545,7 @@ def _unfinished(piece: str, plan: Plan, reason: str) -> CheckRecord:
     if piece == LEDGER:
         raise CannotStart(f"{LEDGER} was not entered: {reason}.")
     check = next(check for check in all_checks() if check.code == piece)
-    return unfinished(check, plan.sampler_name, reason)
+    return CheckRecord.of(check, plan.sampler_name, "incomplete", reason=reason)
 
 
 def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:
