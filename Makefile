@@ -5,6 +5,7 @@
 #   make server  a real server on loopback: make server SERVER=llama.cpp PROFILE=smoke   (or transformers, mlx)
 #   make test    the project's own tests, linters and type checkers, and the manual
 #   make gates   shows that these fail if there is a defect, and attacks the product
+#   make newest  what the README says, with the newest release of everything; make lowest: with the oldest that is allowed
 # They work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
@@ -24,7 +25,7 @@ READY   := $(VENV)/.ready
 # Containers often set it. Then every process compiles the suite anew, and pytest rewrites it anew: a second or more each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test tests perf gates bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 clean
+.PHONY: check test tests perf gates bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 newest lowest clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
@@ -94,6 +95,20 @@ V2_RELEASE := .cache/vllm/0.33.0
 plugin-v2: $(READY)
 	$(BIN)/python tools/install.py vllm 0.33.0 --target $(V2_RELEASE)
 	PYTHONPATH=$(V2_RELEASE):src:engines/src $(BIN)/python -m pytest tests/sampler_impl/test_vllm_plugin_v2.py
+
+# Some minutes each, and no stage of CI: make newest PYTHON=python3.13 takes another Python. The environment, in
+# .cache/legs, has no pins: the newest release that the index has, or the one that pyproject.toml begins with. An index
+# without builds of torch for CPUs brings gigabytes of CUDA. Where the versions differ from constraints.txt is said.
+LEG = .cache/legs/$@
+newest lowest:
+	$(PYTHON) -m venv --clear $(LEG)
+	@sed -n '/^dependencies/,/^report/p' pyproject.toml | grep -oE '[a-z0-9-]+>=[0-9.]+' | sed 's/>=/==/' > $(LEG)/lowest.txt
+	$(LEG)/bin/pip install --disable-pip-version-check $(if $(filter lowest,$@),-c $(LEG)/lowest.txt) '.[triton,server]'
+	@$(LEG)/bin/pip freeze --all > $(LEG)/installed.txt
+	@awk -F== '{ name = tolower($$1) } NR == FNR { was[name] = $$2; next } \
+		name in was && was[name] != $$2 { print "[moved] " name " " was[name] " -> " $$2 }' constraints.txt $(LEG)/installed.txt
+	PATH="$(CURDIR)/$(LEG)/bin:$$PATH" bash -exc "$$(sed -n 's/^\$$ \(fairdraw check [^ ]*:make [^#]*\)#.*/\1/p' README.md | head -n 1)"
+	$(LEG)/bin/fairdraw check rejection/triton --profile smoke -n 2
 
 clean:
 	rm -rf $(VENV) .cache build dist

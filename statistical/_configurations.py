@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
@@ -153,7 +153,7 @@ class Configuration:
             cycle = len(self.requests)
             raise refuse("batch", f"batch_size={batch_size}", f"it must be a multiple of {cycle}", f"Use {cycle}.")
 
-        def draw(probs: NDArray[np.float64], stream_seed: int) -> Tensor:  # [num_cycles, len(probs)] int32
+        def draw(probs: NDArray[np.float64], stream_seed: int) -> torch.Tensor:  # [num_cycles, len(probs)] int32
             """A token of each row of probabilities in every cycle."""
             uniforms = Uniforms(derive_seed("draft", stream_seed), device).draw(num_cycles, len(probs))
             return draw_tokens(probs, uniforms)
@@ -184,8 +184,6 @@ class Configuration:
 @lru_cache(maxsize=16)
 def _template(configuration: Configuration, batch_size: int, device: str) -> SpecDecodeBatch:
     """What all batches of a size have in common; its tokens are 0. It is checked, and they need not be."""
-    import torch
-
     from fairdraw.contracts._rejection import check_batch
 
     requests, num_cycles = configuration.requests, batch_size // len(configuration.requests)

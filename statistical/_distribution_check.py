@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded, is_cut, is_enough
 from fairdraw._core.checks import AnyCheck, Conditions, DrawnQuestion, OutOfTime, Profile, Resolution
@@ -21,7 +21,9 @@ from fairdraw.contracts import Capability, RejectionSampler
 from fairdraw.statistical._count_tables import Counts
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
-from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
+
+if TYPE_CHECKING:  # torch comes with it, and checks of servers need none
+    from fairdraw.statistical._workloads import SamplingPlan, Workload
 
 _FIXED_SEED_RATE, _OTHER_SEED_RATE = 1e-6, 1e-4
 
@@ -117,7 +119,7 @@ class DistributionCheck(DrawnQuestion):
                 if out_of_time() or is_enough(out_of_time, checkpoint / sampling_plan.num_checkpoints):
                     return
                 try:
-                    counts = shared_counts(guarded_sampler, sampling_plan, workload_seed, checkpoint)
+                    counts = sampling_plan.shared_counts(guarded_sampler, workload_seed, checkpoint)
                 except BudgetEnded:
                     return
                 yield counts

@@ -11,7 +11,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import RejectionSampler
 from fairdraw.statistical._count_tables import Counts
 from fairdraw.statistical._distribution_check import DistributionCheck
-from fairdraw.statistical._workloads import SamplingPlan, shared_counts
+from fairdraw.statistical._workloads import SamplingPlan
 
 Explain = Callable[[Sequence[Counts], str], str]
 """From the counts of the checkpoints, and the name of the table that carries most of the evidence, to the cause."""
@@ -45,5 +45,5 @@ class ExplainedCheck(DistributionCheck):
         assert isinstance(plan, ExplainedPlan)
         workload_seed = derive_seed("statistical", seed, self.workload.name)
         reached = range(failure.tried // plan.draws_per_checkpoint)
-        counts = [shared_counts(sampler, plan, workload_seed, checkpoint) for checkpoint in reached]
+        counts = [plan.shared_counts(sampler, workload_seed, checkpoint) for checkpoint in reached]
         return plan.explain(counts, next(name for name in plan.tables if failure.effect.startswith(f"{name}: ")))

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw._core.release import install
 from fairdraw.statistical._binomial import binomial_quantile
 from fairdraw.statistical._decision import weigh
 from fairdraw.statistical._validation import refuse
@@ -140,14 +139,11 @@ def write_pictures(folder: Path, pictures: Iterable[Picture]) -> list[Path]:
         The files, in the order of `pictures`.
 
     Raises:
-        ImportError: If Matplotlib is not installed; it says how to install it.
         ValueError: If a table has no samples, or other cells than its plan.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f"write_pictures: Matplotlib is missing. Use {install('fairdraw[report]')}.") from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for picture in pictures:

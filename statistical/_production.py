@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, RejectionSampler, SpecDecodeBatch
@@ -114,10 +114,8 @@ class DistributionPool:
 
 
 @lru_cache(maxsize=6)
-def _pool_on(pool: DistributionPool, device: str) -> tuple[Tensor, Tensor]:
+def _pool_on(pool: DistributionPool, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Target logits and draft probabilities of a pool, each `[num_distributions, vocab_size] float32`."""
-    import torch
-
     return torch.from_numpy(pool.target_logits).to(device), torch.from_numpy(pool.draft_probs).to(device)
 
 
@@ -209,8 +207,6 @@ class ProductionExperiment:
         Randomness:
             Drafts and bonus tokens from a stream hashed from `seed`.
         """
-        import torch
-
         rng = np.random.default_rng(derive_seed("drafts", seed))
         drafts = self.pool.draw_drafts(distribution_ids, rng.random(distribution_ids.size))
         counts, vocab_size = self.num_draft_tokens, self.pool.target_logits.shape[1]

@@ -79,6 +79,17 @@ class SamplingPlan:
 
         return cls(tables(num_calls), counted, num_checkpoints, num_calls * per_call)
 
+    def shared_counts(self, sampler: RejectionSampler, seed: int, checkpoint: int) -> Counts:
+        """The count tables of one checkpoint, drawn the first time that a check needs them.
+
+        Randomness:
+            Everything follows from `seed` and the number of the checkpoint.
+        """
+        drawn = _shared.of(sampler, self, seed)
+        while len(drawn) <= checkpoint:
+            drawn.append(self.count(sampler, derive_seed("look", seed, len(drawn))))
+        return drawn[checkpoint]
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -157,18 +168,6 @@ class _SharedCounts:
 
 
 _shared = _SharedCounts()
-
-
-def shared_counts(sampler: RejectionSampler, sampling_plan: SamplingPlan, seed: int, checkpoint: int) -> Counts:
-    """The count tables of one checkpoint, drawn the first time that a check needs them.
-
-    Randomness:
-        Everything follows from `seed` and the number of the checkpoint.
-    """
-    drawn = _shared.of(sampler, sampling_plan, seed)
-    while len(drawn) <= checkpoint:
-        drawn.append(sampling_plan.count(sampler, derive_seed("look", seed, len(drawn))))
-    return drawn[checkpoint]
 
 
 def checkpoints(num_draws: int, per_call: int) -> tuple[int, int]:

@@ -188,14 +188,14 @@ class MatcherTrace(Recipe):
         return {**super().to_json(), "events": events}
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> MatcherTrace:  # Any: JSON
+    def from_json(cls, data: dict[str, Any]) -> MatcherTrace:  # Any: JSON
         """The trace that `to_json` wrote.
 
         Raises:
             ValueError: If an event is unknown.
         """
-        events = (_event_from_json(**one) for one in plain["events"])
-        return cls(**{**plain, "regexes": tuple(plain["regexes"]), "events": tuple(events)})
+        events = (_event_from_json(**one) for one in data["events"])
+        return cls(**{**data, "regexes": tuple(data["regexes"]), "events": tuple(events)})
 
 
 def _event_from_json(kind: str, **fields: Any) -> MatcherEvent:  # Any: JSON

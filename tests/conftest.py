@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 import fairdraw
 from fairdraw._core.interpreter import prepare_triton, speed_up_interpreter
 
-# Batches are small: in torch's threads, two workers on two cores would wait for each other (`one_torch_thread`).
+# Batches are small: in torch's threads, two workers on two cores would wait for each other (`suite_state`).
 os.environ["OMP_NUM_THREADS"] = "1"
 # A test may import triton before any sampler is loaded; uninterpreted, it could not be used in this process again.
 if shutil.which("nvidia-smi") is None:

@@ -4,8 +4,7 @@ import pytest
 import torch
 from helpers import plain_batch
 
-from fairdraw.adapters._rejection import bonus_mask
-from fairdraw.adapters._step import rows_of
+from fairdraw.adapters._rejection import bonus_mask, rows_of
 from fairdraw.adapters._step_raw import raw_step
 from fairdraw.contracts import SpecDecodeBatch
 from fairdraw.sampler_impl.step import StepPlan

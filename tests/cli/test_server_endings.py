@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from helpers import fairdraw, printed_by
 
-from fairdraw._cli.main import main
 from fairdraw._core import foreign
 from fairdraw._core.seeds import DEFAULT_SEED
 from stub_server.app import make_app, serving
@@ -27,6 +26,7 @@ from stub_server.troubles import KEY, TROUBLES
 pytestmark = pytest.mark.usefixtures("no_controls")
 
 ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("src", "tests"))}
 ADDRESS = r"http://127\.0\.0\.1:\d+/v1"
 JUDGED = r"(; \d+ of \d+ requests broke, too many to send them again)?; [1-9]\d* tokens were judged until then"
 
@@ -41,9 +41,8 @@ def served(trouble: str = "", **settings: Any) -> Iterator[str]:  # Any: fields 
 
 def checked(address: str, *options: str) -> tuple[int, str]:
     """Exit code and output of a short run in this process."""
-    words = ["check", address, "--profile", "smoke", "-n", "0", "--timeout", "60", "-v", "-k", "DIST911", *options]
-    run = CliRunner().invoke(main, words)
-    assert run.exception is None or isinstance(run.exception, SystemExit)
+    usual = ("--profile", "smoke", "-n", "0", "--timeout", "60", "-v", "-k", "DIST911")
+    run = fairdraw("check", address, *usual, *options)
     return run.exit_code, run.output
 
 
@@ -57,6 +56,35 @@ BAD = {
     "sends without end": rf"{ADDRESS}/completions sent more than 32 MiB for one request, and went on{JUDGED}",
 }
 """What takes a while to be seen, tests/server/test_client.py shows with a clock of its own."""
+
+
+WITHOUT_TORCH = """
+import sys
+class Refuse:
+    def find_spec(name, *_):
+        if name.partition(".")[0] in ("torch", "triton"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refuse)
+from click.testing import CliRunner
+from fairdraw._cli.main import main
+for words in sys.argv[1:]:
+    print(CliRunner().invoke(main, words).output)
+"""
+
+
+def test_a_server_is_tested_without_torch_and_nothing_else(tmp_path: Path) -> None:
+    others = ("check rejection/oracle -n 0", "list", "explain SRV147")
+    with served() as address:
+        check = f"check {address} --profile smoke -k SRV10 -k DIST911 -n 0 --html run.html"
+        said = printed_by("-c", WITHOUT_TORCH, check, *others, cwd=tmp_path, env=ENVIRONMENT)
+    assert re.search(r"^mutation controls \(server\): (\d+)/\1 caught", said, flags=re.MULTILINE), said
+    for words in (
+        "^GREEN: 8 property checks and 1 distribution check passed",
+        r"it needs the package torch, which is not installed\. Run pip install torch\.",
+        r"^Left out: torch is not installed, but checks of rejection, .*, filters need it\. Use pip .*\[torch\]",
+        "^contract: server",
+    ):
+        assert re.search(words, said, flags=re.MULTILINE), said
 
 
 @pytest.mark.parametrize("trouble", BAD)
@@ -92,8 +120,7 @@ def test_half_a_stream_is_no_answer() -> None:
 
 def test_a_server_that_dies_leaves_what_was_judged() -> None:
     command = [sys.executable, "-m", "stub_server", "--trouble", "dies", "--port", "0"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("src", "tests"))}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as server:
         code, output = checked(f"{server.stdout.readline().strip()}/v1")
         assert server.wait() == 1
     assert code == 11
@@ -149,7 +176,7 @@ def test_commands_of_a_report_ask_the_server_as_the_run_did(tmp_path: Path, monk
         _, output = checked(f"{address}/v1", "-k", "SRV141", *options)
         commands = re.findall("^fairdraw (?:replay|check) .*", output, re.MULTILINE)
         replay, check = map(shlex.split, commands)
-        run = CliRunner().invoke(main, replay[1:])
+        run = fairdraw(*replay[1:])
     assert {*options} <= {*replay} & {*check}
     assert (run.exit_code, "FAILED" in run.output) == (1, True)
 

@@ -109,7 +109,7 @@ def test_wheel_of_the_engines_holds_the_adapters_and_their_tables(built: Built) 
     }
     assert (ROOT / "LICENSE").read_text() in found.values()
     metadata = next(text for name, text in found.items() if name.endswith(".dist-info/METADATA"))
-    assert f"Requires-Dist: fairdraw=={fairdraw.__version__}\n" in metadata
+    assert f"Requires-Dist: fairdraw[torch]=={fairdraw.__version__}\n" in metadata
     assert f"\nVersion: {fairdraw.__version__}\n" in metadata
 
 

@@ -49,8 +49,9 @@ def test_import_of_the_package_adds_itself_only() -> None:
         ("import fairdraw.adapters", set()),
         ("import fairdraw.sampler_impl.thinking_budget", set()),
         ("import fairdraw.statistical", {"numpy", "scipy"}),
+        ("from fairdraw import all_checks; all_checks(contract='server')", {"numpy", "scipy", "hypothesis"}),
     ],
-    ids=["words", "checks", "a sampler is wrapped", "adapters", "thinking budget", "statistical"],
+    ids=["words", "checks", "a sampler is wrapped", "adapters", "thinking budget", "statistical", "servers"],
 )
 def test_import_brings_nothing_heavy(statement: str, brings: set[str]) -> None:
     assert packages(imported_by(statement)) & (HEAVY | {"pytest"}) <= brings

@@ -13,7 +13,8 @@ from fairdraw._mutants.sampling_distributions import FiltersTopPFirst, TempersLa
 from fairdraw.contracts import FilterPolicy
 
 if TYPE_CHECKING:
-    from fairdraw._mutants._dependence import Codes, Memory, Uniforms
+    from fairdraw._mutants._dependence import Codes, Uniforms
+    from fairdraw._mutants._mutant import Memory
 
 ODD_DISTRIBUTIONS = (
     right_distribution(FiltersTopPFirst, FilterPolicy(order=("top_p", "min_p", "top_k"))),

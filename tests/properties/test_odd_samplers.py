@@ -15,7 +15,7 @@ from fairdraw._oracles.sampling import requests_of
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import Session, one_torch_thread, run_check
+from fairdraw._run.runner import Session, run_check
 from fairdraw.contracts import (
     Capability,
     ExplicitNoise,
@@ -35,7 +35,7 @@ from odd.samplers import ODD
 from odd.sampling import ODD_SAMPLING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from fairdraw._core.checks import AnyCheck, Profile
     from fairdraw._mutants._mutant import Mutant
@@ -48,12 +48,6 @@ CI_SEED = 0
 # examples. Distributions of one are tested; `tests/statistical/` has others.
 FEW = PROFILES["smoke"].scaled(0.25)
 DRAWN = ("rejection", "sampling")
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 def accused(sampler: Any, profile: Profile, checks: Iterable[AnyCheck]) -> list[str]:  # Any: as in ODD

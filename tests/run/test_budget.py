@@ -247,7 +247,6 @@ def test_end_is_no_exception_that_a_check_could_take_for_an_answer() -> None:
     ("arguments", "module"),
     [
         (("check", "rejection/torch", "--pictures", "new"), "matplotlib"),
-        (("check", "rejection/torch", "--html", "new.html"), "jinja2"),
         (("bench", "rejection/torch", "--plots", "new"), "matplotlib"),
     ],
 )

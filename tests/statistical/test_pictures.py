@@ -1,6 +1,5 @@
 """Pictures of tables: each kind is written, and only what leaves the band is red."""
 
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,10 +92,3 @@ def test_impossible_observations_are_reported_in_the_title() -> None:
 def test_table_without_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="S1 output row has no samples, but there must be some"):
         write_pictures(tmp_path, [picture("S1 output row", [0] * 5)])
-
-
-def test_missing_matplotlib_is_reported_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
-    with pytest.raises(ImportError, match=r"Matplotlib is missing. Use pip install '\S*\[report\]'"):
-        write_pictures(tmp_path, [])

@@ -96,9 +96,8 @@ def prepare(worker: Any) -> Json:  # Any: vLLM's worker
             return output
 
         owner.__call__ = timed
-    versions = {"torch": torch.__version__, "vllm": vllm.__version__}
-    runner = type(worker.model_runner).__module__
-    return {"gpu": torch.cuda.get_device_name(), **versions, "runner": runner, "installed": list(installed)}
+    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "vllm": vllm.__version__}
+    return {**about, "runner": type(worker.model_runner).__module__, "installed": list(installed)}
 
 
 def choose(worker: Any, arm: str, timed: bool) -> None:  # Any: vLLM's worker

@@ -36,7 +36,6 @@ Row = dict[str, Any]  # Any: JSON
 DEFAULT_RELEASE = {"plugin": "0.28.0", "tokens": "0.32.0"}
 """The last that the plugin serves with model runner V1, which runs on a CPU, and the newest that was tried."""
 PARTS = tuple(DEFAULT_RELEASE)
-MODEL = "tiny"
 
 
 # -- the parts: rows of the record ------------------------------------------------------------------------------------
@@ -45,7 +44,7 @@ MODEL = "tiny"
 def plugin_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
 
     for drafts in (False, True):
-        job = plugin_job(MODEL, drafts=drafts)
+        job = plugin_job("tiny", drafts=drafts)
         off, on = (run_job(environment, job, plugin=plugin) for plugin in (False, True))
         found = compare(off.arrays, on.arrays)
         row = {
@@ -68,7 +67,7 @@ def serving(drafts: bool) -> tuple[str, ...]:
 def tokens_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
 
     for drafts in (False, True):
-        answer = run_job(environment, tokens_job(MODEL, drafts=drafts, num_tokens=options.tokens), plugin=False)
+        answer = run_job(environment, tokens_job("tiny", drafts=drafts, num_tokens=options.tokens), plugin=False)
         for row in judged_rows(answer):
             yield {**row, "drafts": "n-gram" if drafts else "none", **about(answer)}
 

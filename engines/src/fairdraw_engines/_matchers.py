@@ -105,7 +105,7 @@ class _LLGuidance:
     def accept(self, token_id: int) -> bool:
         if self.is_terminated or (self._matcher.is_stopped() and token_id not in self._stops):
             return False
-        answer = self._matcher.try_consume_tokens([token_id]) == 1 or self._matcher.is_stopped()
+        answer = bool(self._matcher.try_consume_tokens([token_id]) == 1 or self._matcher.is_stopped())
         self.is_terminated = answer and token_id in self._stops
         return answer
 

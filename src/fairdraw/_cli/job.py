@@ -18,12 +18,13 @@ from fairdraw._core.budget import Deadline, FirstPart, undecided_by_budget
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, contract_of
 from fairdraw._core.failures import Inconclusive
+from fairdraw._core.isolation import suite_state
 from fairdraw._report.summary import Header, about_sampler, count_checks, worded_fairness
 from fairdraw._run import expected
 from fairdraw._run.controls import Control, Planned, Untried, mutants_of, plan_control, run_control
 from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler, where_made
 from fairdraw._run.pace import Begun, Limit, Turn, crowding, times_of_this_process, workload_key
-from fairdraw._run.runner import Session, one_torch_thread, run_check
+from fairdraw._run.runner import Session, run_check
 from fairdraw.contracts import NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
@@ -260,20 +261,13 @@ class Bench:
             return planned.control(untried=Untried.LOST, detail=last_line(error))
 
     def draw_pictures(self, given: tuple[Path, float]) -> list[Path]:
-        """Draw a picture per table. What was drawn in this process is not drawn again.
-
-        Raises:
-            CannotStart: If Matplotlib is not installed.
-        """
+        """Draw a picture per table. What was drawn in this process is not drawn again."""
         from fairdraw.statistical._nightly import draw_pictures
 
-        try:
-            with one_torch_thread():
-                folder, scale = given
-                profile, deadline = self.profile.scaled(scale), Deadline(self.job.ends_at)
-                return draw_pictures(folder, self.checks, self.sampler, profile, self.job.seed, deadline)
-        except ImportError as error:
-            raise CannotStart(str(error)) from None
+        with suite_state(self.sampler):
+            folder, scale = given
+            profile, deadline = self.profile.scaled(scale), Deadline(self.job.ends_at)
+            return draw_pictures(folder, self.checks, self.sampler, profile, self.job.seed, deadline)
 
     def _planned(self, mutant: Mutant, scale: float) -> Planned:
         """The plan of a mutant, for this part of the profile."""

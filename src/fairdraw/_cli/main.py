@@ -23,7 +23,7 @@ from fairdraw._report.files import schema_text
 from fairdraw._report.verdict import INCOMPLETE
 from fairdraw._run.capability_words import glossary, policy_lines
 from fairdraw._run.failure_reports import raised_meanings
-from fairdraw._run.loading import BESIDE_CHECKS, SUITES, all_checks, all_questions, sampler_lines
+from fairdraw._run.loading import BESIDE_CHECKS, SUITES, all_checks, all_questions, left_out, sampler_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +77,7 @@ def list_checks(only: str | None, contract: str | None, samplers: bool) -> None:
     if samplers:
         echo("\n".join(sampler_lines()))
         return
-    for place, checks in _by_place(all_checks(only, contract)).items():
+    for place, checks in _by_place(or_refuse(lambda: all_checks(only, contract))).items():
         click.echo(f"{place}: {len(checks)} checks")
         for one in checks:
             click.echo(f"  {one.id}" + (f"  [needs {', '.join(one.needed)}]" if one.needed else ""))
@@ -85,6 +85,8 @@ def list_checks(only: str | None, contract: str | None, samplers: bool) -> None:
     click.echo(f"exceptions instead of an answer: {raised}")
     for one in map(load_part, BESIDE_CHECKS):
         click.echo(f"run by an option of its own: {one.id}")
+    if contract is None and (missing := left_out()):
+        click.echo(f"Left out: {missing}")
 
 
 @main.command()

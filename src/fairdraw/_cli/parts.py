@@ -20,7 +20,7 @@ from fairdraw import __version__
 from fairdraw._core.foreign import one_line, printable
 from fairdraw._core.spelling import did_you_mean
 from fairdraw._report.summary import wrapped
-from fairdraw._run.loading import CannotStart, all_checks
+from fairdraw._run.loading import CannotStart, all_checks, left_out
 from fairdraw._run.pace import worded_seconds
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def find_check(code: str, known: Iterable[AnyCheck] | None = None, words: Iterab
     found = {one.code: one for one in known or all_checks()}
     if code.upper() in found:
         return found[code.upper()]
-    remedy = did_you_mean(code.lower(), words) or did_you_mean(code.upper(), found) or "See: fairdraw list"
-    raise Refused(f"code={code!r} is no check of fairdraw {__version__}. {remedy}")
+    near = did_you_mean(code.lower(), words) or did_you_mean(code.upper(), found)
+    raise Refused(f"code={code!r} is no check of fairdraw {__version__}. {left_out() or near or 'See: fairdraw list'}")
 
 
 def wants_colour() -> bool | None:
@@ -192,13 +192,7 @@ class Display:
         self._bars.console.print(Text(text, style=style), soft_wrap=True)
 
     def show(
-        self,
-        name: str,
-        done: int,
-        total: int,
-        running: Mapping[str, float],
-        since: float,
-        expected: float = 0.0,
+        self, name: str, done: int, total: int, running: Mapping[str, float], since: float, expected: float = 0.0
     ) -> None:
         """Show how far a sampler is.
 

@@ -15,10 +15,9 @@ import re
 import shlex
 import sys
 import time
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, comb, log, log1p
+from math import ceil, log, log1p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -200,16 +199,13 @@ def tries_needed(repeats: list[int] | None) -> int:
 
     Example:
         >>> tries_needed(None), tries_needed([10, 20]), tries_needed([1, 20]), tries_needed([0, 20])
-        (3, 13, 1769, 0)
+        (3, 13, 1796, 0)
     """
+    from scipy.special import betaincinv
+
     failed, tried = repeats or _ALWAYS
-
-    def is_likely(rate: float) -> bool:
-        """Whether at least `failed` failures have a probability of 5 %."""
-        return sum(comb(tried, n) * rate**n * (1 - rate) ** (tried - n) for n in range(failed, tried + 1)) > 0.05
-
-    rate = bisect_left(range(10_000), True, key=lambda part: is_likely(part / 10_000)) / 10_000
-    return ceil(log(_MISSED) / log1p(-rate)) if failed and rate else 0
+    # The least rate at which so many failures, or more, have a probability of 5 % (Clopper and Pearson).
+    return ceil(log(_MISSED) / log1p(-betaincinv(failed, tried - failed + 1, 0.05))) if failed else 0
 
 
 def _run_again(stored: _Stored, sampler: AnySampler, session: Session) -> tuple[CheckRecord, int]:

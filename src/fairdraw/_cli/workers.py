@@ -32,33 +32,21 @@ from fairdraw._core import pulse
 from fairdraw._core.budget import undecided_by_budget
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.last_words import Streams, leave_fork
+from fairdraw._run import pace
 from fairdraw._run.controls import Control, Untried
 from fairdraw._run.loading import CannotStart, all_checks
-from fairdraw._run.pace import (
-    TENTH,
-    Limit,
-    Turn,
-    by_turns,
-    closed,
-    scale_for,
-    second_turns,
-    seconds_left,
-    with_guesses,
-    worded_forecast,
-    worded_limit,
-    worded_scale,
-)
-from fairdraw._run.runner import CheckRecord, unfinished
+from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from fairdraw._run.pace import Begun
-
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Yields while there is nothing new, and returns the result."""
+
+Answered = tuple[Any, Any]  # Any: the argument of a bench's method, and what the method returns
+GroupOf = Callable[[Any], Any]  # Any: such an argument, and its group
 
 _MOST_LOST = 4
 """Processes in a row that may be lost before the rest is given up. A sampler may kill every one of them."""
@@ -68,6 +56,11 @@ _GRACE_SECONDS = 10.0
 
 _STARTING_SECONDS = 600.0
 """How long a worker may take to load the sampler. Compilers and model weights are slow."""
+
+
+def _own(argument: Any) -> Any:  # Any: as above
+    """Return a group of its own."""
+    return argument
 
 
 class Crew(ABC):
@@ -82,12 +75,10 @@ class Crew(ABC):
         self._began = clock()
         self._done: dict[int, Control] = {}
         self._undecided: set[str] = set()
-        self._begun: dict[str, Begun] = {}
+        self._begun: dict[str, pace.Begun] = {}
 
     @abstractmethod
-    def _spread(
-        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
-    ) -> Iterator[tuple[Any, Any] | None]:  # Any: the argument of a bench's method, and what the method returns
+    def _spread(self, what: str, arguments: Iterable[Any], group_of: GroupOf = _own) -> Iterator[Answered | None]:
         """Arguments and their answers, as they come; `None` if there is none; `_Lost` for an answer that never comes.
 
         Args:
@@ -121,11 +112,11 @@ class Crew(ABC):
         ends_at = self._job.ends_at
         if ends_at is None and own is not None and found.is_timed:
             ends_at = now + own * found.crowding
-        limited = dataclasses.replace(found, limit=Limit.of(now, ends_at))
+        limited = dataclasses.replace(found, limit=pace.Limit.of(now, ends_at))
         if ends_at is None or not found.is_timed:
             return limited
         seconds = ends_at - self._began
-        return limited.announced(worded_limit(seconds, self._job.profile, found.crowding), seconds)
+        return limited.announced(pace.worded_limit(seconds, self._job.profile, found.crowding), seconds)
 
     def records(self, plan: Plan) -> Iterator[CheckRecord | Plan | None]:
         """Records, spread over the workers, and the plan once more when it is known what the checks take.
@@ -135,20 +126,20 @@ class Crew(ABC):
         checks, limit = [piece for piece in plan.pieces if piece != LEDGER], plan.limit
         if plan.is_timed and (limit.run is not None or len(checks) >= _WORTH_TIMING):
             yield from self._tenth_of_controls(plan)
-            codes = by_turns(checks, plan.groups, has_limit=limit.run is not None)
+            codes = pace.by_turns(checks, plan.groups, has_limit=limit.run is not None)
             quick = limit.quick(self._clock(), len(codes))
-            turns = [Turn(code, ends_at=limit.first, quick=quick) for code in codes]
+            turns = [pace.Turn(code, ends_at=limit.first, quick=quick) for code in codes]
             yield from self._take_turns(plan, turns)
-            begun = with_guesses(list(self._begun.values()))
+            begun = pace.with_guesses(list(self._begun.values()))
             plan = yield from self._forecast(plan, begun)
             yield plan
             longest_first = limit.run is None and self.number > 1
-            again = second_turns(begun, plan.groups, plan.scale, longest_first=longest_first)
+            again = pace.second_turns(begun, plan.groups, plan.scale, longest_first=longest_first)
             checks = [one.record.code for one in again]
             yield from (self._closed(one.record) for one in begun if one.record.code not in checks)
-        yield from self._take_turns(plan, [Turn(code, plan.scale, limit.checks) for code in checks])
+        yield from self._take_turns(plan, [pace.Turn(code, plan.scale, limit.checks) for code in checks])
         if LEDGER in plan.pieces:
-            yield from self._take_turns(plan, [Turn(LEDGER, plan.scale, limit.checks)])
+            yield from self._take_turns(plan, [pace.Turn(LEDGER, plan.scale, limit.checks)])
         if self._undecided and plan.is_timed:
             yield (yield from self._again(plan, plan.scale, plan.header.duration))
 
@@ -161,7 +152,7 @@ class Crew(ABC):
         """What failed in a first turn, if an interrupt takes the second one. What passed in part is not done."""
         return [one.record for one in self._begun.values() if one.record.status == "failed"]
 
-    def _take_turns(self, plan: Plan, turns: Sequence[Turn]) -> Iterator[CheckRecord | None]:
+    def _take_turns(self, plan: Plan, turns: Sequence[pace.Turn]) -> Iterator[CheckRecord | None]:
         """The records of checks that are done. A property that is cut in its second turn keeps its first one."""
         for found in self._spread("run", turns, plan.group_of):
             if found is None:
@@ -182,26 +173,26 @@ class Crew(ABC):
         self._begun.pop(record.code, None)
         if undecided_by_budget(record):
             self._undecided.add(record.code)
-        return closed(record, is_own_limit=self._job.ends_at is None)
+        return pace.closed(record, is_own_limit=self._job.ends_at is None)
 
-    def _forecast(self, plan: Plan, begun: Sequence[Begun]) -> Steps[Plan]:
+    def _forecast(self, plan: Plan, begun: Sequence[pace.Begun]) -> Steps[Plan]:
         """The plan with what the first turns showed."""
         profile, now, limit = self._job.profile, self._clock(), plan.limit
         workers = max(1, self.number)
         if limit.checks is not None:
-            scale = scale_for(begun, plan.groups, limit.checks - now, workers)
+            scale = pace.scale_for(begun, plan.groups, limit.checks - now, workers)
             if scale == 1:
                 return plan
-            words = f"{plan.header.duration}; {worded_scale(scale, profile)}"
+            words = f"{plan.header.duration}; {pace.worded_scale(scale, profile)}"
             return (yield from self._again(plan, scale, words))
-        seconds = now - self._began + sum(seconds_left(begun, plan.groups).values()) / workers
+        seconds = now - self._began + sum(pace.seconds_left(begun, plan.groups).values()) / workers
         if self._done:
-            seconds += sum(one.seconds for one in self._done.values()) * (TENTH - 1) / workers
-        return plan.announced(worded_forecast(seconds, profile), seconds)
+            seconds += sum(one.seconds for one in self._done.values()) * (pace.TENTH - 1) / workers
+        return plan.announced(pace.worded_forecast(seconds, profile), seconds)
 
     def _tenth_of_controls(self, plan: Plan) -> Iterator[None]:
         if plan.limit.run is None:
-            for _ in self._controls(plan, range(0, len(plan.controls), TENTH)):
+            for _ in self._controls(plan, range(0, len(plan.controls), pace.TENTH)):
                 yield None
 
     def controls(self, plan: Plan) -> Iterator[Control | None]:
@@ -214,7 +205,7 @@ class Crew(ABC):
         yield from self._controls(plan, [number for number in range(len(plan.controls)) if number not in self._done])
 
     def _controls(self, plan: Plan, numbers: Iterable[int]) -> Iterator[Control | None]:
-        turns = [Turn(number, plan.scale, plan.limit.run) for number in numbers]
+        turns = [pace.Turn(number, plan.scale, plan.limit.run) for number in numbers]
         for found in self._spread("control", turns, plan.group_of):
             if found is None:
                 yield None
@@ -248,7 +239,7 @@ _WORTH_TIMING = 9
 
 
 def _named(argument: Any) -> Any:  # Any: as `Crew._spread`
-    return argument.what if isinstance(argument, Turn) else argument
+    return argument.what if isinstance(argument, pace.Turn) else argument
 
 
 class Here(Crew):
@@ -261,9 +252,7 @@ class Here(Crew):
         self._streams = Streams()
         self._running: dict[Any, float] = {}
 
-    def _spread(
-        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
-    ) -> Iterator[tuple[Any, Any] | None]:  # Any: as `Crew._spread`
+    def _spread(self, what: str, arguments: Iterable[Any], group_of: GroupOf = _own) -> Iterator[Answered | None]:
         for argument in arguments:
             self._running = {_named(argument): time.monotonic()}
             yield None  # the display shows what runs now
@@ -491,9 +480,7 @@ class Workers(Crew):
         self._idle.clear()
         self._busy.clear()
 
-    def _spread(
-        self, what: str, arguments: Iterable[Any], group_of: Callable[[Any], Any] = lambda argument: argument
-    ) -> Iterator[tuple[Any, Any] | None]:  # Any: as `Crew._spread`
+    def _spread(self, what: str, arguments: Iterable[Any], group_of: GroupOf = _own) -> Iterator[Answered | None]:
         waiting = deque(arguments)
         while waiting or self._busy:
             while waiting and len(self._busy) < self.number and self._num_lost < _MOST_LOST:
@@ -524,7 +511,7 @@ class Workers(Crew):
         self._idle.remove(worker)
         return worker
 
-    def _answers(self) -> Iterator[tuple[Any, Any]]:  # Any: as `_spread`
+    def _answers(self) -> Iterator[Answered]:
         """What is ready now."""
         ready = set(connection.wait(self.signs(), timeout=0))
         for worker in list(self._busy):
@@ -544,12 +531,7 @@ class Workers(Crew):
             yield self._busy.pop(worker), answer
 
 
-def _take(
-    waiting: deque[T],
-    group_of: Callable[[T], Any],  # Any: as `Crew._spread`
-    homes: Mapping[Any, _Worker],
-    worker: _Worker,
-) -> T:
+def _take(waiting: deque[T], group_of: GroupOf, homes: Mapping[Any, _Worker], worker: _Worker) -> T:
     """Remove the next argument: of a group that this worker has begun, else of one that nobody has, else the first."""
     owners = [homes.get(group_of(argument)) for argument in waiting]
     index = owners.index(worker) if worker in owners else owners.index(None) if None in owners else 0
@@ -563,7 +545,7 @@ def _unfinished(piece: str, plan: Plan, reason: str) -> CheckRecord:
     if piece == LEDGER:
         raise CannotStart(f"{LEDGER} was not entered: {reason}.")
     check = next(check for check in all_checks() if check.code == piece)
-    return unfinished(check, plan.sampler_name, reason)
+    return CheckRecord.of(check, plan.sampler_name, "incomplete", reason=reason)
 
 
 def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:

@@ -14,9 +14,11 @@ from typing import Any
 
 
 def default_device() -> str:
-    """`cuda` if there is a CUDA device, else `cpu`."""
-    import torch
-
+    """`cuda` if torch finds a CUDA device, else `cpu`; so without torch, which servers do not need."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "cpu"
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fairdraw._core.failures import AdapterError
+from fairdraw._core.noise import SeededNoise
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+    from typing_extensions import TypeIs
 
-    from fairdraw._core.noise import SeededNoise
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,30 @@ class Validator:
             place = (~is_right).nonzero()[0].tolist()
             self.require(False, f"{name}{place}={tensor[tuple(place)].item()!r}", rule, remedy)
 
-    def request_seeds(self, noise: SeededNoise, batch_size: int) -> None:
+    def is_seeded(self, noise: object, explicit: type, batch_size: int) -> TypeIs[SeededNoise]:
+        """Whether noise is seeded, for requests that the batch has; refuse what is neither that nor `explicit`."""
+        if not isinstance(noise, SeededNoise):
+            given, rule = f"noise={type(noise).__name__}", f"it must be {explicit.__name__} or SeededNoise"
+            self.require(isinstance(noise, explicit), given, rule, "Use SeededNoise(seed).", TypeError)
+            return False
         unknown = next((request for request in noise.request_seeds if request not in range(batch_size)), None)
-        rule = f"requests must lie in [0, {batch_size})"
-        remedy = "Number requests by their rows."
+        rule, remedy = f"requests must lie in [0, {batch_size})", "Number requests by their rows."
         self.require(unknown is None, f"request_seeds has request {unknown}", rule, remedy)
+        return True
+
+
+def check_kind(method: str, sampler: str, answer: object, kind: type[T], example: str) -> T:
+    """What `method` of a sampler returned, if it is of this kind.
+
+    Raises:
+        AdapterError: If it is not.
+    """
+    if not isinstance(answer, kind):
+        given, name = type(answer).__name__, kind.__name__
+        raise AdapterError(
+            f"{method}: sampler={sampler} returned {given}, but it must return a {name}. Return {name}({example})."
+        )
+    return answer
 
 
 def check_answer(

@@ -12,11 +12,9 @@ if TYPE_CHECKING:
     from fairdraw._core.capabilities import Capabilities
 
 Around = Callable[[Callable[[], Any], tuple[Any, ...]], Any]
-"""What a wrapper does with a call, a function of `call`, which makes it, and of the arguments that it is given.
+"""What a wrapper does with a call, a function of `call`, which makes it, and of the arguments that it is given."""
 
-One that follows sessions has a method `of_session`: from the arguments of the call that opens one to what is done with
-the calls of that session.
-"""
+OfSession = Callable[[tuple[Any, ...]], Around]  # Any: arguments of the call that opens a session
 
 
 @cache
@@ -30,10 +28,17 @@ class Wrapped:
     """A sampler, or a session that it opened, whose calls go through `around`; all other attributes are its own.
 
     Sampler: the methods of its contract. Session: every method.
+
+    Args:
+        of_session: From the arguments of the call that opens a session to what is done with its calls, if that is
+            something else.
     """
 
-    def __init__(self, inner: Any, around: Around, *, is_session: bool = False) -> None:  # Any: of any contract
+    def __init__(  # Any: of any contract
+        self, inner: Any, around: Around, of_session: OfSession | None = None, *, is_session: bool = False
+    ) -> None:
         self._inner, self._around, self._is_session = inner, around, is_session
+        self._of_session = of_session or (lambda _: around)
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever the sampler has
         found = getattr(self._inner, name)
@@ -44,8 +49,7 @@ class Wrapped:
         def called(*arguments: Any, **named: Any) -> Any:  # Any: those of the method
             given = (*arguments, *named.values())
             answer = around(lambda: found(*arguments, **named), given)
-            of_session = getattr(around, "of_session", lambda _: around)
-            return Wrapped(answer, of_session(given), is_session=True) if opens else answer
+            return Wrapped(answer, self._of_session(given), is_session=True) if opens else answer
 
         return called
 

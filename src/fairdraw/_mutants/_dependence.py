@@ -7,7 +7,7 @@ row's first columns for acceptance, position by position, and races with the oth
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,15 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._mutants import sampling_distributions as sampling
-from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn, mutant_distribution
+from fairdraw._mutants._mutant import Memory, Mutant, mutants_in
 from fairdraw.contracts import RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
     from fairdraw.contracts import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
 
 Uniforms = NDArray[np.float64]
-Memory = dict[Any, Any]  # Any: whatever a member keeps from call to call
 Numbers = Callable[[Memory, int, int, int], Uniforms]
 """From what was kept, the seed of the call, and the numbers of rows and columns."""
 Codes = tuple[tuple[str, ...], tuple[str, ...]]
@@ -39,11 +38,10 @@ def right_numbers(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms: 
 
 
 class _Verifying(DistributionSampler):
-    """Token verification with these numbers."""
+    """Token verification with the numbers of a member."""
 
-    numbers: Numbers
-    memory: Memory
-    request_seed: Callable[[int, int], int]
+    def __init__(self, member: Member) -> None:
+        self.member, self.memory = member, Memory()
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Any:
         self.own: dict[int, int] = dict(getattr(noise, "request_seeds", {}))
@@ -54,20 +52,21 @@ class _Verifying(DistributionSampler):
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         width = batch.max_spec_len + batch.vocab_size
-        drawn = self.numbers(self.memory, seed, batch.batch_size, width)
+        drawn = self.member.numbers(self.memory, seed, batch.batch_size, width)
         for request, own in self.own.items():  # races come first, so that the batch's longest request does not matter
-            drawn[request] = np.roll(_own_row(self.request_seed(request, own), width), batch.max_spec_len)
+            drawn[request] = np.roll(_own_row(self.member.request_seed(request, own), width), batch.max_spec_len)
         counts = np.array(batch.num_draft_tokens)
         owners = np.repeat(np.arange(batch.batch_size), counts)
         positions = np.arange(batch.num_tokens) - np.repeat(np.cumsum(counts) - counts, counts)
         return Drawn(drawn[owners, positions].astype(np.float32), _races(drawn[:, batch.max_spec_len :]), seed)
 
 
-class _StratifiedDrafts(_Verifying):
+@mutant_distribution("DIST324")
+class StrataOverAllDraftsOfACall(_Verifying):
     """Uniforms are stratified over all drafts of a call, whatever their request and position."""
 
-    numbers, memory = staticmethod(right_numbers), {}
-    request_seed = staticmethod(lambda _, seed: seed)
+    def __init__(self) -> None:
+        super().__init__(Member("right", right_numbers, ((), ())))
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         drawn = super().draw(batch, seed)
@@ -76,26 +75,24 @@ class _StratifiedDrafts(_Verifying):
 
 
 class _Sampling(sampling.DistributionTokenSampler):
-    """Temperature, filters and a race with these numbers."""
+    """Temperature, filters and a race with the numbers of a member."""
 
-    numbers: Numbers
-    memory: Memory
-    request_seed: Callable[[int, int], int]
-    inverts: bool
+    def __init__(self, member: Member) -> None:
+        self.member, self.memory = member, Memory()
 
     def race(self, probs: Any, exponentials: Any) -> Any:
-        if not self.inverts:
+        if not self.member.inverts:
             return super().race(probs, exponentials)
         below = exponentials[:, :1] >= np.cumsum(probs, axis=1)
         return np.minimum(below.sum(axis=1), probs.shape[1] - 1)
 
     def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Uniforms:
         assert not isinstance(noise, RaceNoise)
-        drawn = self.numbers(self.memory, noise.seed, batch.batch_size, batch.vocab_size)
+        drawn = self.member.numbers(self.memory, noise.seed, batch.batch_size, batch.vocab_size)
         positions = batch.positions.tolist()
         for request, own in noise.request_seeds.items():
-            drawn[request] = _own_row(self.request_seed(request, own), batch.vocab_size, positions[request])
-        return drawn if self.inverts else _races(drawn)
+            drawn[request] = _own_row(self.member.request_seed(request, own), batch.vocab_size, positions[request])
+        return drawn if self.member.inverts else _races(drawn)
 
 
 def _races(uniforms: Uniforms) -> NDArray[Any]:
@@ -134,15 +131,12 @@ class Member:
 
     def rejection(self) -> Any:  # Any: a rejection sampler
         """The fault in a rejection sampler."""
-        made = _Verifying()
-        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed
+        made = _Verifying(self)
         return rejection_sampler(made.verify, name=self.name, unsupported=made.unsupported)
 
     def sampling(self) -> Any:  # Any: a token sampler
         """The fault in a token sampler."""
-        made = _Sampling()
-        made.inverts = self.inverts
-        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed
+        made = _Sampling(self)
         return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=sampling.UNSUPPORTED)
 
 
@@ -481,59 +475,30 @@ def _members_of_quality() -> tuple[Member, ...]:
 
 MEMBERS = _members() + _members_of_streams() + _members_of_quality()
 
-STRATA = Mutant(
-    "strata over all drafts of a call",
-    inspect.cleandoc(_StratifiedDrafts.__doc__ or ""),
-    ("DIST324",),
-    lambda: rejection_sampler(
-        _StratifiedDrafts().verify, name="strata over all drafts", unsupported=_StratifiedDrafts.unsupported
-    ),
-)
 ALL_REJECTION = (
     *(Mutant(m.name, m.description, m.codes[0], m.rejection, m.min_draws) for m in MEMBERS if m.codes[0]),
-    STRATA,
+    *mutants_in(vars()),
 )
 ALL_SAMPLING = tuple(Mutant(m.name, m.description, m.codes[1], m.sampling, m.min_draws) for m in MEMBERS if m.codes[1])
 
+
+def _named(mutants: Sequence[Mutant], names: str) -> tuple[Mutant, ...]:
+    known = names.split("; ")
+    return tuple(mutant for mutant in mutants if mutant.name in known)
+
+
 # One of each family runs beside the checks of every run; tests run all.
-REJECTION_MUTANTS = tuple(
-    mutant
-    for mutant in ALL_REJECTION
-    if mutant.name
-    in {
-        "rows 17 apart share their noise",
-        "the last row is the first",
-        "opposite rows 5 apart",
-        "the last third of the rows is a sum",
-        "strata over all drafts of a call",
-        "a pool of noise for 23 calls",
-        "seeds of 20 bits",
-        "request seeds without their lowest bit",
-        "acceptance and race share a number",
-        "races with 12 bits",
-        "exponentials end at 3",
-        "exponentials of 0 at 20 bits",
-        "acceptance with 8 bits",
-        "torch's next numbers",
-    }
+REJECTION_MUTANTS = _named(
+    ALL_REJECTION,
+    "rows 17 apart share their noise; the last row is the first; opposite rows 5 apart; "
+    "the last third of the rows is a sum; strata over all drafts of a call; a pool of noise for 23 calls; "
+    "seeds of 20 bits; request seeds without their lowest bit; acceptance and race share a number; races with 12 bits; "
+    "exponentials end at 3; exponentials of 0 at 20 bits; acceptance with 8 bits; torch's next numbers",
 )
-SAMPLING_MUTANTS = tuple(
-    mutant
-    for mutant in ALL_SAMPLING
-    if mutant.name
-    in {
-        "half of the batch shares its noise",
-        "opposite rows 5 apart",
-        "lagged Fibonacci",
-        "strata over 16 rows",
-        "a counter of rows wraps",
-        "seed plus row",
-        "request seeds of 20 bits",
-        "races in half precision",
-        "exponentials end at 3",
-        "exponentials of 0 at 20 bits",
-        "inverse CDF with 11 bits",
-        "inverse CDF with 18 bits",
-        "torch's generator advances by half",
-    }
+SAMPLING_MUTANTS = _named(
+    ALL_SAMPLING,
+    "half of the batch shares its noise; opposite rows 5 apart; lagged Fibonacci; strata over 16 rows; "
+    "a counter of rows wraps; seed plus row; request seeds of 20 bits; races in half precision; exponentials end at 3; "
+    "exponentials of 0 at 20 bits; inverse CDF with 11 bits; inverse CDF with 18 bits; "
+    "torch's generator advances by half",
 )

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fairdraw._mutants._mutant import mutant_as, name_of
@@ -71,6 +70,8 @@ class DistributionSampler:
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         """One call: accept, recover, and put the rows together."""
+        import torch  # here, as mutants of servers load this module, too
+
         if isinstance(noise, SeededNoise):
             drawn = self.seed_requests(self.draw(batch, noise.seed), batch, noise.request_seeds)
         else:

@@ -16,6 +16,12 @@ from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, AddedRow, LiveBatch, LiveRe
 class Trusting(Follower):
     """Reads the list that a request entered with, and never compares it with the row's."""
 
+    caught_by = "104"
+    """Code of the check that catches it first, without the letters of its contract."""
+
+    def __init_subclass__(cls, caught_by: str = "101") -> None:
+        cls.caught_by = caught_by
+
     def recognise(self, row: int, request: LiveRequest) -> None:
         pass
 
@@ -45,7 +51,7 @@ class ForgetsTheRepair(Trusting):
         copy.ids += self.new(copy, live)
 
 
-class AliasesRowsOnSwap(Trusting):
+class AliasesRowsOnSwap(Trusting, caught_by="111"):
     """After a swap both rows share the state of one request."""
 
     def move(self, moved: MovedRow) -> None:
@@ -62,7 +68,7 @@ class IgnoresASwap(Trusting):
             super().move(moved)
 
 
-class LeavesARowBehindOnCondense(Trusting):
+class LeavesARowBehindOnCondense(Trusting, caught_by="111"):
     """A request that moves into the row of a finished one finds that one's state there, and inherits it."""
 
     def move(self, moved: MovedRow) -> None:
@@ -101,7 +107,7 @@ class ResumeCountsTwice(Trusting):
         return Copy(added, extra=[i for i in added.output_token_ids if i != PLACEHOLDER_TOKEN_ID])
 
 
-class DoesNotTakeBackACut(Trusting):
+class DoesNotTakeBackACut(Trusting, caught_by="111"):
     """Tokens that were lost with their KV cache still count; so do those that an optimistic step expected."""
 
     def advance(self, copy: Copy) -> None:
@@ -109,14 +115,14 @@ class DoesNotTakeBackACut(Trusting):
             super().advance(copy)
 
 
-class RescansFromTheStart(Trusting):
+class RescansFromTheStart(Trusting, caught_by="103"):
     """Nothing is wrong but the cost: every step reads the whole output again."""
 
     def standing(self, copy: Copy) -> int:
         return 0
 
 
-class ComparesLengthsAlone(Trusting):
+class ComparesLengthsAlone(Trusting, caught_by="113"):
     """A list of the same length is taken for the same list; tokens that were cut and grown again are missed."""
 
     def standing(self, copy: Copy) -> int:
@@ -126,7 +132,7 @@ class ComparesLengthsAlone(Trusting):
         return kept
 
 
-class HasRoomForSomeTokens(Trusting):
+class HasRoomForSomeTokens(Trusting, caught_by="110"):
     """A buffer of 4096 output tokens; those beyond it are not read."""
 
     def tokens(self, copy: Copy) -> list[int]:
@@ -134,7 +140,7 @@ class HasRoomForSomeTokens(Trusting):
         return tokens[:4096] + [PLACEHOLDER_TOKEN_ID] * (len(tokens) - 4096)
 
 
-class ReadsAFewTokensOfAStep(Trusting):
+class ReadsAFewTokensOfAStep(Trusting, caught_by="110"):
     """At most eight tokens of a step are read: there were never more than seven drafts when it was written."""
 
     def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
@@ -142,7 +148,7 @@ class ReadsAFewTokensOfAStep(Trusting):
         return new if not copy.edges else new[:8] + [PLACEHOLDER_TOKEN_ID] * (len(new) - 8)
 
 
-class HasRoomForSomeRows(Trusting):
+class HasRoomForSomeRows(Trusting, caught_by="110"):
     """A buffer of 128 rows; requests beyond it are never read."""
 
     def follow(self, batch: LiveBatch) -> None:
@@ -151,7 +157,7 @@ class HasRoomForSomeRows(Trusting):
             copy.ids = [] if row >= 128 else copy.ids
 
 
-class KnowsRequestsByName(ComparesLengthsAlone):
+class KnowsRequestsByName(ComparesLengthsAlone, caught_by="111"):
     """What was read of a request is kept by its name, and serves whoever has that name later."""
 
     def __init__(self, *setting: object) -> None:
@@ -166,7 +172,7 @@ class KnowsRequestsByName(ComparesLengthsAlone):
         self.by_name |= {request.req_id: [*copy.ids] for copy, request in self.copies(batch)}
 
 
-class KeepsParametersOfARenewedRow(Trusting):
+class KeepsParametersOfARenewedRow(Trusting, caught_by="111"):
     """A request that is added again in its own row keeps the parameters of the first time."""
 
     def enter(self, added: AddedRow) -> Copy:
@@ -176,7 +182,7 @@ class KeepsParametersOfARenewedRow(Trusting):
         return copy
 
 
-class FollowsMovesBeforeNewRows(Trusting):
+class FollowsMovesBeforeNewRows(Trusting, caught_by="111"):
     """Rows are swapped before the new ones are there: the report is followed in another order."""
 
     def sync(self, changes: RowChanges) -> None:
@@ -187,7 +193,7 @@ class FollowsMovesBeforeNewRows(Trusting):
         super().sync(RowChanges(changes.batch_size, changes.removed, changes.added, others))
 
 
-class SwapsOldRowsOnly(Trusting):
+class SwapsOldRowsOnly(Trusting, caught_by="111"):
     """A swap with a request that entered in the same step is not followed."""
 
     def sync(self, changes: RowChanges) -> None:
@@ -198,16 +204,13 @@ class SwapsOldRowsOnly(Trusting):
         super().sync(RowChanges(changes.batch_size, changes.removed, changes.added, moved))
 
 
-class InheritsFromTheLastOneOfAll(Trusting):
+class InheritsFromTheLastOneOfAll(Trusting, caught_by="111"):
     """When the batch becomes empty nothing is cleared; whoever enters next inherits the tokens of the last one."""
 
-    def __init__(self, *setting: object) -> None:
-        super().__init__(*setting)
-        self.last: list[int] = []
+    last: Sequence[int] = ()
 
     def sync(self, changes: RowChanges) -> None:
-        left = self.last
-        self.last = []
+        left, self.last = self.last, ()
         super().sync(changes)
         for copy in self.rows.values() if left else ():
             copy.extra = list(left)
@@ -219,12 +222,10 @@ class InheritsFromTheLastOneOfAll(Trusting):
             self.last = self.tokens(gone)
 
 
-class ForgetsAfterManySteps(Trusting):
+class ForgetsAfterManySteps(Trusting, caught_by="111"):
     """A ring of 500 steps: what was read in the step that is overwritten is lost, in one row."""
 
-    def __init__(self, *setting: object) -> None:
-        super().__init__(*setting)
-        self.num_steps = 0
+    num_steps = 0
 
     def follow(self, batch: LiveBatch) -> None:
         super().follow(batch)
@@ -233,7 +234,7 @@ class ForgetsAfterManySteps(Trusting):
             copy.extra, copy.ids = [], [PLACEHOLDER_TOKEN_ID] * (len(copy.ids) - 1) + copy.ids[-1:]
 
 
-class TakesReportsOfOtherSessions(FollowsLate, Trusting):
+class TakesReportsOfOtherSessions(FollowsLate, Trusting, caught_by="112"):
     """Reports wait in one queue of the scanner, and the session that is asked first takes all of them."""
 
     shared: ClassVar[list[RowChanges]]
@@ -257,7 +258,7 @@ class EmptiesTheDrafts(Trusting):
             request.draft_token_ids.clear()
 
 
-class KeepsThePromptBeforeAShortOne(Trusting):
+class KeepsThePromptBeforeAShortOne(Trusting, caught_by="110"):
     """A prompt of three tokens or fewer does not overwrite that of a request that was removed from the row."""
 
     def sync(self, changes: RowChanges) -> None:
@@ -271,7 +272,7 @@ class KeepsThePromptBeforeAShortOne(Trusting):
         return copy
 
 
-class KeepsTheParametersBeforeAPlainOne(Trusting):
+class KeepsTheParametersBeforeAPlainOne(Trusting, caught_by="110"):
     """A request without parameters does not overwrite those of the one whose row it takes."""
 
     def enter(self, added: AddedRow) -> Copy:
@@ -281,7 +282,7 @@ class KeepsTheParametersBeforeAPlainOne(Trusting):
         return copy
 
 
-class TakesThePromptOfAnEqual(Trusting):
+class TakesThePromptOfAnEqual(Trusting, caught_by="110"):
     """A request that moves into the row of one with the same parameters finds its prompt there."""
 
     def move(self, moved: MovedRow) -> None:
@@ -293,7 +294,7 @@ class TakesThePromptOfAnEqual(Trusting):
             copy.entered = copy.entered._replace(prompt_token_ids=there.entered.prompt_token_ids)
 
 
-class GathersMovesOfAStep(Trusting):
+class GathersMovesOfAStep(Trusting, caught_by="110"):
     """All moves of a step become one permutation, in which a row is where its last move says, seen from before."""
 
     def sync(self, changes: RowChanges) -> None:
@@ -308,7 +309,7 @@ class GathersMovesOfAStep(Trusting):
                 self.rows[target] = before[source]
 
 
-class ReadsSomeNewTokens(Trusting):
+class ReadsSomeNewTokens(Trusting, caught_by="110"):
     """A step has room for 96 new tokens of a request; the next ones are read in the next step."""
 
     def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
@@ -316,14 +317,14 @@ class ReadsSomeNewTokens(Trusting):
         return new[:96] if copy.edges else new
 
 
-class ReadsPartsOfALongOutput(Trusting):
+class ReadsPartsOfALongOutput(Trusting, caught_by="110"):
     """An output that was begun elsewhere is read in parts of 1500 tokens, one in each step."""
 
     def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
         return super().new(copy, live)[:1500]
 
 
-class KeepsWhatADeepCutTook(Trusting):
+class KeepsWhatADeepCutTook(Trusting, caught_by="110"):
     """A deep cut takes back the last 200 tokens at once, and the others in the next step."""
 
     def standing(self, copy: Copy) -> int:
@@ -332,7 +333,7 @@ class KeepsWhatADeepCutTook(Trusting):
         return kept
 
 
-class SharesRowsBeyond512(Trusting):
+class SharesRowsBeyond512(Trusting, caught_by="110"):
     """A row is found by nine bits of its number."""
 
     def sync(self, changes: RowChanges) -> None:
@@ -340,7 +341,7 @@ class SharesRowsBeyond512(Trusting):
         self.rows |= {row: self.rows[row % 512] for row in self.rows if row >= 512}
 
 
-class KnowsAPromptByItsEnds(Trusting):
+class KnowsAPromptByItsEnds(Trusting, caught_by="110"):
     """Prompts that are equally long, and begin and end alike, are taken for one."""
 
     def __init__(self, *setting: object) -> None:
@@ -349,41 +350,23 @@ class KnowsAPromptByItsEnds(Trusting):
 
     def enter(self, added: AddedRow) -> Copy:
         prompt = added.prompt_token_ids
-        known = self.prompts.setdefault((len(prompt), *prompt[:8], *prompt[-8:]), prompt)
+        known = self.prompts.setdefault((len(prompt), *self.key(prompt)), prompt)
         return super().enter(added._replace(prompt_token_ids=known))
 
+    def key(self, prompt: list[int]) -> list[int]:
+        return prompt[:8] + prompt[-8:]
 
-class KnowsAPromptByItsBeginning(KnowsAPromptByItsEnds):
+
+class KnowsAPromptByItsBeginning(KnowsAPromptByItsEnds, caught_by="110"):
     """Prompts that are equally long and begin alike are taken for one, as if they lay in one block of a cache."""
 
-    def enter(self, added: AddedRow) -> Copy:
-        prompt = added.prompt_token_ids
-        known = self.prompts.setdefault((len(prompt), *prompt[: len(prompt) // 4]), prompt)
-        return super(KnowsAPromptByItsEnds, self).enter(added._replace(prompt_token_ids=known))
-
-
-_OTHER_CHECK = {
-    "103": "RescansFromTheStart",
-    "104": "Trusting",
-    "110": "KeepsThePromptBeforeAShortOne KeepsTheParametersBeforeAPlainOne TakesThePromptOfAnEqual "
-    "HasRoomForSomeRows HasRoomForSomeTokens ReadsAFewTokensOfAStep GathersMovesOfAStep "
-    "ReadsSomeNewTokens ReadsPartsOfALongOutput KeepsWhatADeepCutTook SharesRowsBeyond512 "
-    "KnowsAPromptByItsEnds KnowsAPromptByItsBeginning",
-    "111": "AliasesRowsOnSwap LeavesARowBehindOnCondense DoesNotTakeBackACut KnowsRequestsByName "
-    "KeepsParametersOfARenewedRow FollowsMovesBeforeNewRows SwapsOldRowsOnly InheritsFromTheLastOneOfAll "
-    "ForgetsAfterManySteps",
-    "112": "TakesReportsOfOtherSessions",
-    "113": "ComparesLengthsAlone",
-}
-"""Code of the check to the ways that it catches first; all others are caught by `101`."""
+    def key(self, prompt: list[int]) -> list[int]:
+        return prompt[: len(prompt) // 4]
 
 
 def following_mutants(base: type[Follower], prefix: str) -> tuple[Mutant, ...]:
     """Every way to follow wrongly, under the contract of `base`; codes of its checks begin with `prefix`."""
-    codes = {name: code for code, names in _OTHER_CHECK.items() for name in names.split()}
-    return tuple(
-        mutant_follower(prefix + codes.get(way.__name__, "101"))(combined(way, base)) for way in _ways(Trusting)
-    )
+    return tuple(mutant_follower(prefix + way.caught_by)(combined(way, base)) for way in _ways(Trusting))
 
 
 def _ways(way: type[Trusting]) -> list[type[Trusting]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -120,22 +120,6 @@ class FollowsLate(Follower):
         super().follow(batch)
 
 
-class PenaltiesFollower(Follower, PenaltiesOracle):
-    """A correct scanner of the penalties contract."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        """The tokens and factors that penalise one request."""
-        factors = PenaltyFactors(*copy.entered.params.factors)
-        return PenalisedRow(copy.entered.prompt_token_ids, self.tokens(copy), factors)
-
-    def session(self) -> PenaltiesOf:
-        return PenaltiesOf(self)
-
-
 class PenaltiesOf:
     """A penalties follower behind the protocol, whose `penalise` has other arguments than the oracle's."""
 
@@ -161,6 +145,24 @@ class PenaltiesOf:
         for target, row in zip(logits, rows, strict=False):
             target.copy_(torch.from_numpy(self.follower.penalise(target.numpy().copy(), row)))
         return logits
+
+
+class PenaltiesFollower(Follower, PenaltiesOracle):
+    """A correct scanner of the penalties contract."""
+
+    opens: ClassVar[type[PenaltiesOf]] = PenaltiesOf
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        """The tokens and factors that penalise one request."""
+        factors = PenaltyFactors(*copy.entered.params.factors)
+        return PenalisedRow(copy.entered.prompt_token_ids, self.tokens(copy), factors)
+
+    def session(self) -> PenaltiesOf:
+        return self.opens(self)
 
 
 class ThinkingFollower(Follower, ThinkingBudgetOracle):
@@ -225,10 +227,7 @@ def combined(way: type[Follower], base: type[Follower]) -> Any:  # Any: made fro
     return type(way.__name__, (way, base), {"__doc__": way.__doc__})
 
 
-def mutant_follower(
-    *caught_by: str,
-    **declared: Any,  # Any: fields of Scanner
-) -> Callable[[type[Follower]], Mutant]:
+def mutant_follower(*caught_by: str, **declared: Any) -> Callable[[type[Follower]], Mutant]:  # Any: fields of Scanner
     """Make a mutant of a follower with one step overridden; its class name is the name, its docstring the
     description. `declared`: the policy or the capabilities that it declares.
     """

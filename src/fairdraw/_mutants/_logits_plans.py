@@ -6,81 +6,67 @@ import dataclasses
 from collections.abc import Collection
 
 import torch
-from torch import Tensor
 
-from fairdraw._mutants._logits_mutant import mutant_planner
-from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row, exclude
+from fairdraw._core.tensor_types import LogitRows
+from fairdraw._mutants._logits_mutant import mutant_planner, patched_planner
+from fairdraw._mutants._mutant import Memory
+from fairdraw._oracles.logits_plan import Edit, Row, exclude
+from fairdraw._oracles.logits_plan import LogitsPlanOracle as Oracle
 from fairdraw.contracts import Capabilities, LogitsBatch, LogitsParams, PlanSetup
 
 
-@mutant_planner("PLAN101", "PLAN102")
-class CopiesWhenNothingIsToBeDone(LogitsPlanOracle):
+@patched_planner("untouched", "PLAN101", "PLAN102")
+def copies_when_nothing_is_to_be_done(right: Oracle, logits: LogitRows) -> LogitRows:
     """As in vLLM: a clone at every step, for processors that do not run."""
-
-    def untouched(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
-        return logits.clone()
+    return logits.clone()
 
 
-@mutant_planner("PLAN103")
-class CopiesTwice(LogitsPlanOracle):
+@patched_planner("copied", "PLAN103")
+def copies_twice(right: Oracle, logits: LogitRows) -> LogitRows:
     """Casts with a copy, then clones to be safe."""
-
-    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
-        return super().copied(logits).clone()
+    return right.copied(logits).clone()
 
 
-@mutant_planner("PLAN105")
-class WritesIntoTheGivenLogits(LogitsPlanOracle):
+@patched_planner("copied", "PLAN105")
+def writes_into_the_given_logits(right: Oracle, logits: LogitRows) -> LogitRows:
     """`to(float32)` is no copy of float32 logits, so raw logits are processed when log-probabilities are computed."""
-
-    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
-        return logits.to(torch.float32)
+    return logits.to(torch.float32)
 
 
-@mutant_planner("PLAN105", capabilities=Capabilities.of({"copy-free": "returns a tensor of its own"}))
-class ReturnsAViewOfTheGivenLogits(LogitsPlanOracle):
+@patched_planner("untouched", "PLAN105", capabilities=Capabilities.of({"copy-free": "returns a tensor of its own"}))
+def returns_a_view_of_the_given_logits(right: Oracle, logits: LogitRows) -> LogitRows:
     """Another tensor object, the same memory."""
-
-    def untouched(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
-        return logits[:]
+    return logits[:]
 
 
-@mutant_planner("PLAN105")
-class ProcessesTheRawLogitsAsWell(LogitsPlanOracle):
+@patched_planner("process", "PLAN105")
+def processes_the_raw_logits_as_well(answer: LogitRows, batch: LogitsBatch, setup: PlanSetup) -> None:
     """The raw logits that are used for log-probabilities contain the bias already."""
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-        processed = super().process(batch, setup)
-        if processed is not batch.logits:
-            batch.logits.copy_(processed)
-        return processed
+    if answer is not batch.logits:
+        batch.logits.copy_(answer)
 
 
-@mutant_planner("PLAN107")
-class KeepsTheDtypeOfTheModel(LogitsPlanOracle):
+@patched_planner("process", "PLAN107")
+def keeps_the_dtype_of_the_model(right: Oracle, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
     """Processed logits go back to bfloat16."""
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] any
-        return super().process(batch, setup).to(batch.logits.dtype)
+    return right.process(batch, setup).to(batch.logits.dtype)
 
 
-@mutant_planner("PLAN112")
-class AsksTheFirstRequestOnly(LogitsPlanOracle):
+@patched_planner("process", "PLAN112")
+def asks_the_first_request_only(right: Oracle, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
     """If the first request needs no processor, no request gets one."""
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-        first = [row for row in self.rows(batch, setup) if row.request == 0]
-        needs = any(self.edits(name, first) or self.customs(name, first, setup) for name in self.order)
-        return super().process(batch, setup) if needs else self.untouched(batch.logits)
+    first = [row for row in right.rows(batch, setup) if row.request == 0]
+    needs = any(right.edits(name, first) or right.customs(name, first, setup) for name in right.order)
+    return right.process(batch, setup) if needs else right.untouched(batch.logits)
 
 
 @mutant_planner("PLAN112")
-class MasksTheNeighboursRow(LogitsPlanOracle):
+class MasksTheNeighboursRow(Oracle):
     """A request's allowed ids on the next request's rows: an index that counts from 1."""
 
     params: tuple[LogitsParams, ...] = ()
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
         self.params = tuple(request.params for request in batch.requests)
         return super().process(batch, setup)
 
@@ -89,93 +75,71 @@ class MasksTheNeighboursRow(LogitsPlanOracle):
         return None if allowed is None else exclude(set(range(row.vocab_size)) - set(allowed))
 
 
-@mutant_planner("PLAN130", "PLAN161")
-class KeepsThePlanOfABatchOfTheSameSize(LogitsPlanOracle):
+@patched_planner("process", "PLAN130", "PLAN161")
+def keeps_the_plan_of_a_batch_of_the_same_size(
+    right: Oracle, batch: LogitsBatch, setup: PlanSetup, *, kept: Memory
+) -> LogitRows:
     """A new request gets the parameters of the one whose row it took."""
-
-    params: tuple[LogitsParams, ...] = ()
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-        if len(self.params) != batch.batch_size:
-            self.params = tuple(request.params for request in batch.requests)
-        pairs = zip(batch.requests, self.params, strict=True)
-        stale = tuple(dataclasses.replace(request, params=params) for request, params in pairs)
-        return super().process(batch.replace(requests=stale), setup)
+    if len(kept) != batch.batch_size:
+        kept.clear()
+        kept |= {row: request.params for row, request in enumerate(batch.requests)}
+    stale = [dataclasses.replace(request, params=kept[row]) for row, request in enumerate(batch.requests)]
+    return right.process(batch.replace(requests=tuple(stale)), setup)
 
 
-@mutant_planner("PLAN133")
-class LeavesParametersBehind(LogitsPlanOracle):
+@patched_planner("process", "PLAN133")
+def leaves_parameters_behind(right: Oracle, batch: LogitsBatch, setup: PlanSetup, *, kept: Memory) -> LogitRows:
     """Requests move, their parameters do not: rows are planned anew only for requests that were added."""
-
-    def __init__(self) -> None:
-        self.params: dict[int, LogitsParams] = {}
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-        self.params |= {row: params for row, params, _, _ in (batch.change.added if batch.change else ())}
-        stale = [dataclasses.replace(request, params=self.params[i]) for i, request in enumerate(batch.requests)]
-        return super().process(batch.replace(requests=tuple(stale)), setup)
+    kept |= {row: params for row, params, _, _ in (batch.change.added if batch.change else ())}
+    stale = [dataclasses.replace(request, params=kept[row]) for row, request in enumerate(batch.requests)]
+    return right.process(batch.replace(requests=tuple(stale)), setup)
 
 
-@mutant_planner("PLAN132")
-class DecidesOnceWhetherThereIsWork(LogitsPlanOracle):
+@patched_planner("process", "PLAN132")
+def decides_once_whether_there_is_work(
+    right: Oracle, batch: LogitsBatch, setup: PlanSetup, *, kept: Memory
+) -> LogitRows:
     """A batch without work in its first step is left alone until it changes."""
-
-    idle = False
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-        if batch.change is None and self.idle:
-            return self.untouched(batch.logits)
-        processed = super().process(batch, setup)
-        self.idle = processed is batch.logits
-        return processed
+    if batch.change is None and kept.get("is_idle"):
+        return right.untouched(batch.logits)
+    processed = right.process(batch, setup)
+    kept["is_idle"] = processed is batch.logits
+    return processed
 
 
-@mutant_planner("PLAN132")
-class ForgetsMinimaThatWereReached(LogitsPlanOracle):
+@patched_planner("min_tokens", "PLAN132")
+def forgets_minima_that_were_reached(right: Oracle, row: Row, *, kept: Memory) -> Edit | None:
     """As in vLLM: an output that was long enough and lost its end may stop."""
-
-    def __init__(self) -> None:
-        self.reached: list[list[int]] = []
-
-    def min_tokens(self, row: Row) -> Edit | None:
-        output = row.source.output_token_ids
-        if len(output) >= row.params.min_tokens:
-            self.reached.append(output)
-        return None if any(output is known for known in self.reached) else super().min_tokens(row)
+    output = row.source.output_token_ids
+    if len(output) >= row.params.min_tokens:
+        kept[id(output)] = output  # the list itself, so that no other gets its identity
+    return None if id(output) in kept else right.min_tokens(row)
 
 
-@mutant_planner("PLAN142")
-class WrapsIds(LogitsPlanOracle):
+@patched_planner("in_vocabulary", "PLAN142")
+def wraps_ids(right: Oracle, token_ids: Collection[int], row: Row) -> list[int]:
     """An id beyond the vocabulary means another token."""
-
-    def in_vocabulary(self, token_ids: Collection[int], row: Row) -> list[int]:
-        return [token_id % row.vocab_size for token_id in token_ids]
+    return [token_id % row.vocab_size for token_id in token_ids]
 
 
-@mutant_planner("PLAN142")
-class ClampsIds(LogitsPlanOracle):
+@patched_planner("in_vocabulary", "PLAN142")
+def clamps_ids(right: Oracle, token_ids: Collection[int], row: Row) -> list[int]:
     """An id beyond the vocabulary means its last token."""
-
-    def in_vocabulary(self, token_ids: Collection[int], row: Row) -> list[int]:
-        return [min(token_id, row.vocab_size - 1) for token_id in token_ids]
+    return [min(token_id, row.vocab_size - 1) for token_id in token_ids]
 
 
-@mutant_planner("PLAN142")
-class DropsListsWithAnUnknownId(LogitsPlanOracle):
+@patched_planner("in_vocabulary", "PLAN142")
+def drops_lists_with_an_unknown_id(right: Oracle, token_ids: Collection[int], row: Row) -> list[int]:
     """One id beyond the vocabulary, and the whole list is passed over, without a word."""
-
-    def in_vocabulary(self, token_ids: Collection[int], row: Row) -> list[int]:
-        return [] if max(token_ids, default=0) >= row.vocab_size else list(token_ids)
+    return [] if max(token_ids, default=0) >= row.vocab_size else list(token_ids)
 
 
-@mutant_planner("PLAN142")
-class WritesIntoTheNextRow(LogitsPlanOracle):
+@patched_planner("process", "PLAN142")
+def writes_into_the_next_row(right: Oracle, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
     """Ids are offsets in the flat logits: one beyond the vocabulary is a token of the next row."""
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-        processed, size = super().process(batch, setup), batch.logits.shape[1]
-        for row in self.rows(batch, setup):
-            beyond = [row.index * size + i for i in row.params.logit_bias or () if i >= size]
-            flat = processed.view(-1)
-            flat[[place for place in beyond if place < flat.numel()]] += 5.0
-        return processed
+    processed, size = right.process(batch, setup), batch.logits.shape[1]
+    for row in right.rows(batch, setup):
+        beyond = [row.index * size + i for i in row.params.logit_bias or () if i >= size]
+        flat = processed.view(-1)
+        flat[[place for place in beyond if place < flat.numel()]] += 5.0
+    return processed

@@ -1,6 +1,7 @@
 """Faults of single processors, of their order, and of what their rows see.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps. Or it
+edits a row where a step does, and gets the right edit.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw._mutants._logits_mutant import mutant_planner, patched_planner
+from fairdraw._mutants._logits_mutant import mutant_planner, patched_edit, patched_planner
 from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row, exclude, keep_top_k, keep_top_p
 from fairdraw.contracts import LogitsPolicy, PenaltyPolicy
 
@@ -34,17 +35,11 @@ def allows_what_is_excluded(right: LogitsPlanOracle, row: Row) -> Edit | None:
     return None if allowed is None else exclude(allowed)
 
 
-@patched_planner("logit_bias", "PLAN110", "PLAN160")
-def adds_the_bias_twice(right: LogitsPlanOracle, row: Row) -> Edit | None:
+@patched_edit("logit_bias", "PLAN110", "PLAN160")
+def adds_the_bias_twice(add: Edit, row: Row, logits: Logits) -> None:
     """Once by a processor, once by code that is older than the processors."""
-    add = right.logit_bias(row)
-
-    def twice(logits: Logits) -> None:
-        if add is not None:
-            add(logits)
-            add(logits)
-
-    return None if add is None else twice
+    add(logits)
+    add(logits)
 
 
 @mutant_planner("PLAN111")
@@ -82,19 +77,14 @@ class ForcesTheEndOfThinkingFirst(LogitsPlanOracle):
     order = moved("thinking_budget", before="allowed_ids")
 
 
-@patched_planner("top_k_top_p", "PLAN111")
-def cuts_by_top_p_before_top_k(right: LogitsPlanOracle, row: Row) -> Edit | None:
+@patched_edit("top_k_top_p", "PLAN111")
+def cuts_by_top_p_before_top_k(cut: Edit, row: Row, logits: Logits) -> None:
     """Top-p alone keeps more than top-p of what top-k left."""
-    cut = right.top_k_top_p(row)
-    if cut is None or not (row.batch_uses_top_k and row.batch_uses_top_p) or row.is_greedy:
-        return cut
-    top_k = row.params.top_k or row.vocab_size
-
-    def other_order(logits: Logits) -> None:
+    if row.batch_uses_top_k and row.batch_uses_top_p and not row.is_greedy:
         keep_top_p(logits, row.params.top_p)
-        keep_top_k(logits, min(top_k, row.vocab_size))
-
-    return other_order
+        keep_top_k(logits, min(row.params.top_k or row.vocab_size, row.vocab_size))
+    else:
+        cut(logits)
 
 
 @patched_planner("min_p", "PLAN115")

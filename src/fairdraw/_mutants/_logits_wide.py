@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from fairdraw._mutants._logits_mutant import OraclePlanner
+from fairdraw._core.tensor_types import LogitRows
+from fairdraw._mutants._logits_mutant import OraclePlanner, mutant_planner, patched_planner
 from fairdraw._mutants._logits_processors import moved
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._mutant import Memory, Mutant, mutants_in, patching
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 from fairdraw.contracts import Capability, LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
@@ -214,10 +215,13 @@ class _Remembers(LogitsPlanOracle):
     """Sees other requests than those of the step."""
 
     def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
-        raise NotImplementedError
+        return batch.requests
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
         return super().process(batch.replace(requests=tuple(self.requests(batch))), setup)
+
+
+_remembers = patching(mutant_planner, _Remembers)
 
 
 class _SharedTexts(_Remembers):
@@ -237,7 +241,7 @@ class _ReturnsABuffer(LogitsPlanOracle):
     def __init__(self, buffers: int) -> None:
         self.buffers, self.calls = [torch.empty(0)] * buffers, 0
 
-    def copied(self, logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size] float32, both
+    def copied(self, logits: LogitRows) -> LogitRows:
         self.calls += 1
         place = self.calls % len(self.buffers)
         if self.buffers[place].numel() < logits.numel():
@@ -245,71 +249,53 @@ class _ReturnsABuffer(LogitsPlanOracle):
         return self.buffers[place][: logits.numel()].view(logits.shape).copy_(logits)
 
 
-class _AddsDraftsToTheOutput(LogitsPlanOracle):
+@patched_planner("bad_words", "PLAN136")
+def sorts_the_words_of_the_caller(answer: Edit | None, row: Row) -> None:
     """Of a request with bad words, the words are put in order in place."""
-
-    def bad_words(self, row: Row) -> Edit | None:
-        edit = super().bad_words(row)
-        (row.params.bad_words_token_ids or []).sort()
-        return edit
+    (row.params.bad_words_token_ids or []).sort()
 
 
-class _CountsCalls(LogitsPlanOracle):
+@patched_planner("length_for_min_tokens", "PLAN137")
+def counts_calls_for_minima(right: LogitsPlanOracle, row: Row, *, kept: Memory) -> int:
     """Minima are counted in calls, which are as many as tokens where there are no drafts."""
-
-    def __init__(self) -> None:
-        self.calls: dict[int, list[Any]] = {}  # Any: the list, its length, calls
-
-    def length_for_min_tokens(self, row: Row) -> int:
-        output = row.source.output_token_ids
-        if row.position == 0:
-            known = self.calls.setdefault(id(output), [output, len(output) - 1, 0])
-            known[2] += 1
-        _, before, calls = self.calls[id(output)]
-        return int(before + calls + row.position)
+    output = row.source.output_token_ids
+    if row.position == 0:
+        known = kept.setdefault(id(output), [output, len(output) - 1, 0])
+        known[2] += 1
+    _, before, calls = kept[id(output)]
+    return int(before + calls + row.position)
 
 
-class _FollowsOneKindOfChange(_Remembers):
+@_remembers("requests", "PLAN133")
+def follows_one_kind_of_change(right: _Remembers, batch: LogitsBatch, *, kept: Memory) -> Iterable[LogitsRequest]:
     """Where requests were added and others moved in one step, the moves are lost."""
-
-    def __init__(self) -> None:
-        self.params: dict[int, LogitsParams] = {}
-
-    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
-        change, current = batch.change, [request.params for request in batch.requests]
-        if change and change.added and change.moved and self.params:
-            self.params |= {row: params for row, params, _, _ in change.added}
-        else:
-            self.params = dict(enumerate(current))
-        return [dataclasses.replace(r, params=self.params.get(i, current[i])) for i, r in enumerate(batch.requests)]
+    change, current = batch.change, {row: request.params for row, request in enumerate(batch.requests)}
+    if change and change.added and change.moved and kept:
+        kept |= {row: params for row, params, _, _ in change.added}
+    else:
+        kept.clear()
+        kept |= current
+    return [dataclasses.replace(r, params=kept.get(i, current[i])) for i, r in enumerate(batch.requests)]
 
 
-class _FollowsLengths(_Remembers):
+@_remembers("requests", "PLAN133")
+def follows_lengths(right: _Remembers, batch: LogitsBatch, *, kept: Memory) -> Iterable[LogitsRequest]:
     """A text that is as long as it was is not read again."""
-
-    def __init__(self) -> None:
-        self.texts: dict[int, tuple[list[int], list[int]]] = {}
-
-    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
-        for request in batch.requests:
-            live = request.output_token_ids
-            _, known = self.texts.get(id(live), (live, []))
-            known = known if len(known) == len(live) else list(live)
-            self.texts[id(live)] = live, known
-            yield dataclasses.replace(request, output_token_ids=known)
+    for request in batch.requests:
+        live = request.output_token_ids
+        _, known = kept.get(id(live), (live, []))
+        known = known if len(known) == len(live) else list(live)
+        kept[id(live)] = live, known
+        yield dataclasses.replace(request, output_token_ids=known)
 
 
-class _KeepsParametersOfAList(_Remembers):
+@_remembers("requests", "PLAN133")
+def keeps_parameters_of_a_list(right: _Remembers, batch: LogitsBatch, *, kept: Memory) -> Iterable[LogitsRequest]:
     """A request that is added again with its list is taken for the one that is known."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, tuple[list[int], LogitsParams]] = {}
-
-    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
-        for request in batch.requests:
-            live = request.output_token_ids
-            _, params = self.known.setdefault(id(live), (live, request.params))
-            yield dataclasses.replace(request, params=params)
+    for request in batch.requests:
+        live = request.output_token_ids
+        _, params = kept.setdefault(id(live), (live, request.params))
+        yield dataclasses.replace(request, params=params)
 
 
 class _KnowsTextsByParameters(_Remembers):
@@ -329,27 +315,22 @@ class _KnowsTextsByParameters(_Remembers):
         return self.known.values()
 
 
-class _KnowsPromptsByTheirEnds(_Remembers):
+@_remembers("requests", "PLAN139")
+def knows_prompts_by_their_ends(right: _Remembers, batch: LogitsBatch, *, kept: Memory) -> Iterable[LogitsRequest]:
     """Prompts that are equally long, and begin and end alike, are taken for one."""
-
-    def __init__(self) -> None:
-        self.prompts: dict[tuple[int, ...], list[int]] = {}
-
-    def requests(self, batch: LogitsBatch) -> Iterable[LogitsRequest]:
-        return [dataclasses.replace(r, prompt_token_ids=self.known(r.prompt_token_ids)) for r in batch.requests]
-
-    def known(self, prompt: list[int]) -> list[int]:
-        return self.prompts.setdefault((len(prompt), *prompt[:8], *prompt[-8:]), prompt)
+    for request in batch.requests:
+        prompt = request.prompt_token_ids
+        known = kept.setdefault((len(prompt), *prompt[:8], *prompt[-8:]), prompt)
+        yield dataclasses.replace(request, prompt_token_ids=known)
 
 
-class _CastsLate(LogitsPlanOracle):
+@patched_planner("process", "PLAN110")
+def casts_late(right: LogitsPlanOracle, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
     """Where a temperature is all the work of a batch, logits in half precision are divided before they are cast."""
-
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
-        rows = self.rows(batch, setup)
-        works = [name for name in self.order if self.edits(name, rows)]
-        processed = super().process(batch, setup)
-        return processed.to(batch.logits.dtype).float() if works == ["temperature"] else processed
+    rows = right.rows(batch, setup)
+    works = [name for name in right.order if right.edits(name, rows)]
+    processed = right.process(batch, setup)
+    return processed.to(batch.logits.dtype).float() if works == ["temperature"] else processed
 
 
 class _IdlesInSteps(LogitsPlanOracle):
@@ -358,7 +339,7 @@ class _IdlesInSteps(LogitsPlanOracle):
     def __init__(self, is_idle: Callable[[int], bool]) -> None:
         self.is_idle, self.steps = is_idle, 0
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
         self.steps += 1
         return self.untouched(batch.logits) if self.is_idle(self.steps) else super().process(batch, setup)
 
@@ -374,14 +355,7 @@ class _TakesTheSecondLargest(LogitsPlanOracle):
 
 
 _ALONE: tuple[tuple[Any, ...], ...] = (  # Any: a name, a code, a class, and arguments of its own
-    ("follows lengths", "PLAN133", _FollowsLengths),
-    ("follows one kind of change", "PLAN133", _FollowsOneKindOfChange),
-    ("keeps parameters of a list", "PLAN133", _KeepsParametersOfAList),
     ("shares a table", "PLAN134", _SharedTexts),
-    ("knows prompts by their ends", "PLAN139", _KnowsPromptsByTheirEnds),
-    ("casts late", "PLAN110", _CastsLate),
-    ("sorts the words of the caller", "PLAN136", _AddsDraftsToTheOutput),
-    ("counts calls for minima", "PLAN137", _CountsCalls),
     ("takes the second largest", "PLAN117", _TakesTheSecondLargest),
     ("returns one buffer", "PLAN135", _ReturnsABuffer, 1),
     ("returns two buffers in turns", "PLAN135", _ReturnsABuffer, 2),
@@ -423,6 +397,7 @@ MUTANTS: tuple[Mutant, ...] = (
         for second, before in _ORDERS.items()
         for one in before.split()
     ),
+    *mutants_in(vars()),
     *(_mutant(name, kind.__doc__ or "", code, kind, *given) for name, code, kind, *given in _ALONE),
 )
 """Wrong planners of the logits-plan contract, by families."""

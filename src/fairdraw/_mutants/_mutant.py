@@ -6,13 +6,14 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from fairdraw._oracles.rejection import RejectionOracle
-from fairdraw._oracles.sampling import SamplingOracle
 from fairdraw.contracts import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
 
-Sampler = TypeVar("Sampler")
+if TYPE_CHECKING:  # torch comes with it, and mutants of servers need none
+    from fairdraw._oracles.sampling import SamplingOracle
+
+Memory = dict[Any, Any]  # Any: whatever a mutant keeps from call to call
 
 EXPLICIT, RATES = (Capability.EXPLICIT_NOISE,), (Capability.SYNTHETIC_RATES,)
 RACED, STREAM = (Capability.REFERENCE_RACE,), (Capability.UPSTREAM_STREAM,)
@@ -55,22 +56,22 @@ def name_of(made: Any) -> str:  # Any: a class or a function
     """Its name in words.
 
     Example:
-        >>> name_of(RejectionOracle)
-        'rejection oracle'
+        >>> name_of(FunctionTokenSampler)
+        'function token sampler'
     """
     return re.sub(r"(?<!^)(?=[A-Z])", " ", made.__name__).replace("_", " ").lower()
 
 
 def mutant_as(
-    make: Callable[[type[Sampler]], Any], *caught_by: str, min_draws: int = 0, needs: tuple[Capability, ...] = ()
-) -> Callable[[type[Sampler]], Mutant]:
+    make: Callable[[type[Any]], Any], *caught_by: str, min_draws: int = 0, needs: tuple[Capability, ...] = ()
+) -> Callable[[type[Any]], Mutant]:
     """Make a mutant of a class with changed steps: its name becomes the name, its docstring the description.
 
     Args:
-        make: From the class to a sampler. Any: under whatever contract.
+        make: From the class to a sampler. Any: of and under whatever contract.
     """
 
-    def make_mutant(faulty: type[Sampler]) -> Mutant:
+    def make_mutant(faulty: type[Any]) -> Mutant:  # Any: as above
         description = inspect.cleandoc(faulty.__doc__ or "")
         return Mutant(name_of(faulty), description, caught_by, lambda: make(faulty), min_draws, needs)
 
@@ -88,22 +89,21 @@ def as_mutant(
 
     def make(faulty: type[Any]) -> object:  # Any: an oracle of either contract
         oracle, name = faulty(), name_of(faulty)
-        if isinstance(oracle, RejectionOracle):
+        if hasattr(oracle, "verify"):
             return rejection_sampler(oracle.verify, name=name, unsupported=unsupported, **_beside(oracle))
         return as_token_sampler(oracle, name, GENERATORS if unsupported is None else unsupported)
 
     return mutant_as(make, *caught_by, needs=needs)
 
 
-def patched(
-    oracle: type[Any],  # Any: an oracle of either contract
-    step: str,
-    *caught_by: str,
-    unsupported: Mapping[str, str] | None = None,
-    needs: tuple[Capability, ...] = (),
-) -> Callable[[Callable[..., Any]], Mutant]:
-    """Make a mutant of `oracle` with one step replaced by a function, which also gets the correct steps, as `right`."""
-    return patching(as_mutant, oracle)(step, *caught_by, unsupported=unsupported, needs=needs)
+def patched(oracle: type[Any], step: str, *caught_by: str, **fields: Any) -> Callable[[Callable[..., Any]], Mutant]:
+    """Make a mutant of `oracle` with one step replaced by a function, which also gets the correct steps, as `right`.
+
+    Args:
+        oracle: Any: of the rejection or the sampling contract.
+        fields: Any: as `as_mutant` takes them.
+    """
+    return patching(as_mutant, oracle)(step, *caught_by, **fields)
 
 
 def patching(
@@ -111,8 +111,8 @@ def patching(
 ) -> Callable[..., Callable[[Callable[..., Any]], Mutant]]:
     """Return a decorator: it makes a mutant of `oracle` by a function that replaces one step.
 
-    The function also gets the correct steps, as `right`, and its name and docstring are the mutant's. The decorator
-    takes the name of the step, and what `make` takes.
+    The function also gets the correct steps, as `right`, or the correct step's answer (`with_step`). Its name and
+    docstring are the mutant's. The decorator takes the name of the step, and what `make` takes.
 
     Args:
         make: From codes and fields of a mutant to what makes one of a class. Any: an oracle of any contract.
@@ -126,10 +126,22 @@ def patching(
 
 
 def with_step(oracle: type[Any], step: str, body: Callable[..., Any]) -> type[Any]:  # Any: an oracle of any contract
-    """Derive a class of `oracle` with one step replaced by `body`, under the name of that function."""
+    """Derive a class of `oracle` with one step replaced by `body`, under the name of that function.
+
+    A function whose first argument is `answer` gets what the correct step answers, not the correct steps; if it returns
+    nothing, it changes that in place. One with an argument `kept` gets a dictionary there, which is the mutant's own
+    from call to call; one with an argument `own` gets the mutant itself, which has more than steps.
+    """
+    signature = inspect.signature(body)
+    takes_answer, wanted = "answer" in signature.parameters, {"own", "kept"} & signature.parameters.keys()
+    is_in_place = takes_answer and signature.return_annotation in ("None", None)
 
     def replaced(self: object, *arguments: Any, **named: Any) -> Any:  # Any: those of the step
-        return body(super(faulty, self), *arguments, **named)
+        right = super(faulty, self)
+        first = getattr(right, step)(*arguments, **named) if takes_answer else right
+        beside = {"own": self, "kept": vars(self).setdefault("kept", {})}
+        found = body(first, *arguments, **named, **{name: beside[name] for name in wanted})
+        return first if is_in_place else found
 
     faulty: Any = type(body.__name__, (oracle,), {step: replaced, "__doc__": body.__doc__})  # Any: as above
     return faulty  # type: ignore[no-any-return]

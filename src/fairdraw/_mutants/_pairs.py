@@ -140,8 +140,7 @@ def race(weights: Floats, key: Key) -> Tokens:
 def as_pair(kind: type[Any]) -> FunctionSampler:
     """A drafter and verifier as a sampler, under the name of its class."""
     pair = kind()
-    unsupported = kind.unsupported
-    return rejection_sampler(pair.verify, propose=pair.propose, name=name_of(kind), unsupported=unsupported)
+    return rejection_sampler(pair.verify, propose=pair.propose, name=name_of(kind), unsupported=kind.unsupported)
 
 
 mutant_pair = partial(mutant_as, as_pair)

@@ -1,6 +1,7 @@
 """Faults of the draw: its noise, its counters, its place in the batch, and the distributions of drafts.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from torch import Tensor
 from fairdraw._core.array_types import Row32 as Row
 from fairdraw._core.array_types import Row64, RowFlags
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._mutant import GIVEN, as_mutant, patched
-from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
+from fairdraw._mutants._mutant import GIVEN, Memory, as_mutant, patched
+from fairdraw._oracles.sampling import Request, softmax
+from fairdraw._oracles.sampling import SamplingOracle as Oracle
 from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, RowKeeper, SamplingNoise, SeededNoise
 from fairdraw.contracts import SamplingBatch as Batch
 from fairdraw.strategies.rows import bulk_rng
@@ -24,90 +26,86 @@ from fairdraw.strategies.rows import bulk_rng
 # Where a request stands, and what it leaves behind.
 
 
-@patched(SamplingOracle, "race", "SAM101")
-def leaves_the_vocabulary(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "SAM101")
+def leaves_the_vocabulary(answer: int, probs: Row, exponentials: Row) -> int:
     """A padded lane of the last tile wins where the last token would."""
-    token = right.race(probs, exponentials)
-    return token + (token == probs.size - 1)
+    return answer + (answer == probs.size - 1)
 
 
-@patched(SamplingOracle, "race", "SAM199")
-def a_short_last_tile_takes_no_part(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "SAM199")
+def a_short_last_tile_takes_no_part(right: Oracle, probs: Row, exponentials: Row) -> int:
     """Eight lanes at a time, in tiles of 1,536: a last tile of up to eight entries is taken for padding."""
     rest = probs.size % 1536
     kept = probs.size - rest if probs.size > 1536 and rest <= 8 else probs.size
     return right.race(probs[:kept], exponentials[:kept])
 
 
-@patched(SamplingOracle, "sample", "SAM201")
-def filters_where_the_logits_lie(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+@patched(Oracle, "sample", "SAM201")
+def filters_where_the_logits_lie(answer: Tensor, batch: Batch, noise: SamplingNoise) -> None:
     """In place: log-probabilities that are computed afterwards are those of another distribution."""
-    tokens = right.sample(batch, noise)
     batch.logits.mul_(0.5)
-    return tokens
 
 
-@patched(SamplingOracle, "token", "SAM108")
-def the_last_token_for_nan(right: SamplingOracle, request: Request, exponentials: Row) -> int:
+@patched(Oracle, "token", "SAM108")
+def the_last_token_for_nan(right: Oracle, request: Request, exponentials: Row) -> int:
     """Comparisons with NaN are false, so the search runs to the end."""
     if np.isnan(request.logits).any():
         return int(request.logits.size - 1)
     return right.token(request, exponentials)
 
 
-@patched(SamplingOracle, "token", "SAM109")
-def the_last_token_for_empty_rows(right: SamplingOracle, request: Request, exponentials: Row) -> int:
+@patched(Oracle, "token", "SAM109")
+def the_last_token_for_empty_rows(right: Oracle, request: Request, exponentials: Row) -> int:
     """A cumulative sum of zeros never reaches its goal."""
     if (request.logits == -np.inf).all():
         return int(request.logits.size - 1)
     return right.token(request, exponentials)
 
 
-@patched(SamplingOracle, "sample", "SAM201")
-def nan_spreads(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+@patched(Oracle, "sample", "SAM201")
+def nan_spreads(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """A maximum over the batch is subtracted before the softmax."""
     shift = batch.logits.float().amax() * 0
     return right.sample(batch.replace(logits=batch.logits + torch.where(shift.isnan(), shift, 0.0)), noise)
 
 
-@patched(SamplingOracle, "exponentials", "SAM202")
-def the_row_number_enters(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+@patched(Oracle, "exponentials", "SAM202")
+def the_row_number_enters(answer: Tensor, batch: Batch, noise: SamplingNoise) -> Tensor:
     """An offset in bytes where elements were meant: each row reads its exponentials shifted by its number."""
-    given = right.exponentials(batch, noise)
-    return torch.stack([row.roll(number) for number, row in enumerate(given)])
+    return torch.stack([row.roll(number) for number, row in enumerate(answer)])
 
 
-@patched(SamplingOracle, "race", "SAM201")
-def never_draws_the_last_token(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "SAM201")
+def never_draws_the_last_token(right: Oracle, probs: Row, exponentials: Row) -> int:
     """`range(vocab_size - 1)`: the loss is not noticed, as the last token is often a special one."""
     kept = probs.copy()
     kept[-1] = 0 if probs.size > 1 else kept[-1]
     return right.race(kept, exponentials)
 
 
-@patched(SamplingOracle, "race", "SAM201", "SAM146")
-def prefers_low_ids(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "SAM201", "SAM146")
+def prefers_low_ids(right: Oracle, probs: Row, exponentials: Row) -> int:
     """Scores in eight bits: whatever is nearly tied goes to the lower id."""
     with np.errstate(divide="ignore"):
         return right.race(np.exp2(np.round(np.log2(probs / exponentials))), np.ones_like(exponentials))
 
 
-@patched(SamplingOracle, "sample", "SAM201")
-def reads_strided_logits_as_contiguous(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+@patched(Oracle, "sample", "SAM201")
+def reads_strided_logits_as_contiguous(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """A pointer and `vocab_size`, and no word about strides."""
     logits = batch.logits.as_strided((batch.batch_size, batch.vocab_size), (batch.vocab_size, 1))
     return right.sample(batch.replace(logits=logits), noise)
 
 
-@patched(SamplingOracle, "sample", "SAM201")
-def reads_strided_parameters_as_contiguous(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+@patched(Oracle, "sample", "SAM201")
+def reads_strided_parameters_as_contiguous(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """The same for temperatures: a column of a table of parameters."""
     temperature = batch.temperature.as_strided(batch.temperature.shape, (1,))
     return right.sample(batch.replace(temperature=temperature), noise)
 
 
-@patched(SamplingOracle, "race", "SAM141")
-def ties_go_to_the_last_id(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "SAM141")
+def ties_go_to_the_last_id(right: Oracle, probs: Row, exponentials: Row) -> int:
     """`>=` in the race between tiles."""
     if not probs.max() > 0:
         return right.race(probs, exponentials)
@@ -117,69 +115,68 @@ def ties_go_to_the_last_id(right: SamplingOracle, probs: Row, exponentials: Row)
 # Noise: whose it is, how much, in which order.
 
 
-@patched(SamplingOracle, "draw", "SAM161")
-def draws_from_the_operating_system(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM161")
+def draws_from_the_operating_system(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A generator seeded by entropy: no bug report can ever be reproduced."""
     drawn = np.random.default_rng().exponential(size=(batch.batch_size, batch.vocab_size)) + 1e-9
     return torch.tensor(drawn, dtype=torch.float32, device=batch.device)
 
 
-@patched(SamplingOracle, "draw", "SAM143")
-def ignores_the_seed(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM143")
+def ignores_the_seed(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A constant left over from debugging: every step rolls the same dice."""
     torch.manual_seed(0)
     return right.draw(batch, noise)
 
 
-@patched(SamplingOracle, "draw", "SAM202")
-def requests_share_their_noise(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM202")
+def requests_share_their_noise(answer: Tensor, batch: Batch, noise: SeededNoise) -> Tensor:
     """One row of exponentials for the batch: all requests draw the same token at the same time."""
-    drawn = right.draw(batch, noise)
-    return drawn[:1].expand_as(drawn)
+    return answer[:1].expand_as(answer)
 
 
-@patched(SamplingOracle, "draw", "SAM203")
-def rounds_request_seeds(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM203")
+def rounds_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a hash with few bits: neighbours get the same numbers."""
     rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
-@patched(SamplingOracle, "draw", "SAM202")
-def adds_rows_beyond_the_fortieth_to_their_seeds(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM202")
+def adds_rows_beyond_the_fortieth_to_their_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A kernel of 40 rows at a time adds the row's number where it should add its place in the block."""
     shifted = {i: seed + i // 40 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=shifted))
 
 
-@patched(SamplingOracle, "draw", "SAM202")
-def ignores_request_seeds(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM202")
+def ignores_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
     return right.draw(batch, SeededNoise(noise.seed))
 
 
-@patched(SamplingOracle, "draw", "SAM143", "SAM151")
-def draws_own_rows_twice(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM143", "SAM151")
+def draws_own_rows_twice(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A warm-up draw from each request's generator: the distribution is right, upstream's tokens are others."""
     return _drawn_after_one(right, batch, noise)
 
 
-def _drawn_after_one(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+def _drawn_after_one(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     for generator in noise.generators(batch.device).values():
         torch.rand(1, generator=generator, device=batch.device)
     return right.draw(batch, noise)
 
 
-@patched(SamplingOracle, "draw", "SAM144", "SAM153")
-def draws_for_the_batch_though_all_are_seeded(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM144", "SAM153")
+def draws_for_the_batch_though_all_are_seeded(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Upstream leaves the default generator alone if every request has its own; here it moves."""
     if len(noise.request_seeds) == batch.batch_size and not bool(batch.is_greedy.all()):
         torch.rand(1, device=batch.device)
     return right.draw(batch, noise)
 
 
-@patched(SamplingOracle, "draw", "SAM144")
-def greedy_batches_draw(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM144")
+def greedy_batches_draw(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Noise is drawn before it is known whether a request needs it."""
     torch.rand(batch.batch_size, device=batch.device)
     return right.draw(batch, noise)
@@ -188,7 +185,7 @@ def greedy_batches_draw(right: SamplingOracle, batch: Batch, noise: SeededNoise)
 # Counters.
 
 
-class CountingOracle(SamplingOracle):
+class CountingOracle(Oracle):
     """Right: exponentials hashed from a request's seed and position, in place of generators."""
 
     def draw(self, batch: Batch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
@@ -233,12 +230,9 @@ class SeedsByRow(RowKeeper, CountingOracle):
         return super().draw(batch, SeededNoise(noise.seed, self.seeds()))
 
 
-@as_mutant("SAM202", unsupported=_COUNTS)
-class LeavesSeedsBehindOnCondense(SeedsByRow):
+@patched(SeedsByRow, "move", "SAM202", unsupported=_COUNTS)
+def leaves_seeds_behind_on_condense(right: SeedsByRow, moved: MovedRow) -> None:
     """A request that moves draws by the seed that it finds in its new row."""
-
-    def move(self, moved: MovedRow) -> None:
-        pass
 
 
 @as_mutant("SAM202", unsupported=_COUNTS)
@@ -256,16 +250,16 @@ class KeepsTheSeedOfTheLastOwner(SeedsByRow):
 # Drafters.
 
 
-@patched(SamplingOracle, "said_distribution", "SAM201")
-def says_the_distribution_at_temperature_one(right: SamplingOracle, request: Request, token: int) -> Row:
+@patched(Oracle, "said_distribution", "SAM201")
+def says_the_distribution_at_temperature_one(right: Oracle, request: Request, token: int) -> Row:
     """The distribution of raw logits, for a draft at another temperature: speculative decoding is then lossy."""
     if not request.is_greedy:
         request.temperature = np.float32(1)
     return right.said_distribution(request, token)
 
 
-@patched(SamplingOracle, "said_distribution", "SAM201")
-def says_a_distribution_that_is_not_normalised(right: SamplingOracle, request: Request, token: int) -> Row:
+@patched(Oracle, "said_distribution", "SAM201")
+def says_a_distribution_that_is_not_normalised(right: Oracle, request: Request, token: int) -> Row:
     """The softmax before the filters, with what they removed set to 0."""
     distribution = right.said_distribution(request, token)
     return (
@@ -273,140 +267,128 @@ def says_a_distribution_that_is_not_normalised(right: SamplingOracle, request: R
     )
 
 
-@patched(SamplingOracle, "said_distribution", "SAM201")
-def says_the_distribution_before_the_filters(right: SamplingOracle, request: Request, token: int) -> Row:
+@patched(Oracle, "said_distribution", "SAM201")
+def says_the_distribution_before_the_filters(right: Oracle, request: Request, token: int) -> Row:
     """The softmax before the filters, as it is."""
     return right.said_distribution(request, token) if request.is_greedy else softmax(right.scaled(request))
 
 
-@patched(SamplingOracle, "said_distribution", "SAM201")
-def says_the_soft_distribution_of_greedy_drafts(right: SamplingOracle, request: Request, token: int) -> Row:
+@patched(Oracle, "said_distribution", "SAM201")
+def says_the_soft_distribution_of_greedy_drafts(right: Oracle, request: Request, token: int) -> Row:
     """Greedy drafts with the distribution at temperature 1: a verifier accepts too many of them."""
     return right.distribution(request) if request.is_greedy else right.said_distribution(request, token)
 
 
-@patched(SamplingOracle, "said_distribution", "SAM201")
-def blurs_draft_distributions(right: SamplingOracle, request: Request, token: int) -> Row:
+@patched(Oracle, "said_distribution", "SAM201")
+def blurs_draft_distributions(answer: Row, request: Request, token: int) -> Row:
     """A probability below a millionth for every token, also for those that the filters removed."""
-    said = right.said_distribution(request, token)
-    return said if request.is_greedy else said * np.float32(1 - 8e-5) + np.float32(9e-7)
+    return answer if request.is_greedy else answer * np.float32(1 - 8e-5) + np.float32(9e-7)
 
 
-@patched(SamplingOracle, "draft", "SAM201")
-def drafts_another_token(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Drafted:
+@patched(Oracle, "draft", "SAM201")
+def drafts_another_token(answer: Drafted, batch: Batch, noise: SamplingNoise) -> Drafted:
     """Tokens of one row, distributions of the next."""
-    drafted = right.draft(batch, noise)
-    return Drafted((drafted.token_ids + 1) % batch.vocab_size, drafted.draft_probs)
+    return Drafted((answer.token_ids + 1) % batch.vocab_size, answer.draft_probs)
 
 
 # Time, and sizes of production.
 
 
-@patched(SamplingOracle, "draw", "SAM203")
-def keeps_request_seeds_as_floats(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM203")
+def keeps_request_seeds_as_floats(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a float64 column of a table: the lowest bits of large ones are lost."""
     rounded = {i: int(float(seed)) % 2**63 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
-@patched(SamplingOracle, "draw", "SAM203")
-def folds_the_halves_of_request_seeds(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM203")
+def folds_the_halves_of_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """The upper 32 bits are added to the lower ones, for a generator that takes 32."""
     folded = {i: ((seed >> 32) + seed) % 2**32 for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=folded))
 
 
-@patched(SamplingOracle, "draw", "SAM203")
-def takes_request_seeds_modulo_a_prime(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM203")
+def takes_request_seeds_modulo_a_prime(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A generator whose state is a number below 2**31 - 1."""
     rest = {i: seed % (2**31 - 1) for i, seed in noise.request_seeds.items()}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=rest))
 
 
-@patched(SamplingOracle, "draw", "SAM203")
-def takes_seed_zero_for_no_seed(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM203")
+def takes_seed_zero_for_no_seed(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """`if seed:` where `if seed is not None:` is meant."""
     given = {i: seed for i, seed in noise.request_seeds.items() if seed}
     return right.draw(batch, dataclasses.replace(noise, request_seeds=given))
 
 
-@patched(SamplingOracle, "draw", "SAM203", "SAM144")
-def makes_generators_anew(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM203", "SAM144")
+def makes_generators_anew(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """At every call from the seed: a request draws one token again and again."""
     return right.draw(batch, dataclasses.replace(noise))
 
 
-@as_mutant("SAM203")
-class KeepsTheSeedOfARow(SamplingOracle):
+@patched(Oracle, "draw", "SAM203")
+def keeps_the_seed_of_a_row(right: Oracle, batch: Batch, noise: SeededNoise, *, kept: Memory) -> Tensor:
     """A request without a seed draws by the seed of the last request in its row that had one."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, int] = {}
-
-    def draw(self, batch: Batch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        self.kept |= noise.request_seeds
-        stale = {row: seed for row, seed in self.kept.items() if row < batch.batch_size}
-        return super().draw(batch, dataclasses.replace(noise, request_seeds=stale))
+    kept |= noise.request_seeds
+    stale = {row: seed for row, seed in kept.items() if row < batch.batch_size}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=stale))
 
 
-@as_mutant("SAM201")
-class TakesTheParametersOfTheCallBefore(SamplingOracle):
+@patched(Oracle, "sample", "SAM201")
+def takes_the_parameters_of_the_call_before(
+    right: Oracle, batch: Batch, noise: SamplingNoise, *, kept: Memory
+) -> Tensor:
     """Parameters are copied to the device in the background: a call of the same size still finds the old ones."""
-
-    temperature = torch.empty(0)
-
-    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        old, self.temperature = self.temperature, batch.temperature
-        return super().sample(batch.replace(temperature=old) if len(old) == len(batch.temperature) else batch, noise)
+    old, kept["temperature"] = kept.get("temperature", ()), batch.temperature
+    return right.sample(batch.replace(temperature=old) if len(old) == len(batch.temperature) else batch, noise)
 
 
-@as_mutant("SAM193")
-class SwapsTwoBuffersOnceInAThousandCalls(SamplingOracle):
+@patched(Oracle, "sample", "SAM193")
+def swaps_two_buffers_once_in_a_thousand_calls(
+    answer: Tensor, batch: Batch, noise: SamplingNoise, *, kept: Memory
+) -> Tensor:
     """A ring of buffers wraps before its last reader is done: tokens come in reverse order."""
-
-    calls = 0
-
-    def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        self.calls += 1
-        tokens = super().sample(batch, noise)
-        return tokens.flip(0) if self.calls % 1000 == 0 else tokens
+    kept["calls"] = kept.get("calls", 0) + 1
+    return answer.flip(0) if kept["calls"] % 1000 == 0 else answer
 
 
-@patched(SamplingOracle, "sample", "SAM184")
-def wraps_offsets_at_32_bits(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+@patched(Oracle, "sample", "SAM184")
+def wraps_offsets_at_32_bits(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """`row * stride` in int32: a row that is far away is read elsewhere."""
     is_far = batch.logits.stride(0) >= 2**31
     return right.sample(batch.replace(logits=batch.logits[:1].expand_as(batch.logits)) if is_far else batch, noise)
 
 
-@patched(SamplingOracle, "top_p_support", "SAM186")
-def takes_a_large_top_p_for_off(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
+@patched(Oracle, "top_p_support", "SAM186")
+def takes_a_large_top_p_for_off(right: Oracle, logits: Row, top_p: float) -> RowFlags:
     """`if top_p < 0.995`: a shortcut for what seems to keep all."""
     return right.top_p_support(logits, top_p) if top_p < 0.995 else np.ones(logits.size, bool)
 
 
-@patched(SamplingOracle, "top_p_support", "SAM186")
-def takes_a_small_top_p_for_greedy(right: SamplingOracle, logits: Row, top_p: float) -> RowFlags:
+@patched(Oracle, "top_p_support", "SAM186")
+def takes_a_small_top_p_for_greedy(right: Oracle, logits: Row, top_p: float) -> RowFlags:
     """`if top_p < 0.002`: in a large vocabulary that keeps several tokens."""
     return right.top_p_support(logits, 1e-9 if top_p < 2e-3 else top_p)
 
 
-@patched(SamplingOracle, "scaled", "SAM201")
-def takes_temperatures_near_one_for_one(right: SamplingOracle, request: Request) -> Row:
+@patched(Oracle, "scaled", "SAM201")
+def takes_temperatures_near_one_for_one(right: Oracle, request: Request) -> Row:
     """`abs(temperature - 1) < 1e-3`: no division is needed, it seems."""
     request.temperature = np.float32(1) if abs(request.temperature - 1) < 1e-3 else request.temperature
     return right.scaled(request)
 
 
-@patched(SamplingOracle, "scaled", "SAM201")
-def clamps_temperatures_at_four(right: SamplingOracle, request: Request) -> Row:
+@patched(Oracle, "scaled", "SAM201")
+def clamps_temperatures_at_four(right: Oracle, request: Request) -> Row:
     """A limit of the service in the sampler, and nobody reported it to the user."""
     request.temperature = min(request.temperature, np.float32(4))
     return right.scaled(request)
 
 
 @as_mutant("SAM201", needs=(Capability.LARGE_VOCAB,))
-class ForgetsTheTemperatureWhereItsKernelsMeet(SamplingOracle):
+class ForgetsTheTemperatureWhereItsKernelsMeet(Oracle):
     """One kernel for rows below 12,345 entries, another from 12,352 on; between them neither divides."""
 
     size_switches: ClassVar = {"vocabulary": (12_345,)}
@@ -417,28 +399,28 @@ class ForgetsTheTemperatureWhereItsKernelsMeet(SamplingOracle):
         return super().scaled(request)
 
 
-@patched(SamplingOracle, "sample", "SAM188")
-def computes_offsets_in_24_bits(right: SamplingOracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+@patched(Oracle, "sample", "SAM188")
+def computes_offsets_in_24_bits(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
     """`row * vocab_size` passes through a float32, or a mask: a row far behind reads one of the first."""
     rows = torch.arange(batch.batch_size) * batch.vocab_size % 2**24 // batch.vocab_size
     return right.sample(batch.replace(logits=batch.logits[rows]), noise)
 
 
-@patched(SamplingOracle, "greedy_token", "SAM201")
-def greedy_ties_go_to_the_last_tile(right: SamplingOracle, logits: Row) -> int:
+@patched(Oracle, "greedy_token", "SAM201")
+def greedy_ties_go_to_the_last_tile(right: Oracle, logits: Row) -> int:
     """`>=` between tiles of 4096, `>` inside them."""
     tiles = [right.greedy_token(logits[start : start + 4096]) + start for start in range(0, logits.size, 4096)]
     return max(tiles, key=lambda token: (logits[token], token))
 
 
-@patched(SamplingOracle, "draw", "SAM203")
-def hashes_request_seeds_alone(right: SamplingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Oracle, "draw", "SAM203")
+def hashes_request_seeds_alone(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Generators from the seed at each call: the next step of a request has the numbers of this one."""
     return right.draw(batch, dataclasses.replace(noise))
 
 
-@patched(SamplingOracle, "race", "SAM195")
-def the_second_tile_takes_the_numbers_of_the_first(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "SAM195")
+def the_second_tile_takes_the_numbers_of_the_first(right: Oracle, probs: Row, exponentials: Row) -> int:
     """A counter that is reset between tiles of 1024: the second never wins."""
     shared = exponentials.copy()
     shared[1024:2048] = shared[: len(shared[1024:2048])]
@@ -457,8 +439,8 @@ def draws_from_a_pool_of_a_hundred_thousand_numbers(right: CountingOracle, batch
     return drawn
 
 
-@patched(SamplingOracle, "race", "SAM201", needs=GIVEN)
-def cuts_probabilities_below_a_millionth(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "SAM201", needs=GIVEN)
+def cuts_probabilities_below_a_millionth(right: Oracle, probs: Row, exponentials: Row) -> int:
     """An epsilon against logarithms of 0."""
     return right.race(np.where(probs < 1e-6, np.float32(0), probs), exponentials)
 

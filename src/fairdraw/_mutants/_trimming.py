@@ -1,6 +1,7 @@
 """Verifiers that trim drafts first: by what they must not look at, each caught by DIST821.
 
-Each function stands for one step of the correct rule, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct rule, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -67,10 +68,9 @@ def drops_drafts_that_are_not_their_rows_first(right: Trims, probs: Floats, toke
 
 
 @_patched("confidence", "DIST821")
-def trims_by_the_row_behind(right: Trims, probs: Floats, tokens: Tokens) -> Floats:
+def trims_by_the_row_behind(answer: Floats, probs: Floats, tokens: Tokens) -> Floats:
     """Off by one: a draft is kept if the row that was computed from it is sharp."""
-    found = right.confidence(probs, tokens)
-    return np.append(found[:, 1:], np.ones_like(found[:, :1]), axis=1)
+    return np.append(answer[:, 1:], np.ones_like(answer[:, :1]), axis=1)
 
 
 @_patched("num_kept", "DIST821")

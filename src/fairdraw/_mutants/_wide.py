@@ -1,6 +1,7 @@
 """Faults of rejection samplers that show in wide batches, far apart in memory, or at the edge of what is documented.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -14,25 +15,22 @@ from torch import Tensor
 
 from fairdraw._core.array_types import Row32 as Row
 from fairdraw._mutants._mutant import RACED, STREAM, as_mutant, patched
-from fairdraw._oracles.rejection import DraftStep, RejectionOracle
+from fairdraw._oracles.rejection import DraftStep
+from fairdraw._oracles.rejection import RejectionOracle as Oracle
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise
 from fairdraw.contracts import SpecDecodeBatch as Batch
 
 Steps = list[DraftStep]
 
 
-@patched(RejectionOracle, "verify", "REJ701")
-def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+@patched(Oracle, "verify", "REJ701")
+def loses_requests_beyond_the_thousandth(answer: Tensor, batch: Batch, noise: Noise) -> None:
     """One program per request, in one block of 1,024 threads."""
-    output = right.verify(batch, noise)
-    output[1024:] = PLACEHOLDER_TOKEN_ID
-    return output
+    answer[1024:] = PLACEHOLDER_TOKEN_ID
 
 
-@patched(RejectionOracle, "steps", "REJ701", needs=RACED)
-def large_batches_read_the_next_requests_exponentials(
-    right: RejectionOracle, batch: Batch, noise: ExplicitNoise
-) -> Steps:
+@patched(Oracle, "steps", "REJ701", needs=RACED)
+def large_batches_read_the_next_requests_exponentials(right: Oracle, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Another kernel from 256 requests on, which nobody compared with the first."""
     if batch.batch_size > 256:
         noise = ExplicitNoise(noise.uniforms, noise.exponentials.roll(1, 0))
@@ -40,7 +38,7 @@ def large_batches_read_the_next_requests_exponentials(
 
 
 @as_mutant("REJ701", needs=RACED)
-class ReadsTheNextRequestsExponentialsWhereItsKernelsMeet(RejectionOracle):
+class ReadsTheNextRequestsExponentialsWhereItsKernelsMeet(Oracle):
     """From 1,777 requests on blocks are larger, and until they are full a request counts from the next one."""
 
     size_switches: ClassVar = {"rows": (1_777,)}
@@ -51,18 +49,17 @@ class ReadsTheNextRequestsExponentialsWhereItsKernelsMeet(RejectionOracle):
         return super().steps(batch, noise)
 
 
-@patched(RejectionOracle, "verify", "REJ701")
-def the_remainder_of_a_block_gets_the_bonus_token(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+@patched(Oracle, "verify", "REJ701")
+def the_remainder_of_a_block_gets_the_bonus_token(answer: Tensor, batch: Batch, noise: Noise) -> None:
     """Requests are handled in blocks of 32, and the last block, if it is not full, ends at once."""
-    output, full = right.verify(batch, noise), batch.batch_size // 32 * 32
+    full = batch.batch_size // 32 * 32
     if full >= 32:
-        output[full:] = PLACEHOLDER_TOKEN_ID
-        output[full:, 0] = batch.bonus_token_ids[full:, 0]
-    return output
+        answer[full:] = PLACEHOLDER_TOKEN_ID
+        answer[full:, 0] = batch.bonus_token_ids[full:, 0]
 
 
-@patched(RejectionOracle, "random_request", "REJ642")
-def overlooks_a_rejection_at_the_ninety_sixth_draft(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
+@patched(Oracle, "random_request", "REJ642")
+def overlooks_a_rejection_at_the_ninety_sixth_draft(right: Oracle, steps: Steps, bonus: int) -> list[int]:
     """Decisions are packed into words of 32 bits, and the sign bit of the third is lost."""
     emitted = right.random_request(steps, bonus)
     if len(emitted) == 96 and len(steps) > 95:
@@ -70,8 +67,8 @@ def overlooks_a_rejection_at_the_ninety_sixth_draft(right: RejectionOracle, step
     return emitted
 
 
-@patched(RejectionOracle, "verify", "REJ643")
-def counts_rows_in_sixteen_bits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+@patched(Oracle, "verify", "REJ643")
+def counts_rows_in_sixteen_bits(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """Row 65,536 is read as row 0."""
     if batch.num_tokens <= 2**16:
         return right.verify(batch, noise)
@@ -89,54 +86,51 @@ def _by_offsets_of_32_bits(rows: Tensor) -> Tensor:  # [num_tokens, vocab_size] 
     return torch.stack([rows.as_strided((vocab_size,), (1,), rows.storage_offset() + offset) for offset in offsets])
 
 
-@patched(RejectionOracle, "verify", "REJ701")
-def offsets_of_logits_have_32_bits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+@patched(Oracle, "verify", "REJ701")
+def offsets_of_logits_have_32_bits(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """`row * stride` wraps round in a kernel whose integers have 32 bits."""
     return right.verify(batch.replace(target_logits=_by_offsets_of_32_bits(batch.target_logits)), noise)
 
 
-@patched(RejectionOracle, "verify", "REJ631")
-def offsets_of_draft_probs_have_32_bits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+@patched(Oracle, "verify", "REJ631")
+def offsets_of_draft_probs_have_32_bits(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """The same for draft distributions; the logits were mended."""
     probs = batch.draft_probs
     return right.verify(batch if probs is None else batch.replace(draft_probs=_by_offsets_of_32_bits(probs)), noise)
 
 
-@patched(RejectionOracle, "verify", "REJ645")
-def ids_have_17_bits(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+@patched(Oracle, "verify", "REJ645")
+def ids_have_17_bits(answer: Tensor, batch: Batch, noise: Noise) -> Tensor:
     """An id is packed into one word with its score: there was room for 17 bits, until vocabularies grew."""
-    output = right.verify(batch, noise)
-    return torch.where(output >= 0, output % 2**17, output)
+    return torch.where(answer >= 0, answer % 2**17, answer)
 
 
-@patched(RejectionOracle, "race", "REJ647")
-def a_last_tile_of_few_entries_takes_no_part(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "REJ647")
+def a_last_tile_of_few_entries_takes_no_part(right: Oracle, weights: Row, exponentials: Row) -> int:
     """Four lanes at a time, in tiles of 192: a last tile of up to four entries is taken for padding."""
     rest = weights.size % 192
     kept = weights.size - rest if weights.size > 192 and rest <= 4 else weights.size
     return right.race(weights[:kept], exponentials[:kept])
 
 
-@patched(RejectionOracle, "residual", "REJ647")
-def the_residual_ends_with_the_last_full_vector(right: RejectionOracle, step: DraftStep) -> Row:
+@patched(Oracle, "residual", "REJ647")
+def the_residual_ends_with_the_last_full_vector(answer: Row, step: DraftStep) -> None:
     """Sixteen lanes at a time: of dense drafts the rest of the row is left out, so that the target is drawn from."""
-    weights = right.residual(step)
-    if step.draft_probs is not None and weights.size > 512:
-        weights[weights.size // 16 * 16 :] = 0
-    return weights
+    if step.draft_probs is not None and answer.size > 512:
+        answer[answer.size // 16 * 16 :] = 0
 
 
-@patched(RejectionOracle, "greedy_request", "REJ701")
+@patched(Oracle, "greedy_request", "REJ701")
 def greedy_drafts_beyond_the_tenth_see_the_row_of_the_tenth(
-    right: RejectionOracle, steps: Steps, bonus_token_id: int
+    right: Oracle, steps: Steps, bonus_token_id: int
 ) -> list[int]:
     """Rows of a request lie in a buffer of ten, and the last one is read again."""
     seen = [dataclasses.replace(s, target_logits=steps[min(i, 9)].target_logits) for i, s in enumerate(steps)]
     return right.greedy_request(seen if len(steps) <= 32 else steps, bonus_token_id)
 
 
-@patched(RejectionOracle, "greedy_token", "REJ647")
-def the_first_of_a_last_tile_is_never_greedy(right: RejectionOracle, step: DraftStep) -> int:
+@patched(Oracle, "greedy_token", "REJ647")
+def the_first_of_a_last_tile_is_never_greedy(right: Oracle, step: DraftStep) -> int:
     """Tiles of 1,280: the carried maximum is kept where the first lane of a partial last tile stands."""
     first, size = step.target_logits.size // 1280 * 1280, step.target_logits.size
     if not 0 < first < size:
@@ -146,82 +140,76 @@ def the_first_of_a_last_tile_is_never_greedy(right: RejectionOracle, step: Draft
     return right.greedy_token(dataclasses.replace(step, target_logits=logits))
 
 
-@patched(RejectionOracle, "race", "REJ646")
-def lanes_are_compared_before_tiles(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
+@patched(Oracle, "race", "REJ646")
+def lanes_are_compared_before_tiles(answer: int, weights: Row, exponentials: Row) -> int:
     """Each of 2,048 lanes keeps its best over all tiles; among equal ones the lowest lane wins, not the lowest id."""
-    best = right.race(weights, exponentials)
     with np.errstate(over="ignore"):
         scores = np.where(weights > 0, weights / exponentials, -1)
-    tied = np.flatnonzero(scores == scores[best])
+    tied = np.flatnonzero(scores == scores[answer])
     return int(min(tied, key=lambda token: (token % 2048, token)))
 
 
-@patched(RejectionOracle, "steps", "REJ701", needs=RACED)
-def warm_requests_with_many_drafts_race_backwards(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
+@patched(Oracle, "steps", "REJ701", needs=RACED)
+def warm_requests_with_many_drafts_race_backwards(answer: Steps, batch: Batch, noise: ExplicitNoise) -> Steps:
     """A path for few drafts, another for temperature 1: where neither applies, exponentials are read in reverse."""
     owners = [i for i, count in enumerate(batch.num_draft_tokens) for _ in range(count)]
     rare = [count > 2 and heat > 1 for count, heat in zip(batch.num_draft_tokens, batch.temperature, strict=True)]
-    steps = right.steps(batch, noise)
     return [
         dataclasses.replace(step, exponentials=step.exponentials[::-1]) if rare[owner] else step
-        for step, owner in zip(steps, owners, strict=True)
+        for step, owner in zip(answer, owners, strict=True)
     ]
 
 
-@patched(RejectionOracle, "draw_noise", "REJ702")
-def seeds_of_requests_with_five_drafts_are_forgotten(
-    right: RejectionOracle, batch: Batch, noise: SeededNoise
-) -> ExplicitNoise:
+@patched(Oracle, "draw_noise", "REJ702")
+def seeds_of_requests_with_five_drafts_are_forgotten(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """Requests with more than four drafts take a path that does not know per-request seeds."""
     kept = {i: seed for i, seed in noise.request_seeds.items() if batch.num_draft_tokens[i] <= 4}
     return right.draw_noise(batch, SeededNoise(noise.seed, kept))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ703")
-def a_per_request_seed_loses_a_bit(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+@patched(Oracle, "draw_noise", "REJ703")
+def a_per_request_seed_loses_a_bit(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """A flag is kept in bit 17 of the seed: two seeds that differ there are one."""
     seeds = {i: seed & ~(1 << 17) for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ701", needs=STREAM)
-def the_seed_of_a_call_loses_its_sign_bit(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+@patched(Oracle, "draw_noise", "REJ701", needs=STREAM)
+def the_seed_of_a_call_loses_its_sign_bit(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """The seed passes through an integer of 31 bits."""
     torch.manual_seed(noise.seed & 0x7FFF_FFFF)
     return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ703", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
-class PassesSeedsThroughAFloat(RejectionOracle):
+@patched(Oracle, "draw_noise", "REJ703", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
+def passes_seeds_through_a_float(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """NumPy's generators heed every bit; the seed of a request was read from JSON as a float64."""
-
-    def draw_noise(self, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
-        uniforms, exponentials = np.empty(batch.num_tokens), np.empty((batch.batch_size, batch.vocab_size), np.float32)
-        shared = np.random.default_rng(noise.seed % 2**64)
-        for request, count in enumerate(batch.num_draft_tokens):
-            own = noise.request_seeds.get(request)
-            rng = shared if own is None else np.random.default_rng(int(float(own)) % 2**64)
-            uniforms[batch.token_slice(request)] = rng.random(count)
-            exponentials[request] = np.maximum(rng.exponential(size=batch.vocab_size), 1e-30)
-        return ExplicitNoise(torch.from_numpy(uniforms), torch.from_numpy(exponentials))
+    uniforms, exponentials = np.empty(batch.num_tokens), np.empty((batch.batch_size, batch.vocab_size), np.float32)
+    shared = np.random.default_rng(noise.seed % 2**64)
+    for request, count in enumerate(batch.num_draft_tokens):
+        own = noise.request_seeds.get(request)
+        rng = shared if own is None else np.random.default_rng(int(float(own)) % 2**64)
+        uniforms[batch.token_slice(request)] = rng.random(count)
+        exponentials[request] = np.maximum(rng.exponential(size=batch.vocab_size), 1e-30)
+    return ExplicitNoise(torch.from_numpy(uniforms), torch.from_numpy(exponentials))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ703")
-def negative_seeds_lose_their_sign(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+@patched(Oracle, "draw_noise", "REJ703")
+def negative_seeds_lose_their_sign(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """`abs(seed)`, because some generator refused -1."""
     seeds = {i: abs(seed) for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "draw_noise", "REJ703")
-def seeds_are_hashed_by_python(right: RejectionOracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+@patched(Oracle, "draw_noise", "REJ703")
+def seeds_are_hashed_by_python(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """`hash(seed)`: a number modulo 2**61 - 1."""
     seeds = {i: hash(seed) for i, seed in noise.request_seeds.items()}
     return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
 
 
-@patched(RejectionOracle, "verify", "REJ701")
-def takes_cold_requests_for_greedy(right: RejectionOracle, batch: Batch, noise: Noise) -> Tensor:
+@patched(Oracle, "verify", "REJ701")
+def takes_cold_requests_for_greedy(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """`temperature < 1e-5` for `== 0`: logits were divided by it already, and a draw is not an argmax."""
     cold = torch.where(batch.temperature < 1e-5, 0.0, batch.temperature)
     return right.verify(batch.replace(temperature=cold), noise)
@@ -235,15 +223,13 @@ def _without_distribution(steps: Steps, poisoned: list[bool]) -> Steps:
     ]
 
 
-@patched(RejectionOracle, "steps", "REJ701")
-def an_empty_row_poisons_the_next(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
+@patched(Oracle, "steps", "REJ701")
+def an_empty_row_poisons_the_next(answer: Steps, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Rows are normalised two at a time: one without any token makes NaN of its neighbour."""
-    steps = right.steps(batch, noise)
-    return _without_distribution(steps, [False, *(bool((step.target_logits == -np.inf).all()) for step in steps)])
+    return _without_distribution(answer, [False, *(bool((step.target_logits == -np.inf).all()) for step in answer)])
 
 
-@patched(RejectionOracle, "steps", "REJ701")
-def nan_reaches_two_rows_on(right: RejectionOracle, batch: Batch, noise: ExplicitNoise) -> Steps:
+@patched(Oracle, "steps", "REJ701")
+def nan_reaches_two_rows_on(answer: Steps, batch: Batch, noise: ExplicitNoise) -> Steps:
     """A running maximum is not reset after NaN."""
-    steps = right.steps(batch, noise)
-    return _without_distribution(steps, [False, False, *(bool(np.isnan(step.target_logits).any()) for step in steps)])
+    return _without_distribution(answer, [False, False, *(bool(np.isnan(step.target_logits).any()) for step in answer)])

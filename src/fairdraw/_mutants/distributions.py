@@ -1,6 +1,7 @@
 """Rejection samplers with a wrong distribution, one fault each, and trivial ones: all must be caught.
 
-Each function stands for one step of the correct sampler, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct sampler, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from fairdraw._mutants._distribution_sampler import (
     mutant_distribution,
 )
 from fairdraw._mutants._lanes import lane_mutants, rejecting
-from fairdraw._mutants._mutant import Mutant, mutants_in, patching
+from fairdraw._mutants._mutant import Memory, Mutant, mutants_in, patching
 from fairdraw.contracts import Capability, Noise
 from fairdraw.contracts import SpecDecodeBatch as Batch
 
-_patched = patching(mutant_distribution, DistributionSampler)
+Sampler = DistributionSampler
+
+_patched = patching(mutant_distribution, Sampler)
 
 
 def _first_rows(batch: Batch) -> Tokens:  # [num_tokens] int64
@@ -42,7 +45,7 @@ def _first_rows(batch: Batch) -> Tokens:  # [num_tokens] int64
 
 @_patched("recover", "DIST203", "DIST101")
 def recovers_with_the_drafters_noise(
-    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+    right: Sampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
 ) -> Tokens:
     """Recovery draws with the same uniforms as the drafter (vLLM #54282)."""
     stream = np.random.default_rng(derive_seed("draft", drawn.seed)).random(drawn.uniforms.size)
@@ -51,51 +54,43 @@ def recovers_with_the_drafters_noise(
 
 @_patched("recover", "DIST203", "DIST213", min_draws=4_000)
 def recovers_with_the_uniform_that_rejected(
-    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+    right: Sampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
 ) -> Tokens:
     """Saves a uniform; but given a rejection it is large."""
     return by_inverse_cdf(weights, drawn.uniforms[rows])
 
 
 @_patched("draw", "DIST103", "DIST101", "DIST113", min_draws=500_000)
-def one_uniform_per_request(right: DistributionSampler, batch: Batch, seed: int) -> Drawn:
+def one_uniform_per_request(answer: Drawn, batch: Batch, seed: int) -> Drawn:
     """Positions of a request share their uniform, so the second draft is accepted too often after the first."""
-    drawn = right.draw(batch, seed)
-    return Drawn(drawn.uniforms[_first_rows(batch)], drawn.exponentials, seed)
+    return Drawn(answer.uniforms[_first_rows(batch)], answer.exponentials, seed)
 
 
-@mutant_distribution("DIST691", min_draws=4_000)
-class OneNoiseRowForTheBatch(DistributionSampler):
+@_patched("draw", "DIST691", min_draws=4_000)
+def one_noise_row_for_the_batch(right: Sampler, batch: Batch, seed: int) -> Drawn:
     """All requests have the numbers of the first."""
-
-    def draw(self, batch: Batch, seed: int) -> Drawn:
-        drawn, positions = super().draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
-        return Drawn(drawn.uniforms[positions], np.repeat(drawn.exponentials[:1], batch.batch_size, axis=0), seed)
+    drawn, positions = right.draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
+    return Drawn(drawn.uniforms[positions], np.repeat(drawn.exponentials[:1], batch.batch_size, axis=0), seed)
 
 
 @_patched("draw", "DIST691", min_draws=50_000)
-def neighbours_share_their_exponentials(right: DistributionSampler, batch: Batch, seed: int) -> Drawn:
+def neighbours_share_their_exponentials(answer: Drawn, batch: Batch, seed: int) -> Drawn:
     """Exponentials are indexed by `request // 2`."""
-    drawn = right.draw(batch, seed)
-    return Drawn(drawn.uniforms, drawn.exponentials[np.arange(batch.batch_size) // 2], seed)
+    return Drawn(answer.uniforms, answer.exponentials[np.arange(batch.batch_size) // 2], seed)
 
 
-@mutant_distribution("DIST322", min_draws=4_000)
-class CallsShareTheirNoise(DistributionSampler):
+@_patched("draw", "DIST322", min_draws=4_000)
+def calls_share_their_noise(right: Sampler, batch: Batch, seed: int, *, kept: Memory) -> Drawn:
     """Every second call finds the noise of the call before still in its buffer."""
-
-    _kept: Drawn | None = None
-
-    def draw(self, batch: Batch, seed: int) -> Drawn:
-        kept, self._kept = self._kept, None
-        if kept is not None and kept.exponentials.shape[0] == batch.batch_size:
-            return kept
-        self._kept = super().draw(batch, seed)
-        return self._kept
+    before: Drawn | None = kept.pop("drawn", None)
+    if before is not None and before.exponentials.shape[0] == batch.batch_size:
+        return before
+    drawn = kept["drawn"] = right.draw(batch, seed)
+    return drawn
 
 
 @_patched("bonus", "REJ701", min_draws=4_000)
-def bonus_with_the_drafters_noise(right: DistributionSampler, call: Call) -> Tokens:
+def bonus_with_the_drafters_noise(right: Sampler, call: Call) -> Tokens:
     """Every fourth bonus token is the last draft: the right distribution by itself, but dependent."""
     last = call.drafts[np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)]
     return np.where(np.arange(last.size) % 4 == 0, last, right.bonus(call))
@@ -105,21 +100,19 @@ def bonus_with_the_drafters_noise(right: DistributionSampler, call: Call) -> Tok
 
 
 @_patched("residual", "DIST102", "DIST101", min_draws=4_000)
-def recovers_from_the_target(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def recovers_from_the_target(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Draft probabilities are not subtracted: drafts that were accepted already come once more."""
     return target
 
 
 @_patched("residual", "DIST111", "DIST112", "DIST213")
-def recovers_the_rejected_draft(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def recovers_the_rejected_draft(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Without draft probabilities, the rejected draft stays in the race."""
     return np.where(draft.max(axis=1, keepdims=True) == 1, target, right.residual(target, draft))
 
 
 @_patched("recover", "DIST213", "DIST111")
-def forgets_to_normalise(
-    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
-) -> Tokens:
+def forgets_to_normalise(right: Sampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
     """Inverse CDF over the residual as it is: what is missing to 1 goes to the last token."""
     uniforms = np.exp(-drawn.exponentials[requests, :1])
     return np.asarray(np.minimum((uniforms >= np.cumsum(weights, axis=1)).sum(axis=1), weights.shape[1] - 1))
@@ -174,16 +167,14 @@ class WrongResidualInBlockVerification(BlockVerification):
         return num_accepted, np.ones_like(ratio)
 
 
-@mutant_distribution("REJ701", "DIST401")
-class ReadsTheRowBefore(DistributionSampler):
+@_patched("offset", "REJ701", "DIST401")
+def reads_the_row_before(right: Sampler, rows: Tokens) -> Tokens:
     """`cu_num_draft_tokens` is read as if it had a leading 0."""
-
-    def offset(self, rows: Tokens) -> Tokens:
-        return np.maximum(rows - 1, 0)
+    return np.maximum(rows - 1, 0)
 
 
 @_patched("bonus", "DIST204")
-def bonus_from_the_position_before(right: DistributionSampler, call: Call) -> Tokens:
+def bonus_from_the_position_before(right: Sampler, call: Call) -> Tokens:
     """The bonus token is drawn from the target of the last draft."""
     rows = np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)
     drawn_there = np.argmax(call.target[rows] / call.drawn.exponentials, axis=1)
@@ -191,25 +182,25 @@ def bonus_from_the_position_before(right: DistributionSampler, call: Call) -> To
 
 
 @_patched("target", "DIST113", "DIST111", min_draws=500_000)
-def temperature_two_percent_off(right: DistributionSampler, batch: Batch) -> Floats:
+def temperature_two_percent_off(right: Sampler, batch: Batch) -> Floats:
     """Temperature is applied in half precision, or twice to a request at 1.02."""
     return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
 @_patched("target", "DIST142", min_draws=500_000)
-def temperature_one_percent_off(right: DistributionSampler, batch: Batch) -> Floats:
+def temperature_one_percent_off(right: Sampler, batch: Batch) -> Floats:
     """A reciprocal of the temperature in bfloat16."""
     return np.asarray((batch.target_logits / 1.01).softmax(dim=-1).numpy())
 
 
 @_patched("acceptance", "DIST142", min_draws=500_000)
-def accepts_half_a_percent_less(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def accepts_half_a_percent_less(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Uniforms are drawn from [0, 1.005]: TV 0.2 %."""
     return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005), dtype=np.float32)
 
 
 @_patched("target", "DIST123", "DIST122", "DIST125")
-def applies_the_temperature_again(right: DistributionSampler, batch: Batch) -> Floats:
+def applies_the_temperature_again(right: Sampler, batch: Batch) -> Floats:
     """The sampler divides logits that are divided already."""
     divisor = np.where(batch.is_greedy.numpy(), np.float32(1), batch.temperature.numpy())
     rows = batch.target_logits.new_tensor(np.repeat(divisor, batch.num_draft_tokens))
@@ -217,27 +208,22 @@ def applies_the_temperature_again(right: DistributionSampler, batch: Batch) -> F
 
 
 @_patched("target", "DIST401", min_draws=500_000)
-def loses_its_tail(right: DistributionSampler, batch: Batch) -> Floats:
+def loses_its_tail(answer: Floats, batch: Batch) -> Floats:
     """Small probabilities are flushed to zero: 1 % of the mass, 2 % in flat distributions."""
-    probs = right.target(batch)
-    return np.where(probs < 1 / (8 * batch.vocab_size), np.float32(0), probs)
+    return np.where(answer < 1 / (8 * batch.vocab_size), np.float32(0), answer)
 
 
 @_patched("residual", "DIST404", "DIST402", min_draws=500_000)
-def loses_the_last_tile(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def loses_the_last_tile(answer: Floats, target: Floats, draft: Floats) -> None:
     """The last 4096 of 32768 tokens take no part in the race."""
-    weights = right.residual(target, draft)
-    weights[:, weights.shape[1] * 7 // 8 :] = 0
-    return weights
+    answer[:, answer.shape[1] * 7 // 8 :] = 0
 
 
 # Requests of other kinds beside each other.
 
 
 @_patched("numbers_of_seed", "DIST122", "DIST123", min_draws=50_000)
-def seeded_uniforms_fall_short(
-    right: DistributionSampler, seed: int, num_draft: int, vocab_size: int
-) -> tuple[Floats, Floats]:
+def seeded_uniforms_fall_short(right: Sampler, seed: int, num_draft: int, vocab_size: int) -> tuple[Floats, Floats]:
     """Uniforms of seeded requests are drawn from [0, 0.9]."""
     uniforms, exponentials = right.numbers_of_seed(seed, num_draft, vocab_size)
     return uniforms * np.float32(0.9), exponentials
@@ -245,13 +231,11 @@ def seeded_uniforms_fall_short(
 
 @_patched("seed_requests", "DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
 def seeded_requests_spoil_their_neighbours(
-    right: DistributionSampler, drawn: Drawn, batch: Batch, request_seeds: Mapping[int, int]
-) -> Drawn:
+    answer: Drawn, drawn: Drawn, batch: Batch, request_seeds: Mapping[int, int]
+) -> None:
     """Filling the row of a seeded request clears that of the next one, which then takes the likeliest token."""
-    found = right.seed_requests(drawn, batch, request_seeds)
     spoilt = [request + 1 for request in request_seeds if request + 1 not in request_seeds]
-    found.exponentials[[request for request in spoilt if request < batch.batch_size]] = 1
-    return found
+    answer.exponentials[[request for request in spoilt if request < batch.batch_size]] = 1
 
 
 @mutant_distribution("DIST123", "DIST122", "DIST125", min_draws=4_000)
@@ -270,15 +254,14 @@ class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
 
 
 @_patched("distributions", "DIST124", "DIST125", min_draws=50_000)
-def placeholders_are_token_zero(right: DistributionSampler, batch: Batch, drafts: Tokens) -> tuple[Floats, Floats]:
+def placeholders_are_token_zero(answer: tuple[Floats, Floats], batch: Batch, drafts: Tokens) -> None:
     """The token recovered after a placeholder draft is never token 0: -1 is clamped."""
-    target, draft = right.distributions(batch, drafts)
+    _, draft = answer
     draft[drafts < 0, 0] = 1
-    return target, draft
 
 
 @_patched("target", "REJ701", min_draws=50_000)
-def half_logits_in_eight_bits(right: DistributionSampler, batch: Batch) -> Floats:
+def half_logits_in_eight_bits(right: Sampler, batch: Batch) -> Floats:
     """Logits of half precision are kept in two bits of mantissa; float32 ones are not."""
     if batch.target_logits.dtype == torch.float32:
         return right.target(batch)
@@ -288,7 +271,7 @@ def half_logits_in_eight_bits(right: DistributionSampler, batch: Batch) -> Float
 
 
 @_patched("rates", "REJ701", "DIST691", min_draws=4_000)
-def rate_of_the_next_position(right: DistributionSampler, rates: Floats, call: Call) -> Floats:
+def rate_of_the_next_position(right: Sampler, rates: Floats, call: Call) -> Floats:
     """Synthetic rates are read one position too far."""
     return right.rates(np.append(rates[1:], rates[-1]), call)
 
@@ -309,39 +292,39 @@ class RecoversFromTheTargetUnderRates(DistributionSampler):
 
 
 @_patched("accept", "DIST204", "DIST103", "DIST101", min_draws=4_000)
-def never_accepts_the_last_draft(right: DistributionSampler, call: Call) -> tuple[Tokens, Floats]:
+def never_accepts_the_last_draft(right: Sampler, call: Call) -> tuple[Tokens, Floats]:
     """No row reaches its bonus token, so that nothing is there to be judged: that is the fault."""
     num_accepted, scale = right.accept(call)
     return np.minimum(num_accepted, np.maximum(np.array(call.batch.num_draft_tokens) - 1, 0)), scale
 
 
 @_patched("acceptance", "DIST104", "DIST103", "DIST403", min_draws=4_000)
-def accepts_with_the_square_root(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def accepts_with_the_square_root(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Accepts longer drafts than it may."""
     return np.asarray(np.sqrt(target / draft))
 
 
 @_patched("distributions", "DIST103", "DIST403", min_draws=4_000)
-def ignores_the_draft_distribution(right: DistributionSampler, batch: Batch, drafts: Tokens) -> tuple[Floats, Floats]:
+def ignores_the_draft_distribution(right: Sampler, batch: Batch, drafts: Tokens) -> tuple[Floats, Floats]:
     """Accepts and recovers as if drafts were one-hot: the text is right, and decoding is slow."""
     return right.distributions(batch.replace(draft_probs=None), drafts)
 
 
 @_patched("acceptance", "DIST113", min_draws=50_000)
-def accepts_nine_in_ten(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def accepts_nine_in_ten(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """A tenth of what should be accepted is rejected; the residual does not take that into account."""
     return np.asarray(np.float32(0.9) * np.minimum(target / draft, 1))
 
 
 @_patched("draft", "DIST104", min_draws=500_000)
-def draft_distribution_in_eight_bits(right: DistributionSampler, draft: Floats) -> Floats:
+def draft_distribution_in_eight_bits(right: Sampler, draft: Floats) -> Floats:
     """Draft probabilities are stored with three bits of mantissa, after drafts were drawn."""
     mantissa, exponent = np.frexp(draft)
     return np.asarray(np.ldexp(np.round(mantissa * 16) / 16, exponent))
 
 
 @_patched("acceptance", "REJ701")
-def rejects_at_equal_probability(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def rejects_at_equal_probability(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Compares with half of the ratio at a tie."""
     return np.where(np.isclose(target, draft), np.float32(0.5), target / draft)
 
@@ -350,27 +333,25 @@ def rejects_at_equal_probability(right: DistributionSampler, target: Floats, dra
 
 
 @_patched("edit", "DIST101", "DIST401")
-def always_the_first_token(right: DistributionSampler, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+def always_the_first_token(right: Sampler, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
     """Emits token 0 at every place."""
     return np.zeros_like(tokens)
 
 
 @_patched("residual", "DIST102", "DIST402")
-def any_token_alike(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def any_token_alike(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Recovers from the uniform distribution."""
     return np.ones_like(target)
 
 
 @_patched("acceptance", "DIST691", "DIST104")
-def accepts_every_draft(right: DistributionSampler, target: Floats, draft: Floats) -> Floats:
+def accepts_every_draft(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """Returns the drafts."""
     return np.full_like(target, 2)
 
 
 @_patched("recover", "DIST101")
-def recovers_the_most_probable(
-    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
-) -> Tokens:
+def recovers_the_most_probable(right: Sampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
     """Argmax instead of a draw."""
     return np.asarray(np.argmax(weights, axis=1))
 
@@ -384,43 +365,38 @@ class _TakesNoise(DistributionSampler):
     unsupported: ClassVar[dict[str, str]] = {}
 
 
-@mutant_distribution("DIST601")
-class AcceptsNineteenInTwenty(_TakesNoise):
+_patched_noise = patching(mutant_distribution, _TakesNoise)
+
+
+@_patched_noise("acceptance", "DIST601")
+def accepts_nineteen_in_twenty(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """A twentieth of what should be accepted is rejected."""
-
-    def acceptance(self, target: Floats, draft: Floats) -> Floats:
-        return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
+    return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
 
 
-@mutant_distribution("DIST602")
-class FlattensTheResidual(_TakesNoise):
+@_patched_noise("residual", "DIST602")
+def flattens_the_residual(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """The temperature is applied to the residual once more, at 1.1."""
-
-    def residual(self, target: Floats, draft: Floats) -> Floats:
-        return np.asarray(super().residual(target, draft) ** (1 / 1.1))
+    return np.asarray(right.residual(target, draft) ** (1 / 1.1))
 
 
-@mutant_distribution("DIST601", "DIST602", min_draws=4_000)
-class TemperatureTwoPercentOffInFewDraws(_TakesNoise):
+@_patched_noise("target", "DIST601", "DIST602", min_draws=4_000)
+def temperature_two_percent_off_in_few_draws(right: Sampler, batch: Batch) -> Floats:
     """Temperature 1.02, as after a division in half precision; sampling needs 200000 draws to see it."""
-
-    def target(self, batch: Batch) -> Floats:
-        return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
+    return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST601", min_draws=50_000)
-class DraftDistributionInBfloat16(_TakesNoise):
+@_patched_noise("draft", "DIST601", min_draws=50_000)
+def draft_distribution_in_bfloat16(right: Sampler, draft: Floats) -> Floats:
     """Draft probabilities are kept in bfloat16, and drafts were drawn before they were rounded."""
-
-    def draft(self, draft: Floats) -> Floats:
-        bits = draft.view(np.uint32)
-        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-        return rounded.astype(np.uint32).view(np.float32)
+    bits = draft.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return rounded.astype(np.uint32).view(np.float32)
 
 
 @_patched("recover", "DIST343", min_draws=500_000)
 def races_on_weights_in_bfloat16(
-    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
+    right: Sampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
 ) -> Tokens:
     """Residuals are kept in bfloat16 on the way to the race: 0.4 % at most, and 0.2 % of TV."""
     rounded = torch.from_numpy(weights).bfloat16().float().numpy()
@@ -431,7 +407,7 @@ def races_on_weights_in_bfloat16(
 
 
 @_patched("draw", "DIST411")
-def late_uniforms_fall_short(right: DistributionSampler, batch: Batch, seed: int) -> Drawn:
+def late_uniforms_fall_short(right: Sampler, batch: Batch, seed: int) -> Drawn:
     """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
     drawn, positions = right.draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
     uniforms = np.where(positions >= 64, drawn.uniforms * np.float32(0.97), drawn.uniforms)
@@ -439,7 +415,7 @@ def late_uniforms_fall_short(right: DistributionSampler, batch: Batch, seed: int
 
 
 @_patched("edit", "DIST412")
-def late_tokens_come_twice(right: DistributionSampler, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+def late_tokens_come_twice(right: Sampler, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
     """From position 65 on, the token of the position before is written again: an output row of two blocks."""
     if tokens.shape[1] > 66:
         tokens[:, 65:] = np.where(tokens[:, 65:] >= 0, tokens[:, 64:-1], tokens[:, 65:])
@@ -447,9 +423,7 @@ def late_tokens_come_twice(right: DistributionSampler, tokens: NDArray[np.int32]
 
 
 @_patched("recover", "REJ701")
-def ids_in_sixteen_bits(
-    right: DistributionSampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
-) -> Tokens:
+def ids_in_sixteen_bits(right: Sampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
     """Recovered ids pass through 16 bits."""
     return right.recover(weights, drawn, requests, rows) % 65536
 
@@ -488,20 +462,19 @@ class TemperatureHalfAPercentOff(DrawsWithTorch):
         return np.asarray((batch.target_logits / 1.005).softmax(dim=-1).numpy())
 
 
-@mutant_distribution("DIST622")
-class FlattensTheResidualOfOwnDraws(DrawsByPositionAndMultinomial):
+_patched_draws = patching(mutant_distribution, DrawsByPositionAndMultinomial)
+
+
+@_patched_draws("residual", "DIST622")
+def flattens_the_residual_of_own_draws(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """The temperature is applied to the residual once more, at 1.1."""
-
-    def residual(self, target: Floats, draft: Floats) -> Floats:
-        return np.asarray(super().residual(target, draft) ** (1 / 1.1))
+    return np.asarray(right.residual(target, draft) ** (1 / 1.1))
 
 
-@mutant_distribution("DIST621")
-class AcceptsNineteenInTwentyOfOwnDraws(DrawsByPositionAndMultinomial):
+@_patched_draws("acceptance", "DIST621")
+def accepts_nineteen_in_twenty_of_own_draws(right: Sampler, target: Floats, draft: Floats) -> Floats:
     """A twentieth of what should be accepted is rejected."""
-
-    def acceptance(self, target: Floats, draft: Floats) -> Floats:
-        return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
+    return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
 
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (

@@ -1,6 +1,7 @@
 """Wrong filters, one fault each; many were found in real engines.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
 from fairdraw.contracts import LOGIT_FILTERS, FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
 
@@ -31,12 +32,7 @@ def right() -> FunctionLogitsFilterer:
     return as_filterer(FiltersOracle(), "oracle")
 
 
-def _fresh(faulty: type[FiltersOracle]) -> FunctionLogitsFilterer:
-    """Return a filterer under the name of its class."""
-    return as_filterer(faulty(), name_of(faulty))
-
-
-_mutant = partial(mutant_as, _fresh)
+_mutant = partial(mutant_as, lambda faulty: as_filterer(faulty(), name_of(faulty)))
 _patched = patching(_mutant, FiltersOracle)
 
 
@@ -131,10 +127,10 @@ def deviates_by_probabilities(right: FiltersOracle, row: Any) -> Any:
 
 
 @_patched("sigma", "FIL105")
-def divides_by_one_less(right: FiltersOracle, row: Any) -> Any:
+def divides_by_one_less(answer: Any, row: Any) -> Any:
     """By n - 1, undeclared."""
     number = max(2, int(row.kept.sum()))
-    sigma, slack = right.sigma(row)
+    sigma, slack = answer
     return sigma * np.sqrt(number / (number - 1)), slack
 
 
@@ -269,11 +265,10 @@ def turns_the_cube_round(right: FiltersOracle, row: Any, context: RowContext) ->
 
 
 @_patched("repetitions", "FIL114")
-def takes_the_latest_repetition(right: FiltersOracle, context: RowContext) -> Any:
+def takes_the_latest_repetition(answer: Any, context: RowContext) -> Any:
     """Not the longest copy counts but the last one."""
     tokens = list(context.tokens)[-context.params.dry_range or None :]
-    longest = right.repetitions(context)
-    return {one: min(length, 2 + tokens.count(one) % 2) for one, length in longest.items()}
+    return {one: min(length, 2 + tokens.count(one) % 2) for one, length in answer.items()}
 
 
 @_patched("repetitions", "FIL114")
@@ -311,10 +306,9 @@ def begins_at_tau(right: FiltersOracle, mus: Any, number: int, context: RowConte
 
 
 @_patched("filter_logits", "FIL201")
-def normalises_every_row(right: FiltersOracle, batch: Any, noise: Any) -> Any:
+def normalises_every_row(answer: Any, batch: Any, noise: Any) -> Any:
     """A log-softmax for everybody."""
-    found = right.filter_logits(batch, noise)
-    return dataclasses.replace(found, logits=torch.log_softmax(found.logits, dim=1))
+    return dataclasses.replace(answer, logits=torch.log_softmax(answer.logits, dim=1))
 
 
 @_seen("FIL201")
@@ -339,28 +333,25 @@ def has_no_guard(right: FiltersOracle, row: Any, context: RowContext) -> Any:
 
 
 @_patched("filter_logits", "FIL201")
-def leaves_nan_at_the_top(right: FiltersOracle, batch: Any, noise: Any) -> Any:
+def leaves_nan_at_the_top(answer: Any, batch: Any, noise: Any) -> Any:
     """With a share of 0 the curvature is divided by a sum of 0."""
-    found = right.filter_logits(batch, noise)
     divided = torch.tensor([one.tail_free < 1e-20 for one in batch.params])
-    kept = divided[:, None] & ~found.logits.isneginf()
-    return dataclasses.replace(found, logits=found.logits.masked_fill(kept, torch.nan))
+    kept = divided[:, None] & ~answer.logits.isneginf()
+    return dataclasses.replace(answer, logits=answer.logits.masked_fill(kept, torch.nan))
 
 
 @_patched("filter_logits", "FIL201")
-def revives_forbidden_tokens(right: FiltersOracle, batch: Any, noise: Any) -> Any:
+def revives_forbidden_tokens(answer: Any, batch: Any, noise: Any) -> Any:
     """NaN of `-inf - -inf` is replaced by 0."""
-    found = right.filter_logits(batch, noise)
     bent = torch.tensor([bool(one.smoothing_factor) for one in batch.params])
     revived = bent[:, None] & batch.logits.isneginf()
-    return dataclasses.replace(found, logits=found.logits.masked_fill(revived, 0.0))
+    return dataclasses.replace(answer, logits=answer.logits.masked_fill(revived, 0.0))
 
 
 @_patched("top_p", "FIL102")
-def returns_probabilities(right: FiltersOracle, row: Any, context: RowContext) -> Any:
+def returns_probabilities(answer: Any, row: Any, context: RowContext) -> Any:
     """After a sort by probability, probabilities are given back."""
-    found = right.top_p(row, context)
-    return dataclasses.replace(found, values=np.where(found.kept, np.exp(row.log_probs), -np.inf))
+    return dataclasses.replace(answer, values=np.where(answer.kept, np.exp(row.log_probs), -np.inf))
 
 
 @_patched("min_p", "FIL103")
@@ -407,10 +398,9 @@ def does_not_put_the_mask_back(right: FiltersOracle, row: Any, context: RowConte
 
 
 @_patched("row", "FIL101", "FIL201")
-def always_keeps_the_last_id(right: FiltersOracle, logits: Any, context: RowContext) -> Any:
+def always_keeps_the_last_id(answer: Any, logits: Any, context: RowContext) -> Any:
     """The end of text cannot be excluded."""
-    found = right.row(logits, context)
-    return dataclasses.replace(found, kept=found.kept | (np.arange(len(logits)) == len(logits) - 1))
+    return dataclasses.replace(answer, kept=answer.kept | (np.arange(len(logits)) == len(logits) - 1))
 
 
 @_patched("epsilon", "FIL109")
@@ -437,24 +427,17 @@ def has_one_value_for_all(right: _Batchwise, batch: Any) -> Any:
     return batch.replace(params=list(map(with_first, batch.params)))
 
 
-@_mutant("FIL201")
-class RemembersMasks(_Batchwise):
+@_patched("filter_logits", "FIL201")
+def remembers_masks(answer: Any, batch: Any, noise: Any, *, kept: Memory) -> None:
     """A buffer for masks that only ever grows keeps those of the call before, for rows that filter nothing now."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: Any = None
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        found = super().filter_logits(batch, noise)
-        if self.before is not None and self.before.shape[0] >= batch.batch_size:
-            mask = self.before[: batch.batch_size, : batch.vocab_size]
-            reach = min(mask.shape[1], batch.vocab_size)
-            top = found.logits.argmax(dim=1)
-            mask = mask[:, :reach].scatter(1, top.clamp(max=reach - 1)[:, None], False)
-            found.logits[:, :reach] = found.logits[:, :reach].masked_fill(mask, -torch.inf)
-        self.before = batch.logits.isfinite() & found.logits.isneginf()
-        return found
+    before = kept.get("mask", ())
+    if len(before) >= batch.batch_size:
+        mask = before[: batch.batch_size, : batch.vocab_size]
+        reach = mask.shape[1]
+        top = answer.logits.argmax(dim=1)
+        mask = mask.scatter(1, top.clamp(max=reach - 1)[:, None], False)
+        answer.logits[:, :reach] = answer.logits[:, :reach].masked_fill(mask, -torch.inf)
+    kept["mask"] = batch.logits.isfinite() & answer.logits.isneginf()
 
 
 # -- together ---------------------------------------------------------------------------------------------------------
@@ -472,28 +455,26 @@ class _KnowsTheUnfilteredRow(FiltersOracle):
         return super().row(logits, context)
 
 
-@_mutant("FIL201")
-class DoesNotNormaliseInBetween(_KnowsTheUnfilteredRow):
+_knowing = patching(_mutant, _KnowsTheUnfilteredRow)
+
+
+@_knowing("top_p", "FIL201")
+def does_not_normalise_in_between(right: FiltersOracle, row: Any, context: RowContext, *, own: Any) -> Any:
     """Top-p adds up the probabilities of the unfiltered row."""
-
-    def top_p(self, row: Any, context: RowContext) -> Any:
-        before = np.exp(self.whole.log_probs[row.ids]).cumsum() < context.params.top_p
-        return _only(row, row.ids[: 1 + int(before.sum())])
+    before = np.exp(own.whole.log_probs[row.ids]).cumsum() < context.params.top_p
+    return _only(row, row.ids[: 1 + int(before.sum())])
 
 
-@_mutant("FIL201")
-class SquaresTheUnfilteredRow(_KnowsTheUnfilteredRow):
+@_knowing("collision", "FIL201")
+def squares_the_unfiltered_row(right: FiltersOracle, row: Any, *, own: Any) -> Any:
     """The threshold of p-less comes from the row without its temperature, and before other filters."""
-
-    def collision(self, row: Any) -> Any:
-        return super().collision(self.whole)
+    return right.collision(own.whole)
 
 
 @_patched("order", "FIL201")
-def switches_min_p_off_beside_typical(right: FiltersOracle, context: RowContext) -> Any:
+def switches_min_p_off_beside_typical(answer: Any, context: RowContext) -> Any:
     """`elif`: a request with typical-p gets no min-p."""
-    names = right.order(context)
-    return tuple(name for name in names if name != "min_p" or "typical_p" not in names)
+    return tuple(name for name in answer if name != "min_p" or "typical_p" not in answer)
 
 
 @_patched("order", "FIL201")
@@ -504,11 +485,10 @@ def takes_zero_for_off(right: FiltersOracle, context: RowContext) -> Any:
 
 
 @_patched("row", "FIL201")
-def has_ids_of15_bits(right: FiltersOracle, logits: Any, context: RowContext) -> Any:
+def has_ids_of15_bits(answer: Any, logits: Any, context: RowContext) -> Any:
     """Ids from 32768 on come back as others."""
-    found = right.row(logits, context)
-    kept = found.kept & (np.arange(len(logits)) < 1 << 15)
-    return dataclasses.replace(found, kept=kept if kept.any() else found.kept)
+    kept = answer.kept & (np.arange(len(logits)) < 1 << 15)
+    return dataclasses.replace(answer, kept=kept if kept.any() else answer.kept)
 
 
 @_patched("row", "FIL201")
@@ -529,13 +509,11 @@ def knows_no_breakers(right: FiltersOracle, row: Any, context: RowContext) -> An
 
 
 @_patched("repetitions", "FIL151")
-def penalises_breakers(right: FiltersOracle, context: RowContext) -> Any:
+def penalises_breakers(answer: Any, context: RowContext) -> None:
     """A breaker that followed an earlier copy is penalised, as in Aphrodite."""
-    found, breakers = right.repetitions(context), context.params.dry_breakers
-    tokens = list(context.tokens)
+    tokens, breakers = list(context.tokens), context.params.dry_breakers
     if tokens and tokens[-1] not in breakers:
-        found |= {b: 1 for a, b in pairwise(tokens) if a == tokens[-1] and b in breakers}
-    return found
+        answer |= {b: 1 for a, b in pairwise(tokens) if a == tokens[-1] and b in breakers}
 
 
 @_patched("dry", "FIL201")
@@ -550,10 +528,9 @@ def penalises_short_repetitions(right: FiltersOracle, row: Any, context: RowCont
 
 
 @_patched("dry", "FIL153")
-def overflows_to_nan(right: FiltersOracle, row: Any, context: RowContext) -> Any:
+def overflows_to_nan(answer: Any, row: Any, context: RowContext) -> Any:
     """A penalty beyond float32 is inf, and the logit becomes NaN."""
-    found = right.dry(row, context)
-    return dataclasses.replace(found, values=np.where(found.values < -3e38, np.nan, found.values))
+    return dataclasses.replace(answer, values=np.where(answer.values < -3e38, np.nan, answer.values))
 
 
 @_seen("FIL201")
@@ -597,14 +574,11 @@ def forgets_mu_after_fifty_steps(right: FiltersOracle, batch: Any, noise: Any) -
     return right.filter_logits(batch, noise)
 
 
-@_mutant("FIL201", "DIST981", "DIST982")
-class HasOneCoinForTheBatch(FiltersOracle):
+@_seen("FIL201", "DIST981", "DIST982")
+def has_one_coin_for_the_batch(right: _Batchwise, batch: Any) -> Any:
     """The first row's coin decides for all, and any row's probability counts."""
-
-    def filter_logits(self, batch: Any, noise: Any) -> Any:
-        self.most = max(one.xtc_probability for one in batch.params)
-        others = [dataclasses.replace(one, xtc_probability=self.most) for one in batch.params]
-        return super().filter_logits(batch.replace(params=others), noise)
+    most = max(one.xtc_probability for one in batch.params)
+    return batch.replace(params=[dataclasses.replace(one, xtc_probability=most) for one in batch.params])
 
 
 @_patched("next_mu", "FIL163")
@@ -628,11 +602,10 @@ def sees_the_surprise_after_the_cut(
 
 
 @_patched("filter_logits", "FIL164")
-def shares_mu(right: FiltersOracle, batch: Any, noise: Any) -> Any:
+def shares_mu(answer: Any, batch: Any, noise: Any) -> None:
     """One state for all rows with mirostat."""
-    found, kept = right.filter_logits(batch, noise), noise.kept["oracle"]["mus"]
-    kept |= dict.fromkeys(kept, next(iter(kept.values()), 0.0))
-    return found
+    mus = noise.kept["oracle"]["mus"]
+    mus |= dict.fromkeys(mus, next(iter(mus.values()), 0.0))
 
 
 @_patched("coin", "DIST981")

@@ -1,17 +1,17 @@
 """Wrong maskers, one fault each. Those of drafts were found in engines again and again.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.grammar import ALL, GrammarOracle
 from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
 from fairdraw.contracts import num_words as words_for
@@ -27,15 +27,7 @@ def masker_of(oracle: GrammarOracle, name: str) -> FunctionGrammarMasker:
     return grammar_masker(oracle.apply_bitmask, drafts=oracle.mask_drafts, name=name)
 
 
-def _fresh(faulty: type[GrammarOracle]) -> FunctionGrammarMasker:
-    """Return a masker under the name of its class."""
-    return masker_of(faulty(), name_of(faulty))
-
-
-mutant = partial(mutant_as, _fresh)
-
-
-patched = patching(mutant, GrammarOracle)
+patched = patching(partial(mutant_as, lambda faulty: masker_of(faulty(), name_of(faulty))), GrammarOracle)
 
 
 # Bits and floats
@@ -106,11 +98,9 @@ def skips_the_partial_word(right: GrammarOracle, words: Tensor, vocab_size: int)
 
 
 @patched("allowed", "GRM201", "GRM101")
-def forbids_the_partial_word(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+def forbids_the_partial_word(answer: Tensor, words: Tensor, vocab_size: int) -> None:
     """The load of a word is guarded by its last token instead of its first."""
-    allowed = right.allowed(words, vocab_size)
-    allowed[:, vocab_size // 32 * 32 :] = False
-    return allowed
+    answer[:, vocab_size // 32 * 32 :] = False
 
 
 @patched("allowed", "GRM201")
@@ -120,11 +110,9 @@ def knows_ids_of_16_bits(right: GrammarOracle, words: Tensor, vocab_size: int) -
 
 
 @patched("allowed", "GRM201")
-def masks_one_block(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+def masks_one_block(answer: Tensor, words: Tensor, vocab_size: int) -> None:
     """The grid has one program per row, of 4096 tokens: nothing is forbidden behind them."""
-    allowed = right.allowed(words, vocab_size)
-    allowed[:, 4096:] = True
-    return allowed
+    answer[:, 4096:] = True
 
 
 # Rows
@@ -149,10 +137,9 @@ def takes_no_index_for_no_indices(right: GrammarOracle, batch: BitmaskBatch) -> 
 
 
 @patched("rows", "GRM201")
-def has_a_grid_of_256_rows(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def has_a_grid_of_256_rows(answer: Tensor, batch: BitmaskBatch) -> Tensor:
     """One program per row, 256 programs: further rows are not masked."""
-    rows = right.rows(batch)
-    return rows[rows < 256]
+    return answer[answer < 256]
 
 
 @patched("apply_bitmask", "GRM107")
@@ -163,28 +150,24 @@ def takes_columns_for_the_stride(right: GrammarOracle, batch: BitmaskBatch) -> T
 
 
 @patched("rows", "GRM118")
-def has_offsets_of_32_bits(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def has_offsets_of_32_bits(answer: Tensor, batch: BitmaskBatch) -> Tensor:
     """Rows that begin beyond 2**31 elements are looked for elsewhere."""
-    rows = right.rows(batch)
-    return rows[rows * batch.logits.stride(0) < 2**31]
+    return answer[answer * batch.logits.stride(0) < 2**31]
 
 
 @patched("apply_bitmask", "GRM107", "GRM116")
-def writes_beyond_the_row(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def writes_beyond_the_row(answer: Tensor, batch: BitmaskBatch) -> None:
     """The last word is applied as a whole; behind a row there is the next, or somebody else's memory."""
-    masked, base = right.apply_bitmask(batch), batch.logits._base
+    base = batch.logits._base
     if base is not None and batch.logits.numel():
         base.view(-1)[-1] = -torch.inf
-    return masked
 
 
 @patched("write", "GRM116")
-def writes_the_next_zero(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+def writes_the_next_zero(answer: Tensor, logits: Tensor, rows: Tensor, allowed: Tensor) -> None:
     """A search for the next 0 bit that is not bounded by the vocabulary: where all tokens are allowed, it goes on."""
-    masked = right.write(logits, rows, allowed)
     full = rows[allowed.all(dim=1)]
-    masked[(full + 1)[full + 1 < len(masked)], 0] = -torch.inf
-    return masked
+    answer[(full + 1)[full + 1 < len(answer)], 0] = -torch.inf
 
 
 @patched("words", "GRM108")
@@ -210,26 +193,21 @@ def forbids_columns_beyond(right: GrammarOracle) -> bool:
 
 
 @patched("allowed", "GRM101")
-def leaves_empty_rows_alone(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+def leaves_empty_rows_alone(answer: Tensor, words: Tensor, vocab_size: int) -> Tensor:
     """Better any token than none: a row in which nothing is allowed is not masked."""
-    allowed = right.allowed(words, vocab_size)
-    return allowed | ~allowed.any(dim=1, keepdim=True)
+    return answer | ~answer.any(dim=1, keepdim=True)
 
 
 @patched("allowed", "GRM101")
-def keeps_token_0_of_empty_rows(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+def keeps_token_0_of_empty_rows(answer: Tensor, words: Tensor, vocab_size: int) -> None:
     """The same with one token, so that a softmax has something to sum."""
-    allowed = right.allowed(words, vocab_size)
-    allowed[:, 0] |= ~allowed.any(dim=1)
-    return allowed
+    answer[:, 0] |= ~answer.any(dim=1)
 
 
 @patched("apply_bitmask", "GRM112")
-def inverts_the_bitmask_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def inverts_the_bitmask_in_place(answer: Tensor, batch: BitmaskBatch) -> None:
     """`bitmask.bitwise_not_()`: the second application forbids what is allowed."""
-    masked = right.apply_bitmask(batch)
     batch.bitmask.bitwise_not_()
-    return masked
 
 
 @patched("apply_bitmask", "GRM112")
@@ -240,36 +218,28 @@ def sorts_the_indices_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Ten
     return right.apply_bitmask(batch)
 
 
-@mutant("GRM201")
-class KeepsABuffer(GrammarOracle):
+@patched("words", "GRM201")
+def keeps_a_buffer(answer: Tensor, batch: BitmaskBatch, rows: Tensor, *, kept: Memory) -> Tensor:
     """Bitmasks are copied into a buffer, but for rows that allow everything: those keep the mask of an earlier step."""
-
-    def __init__(self) -> None:
-        self.buffers: dict[torch.Size, Tensor] = {}
-
-    def words(self, batch: BitmaskBatch, rows: Tensor) -> Tensor:
-        words = super().words(batch, rows)
-        kept = self.buffers.setdefault(words.shape, torch.full_like(words, ALL))
-        is_new = (words != ALL).any(dim=1)
-        kept[is_new] = words[is_new]
-        return kept.clone()
+    buffer: Tensor = kept.setdefault(answer.shape, torch.full_like(answer, ALL))
+    is_new = (answer != ALL).any(dim=1)
+    buffer[is_new] = answer[is_new]
+    return buffer.clone()
 
 
 # Drafts
 
 
 @patched("masks", "GRM121")
-def masks_one_position_late(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def masks_one_position_late(answer: Tensor, request: GrammarRequest, width: int) -> Tensor:
     """Row `i` has the mask of row `i - 1`: the scheduler advances the grammar after the forward pass."""
-    masks = right.masks(request, width)
-    return torch.cat([masks[:1], masks[:-1]])
+    return torch.cat([answer[:1], answer[:-1]])
 
 
 @patched("masks", "GRM121")
-def masks_one_position_early(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def masks_one_position_early(answer: Tensor, request: GrammarRequest, width: int) -> Tensor:
     """Row `i` has the mask behind draft `i`, which is the one that it verifies."""
-    masks = right.masks(request, width)
-    return torch.cat([masks[1:], masks[-1:]])
+    return torch.cat([answer[1:], answer[-1:]])
 
 
 @patched("masks", "GRM121", "GRM122")
@@ -279,31 +249,24 @@ def masks_all_rows_alike(right: GrammarOracle, request: GrammarRequest, width: i
 
 
 @patched("masks", "GRM122")
-def forgets_the_bonus_row(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def forgets_the_bonus_row(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """A loop over the drafts: the row behind them allows everything."""
-    masks = right.masks(request, width)
     if request.draft_token_ids:
-        masks[-1] = ALL
-    return masks
+        answer[-1] = ALL
 
 
 @patched("masks", "GRM132")
-def leaves_the_row_of_a_forbidden_draft(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def leaves_the_row_of_a_forbidden_draft(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """The prefix ends one row early: the row that must reject the draft allows everything, and accepts it."""
-    masks = right.masks(request, width)
-    if len(request.draft_token_ids) == 0 or not bool((masks[-1] == ALL).all()):
-        return masks
-    masks[int((masks != ALL).any(dim=1).sum()) - 1] = ALL
-    return masks
+    if request.draft_token_ids and bool((answer[-1] == ALL).all()):
+        answer[int((answer != ALL).any(dim=1).sum()) - 1] = ALL
 
 
 @patched("masks", "GRM124")
-def masks_rows_behind_the_prefix(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def masks_rows_behind_the_prefix(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """Rows behind a forbidden draft keep the last mask; declared is that they are left alone."""
-    masks = right.masks(request, width)
-    read = int((masks != ALL).any(dim=1).sum())
-    masks[read:] = masks[max(read - 1, 0)]
-    return masks
+    read = int((answer != ALL).any(dim=1).sum())
+    answer[read:] = answer[max(read - 1, 0)]
 
 
 @patched("fork", "GRM132")
@@ -314,11 +277,10 @@ def sorts_requests_with_a_grammar_first(right: GrammarOracle, batch: GrammarBatc
 
 
 @patched("fork", "GRM132")
-def gives_the_mask_of_the_neighbour(right: GrammarOracle, batch: GrammarBatch) -> Tensor:
+def gives_the_mask_of_the_neighbour(answer: Tensor, batch: GrammarBatch) -> Tensor:
     """Rows are numbered by requests: right without drafts."""
-    rows = right.fork(batch)
-    masks = [rows[first : first + 1] for first in batch.first_rows]
-    return torch.cat([*masks, rows[len(masks) :]]) if len(rows) > len(masks) else rows
+    masks = [answer[first : first + 1] for first in batch.first_rows]
+    return torch.cat([*masks, answer[len(masks) :]]) if len(answer) > len(masks) else answer
 
 
 @patched("take_back", "GRM126", "GRM127")
@@ -339,66 +301,43 @@ def rolls_back_twenty_at_most(right: GrammarOracle, request: GrammarRequest, num
 
 
 @patched("masks", "GRM132")
-def masks_the_first_forty_rows(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def masks_the_first_forty_rows(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """A buffer per request for forty rows; those behind them are left alone."""
-    masks = right.masks(request, width)
-    masks[40:] = ALL
-    return masks
+    answer[40:] = ALL
 
 
-@mutant("GRM132")
-class LeavesOldMasksBehindTheGrammar(GrammarOracle):
+@patched("fork", "GRM132")
+def leaves_old_masks_behind_the_grammar(answer: Tensor, batch: GrammarBatch, *, kept: Memory) -> None:
     """Rows of requests without a grammar are not written; they hold what an earlier step left there."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, Tensor] = {}  # width to [num_rows, num_words] int32
-
-    def fork(self, batch: GrammarBatch) -> Tensor:
-        masks = super().fork(batch)
-        old = self.kept.get(masks.shape[1])
-        first = 0
-        for request in batch.requests:
-            rows = slice(first, first + len(request.draft_token_ids) + 1)
-            first = rows.stop
-            if request.grammar is None and old is not None and len(old) >= rows.stop > 32:
-                masks[rows] = old[rows]
-        self.kept[masks.shape[1]] = masks
-        return masks
+    old: Tensor | None = kept.get(answer.shape[1])  # [num_rows, num_words] int32
+    for request, first in zip(batch.requests, batch.first_rows, strict=True):
+        rows = slice(first, first + len(request.draft_token_ids) + 1)
+        if request.grammar is None and old is not None and len(old) >= rows.stop > 32:
+            answer[rows] = old[rows]
+    kept[answer.shape[1]] = answer
 
 
-@mutant("GRM127")
-class RepeatsTheMasksOfTheLastStep(GrammarOracle):
+@patched("fork", "GRM127")
+def repeats_the_masks_of_the_last_step(answer: Tensor, batch: GrammarBatch, *, kept: Memory) -> Tensor:
     """Masks are made while the forward pass runs, and in steps with as many rows those of the step before are used."""
-
-    def __init__(self) -> None:
-        self.last: tuple[list[Any], Tensor] | None = None
-
-    def fork(self, batch: GrammarBatch) -> Tensor:
-        rows = super().fork(batch)
-        grammars = [request.grammar for request in batch.requests]
-        last, self.last = self.last, (grammars, rows)
-        known = last is not None and all(a is b for a, b in zip(grammars, last[0], strict=False))
-        if last is None or not known or len(grammars) != len(last[0]):
-            return rows
-        return torch.cat([last[1][:1], rows[1:]])
+    grammars = [request.grammar for request in batch.requests]
+    (before, masks), kept["last"] = kept.get("last", (None, answer)), (grammars, answer)
+    is_known = before is not None and [*map(id, grammars)] == [*map(id, before)]
+    return torch.cat([masks[:1], answer[1:]]) if is_known else answer
 
 
 @patched("masks", "GRM128")
-def takes_the_end_for_a_rejection(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def takes_the_end_for_a_rejection(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """A draft that ends the text counts as forbidden, and the row that it is verified with is dropped."""
-    masks = right.masks(request, width)
-    ends = bool((masks[-1] == ALL).all())
+    ends = bool((answer[-1] == ALL).all())
     if ends and request.draft_token_ids:
-        masks[max(int((masks != ALL).any(dim=1).sum()) - 1, 0)] = ALL
-    return masks
+        answer[max(int((answer != ALL).any(dim=1).sum()) - 1, 0)] = ALL
 
 
 @patched("masks", "GRM129")
-def takes_an_empty_mask_for_none(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def takes_an_empty_mask_for_none(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """A state in which no token may follow is read as no grammar."""
-    masks = right.masks(request, width)
-    masks[(masks == 0).all(dim=1)] = ALL
-    return masks
+    answer[(answer == 0).all(dim=1)] = ALL
 
 
 # Distributions
@@ -412,11 +351,9 @@ def halves_what_it_keeps(right: GrammarOracle, logits: Tensor, rows: Tensor, all
 
 
 @patched("masks", "DIST972", "GRM122")
-def trusts_the_bonus_token(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def trusts_the_bonus_token(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """After accepted drafts the bonus token is sampled without its mask: rare, and enough to break the text."""
-    masks = right.masks(request, width)
-    masks[-1] = ALL
-    return masks
+    answer[-1] = ALL
 
 
 MUTANTS: tuple[Mutant, ...] = mutants_in(vars())

@@ -1,6 +1,7 @@
 """Wrong functions of the log-probabilities contract, one fault each; many were found in real engines.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
-from fairdraw._mutants._mutant import mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
 from fairdraw.contracts import (
@@ -75,17 +76,15 @@ def puts_the_best_token_first(right: LogprobsOracle, logits: Any, token: int, nu
 
 
 @_patched("best", "LPR201")
-def pads_with_minus_one(right: LogprobsOracle, logits: Any, number: int) -> Any:
+def pads_with_minus_one(answer: Any, logits: Any, number: int) -> Any:
     """Behind the last token that is possible, the list is filled with id -1."""
-    ids = right.best(logits, number)
-    return np.where(logits[ids] == -np.inf, -1, ids)
+    return np.where(logits[answer] == -np.inf, -1, answer)
 
 
 @_patched("best", "LPR201")
-def lists_the_best_token_twice(right: LogprobsOracle, logits: Any, number: int) -> Any:
+def lists_the_best_token_twice(answer: Any, logits: Any, number: int) -> Any:
     """Two tiles were merged, and the candidate on their edge was counted in both."""
-    ids = right.best(logits, number)
-    return np.concatenate([ids[:1], ids])[:number]
+    return np.concatenate([answer[:1], answer])[:number]
 
 
 @_patched("best", "LPR201")
@@ -102,12 +101,10 @@ def takes_the_emitted_token_out(right: LogprobsOracle, logits: Any, token: int, 
 
 
 @_patched("values", "LPR201")
-def has_two_formulas(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
+def has_two_formulas(answer: Any, scores: Any, ids: Any) -> None:
     """The emitted token's value is computed from its probability, those of the list from the logits."""
-    found = right.values(scores, ids)
     with np.errstate(divide="ignore", over="ignore"):
-        found[0] = np.log(np.exp(found[0], dtype=np.float32), dtype=np.float32)
-    return found
+        answer[0] = np.log(np.exp(answer[0], dtype=np.float32), dtype=np.float32)
 
 
 @_patched("best", "LPR201")
@@ -147,36 +144,27 @@ def has_one_maximum_for_all_rows(right: LogprobsOracle, logits: Any) -> Any:
 
 
 @_patched("logprobs", "LPR201")
-def makes_a_row_of_none(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def makes_a_row_of_none(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
     """An empty batch is padded to one row, and stays it."""
-    found = right.logprobs(batch)
-    if len(found.token_ids):
-        return found
-    ids, values = (torch.zeros((1, *one.shape[1:]), dtype=one.dtype) for one in (found.token_ids, found.logprobs))
+    if len(answer.token_ids):
+        return answer
+    ids, values = (torch.zeros((1, *one.shape[1:]), dtype=one.dtype) for one in (answer.token_ids, answer.logprobs))
     return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
 
 
-@_mutant("LPR201")
-class FreesItsBufferForNoRows(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def frees_its_buffer_for_no_rows(answer: LogprobsResult, batch: LogprobsBatch, *, kept: Memory) -> None:
     """After an empty batch the values of the next one are not written."""
-
-    was_empty = False
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found = super().logprobs(batch)
-        if self.was_empty and len(found.logprobs):
-            found.logprobs.zero_()
-        self.was_empty = not len(found.logprobs)
-        return found
+    if kept.get("was_empty"):
+        answer.logprobs.zero_()
+    kept["was_empty"] = not len(answer.logprobs)
 
 
 @_patched("logprobs", "LPR201")
-def counts_a_row_for_every_request(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def counts_a_row_for_every_request(answer: LogprobsResult, batch: LogprobsBatch) -> None:
     """A request without a row is given the last one of the request before it."""
-    found = right.logprobs(batch)
-    if 0 in batch.num_rows and len(found.logprobs):
-        found.logprobs[-1] = 0
-    return found
+    if 0 in batch.num_rows and len(answer.logprobs):
+        answer.logprobs[-1] = 0
 
 
 @_patched("numbers", "LPR201")
@@ -188,19 +176,16 @@ def leaves_out_requests_without_rows(right: LogprobsOracle, batch: LogprobsBatch
 
 
 @_patched("log_softmax", "LPR201")
-def keeps_the_sum_of_the_chunk_before(right: LogprobsOracle, logits: Any) -> Any:
+def keeps_the_sum_of_the_chunk_before(answer: Any, logits: Any) -> None:
     """Rows are normalised in chunks of 256; the first row of a chunk is divided by the sum of the row before it."""
-    found = right.log_softmax(logits)
     for first in range(256, len(logits), 256):
-        found[first] += found[first - 1].max() - logits[first - 1].max() - found[first].max() + logits[first].max()
-    return found
+        answer[first] += answer[first - 1].max() - logits[first - 1].max() - answer[first].max() + logits[first].max()
 
 
 @_patched("best", "LPR201")
-def lists_twenty_in_order(right: LogprobsOracle, logits: NDArray[np.float32], number: int) -> NDArray[np.int64]:
+def lists_twenty_in_order(answer: NDArray[np.int64], logits: NDArray[np.float32], number: int) -> NDArray[np.int64]:
     """Behind the twentieth place ids follow as they come."""
-    ranked = right.best(logits, number)
-    return np.concatenate([ranked[:20], np.sort(ranked[20:])])
+    return np.concatenate([answer[:20], np.sort(answer[20:])])
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -243,17 +228,15 @@ def normalises_logits(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) 
 
 
 @_patched("scores", "LPR201")
-def casts_logits_to_bfloat16(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
+def casts_logits_to_bfloat16(answer: Any, batch: LogprobsBatch, logits: Any) -> Any:
     """The buffer of returned logits has the model's dtype."""
-    found = right.scores(batch, logits)
-    return torch.from_numpy(found).bfloat16().float().numpy() if batch.wants_logits else found
+    return torch.from_numpy(answer).bfloat16().float().numpy() if batch.wants_logits else answer
 
 
 @_patched("scores", "LPR201")
-def computes_in_the_models_dtype(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
+def computes_in_the_models_dtype(answer: Any, batch: LogprobsBatch, logits: Any) -> Any:
     """`log_softmax` without `dtype=float32`."""
-    found = right.scores(batch, logits)
-    return found if batch.wants_logits else torch.from_numpy(found).to(batch.logits.dtype).float().numpy()
+    return answer if batch.wants_logits else torch.from_numpy(answer).to(batch.logits.dtype).float().numpy()
 
 
 @_patched("log_softmax", "LPR201")
@@ -369,59 +352,52 @@ class RanksAmongTheListed(LogprobsOracle):
 
 
 @_patched("values", "LPR141")
-def normalises_over_the_listed(right: LogprobsOracle, scores: Any, ids: Any) -> Any:
+def normalises_over_the_listed(answer: Any, scores: Any, ids: Any) -> Any:
     """Probabilities of the listed tokens are made to sum to 1."""
-    found = right.values(scores, ids)
     with np.errstate(over="ignore"):
-        total = np.exp(found[1:].astype(np.float64)).sum()
-    return found if len(found) < 2 or not total > 0 else (found - np.log(total)).astype(np.float32)
+        total = np.exp(answer[1:].astype(np.float64)).sum()
+    return answer if len(answer) < 2 or not total > 0 else (answer - np.log(total)).astype(np.float32)
 
 
 @_patched("scores", "LPR142")
-def rounds_to_the_batch(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
+def rounds_to_the_batch(answer: Any, batch: LogprobsBatch, logits: Any) -> Any:
     """A sum is added up in an order that depends on the number of rows: the last bit moves."""
-    found = right.scores(batch, logits)
-    return np.nextafter(found, np.float32(0)) if len(logits) > 1 and not batch.wants_logits else found
+    return np.nextafter(answer, np.float32(0)) if len(logits) > 1 and not batch.wants_logits else answer
 
 
 @_patched("logprobs", "LPR201")
-def repeats_the_first_rows_of_a_last_chunk(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def repeats_the_first_rows_of_a_last_chunk(answer: LogprobsResult, batch: LogprobsBatch) -> None:
     """Rows from the eighth on are computed in a second chunk, which is given the tokens of the first."""
-    found = right.logprobs(batch)
-    if len(found.logprobs) > 8:
-        found.logprobs[8:] = found.logprobs[: len(found.logprobs) - 8][: len(found.logprobs[8:])].clone()
-    return found
+    if len(answer.logprobs) > 8:
+        answer.logprobs[8:] = answer.logprobs[: len(answer.logprobs) - 8][: len(answer.logprobs[8:])].clone()
 
 
 @_patched("logprobs", "LPR201", "LPR142")
-def sorts_requests_by_what_they_ask_for(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def sorts_requests_by_what_they_ask_for(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
     """Rows are sorted for one launch per number, and the answers are not put back."""
-    found = right.logprobs(batch)
     numbers = [-1 if number is None else number for number in batch.row_logprobs]
     order = torch.from_numpy(np.argsort(numbers, kind="stable"))
-    return dataclasses.replace(found, logprobs=found.logprobs[order])
+    return dataclasses.replace(answer, logprobs=answer.logprobs[order])
 
 
 @_patched("logprobs", "LPR201")
-def shifts_rows_of_drafts(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def shifts_rows_of_drafts(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
     """The value of a row with drafts is that of the position behind it."""
-    found, first = right.logprobs(batch), 0
-    values = found.logprobs.clone()
+    values, first = answer.logprobs.clone(), 0
     for count in batch.num_rows:
         if count > 1:
-            values[first : first + count - 1] = found.logprobs[first + 1 : first + count]
+            values[first : first + count - 1] = answer.logprobs[first + 1 : first + count]
         first += count
-    return dataclasses.replace(found, logprobs=values)
+    return dataclasses.replace(answer, logprobs=values)
 
 
 @_patched("logprobs", "LPR201")
-def compacts_rows_that_ask(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def compacts_rows_that_ask(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
     """Rows are compacted to those that ask; the index of the answer is not."""
-    found = right.logprobs(batch)
     asking = [row for row, number in enumerate(batch.row_logprobs) if number is not None]
-    values = torch.zeros_like(found.logprobs)
-    values[: len(asking)] = found.logprobs[asking]
-    return dataclasses.replace(found, logprobs=values)
+    values = torch.zeros_like(answer.logprobs)
+    values[: len(asking)] = answer.logprobs[asking]
+    return dataclasses.replace(answer, logprobs=values)
 
 
 @_patched("numbers", "LPR201")
@@ -452,18 +428,13 @@ class AddsToItsWorkspace(LogprobsOracle):
         return found
 
 
-@_mutant("LPR201")
-class KeepsTheWidestBuffer(LogprobsOracle):
+@_patched("logprobs", "LPR201")
+def keeps_the_widest_buffer(answer: LogprobsResult, batch: LogprobsBatch, *, kept: Memory) -> None:
     """Rows are read from a buffer of the largest call, with its width as stride, once there was a larger one."""
-
-    width = 0
-
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
-        found, rows = super().logprobs(batch), len(batch.token_ids)
-        if 0 < rows < self.width:
-            found.logprobs[rows - 1] = 0.5
-        self.width = max(self.width, rows)
-        return found
+    rows = len(batch.token_ids)
+    if 0 < rows < kept.get("width", 0):
+        answer.logprobs[rows - 1] = 0.5
+    kept["width"] = max(kept.get("width", 0), rows)
 
 
 @_patched("logprobs", "LPR201")
@@ -493,13 +464,11 @@ def assumes_ids_lie_together(right: LogprobsOracle, batch: LogprobsBatch) -> Log
 
 
 @_patched("logprobs", "LPR201")
-def writes_where_nothing_was_emitted(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def writes_where_nothing_was_emitted(answer: LogprobsResult, batch: LogprobsBatch) -> None:
     """The row of id -1 is computed, too, and written to the place before."""
-    found = right.logprobs(batch)
     rows = [row for row, token in enumerate(batch.token_ids.tolist()) if token == NOT_EMITTED and row]
     for row in rows:
-        found.logprobs[row - 1, 0] = batch.logits[row, -1]
-    return found
+        answer.logprobs[row - 1, 0] = batch.logits[row, -1]
 
 
 # -- a function that draws --------------------------------------------------------------------------------------------
@@ -540,12 +509,10 @@ class DrawsLessFromTheEnd(Drawing):
 
 
 @_drawing("answer", "LPR162")
-def returns_a_raw_value_with_the_token(right: Drawing, batch: SamplingBatch, noise: SamplingNoise) -> LogprobsResult:
+def returns_a_raw_value_with_the_token(answer: LogprobsResult, batch: SamplingBatch, noise: SamplingNoise) -> None:
     """The token comes with its log-probability at temperature 1, the list with those that it was drawn from."""
-    found = right.answer(batch, noise)
     plain = torch.from_numpy(log_softmax(batch.logits.float().numpy()).astype(np.float32))
-    found.logprobs[:, :1] = plain.gather(1, found.token_ids[:, :1])
-    return found
+    answer.logprobs[:, :1] = plain.gather(1, answer.token_ids[:, :1])
 
 
 def _lanes(fault: LaneFault) -> FunctionLogprobsSampler:

@@ -1,19 +1,20 @@
 """Wrong scanners of the penalties contract, one fault each.
 
-Each function stands for one step of the correct scanner, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct scanner, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import (
     Copy,
@@ -23,7 +24,7 @@ from fairdraw._mutants._lifecycle_scanners import (
     against_its_policy,
     mutant_follower,
 )
-from fairdraw._mutants._mutant import Mutant, mutants_in, patching
+from fairdraw._mutants._mutant import Memory, Mutant, mutants_in, patching, with_step
 from fairdraw._oracles.intervals import Intervals
 from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow, PenaltyFactors, penalised_intervals
 from fairdraw.contracts import AddedRow, Capabilities, LiveBatch, LiveRequest, PenaltyPolicy
@@ -168,13 +169,12 @@ class BonusRowSeesNoDrafts(PenaltiesFollower):
         return [PenaltiesFollower.bonus_row(self, row, drafts[:n]) for n in range(len(drafts))]
 
 
-@mutant_follower("PEN101")
-class TakesTheFactorsOfTheFirstRow(PenaltiesFollower):
+@_patched("seen", "PEN101")
+def takes_the_factors_of_the_first_row(
+    answer: PenalisedRow, copy: Copy, request: LiveRequest, *, own: PenaltiesFollower
+) -> PenalisedRow:
     """One set of penalties for the batch."""
-
-    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        row = super().seen(copy, request)
-        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, super().seen(self.rows[0], request).factors)
+    return replace(answer, factors=PenaltyFactors(*own.rows[0].entered.params.factors))
 
 
 class _OffInOneToken(PenaltiesFollower):
@@ -248,10 +248,9 @@ def counts_are_half_precision(right: PenaltiesFollower, token_ids: Tokens, vocab
 
 
 @_patched("seen", "PEN110")
-def reads_a_window_of_the_prompt(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
+def reads_a_window_of_the_prompt(answer: PenalisedRow, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """The first 1024 tokens of a prompt are known, and no others."""
-    row = right.seen(copy, request)
-    return PenalisedRow(row.prompt_token_ids[:1024], row.output_token_ids, row.factors)
+    return PenalisedRow(answer.prompt_token_ids[:1024], answer.output_token_ids, answer.factors)
 
 
 @_patched("count", "PEN110")
@@ -260,12 +259,10 @@ def ids_have16_bits(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int
     return right.count([i & 0xFFFF if i >= 0 else i for i in token_ids], vocab_size)
 
 
-@mutant_follower("PEN110")
-class SeesEightDrafts(PenaltiesFollower):
+@_patched("bonus_row", "PEN110")
+def sees_eight_drafts(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
     """Drafts after the eighth are not seen."""
-
-    def bonus_row(self, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
-        return super().bonus_row(row, drafts[:8])
+    return right.bonus_row(row, drafts[:8])
 
 
 @_patched("bonus_row", "PEN110")
@@ -280,17 +277,20 @@ def counts_have16_bits(right: PenaltiesFollower, token_ids: Tokens, vocab_size: 
     return right.count(token_ids, vocab_size).astype(np.int16).astype(np.int64)
 
 
-class _SomeDraftRows(PenaltiesOf):
-    def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
-        return super().penalised(logits, rows[:2048])
+def _in_session(step: str, *caught_by: str) -> Callable[[Callable[..., Any]], Mutant]:  # Any: that step's arguments
+    """Return a decorator: it makes a mutant of a follower whose session has one step replaced."""
+
+    def make(body: Callable[..., Any]) -> Mutant:  # Any: as above
+        fields = {"opens": with_step(PenaltiesOf, step, body), "__doc__": body.__doc__}
+        return mutant_follower(*caught_by)(type(body.__name__, (PenaltiesFollower,), fields))
+
+    return make
 
 
-@mutant_follower("PEN110")
-class HasRoomForSomeDraftRows(PenaltiesFollower):
+@_in_session("penalised", "PEN110")
+def has_room_for_some_draft_rows(right: PenaltiesOf, logits: LogitRows, rows: list[PenalisedRow]) -> LogitRows:
     """Draft rows after the 2,048th of a step are not penalised."""
-
-    def session(self) -> PenaltiesOf:
-        return _SomeDraftRows(self)
+    return right.penalised(logits, rows[:2048])
 
 
 @_patched("seen", "PEN110")
@@ -310,66 +310,54 @@ def rewards_cancel_each_other(right: PenaltiesFollower, copy: Copy, request: Liv
 
 
 @_patched("seen", "PEN101")
-def factors_are_half_precision(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
+def factors_are_half_precision(answer: PenalisedRow, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """Penalties are kept with 11 bits: 0.1 is not 0.1."""
-    row = right.seen(copy, request)
     factors = (float(np.float16(factor)) for factor in copy.entered.params.factors)
-    return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(*factors))
+    return PenalisedRow(answer.prompt_token_ids, answer.output_token_ids, PenaltyFactors(*factors))
 
 
-@mutant_follower("PEN101")
-class AnswersInOneBuffer(PenaltiesFollower):
+@_in_session("penalised", "PEN101")
+def answers_in_one_buffer(
+    right: PenaltiesOf, logits: LogitRows, rows: list[PenalisedRow], *, kept: Memory
+) -> LogitRows:
     """The answers of both calls of a step lie in one buffer, so that the second overwrites the first."""
+    if len(kept.get("buffer", ())) < len(logits):
+        kept["buffer"] = torch.empty(max(64, len(logits)), logits.shape[1])
+    buffer: LogitRows = kept["buffer"][: len(logits)]
+    return buffer.copy_(right.penalised(logits, rows))
 
-    class _Session(PenaltiesOf):
-        buffer = torch.zeros(0)
 
-        def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
-            if len(self.buffer) < len(logits):
-                self.buffer = torch.empty(max(64, len(logits)), logits.shape[1])
-            return self.buffer[: len(logits)].copy_(super().penalised(logits, rows))
+class _SharedBuffers(PenaltiesOf):
+    buffers: ClassVar[dict[tuple[int, ...], LogitRows]] = {}
 
-    def session(self) -> PenaltiesOf:
-        return self._Session(self)
+    def penalised(self, logits: LogitRows, rows: list[PenalisedRow]) -> LogitRows:
+        of_drafts = self.is_bonus = not getattr(self, "is_bonus", False)
+        buffer = self.buffers.setdefault((*logits.shape, of_drafts), torch.empty_like(logits))
+        return buffer.copy_(super().penalised(logits, rows))
+
+    def penalise(self, logits: LogitRows, batch: LiveBatch) -> LogitRows:
+        self.is_bonus = False
+        return super().penalise(logits, batch)
 
 
 @mutant_follower("PEN112")
 class SharesABufferBetweenSessions(PenaltiesFollower):
     """Each of the two calls has a buffer, but all sessions have the same two."""
 
-    class _Session(PenaltiesOf):
-        buffers: ClassVar[dict[tuple[int, ...], Tensor]] = {}
-
-        def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
-            of_drafts = self.is_bonus = not getattr(self, "is_bonus", False)
-            buffer = self.buffers.setdefault((*logits.shape, of_drafts), torch.empty_like(logits))
-            return buffer.copy_(super().penalised(logits, rows))
-
-        def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
-            self.is_bonus = False
-            return super().penalise(logits, batch)
-
-    def session(self) -> PenaltiesOf:
-        return self._Session(self)
+    opens = _SharedBuffers
 
 
-@mutant_follower("PEN101")
-class AnswersAgainIfNothingChanged(PenaltiesFollower):
+@_in_session("penalise", "PEN101")
+def answers_again_if_nothing_changed(
+    right: PenaltiesOf, logits: LogitRows, batch: LiveBatch, *, kept: Memory
+) -> LogitRows:
     """If no text has changed since the last step, its answer is returned again, though the logits are other ones."""
-
-    class _Session(PenaltiesOf):
-        asked: object = None
-        answer = torch.zeros(0)
-
-        def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
-            asked = [(r.req_id, r.params, [*r.output_token_ids], [*r.draft_token_ids]) for r in batch.requests]
-            found = super().penalise(logits, batch)
-            self.answer = self.answer if asked == self.asked else found.clone()
-            self.asked = asked
-            return self.answer.clone()
-
-    def session(self) -> PenaltiesOf:
-        return self._Session(self)
+    asked = [(r.req_id, r.params, [*r.output_token_ids], [*r.draft_token_ids]) for r in batch.requests]
+    answer = right.penalise(logits, batch).clone()
+    before, known = kept.get("last", (None, answer))
+    last: LogitRows = known if asked == before else answer
+    kept["last"] = asked, last
+    return last.clone()
 
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -1,6 +1,7 @@
 """Token samplers with a wrong distribution, one fault each; vectorised, for the budget of a fast sampler.
 
-Each function stands for one step of the correct sampler, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct sampler, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from scipy.special import softmax
 
 from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw._mutants._lanes import lane_mutants, racing
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _STRIDE = 0x9E3779B97F4A7C15
 
 class DistributionTokenSampler:
     """Correct: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
+
+    order: ClassVar = ("min_p", "top_k", "top_p")
 
     def sample(self, batch: Batch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         """One call: a token per request."""
@@ -64,12 +67,10 @@ class DistributionTokenSampler:
     def distribution(self, batch: Batch) -> Float64s:
         """The distribution of each row after temperature and filters."""
         probs = self.softmax(batch)
-        if batch.min_p is not None:
-            probs = _kept(probs, self.min_p_support(probs, _column(batch.min_p)))
-        if batch.top_k is not None:
-            probs = _kept(probs, self.top_k_support(probs, _column(batch.top_k).astype(np.int64)))
-        if batch.top_p is not None:
-            probs = _kept(probs, self.top_p_support(probs, _column(batch.top_p)))
+        for name in self.order:
+            given = getattr(batch, name)
+            if given is not None:
+                probs = _kept(probs, getattr(self, f"{name}_support")(probs, _column(given)))
         return probs
 
     def temperature(self, given: Float64s) -> Float64s:
@@ -90,10 +91,10 @@ class DistributionTokenSampler:
         """Tokens that min-p keeps."""
         return np.asarray(probs >= min_p * probs.max(axis=1, keepdims=True) * (1 - 1e-9))
 
-    def top_k_support(self, probs: Float64s, top_k: Tokens) -> Flags:
+    def top_k_support(self, probs: Float64s, top_k: Float64s) -> Flags:
         """Tokens that top-k keeps."""
         descending = -np.sort(-probs, axis=1)
-        return np.asarray(probs >= np.take_along_axis(descending, top_k - 1, axis=1))
+        return np.asarray(probs >= np.take_along_axis(descending, top_k.astype(np.int64) - 1, axis=1))
 
     def top_p_support(self, probs: Float64s, top_p: Float64s) -> Flags:
         """Tokens that top-p keeps."""
@@ -147,47 +148,41 @@ def right_distribution(
 
 _as_mutant = partial(mutant_as, right_distribution)
 _patched = patching(_as_mutant, DistributionTokenSampler)
+Sampler = DistributionTokenSampler
 
 
 @_patched("temperature", "DIST701", min_draws=10_000_000)
-def temperature_two_percent_off(right: DistributionTokenSampler, given: Float64s) -> Float64s:
+def temperature_two_percent_off(right: Sampler, given: Float64s) -> Float64s:
     """Temperature in half precision: 0.7 is 0.714."""
     return given * 1.02
 
 
 @_patched("temperature", "DIST701", "DIST721", min_draws=500_000)
-def temperature_ten_percent_off(right: DistributionTokenSampler, given: Float64s) -> Float64s:
+def temperature_ten_percent_off(right: Sampler, given: Float64s) -> Float64s:
     """Makes the text livelier."""
     return given * 1.1
 
 
 @_patched("temperature", "DIST791")
-def rows_beyond_the_fortieth_are_warmer(right: DistributionTokenSampler, given: Float64s) -> Float64s:
+def rows_beyond_the_fortieth_are_warmer(right: Sampler, given: Float64s) -> Float64s:
     """The second block of rows reads another temperature."""
     return np.where(np.arange(len(given))[:, None] < 40, given, given * 1.5)
 
 
-@_as_mutant("DIST701", min_draws=50_000)
-class AppliesTheTemperatureAgain(DistributionTokenSampler):
+@_patched("temperature", "DIST701", min_draws=50_000)
+def applies_the_temperature_again(right: Sampler, given: Float64s) -> Float64s:
     """The logits were divided before they came here."""
-
-    def temperature(self, given: Float64s) -> Float64s:
-        return given**2
+    return given**2
 
 
-@_as_mutant("DIST721", min_draws=500_000)
-class LosesItsTail(DistributionTokenSampler):
+@_patched("distribution", "DIST721", min_draws=500_000)
+def loses_its_tail(answer: Float64s, batch: Batch) -> Float64s:
     """Small probabilities are flushed to zero."""
-
-    def distribution(self, batch: Batch) -> Float64s:
-        probs = super().distribution(batch)
-        return _kept(probs, probs >= 1 / (2 * batch.vocab_size)) if batch.vocab_size > 1000 else probs
+    return _kept(answer, answer >= 1 / (2 * batch.vocab_size)) if batch.vocab_size > 1000 else answer
 
 
 @_patched("race", "DIST722", min_draws=50_000)
-def loses_a_quarter_of_the_vocabulary(
-    right: DistributionTokenSampler, probs: Float64s, exponentials: Float64s
-) -> Tokens:
+def loses_a_quarter_of_the_vocabulary(right: Sampler, probs: Float64s, exponentials: Float64s) -> Tokens:
     """The last tile of 8192 takes no part."""
     part = probs.copy()
     part[:, probs.shape[1] * 3 // 4 :] *= probs.shape[1] < 1000
@@ -195,32 +190,32 @@ def loses_a_quarter_of_the_vocabulary(
 
 
 @_patched("race", "DIST701", min_draws=500_000)
-def draws_with_six_bits(right: DistributionTokenSampler, probs: Float64s, exponentials: Float64s) -> Tokens:
+def draws_with_six_bits(right: Sampler, probs: Float64s, exponentials: Float64s) -> Tokens:
     """An inverse CDF with uniforms of six bits."""
     uniforms = np.floor(64 * np.exp(-exponentials[:, :1])) / 64
     return np.asarray(np.minimum((np.cumsum(probs, axis=1) <= uniforms).sum(axis=1), probs.shape[1] - 1))
 
 
 @_patched("top_k_support", "DIST701", min_draws=50_000)
-def keeps_one_token_more_than_top_k(right: DistributionTokenSampler, probs: Float64s, top_k: Tokens) -> Flags:
+def keeps_one_token_more_than_top_k(right: Sampler, probs: Float64s, top_k: Float64s) -> Flags:
     """The threshold is the next logit."""
     return right.top_k_support(probs, np.minimum(top_k + 1, probs.shape[1]))
 
 
 @_patched("edge", "DIST701", min_draws=50_000)
-def keeps_one_token_more_than_top_p(right: DistributionTokenSampler, last: Tokens) -> Tokens:
+def keeps_one_token_more_than_top_p(right: Sampler, last: Tokens) -> Tokens:
     """The token behind the edge stays."""
     return np.minimum(last + 1, 7)
 
 
 @_patched("edge", "DIST701", min_draws=50_000)
-def stops_one_token_before_top_p(right: DistributionTokenSampler, last: Tokens) -> Tokens:
+def stops_one_token_before_top_p(right: Sampler, last: Tokens) -> Tokens:
     """The token that reaches `top_p` is left out."""
     return np.maximum(last - 1, 0)
 
 
 @_patched("min_p_support", "DIST701", min_draws=50_000)
-def min_p_relative_to_one(right: DistributionTokenSampler, probs: Float64s, min_p: Float64s) -> Flags:
+def min_p_relative_to_one(right: Sampler, probs: Float64s, min_p: Float64s) -> Flags:
     """`prob < min_p` instead of `prob < min_p * largest`."""
     return np.asarray((probs >= min_p) | (probs == probs.max(axis=1, keepdims=True)))
 
@@ -228,13 +223,7 @@ def min_p_relative_to_one(right: DistributionTokenSampler, probs: Float64s, min_
 class FiltersTopPFirst(DistributionTokenSampler):
     """top-p, min-p, top-k: correct if that is declared."""
 
-    def distribution(self, batch: Batch) -> Float64s:
-        for alone in ({"top_k": None, "min_p": None}, {"top_k": None, "top_p": None}, {"top_p": None, "min_p": None}):
-            probs = super().distribution(batch.replace(**alone))
-            with np.errstate(divide="ignore"):
-                logits = torch.from_numpy(np.log(probs))
-            batch = batch.replace(logits=logits, temperature=torch.ones_like(batch.temperature))
-        return probs
+    order = ("top_p", "min_p", "top_k")
 
 
 class TempersLast(DistributionTokenSampler):
@@ -249,17 +238,14 @@ _top_p_first_unsaid = _as_mutant("DIST701", min_draws=50_000)(FiltersTopPFirst)
 _tempers_last_unsaid = _as_mutant("DIST701", "DIST721", min_draws=50_000)(TempersLast)
 
 
-@_as_mutant("SAM202")
-class OneNoiseRowForTheBatch(DistributionTokenSampler):
+@_patched("draw", "SAM202")
+def one_noise_row_for_the_batch(answer: Float64s, batch: Batch, noise: SeededNoise) -> Float64s:
     """All requests have the numbers of the first."""
-
-    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
-        drawn = super().draw(batch, noise)
-        return np.repeat(drawn[:1], len(drawn), axis=0)
+    return np.repeat(answer[:1], len(answer), axis=0)
 
 
 @_patched("draw", "SAM202")
-def blocks_of_eight_share_their_noise(right: DistributionTokenSampler, batch: Batch, noise: SeededNoise) -> Float64s:
+def blocks_of_eight_share_their_noise(right: Sampler, batch: Batch, noise: SeededNoise) -> Float64s:
     """Noise is indexed by lane: rows eight apart draw alike."""
     return right.draw(batch, noise)[np.arange(batch.batch_size) % 8]
 
@@ -278,58 +264,51 @@ class _DrawsByANumber(DistributionTokenSampler):
         return drawn
 
 
-@_as_mutant("DIST761", min_draws=50_000)
-class MixesRowAndPositionByExclusiveOr(_DrawsByANumber):
+_numbered = patching(_as_mutant, _DrawsByANumber)
+
+
+@_numbered("number", "DIST761", min_draws=50_000)
+def mixes_row_and_position_by_exclusive_or(right: _DrawsByANumber, rows: Tokens, positions: Tokens) -> Tokens:
     """`hash(seed, row ^ position)`: requests whose positions differ as their rows do draw alike."""
-
-    def number(self, rows: Tokens, positions: Tokens) -> Tokens:
-        return rows ^ positions
+    return rows ^ positions
 
 
-@_as_mutant("DIST761", min_draws=50_000)
-class CountsPositionsFromTheLastRow(_DrawsByANumber):
+@_numbered("number", "DIST761", min_draws=50_000)
+def counts_positions_from_the_last_row(right: _DrawsByANumber, rows: Tokens, positions: Tokens) -> Tokens:
     """A counter of `position - row`: right as long as no two requests are at rising positions."""
-
-    def number(self, rows: Tokens, positions: Tokens) -> Tokens:
-        return positions - rows + 2**20
+    return positions - rows + 2**20
 
 
-@_as_mutant("SAM202")
-class CallsShareTheirNoise(DistributionTokenSampler):
+@_patched("draw", "SAM202")
+def calls_share_their_noise(right: Sampler, batch: Batch, noise: SeededNoise, *, kept: Memory) -> Float64s:
     """Every second call finds the noise of the call before still in its buffer."""
-
-    _kept: Float64s | None = None
-
-    def draw(self, batch: Batch, noise: SeededNoise) -> Float64s:
-        kept, self._kept = self._kept, None
-        if kept is not None and kept.shape == tuple(batch.logits.shape):
-            return kept
-        self._kept = super().draw(batch, noise)
-        return self._kept
+    before: Float64s | None = kept.pop("drawn", None)
+    if before is not None and before.shape == tuple(batch.logits.shape):
+        return before
+    drawn = kept["drawn"] = right.draw(batch, noise)
+    return drawn
 
 
 @_patched("own_row", "DIST701", min_draws=500_000)
-def seeded_requests_take_uniforms(right: DistributionTokenSampler, seed: int, size: int) -> Float64s:
+def seeded_requests_take_uniforms(right: Sampler, seed: int, size: int) -> Float64s:
     """Requests with seeds race with uniforms instead of exponentials: nearly right for probable tokens alone."""
     return np.random.default_rng(seed % 2**64).random(size)
 
 
 @_patched("own_row", "SAM203")
-def folds_seeds_into_four_bits(right: DistributionTokenSampler, seed: int, size: int) -> Float64s:
+def folds_seeds_into_four_bits(right: Sampler, seed: int, size: int) -> Float64s:
     """Sixteen streams for all users."""
     return right.own_row(seed % 16, size)
 
 
 @_patched("returned", "SAM201")
-def says_the_distribution_at_another_temperature(
-    right: DistributionTokenSampler, batch: Batch, distribution: Float64s
-) -> Float64s:
+def says_the_distribution_at_another_temperature(right: Sampler, batch: Batch, distribution: Float64s) -> Float64s:
     """Returns the softmax of the raw logits; drafts were drawn at each request's temperature."""
     return right.distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
 
 
 @_patched("returned", "SAM201")
-def says_a_tile_twice(right: DistributionTokenSampler, batch: Batch, distribution: Float64s) -> Float64s:
+def says_a_tile_twice(right: Sampler, batch: Batch, distribution: Float64s) -> Float64s:
     """The first half of the vocabulary weighs a tenth more in the returned probabilities."""
     heavy = distribution.copy()
     heavy[:, : distribution.shape[1] // 2] *= 1.1
@@ -377,50 +356,32 @@ class FindsMinPBeforeTheTemperature(_FiltersEarly):
 
 
 @_patched("distribution", "SAM201")
-def forgets_the_temperature_of_top_k(right: DistributionTokenSampler, batch: Batch) -> Float64s:
+def forgets_the_temperature_of_top_k(right: Sampler, batch: Batch) -> Float64s:
     """A fast path for top-k alone sorts raw logits, and draws from them."""
     alone = ~_off(batch, "top_k", batch.vocab_size) & _off(batch, "top_p", 1) & _off(batch, "min_p", 0)
     temperature = torch.where(torch.from_numpy(alone), 1.0, batch.temperature)
     return right.distribution(batch.replace(temperature=temperature))
 
 
-class _FiltersInOrder(DistributionTokenSampler):
-    """The filters in another order than declared."""
-
-    order: ClassVar[tuple[str, ...]]
-
-    def distribution(self, batch: Batch) -> Float64s:
-        probs = self.softmax(batch)
-        for name in self.order:
-            given = getattr(batch, name)
-            if given is not None:
-                values = _column(given)
-                support = getattr(self, f"{name}_support")
-                probs = _kept(probs, support(probs, values.astype(np.int64) if name == "top_k" else values))
-        return probs
-
-
 @_as_mutant("SAM201")
-class FiltersTopPBeforeTopK(_FiltersInOrder):
+class FiltersTopPBeforeTopK(DistributionTokenSampler):
     """Min-p, top-p, top-k: the nucleus counts mass that top-k takes away."""
 
     order = ("min_p", "top_p", "top_k")
 
 
 @_as_mutant("SAM201")
-class FiltersMinPLast(_FiltersInOrder):
+class FiltersMinPLast(DistributionTokenSampler):
     """Top-k, top-p, min-p, as transformers has it, and not declared."""
 
     order = ("top_k", "top_p", "min_p")
 
 
 @_patched("distribution", "SAM201")
-def filters_in_another_order_if_there_are_three(right: DistributionTokenSampler, batch: Batch) -> Float64s:
+def filters_in_another_order_if_there_are_three(right: Sampler, batch: Batch) -> Float64s:
     """A fused kernel for requests with all filters, which begins with top-p."""
-    fused = _FiltersInOrder()
-    fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
     off = _off(batch, "top_k", batch.vocab_size) | _off(batch, "top_p", 1) | _off(batch, "min_p", 0)
-    return np.where(off[:, None], right.distribution(batch), fused.distribution(batch))
+    return np.where(off[:, None], right.distribution(batch), FiltersTopPFirst().distribution(batch))
 
 
 def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
@@ -429,16 +390,14 @@ def _is_one(values: Tensor | None) -> bool:  # [batch_size] any
 
 
 @_patched("distribution", "SAM201")
-def filters_in_another_order_if_all_are_alike(right: DistributionTokenSampler, batch: Batch) -> Float64s:
+def filters_in_another_order_if_all_are_alike(right: Sampler, batch: Batch) -> Float64s:
     """One sort for the batch if its requests have one top-p and one min-p: the nucleus is found first."""
-    fused = _FiltersInOrder()
-    fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
     is_alike = _is_one(batch.top_p) and _is_one(batch.min_p)
-    return fused.distribution(batch) if is_alike else right.distribution(batch)
+    return FiltersTopPFirst().distribution(batch) if is_alike else right.distribution(batch)
 
 
 @_patched("softmax", "SAM201")
-def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: Batch) -> Float64s:
+def forgets_a_temperature_that_all_have(right: Sampler, batch: Batch) -> Float64s:
     """`logits / temperature[0]` in a path for batches of one temperature, which holds 1 in a greedy row."""
     greedy = batch.is_greedy
     is_alike = bool(greedy[0]) and _is_one(batch.temperature[~greedy])
@@ -446,7 +405,7 @@ def forgets_a_temperature_that_all_have(right: DistributionTokenSampler, batch: 
 
 
 @_patched("distribution", "SAM201")
-def takes_a_small_top_p_for_off(right: DistributionTokenSampler, batch: Batch) -> Float64s:
+def takes_a_small_top_p_for_off(right: Sampler, batch: Batch) -> Float64s:
     """`if top_p > 1e-6`: what means one token keeps all."""
     if batch.top_p is not None:
         batch = batch.replace(top_p=torch.where(batch.top_p < 1e-6, 1.0, batch.top_p))
@@ -454,33 +413,27 @@ def takes_a_small_top_p_for_off(right: DistributionTokenSampler, batch: Batch) -
 
 
 @_patched("top_k_support", "SAM201")
-def takes_all_but_one_for_all(right: DistributionTokenSampler, probs: Float64s, top_k: Tokens) -> Flags:
+def takes_all_but_one_for_all(right: Sampler, probs: Float64s, top_k: Float64s) -> Flags:
     """`if top_k < vocab_size - 1`: the least probable token stays."""
     return right.top_k_support(probs, np.where(top_k >= probs.shape[1] - 1, probs.shape[1], top_k))
 
 
 @_patched("draw", "DIST701", min_draws=50_000)
-def unseeded_requests_take_uniforms_beside_seeded_ones(
-    right: DistributionTokenSampler, batch: Batch, noise: SeededNoise
-) -> Float64s:
+def unseeded_requests_take_uniforms_beside_seeded_ones(answer: Float64s, batch: Batch, noise: SeededNoise) -> None:
     """Two ways to draw in one batch: the rows between those with seeds are filled by another generator."""
-    drawn = right.draw(batch, noise)
     others = np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds))
     if noise.request_seeds:
-        drawn[others] = np.random.default_rng(noise.seed % 2**64).random((others.size, batch.vocab_size))
-    return drawn
+        answer[others] = np.random.default_rng(noise.seed % 2**64).random((others.size, batch.vocab_size))
 
 
 @_patched("softmax", "SAM201")
-def forgets_the_temperature_of_half_logits(right: DistributionTokenSampler, batch: Batch) -> Float64s:
+def forgets_the_temperature_of_half_logits(right: Sampler, batch: Batch) -> Float64s:
     """Another kernel for half precision, without the temperature."""
     return right.softmax(batch if batch.logits.dtype == torch.float32 else _at_one(batch))
 
 
 @_patched("top_p_support", "DIST723", min_draws=50_000)
-def finds_the_nucleus_in_a_part_of_the_vocabulary(
-    right: DistributionTokenSampler, probs: Float64s, top_p: Float64s
-) -> Flags:
+def finds_the_nucleus_in_a_part_of_the_vocabulary(right: Sampler, probs: Float64s, top_p: Float64s) -> Flags:
     """Top-p sorts 2**17 tokens; those behind them have no part in its mass, and stay."""
     support = np.ones(probs.shape, bool)
     support[:, : 2**17] = right.top_p_support(probs[:, : 2**17], top_p)
@@ -488,15 +441,13 @@ def finds_the_nucleus_in_a_part_of_the_vocabulary(
 
 
 @_patched("race", "DIST723", min_draws=50_000)
-def folds_ids_into_seventeen_bits(right: DistributionTokenSampler, probs: Float64s, exponentials: Float64s) -> Tokens:
+def folds_ids_into_seventeen_bits(right: Sampler, probs: Float64s, exponentials: Float64s) -> Tokens:
     """An id and a tile share a word: ids from 2**17 on lose their highest bit."""
     return right.race(probs, exponentials) % 2**17
 
 
 @_patched("race", "DIST772", min_draws=500_000)
-def races_on_probabilities_in_bfloat16(
-    right: DistributionTokenSampler, probs: Float64s, exponentials: Float64s
-) -> Tokens:
+def races_on_probabilities_in_bfloat16(right: Sampler, probs: Float64s, exponentials: Float64s) -> Tokens:
     """Probabilities are kept in bfloat16 on the way to the race: 0.4 % at most, and 0.2 % of TV."""
     return right.race(torch.from_numpy(probs).bfloat16().double().numpy(), exponentials)
 

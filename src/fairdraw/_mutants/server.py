@@ -1,6 +1,7 @@
 """Wrong servers: one step of the toy server replaced, each caught by a check of the server contract.
 
-Each function stands for one step of the toy server, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the toy server, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from fairdraw._core.array_types import Float64s
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
 from fairdraw.contracts import Answer, Choice, NoAnswer, Position
 from fairdraw.contracts import GenerationRequest as Request
@@ -25,13 +26,8 @@ def right() -> ToyServer:
     return ToyServer()
 
 
-def _fresh(faulty: type[ToyServer]) -> ToyServer:
-    """Return a server under the name of its class."""
-    return faulty(name=name_of(faulty))
-
-
-wrong = partial(mutant_as, _fresh)
-_patched = patching(wrong, ToyServer)
+wrong = partial(mutant_as, lambda faulty: faulty(name=name_of(faulty)))
+_patched, _processed = patching(wrong, ToyServer), patching(wrong, ProcessedServer)
 
 
 # -- single answers ---------------------------------------------------------------------------------------------------
@@ -62,11 +58,10 @@ def log_probability_of_another_token(right: ToyServer, token: int, logprobs: Flo
 
 
 @_patched("position", "SRV103")
-def sampled_token_missing(right: ToyServer, token: int, logprobs: Float64s, request: Request) -> Position:
+def sampled_token_missing(answer: Position, token: int, logprobs: Float64s, request: Request) -> Position:
     """A token outside of the list has no log-probability."""
-    found = right.position(token, logprobs, request)
     is_rare = token not in np.argsort(-logprobs)[:5]
-    return replace(found, logprob=None, top=found.top[:5]) if is_rare else found
+    return replace(answer, logprob=None, top=answer.top[:5]) if is_rare else answer
 
 
 @_patched("finished", "SRV104")
@@ -93,12 +88,10 @@ def rounded_log_probabilities(right: ToyServer, token: int, logprobs: Float64s, 
     return right.position(token, np.round(logprobs, 1), request)
 
 
-@wrong("SRV107")
-class TemperatureTwice(ProcessedServer):
+@_processed("temperature", "SRV107")
+def temperature_twice(right: ProcessedServer, request: Request) -> float:
     """Logits are divided by the temperature twice, and say so."""
-
-    def temperature(self, request: Request) -> float:
-        return request.temperature**2
+    return request.temperature**2
 
 
 @_patched("position", "SRV108")
@@ -144,13 +137,11 @@ def top_k_plus_one(right: ToyServer, logits: Float64s, request: Request) -> Floa
     return right.filtered(logits, request.replace(top_k=request.top_k + 1 if request.top_k else None))
 
 
-@wrong("SRV131")
-class TopKIgnoredInSteps(ProcessedServer):
+@_processed("step", "SRV131")
+def top_k_ignored_in_steps(right: ProcessedServer, request: Request, stream: Stream) -> tuple[int, Position]:
     """Every second token is drawn without `top_k`, and its list says so."""
-
-    def step(self, request: Request, stream: Stream) -> tuple[int, Position]:
-        is_drafted = len(stream.output) % 2 == 1
-        return super().step(request.replace(top_k=None) if is_drafted else request, stream)
+    is_drafted = len(stream.output) % 2 == 1
+    return right.step(request.replace(top_k=None) if is_drafted else request, stream)
 
 
 @_patched("nucleus", "SRV132", "DIST925")
@@ -160,11 +151,10 @@ def top_p_ignored(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
 
 
 @_patched("nucleus", "DIST925")
-def top_p_without_its_edge(right: ToyServer, row: Float64s, top_p: float) -> Float64s:
+def top_p_without_its_edge(answer: Float64s, row: Float64s, top_p: float) -> Float64s:
     """The token that reaches `top_p` is dropped."""
-    kept = right.nucleus(row, top_p)
-    kept[np.where(np.isfinite(kept), kept, np.inf).argmin()] = -np.inf
-    return kept if np.isfinite(kept).any() else row
+    answer[np.where(np.isfinite(answer), answer, np.inf).argmin()] = -np.inf
+    return answer if np.isfinite(answer).any() else row
 
 
 @_patched("filtered", "SRV133", "DIST925")
@@ -214,20 +204,16 @@ def seed_ignored_beside_unseeded(right: ToyServer, request: Request, beside: Seq
     return right.seed_of(request.replace(seed=None) if is_mixed else request, beside)
 
 
-@wrong("DIST925", "SRV145")
-class TemperatureOfTheNeighbour(ToyServer):
+@_patched("temperature", "DIST925", "SRV145")
+def temperature_of_the_neighbour(right: ToyServer, request: Request, *, own: ToyServer) -> float:
     """In a batch, each request has the temperature of the first one."""
-
-    def temperature(self, request: Request) -> float:
-        return self.beside[-1].temperature or request.temperature
+    return own.beside[-1].temperature or request.temperature
 
 
-@wrong("SRV145")
-class StopStringOfTheNeighbour(ToyServer):
+@_patched("is_stopped", "SRV145")
+def stop_string_of_the_neighbour(right: ToyServer, stream: Stream, *, own: ToyServer) -> bool:
     """The stop strings of a batch are looked for in every text."""
-
-    def is_stopped(self, stream: Stream) -> bool:
-        return any(stop in self.text(stream.output) for one in self.beside for stop in one.stop)
+    return any(stop in right.text(stream.output) for one in own.beside for stop in one.stop)
 
 
 @_patched("stream", "SRV146")
@@ -252,29 +238,23 @@ def bias_unapplied_to_drafts(right: ToyServer, logits: Float64s, request: Reques
     return right.edited(logits, request.replace(logit_bias=drafted) if len(output) % 2 else request, output)
 
 
-@wrong("SRV153")
-class BiasTwice(ProcessedServer):
+@_processed("edited", "SRV153")
+def bias_twice(right: ProcessedServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Logit bias is added twice."""
-
-    def edited(self, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
-        return super().edited(logits, request.replace(logit_bias=request.logit_bias * 2), output)
+    return right.edited(logits, request.replace(logit_bias=request.logit_bias * 2), output)
 
 
-@wrong("SRV154")
-class PromptIsPenalised(ProcessedServer):
+@_processed("penalised", "SRV154")
+def prompt_is_penalised(right: ProcessedServer, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
     """Penalties count the tokens of the prompt, too."""
-
-    def penalised(self, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
-        prompt = [] if isinstance(request.prompt, str) else request.prompt
-        return super().penalised(row, request, [*prompt, *output])
+    prompt = [] if isinstance(request.prompt, str) else request.prompt
+    return right.penalised(row, request, [*prompt, *output])
 
 
-@wrong("SRV155")
-class RepetitionDividesEverything(ProcessedServer):
+@_processed("repeated", "SRV155")
+def repetition_divides_everything(right: ProcessedServer, row: Float64s, factor: float) -> Float64s:
     """A repetition penalty divides negative logits, too, which rewards them."""
-
-    def repeated(self, row: Float64s, factor: float) -> Float64s:
-        return row / factor
+    return row / factor
 
 
 @_patched("repeated", "SRV155")
@@ -461,48 +441,44 @@ def penalties_ignored(right: ToyServer, row: Float64s, request: Request, output:
     return row
 
 
-@_patched("drawn", "DIST921")
-def generator_advances_every_second_token(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
+class _DrawsByRank(ToyServer):
+    """Draws by an inverse CDF in the order of rank: equal numbers then show in the rank of every distribution."""
+
+    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
+        order = np.argsort(-logits, kind="stable")
+        sums = np.cumsum(np.exp(log_softmax(logits))[order])
+        rank = int(min(np.searchsorted(sums, self.number(stream) * sums[-1]), VOCAB - 1))
+        return int(logits.argmax() if request.is_greedy else order[rank])
+
+    def number(self, stream: Stream) -> float:
+        return stream.rng.random()
+
+
+_ranking = patching(wrong, _DrawsByRank)
+
+
+@_ranking("number", "DIST921")
+def generator_advances_every_second_token(right: ToyServer, stream: Stream) -> float:
     """Two tokens of a speculative step are drawn with one number."""
     if len(stream.output) % 2 == 0:
         stream.kept = stream.rng.random()
-    sums = np.cumsum(np.exp(log_softmax(np.sort(logits)[::-1])))
-    rank = int(min(np.searchsorted(sums, stream.kept * sums[-1]), VOCAB - 1))
-    return int(logits.argmax() if request.is_greedy else np.argsort(-logits, kind="stable")[rank])
+    return stream.kept
 
 
-@wrong("DIST921")
-class NeighboursShareNoise(ToyServer):
+@_ranking("seed_of", "DIST921")
+def neighbours_share_noise(right: ToyServer, request: Request, beside: Sequence[Request], *, kept: Memory) -> int:
     """Two requests without seeds that follow each other have the same noise."""
-
-    def seed_of(self, request: Request, beside: Sequence[Request]) -> int:
-        fresh = next(self.calls) // 2 + 10**6
-        return fresh if request.seed is None else request.seed
-
-    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
-        return _by_rank(logits, request, stream)
+    number = kept["calls"] = kept.get("calls", -1) + 1
+    return number // 2 + 10**6 if request.seed is None else request.seed
 
 
-def _by_rank(logits: Float64s, request: Request, stream: Stream) -> int:
-    """A token by an inverse CDF in the order of rank: equal numbers then show in the rank of every distribution."""
-    order = np.argsort(-logits, kind="stable")
-    sums = np.cumsum(np.exp(log_softmax(logits))[order])
-    rank = int(min(np.searchsorted(sums, stream.rng.random() * sums[-1]), VOCAB - 1))
-    return int(logits.argmax() if request.is_greedy else order[rank])
-
-
-@wrong("DIST921")
-class ChoicesShareNoiseInPairs(ToyServer):
+@_ranking("stream", "DIST921")
+def choices_share_noise_in_pairs(right: ToyServer, request: Request, seed: int, number: int) -> Stream:
     """The second of two choices mirrors the noise of the first, so that no two are equal."""
-
-    def stream(self, request: Request, seed: int, number: int) -> Stream:
-        made = super().stream(request, seed, number // 2)
-        if number % 2:
-            made.rng = _Changed(made.rng, lambda number: 1.0 - number)  # type: ignore[assignment]
-        return made
-
-    def drawn(self, logits: Float64s, request: Request, stream: Stream) -> int:
-        return _by_rank(logits, request, stream)
+    made = right.stream(request, seed, number // 2)
+    if number % 2:
+        made.rng = _Changed(made.rng, lambda number: 1.0 - number)  # type: ignore[assignment]
+    return made
 
 
 @_patched("seed_of", "DIST921")
@@ -596,18 +572,16 @@ def sampling_is_a_switch_of_its_own(right: ToyServer, logits: Float64s, request:
     return int(logits.argmax())
 
 
-@wrong("SRV148")
-class ASeedIsSetForTheProcess(ToyServer):
+@_patched("seed_of", "SRV148")
+def a_seed_is_set_for_the_process(
+    right: ToyServer, request: Request, beside: Sequence[Request], *, kept: Memory
+) -> int:
     """A request without a seed goes on with the random numbers of the last request that had one."""
-
-    since: tuple[int, int] = (0, 0)
-
-    def seed_of(self, request: Request, beside: Sequence[Request]) -> int:
-        last, count = self.since
-        self.since = (last, count + 1) if request.seed is None else (request.seed, 0)
-        if request.seed is not None:
-            return request.seed
-        return derive_seed("after", last, count) if last else super().seed_of(request, beside)
+    last, count = kept.get("since", (0, 0))
+    kept["since"] = (last, count + 1) if request.seed is None else (request.seed, 0)
+    if request.seed is not None or not last:
+        return right.seed_of(request, beside)
+    return derive_seed("after", last, count)
 
 
 @_patched("position", "SRV149")
@@ -616,14 +590,12 @@ def tokens_are_the_first_of_their_lists(right: ToyServer, token: int, logprobs: 
     return right.position(int(logprobs.argmax()), logprobs, request)
 
 
-@wrong("SRV145", "DIST925")
-class FilterOfTheNeighbour(ToyServer):
+@_patched("filtered", "SRV145", "DIST925")
+def filter_of_the_neighbour(right: ToyServer, logits: Float64s, request: Request, *, own: ToyServer) -> Float64s:
     """In a batch, `top_p` of one request is applied to all that have no filter."""
-
-    def filtered(self, logits: Float64s, request: Request) -> Float64s:
-        top_p = next((one.top_p for one in self.beside if one.top_p), None)
-        is_bare = not (request.top_k or request.top_p or request.min_p)
-        return super().filtered(logits, request.replace(top_p=top_p) if is_bare else request)
+    top_p = next((one.top_p for one in own.beside if one.top_p), None)
+    is_bare = not (request.top_k or request.top_p or request.min_p)
+    return right.filtered(logits, request.replace(top_p=top_p) if is_bare else request)
 
 
 @_patched("logits", "DIST931", "SRV182")

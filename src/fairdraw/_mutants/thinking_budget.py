@@ -1,6 +1,7 @@
 """Wrong scanners of the thinking-budget contract, one fault each.
 
-Each function stands for one step of the correct scanner, with that step's arguments; `right` has the correct steps.
+Each function stands for one step of the correct scanner, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from fairdraw._mutants._mutant import Mutant, mutants_in, patching
 from fairdraw.contracts import LiveBatch, LiveRequest, ThinkingPolicy
 
 Tokens = Sequence[int]
+Count = int | None
+Pairs = list[tuple[int, int]]
 
 _VLLM, _FINISHED, _UNCOUNTED = ThinkingPolicy(), ThinkingPolicy("finished"), ThinkingPolicy("uncounted")
 _FREE, _SHARED = ThinkingPolicy(later_sections="free"), ThinkingPolicy(later_sections="shared")
@@ -46,7 +49,7 @@ class _MissesMarkersAcrossEdges(ThinkingFollower):
     begins: tuple[int, ...] = ()
     most_edges = 1
 
-    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+    def decide(self, copy: Copy, request: LiveRequest) -> Pairs:
         self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in (*self.begins, *copy.edges)}
         return super().decide(copy, request)
 
@@ -64,51 +67,48 @@ class MissesAMarkerAcrossTheWindowEdge(_MissesMarkersAcrossEdges):
 
 
 @_patched("next_token", "THK101")
-def budget_is_one_token_too_large(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> int | None:
+def budget_is_one_token_too_large(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> Count:
     """The end is forced after the first token beyond the budget."""
     return right.next_token(prompt, output, budget + 1)
 
 
 @_patched("next_token", "THK101")
-def budget_zero_is_no_budget(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> int | None:
+def budget_zero_is_no_budget(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> Count:
     """`if budget:` where `if budget is not None:` is meant."""
     return right.next_token(prompt, output, budget) if budget else None
 
 
-@mutant_follower("THK111", "THK101", "THK102")
-class IgnoresASecondSection(ThinkingFollower):
+@_patched("think_count", "THK111", "THK101", "THK102")
+def ignores_a_second_section(answer: Count, prompt: Tokens, output: Tokens, *, own: ThinkingFollower) -> Count:
     """After one section has closed no other one is watched."""
-
-    def think_count(self, prompt: Tokens, output: Tokens) -> int | None:
-        text = (*prompt, *output)
-        opened = False
-        for length in range(1, len(text) + 1):
-            marker = self.marker_at_end(text[:length])
-            if marker == self.end and opened:
-                return None
-            opened = opened or marker == self.start
-        return super().think_count(prompt, output)
+    text = (*prompt, *output)
+    opened = False
+    for length in range(1, len(text) + 1):
+        marker = own.marker_at_end(text[:length])
+        if marker == own.end and opened:
+            return None
+        opened = opened or marker == own.start
+    return answer
 
 
-@mutant_follower("THK101")
-class CutsALongEndMarker(ThinkingFollower):
+@_patched("next_token", "THK101")
+def cuts_a_long_end_marker(
+    answer: Count, prompt: Tokens, output: Tokens, budget: int, *, own: ThinkingFollower
+) -> Count:
     """Of an end marker of several tokens only the first is forced."""
-
-    def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> int | None:
-        token_id = super().next_token(prompt, output, budget)
-        return token_id if token_id == self.end[0] else None
+    return answer if answer == own.end[0] else None
 
 
-@mutant_follower("THK101")
-class BeginsTheEndMarkerAnew(ThinkingFollower):
+@_patched("next_token", "THK101")
+def begins_the_end_marker_anew(
+    answer: Count, prompt: Tokens, output: Tokens, budget: int, *, own: ThinkingFollower
+) -> Count:
     """How much of the end marker was emitted is not remembered: its first token is forced for ever."""
-
-    def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> int | None:
-        return None if super().next_token(prompt, output, budget) is None else self.end[0]
+    return None if answer is None else own.end[0]
 
 
 @_patched("think_count", "THK101", "THK102")
-def ignores_a_start_in_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> int | None:
+def ignores_a_start_in_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> Count:
     """Chat templates open the section in the prompt; a scanner of outputs alone never sees it."""
     return right.think_count((), output)
 
@@ -128,39 +128,34 @@ class ForcesTheRowOfTheNeighbour(ThinkingFollower):
         tracked = [row for row in sorted(self.rows) if self.rows[row].entered.params.thinking_token_budget is not None]
         self.order = dict(enumerate(tracked))
 
-    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+    def decide(self, copy: Copy, request: LiveRequest) -> Pairs:
         row = next(row for row, found in self.rows.items() if found is copy)
         return super().decide(self.rows[self.order[row]], request) if row in self.order else []
 
 
 @_patched("decide", "THK110", "THK101")
-def forces_only_the_first_position(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+def forces_only_the_first_position(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> Pairs:
     """Drafts are not counted: a budget that is spent within them is overspent."""
     return [pair for pair in right.decide(copy, request) if pair[0] == 0]
 
 
-@mutant_follower("THK101")
-class ForcesAfterARejectedDraft(ThinkingFollower):
+@_patched("decide", "THK101")
+def forces_after_a_rejected_draft(answer: Pairs, copy: Copy, request: LiveRequest, *, own: ThinkingFollower) -> Pairs:
     """A draft that must be rejected is followed as if it had been accepted."""
-
-    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
-        forced = super().decide(copy, request)
-        if forced and forced[-1][0] < len(request.draft_token_ids):
-            return [*forced, (forced[-1][0] + 1, self.end[-1])]
-        return forced
+    is_rejected = answer and answer[-1][0] < len(request.draft_token_ids)
+    return [*answer, (answer[-1][0] + 1, own.end[-1])] if is_rejected else answer
 
 
 @_patched("think_count", "THK101", "THK102")
-def any_start_renews_the_budget(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> int | None:
+def any_start_renews_the_budget(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> Count:
     """A model that emits the start marker again inside a section gets its budget anew."""
     return right.think_count((*prompt, *output), ())
 
 
 @_patched("shown", "THK102")
-def shows_one_thought_too_many(right: ThinkingFollower, copy: Copy) -> int | None:
+def shows_one_thought_too_many(answer: Count, copy: Copy) -> Count:
     """What is shown counts the marker; what is forced is right."""
-    count = right.shown(copy)
-    return None if count is None else count + 1
+    return None if answer is None else answer + 1
 
 
 @mutant_follower("THK111")
@@ -169,25 +164,25 @@ class LosesAMarkerOfThreeSteps(_MissesMarkersAcrossEdges):
 
 
 @_patched("next_token", "THK110")
-def counts_thoughts_in8_bits(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> int | None:
+def counts_thoughts_in8_bits(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> Count:
     """The number of thinking tokens stays at 255; larger budgets are never spent."""
     return right.next_token(prompt, output, budget) if budget < 256 else None
 
 
 @_patched("next_token", "THK110")
-def counts_thoughts_in12_bits(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> int | None:
+def counts_thoughts_in12_bits(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> Count:
     """The same with 4095."""
     return right.next_token(prompt, output, budget) if budget < 4096 else None
 
 
 @_patched("think_count", "THK110")
-def reads_the_end_of_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> int | None:
+def reads_the_end_of_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> Count:
     """Of a prompt the last 1024 tokens are searched; a section that opened before them is not seen."""
     return right.think_count(prompt[-1024:], output)
 
 
 @_patched("think_count", "THK110")
-def reads_the_beginning_of_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> int | None:
+def reads_the_beginning_of_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> Count:
     """The same with the first 1024."""
     return right.think_count(prompt[:1024], output)
 
@@ -201,7 +196,7 @@ class MarkersHave16Bits(ThinkingFollower):
         same = [m for m in (self.start, self.end) if lower[-len(m) :] == tuple(i & 0xFFFF for i in m)]
         return max(same, key=len, default=None)
 
-    def think_count(self, prompt: Tokens, output: Tokens) -> int | None:
+    def think_count(self, prompt: Tokens, output: Tokens) -> Count:
         text, count = (*prompt, *output), None
         for length in range(1, len(text) + 1):
             marker = self.marker_at_end(text[max(0, length - 8) : length])
@@ -210,16 +205,14 @@ class MarkersHave16Bits(ThinkingFollower):
         return count
 
 
-@mutant_follower("THK110")
-class SeesEightDrafts(ThinkingFollower):
+@_patched("decide", "THK110")
+def sees_eight_drafts(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> Pairs:
     """Nothing is forced after the eighth draft."""
-
-    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
-        return [pair for pair in super().decide(copy, request) if pair[0] <= 8]
+    return [pair for pair in right.decide(copy, request) if pair[0] <= 8]
 
 
 @_patched("decide", "THK110")
-def sees_fifty_drafts(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+def sees_fifty_drafts(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> Pairs:
     """Nothing is forced after the fiftieth draft."""
     return [pair for pair in right.decide(copy, request) if pair[0] <= 50]
 
@@ -228,7 +221,7 @@ def sees_fifty_drafts(right: ThinkingFollower, copy: Copy, request: LiveRequest)
 class ForcesSixteenTokensOfAnEnd(ThinkingFollower):
     """Of an end marker that has begun sixteen tokens are known; one that is longer begins again and again."""
 
-    def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> int | None:
+    def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> Count:
         token_id, whole = super().next_token(prompt, output, budget), self.end
         self.end, first = whole[:17], token_id
         first = super().next_token(prompt, output, budget) if token_id is not None and len(whole) > 17 else first
@@ -236,14 +229,11 @@ class ForcesSixteenTokensOfAnEnd(ThinkingFollower):
         return token_id if token_id is None else first
 
 
-@mutant_follower("THK110")
-class WatchesSomeSections(ThinkingFollower):
+@_patched("think_count", "THK110")
+def watches_some_sections(answer: Count, prompt: Tokens, output: Tokens, *, own: ThinkingFollower) -> Count:
     """After 255 sections no other one is watched."""
-
-    def think_count(self, prompt: Tokens, output: Tokens) -> int | None:
-        count = super().think_count(prompt, output)
-        ends = sum(1 for i in (*prompt, *output) if i == self.end[-1]) if count is not None else 0
-        return None if ends > 255 else count
+    ends = sum(1 for i in (*prompt, *output) if i == own.end[-1]) if answer is not None else 0
+    return None if ends > 255 else answer
 
 
 @mutant_follower("THK101", "THK111")

@@ -50,9 +50,7 @@ class GrammarOracle:
         """Whether tokens that the bitmask does not know are allowed."""
         return True
 
-    def write(
-        self, logits: AnyLogitRows, rows: RowIds, allowed: Allowed
-    ) -> Tensor:  # [num_rows, vocab_size] as the logits
+    def write(self, logits: AnyLogitRows, rows: RowIds, allowed: Allowed) -> AnyLogitRows:
         """-inf where a token is forbidden; nothing else is touched."""
         logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
         return logits

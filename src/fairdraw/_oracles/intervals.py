@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairdraw._core.array_types import AnyRows32, AnyRows64, Flags, Float32s, Float64s
+from fairdraw._core.array_types import AnyRows32, AnyRows64, Flags, Float64s
 
 UNIT_ROUNDOFF = 2.0**-24
 """Of float32: how far, relative to it, a number is from the nearest float32."""
@@ -33,11 +33,8 @@ class Intervals:
         exact = logits.astype(np.float64)
         return Intervals(exact, exact.copy())
 
-    def widened(
-        self,
-        error: Float64s,  # [..., vocab_size] float64, 0 where nothing was rounded
-    ) -> Intervals:
-        """Both ends moved outwards; an end beyond float32 is infinite, as it is in float32."""
+    def widened(self, error: AnyRows64) -> Intervals:
+        """Both ends moved outwards, by 0 where nothing was rounded; an end beyond float32 is infinite, as there."""
         error = np.where(error > 0, error + SMALLEST_NORMAL, 0)
         with np.errstate(invalid="ignore"):
             low = np.where(np.isfinite(self.low), self.low - error, self.low)
@@ -55,11 +52,7 @@ class Intervals:
         return np.subtract(self.high, self.low, out=np.zeros_like(self.low), where=finite)
 
 
-def alike(
-    one: Float32s,  # [..., vocab_size] float32
-    other: Float32s,  # [..., vocab_size] float32
-    apart: Float64s | float = 0.0,  # [..., vocab_size] float64
-) -> Flags:  # [..., vocab_size] bool
+def alike(one: AnyRows32, other: AnyRows32, apart: AnyRows64 | float = 0.0) -> Flags:  # [..., vocab_size] bool
     """Whether two answers agree, up to `apart`, the sign of zero and the bits of NaN."""
     equal = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore"):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RowOfRequest,
     )
 
+Ids = tuple[int, ...]
 Logits = NDArray[np.float32]
 Edit = Callable[[Logits], None]
 """Changes one row of logits, `[vocab_size] float32`, in place."""
@@ -279,13 +280,7 @@ class LogitsPlanOracle:
 
 @lru_cache(maxsize=64)
 def _forced(
-    start: tuple[int, ...],
-    end: tuple[int, ...],
-    policy: ThinkingPolicy,
-    prompt: tuple[int, ...],
-    output: tuple[int, ...],
-    drafts: tuple[int, ...],
-    budget: int,
+    start: Ids, end: Ids, policy: ThinkingPolicy, prompt: Ids, output: Ids, drafts: Ids, budget: int
 ) -> dict[int, int]:
     """Position to forced token; all rows of a request ask the same."""
     return dict(ThinkingBudgetOracle(start, end, policy).forced(prompt, output, drafts, budget))

@@ -77,11 +77,7 @@ class LogprobsOracle:
         """The emitted token, and the best."""
         return np.concatenate([[token], self.best(logits, number)]).astype(np.int64)
 
-    def values(
-        self,
-        scores: NDArray[np.float32],  # [vocab_size] float32
-        ids: NDArray[np.int64],  # [1 + number] int64
-    ) -> NDArray[np.float32]:  # [1 + number] float32
+    def values(self, scores: Row32, ids: NDArray[np.int64]) -> NDArray[np.float32]:  # both [1 + number]
         return np.asarray(scores[ids])
 
     def numbers(self, batch: LogprobsBatch) -> list[int | None]:

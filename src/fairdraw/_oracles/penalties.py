@@ -132,11 +132,7 @@ def penalties_oracle(rounding: Rounding, policy: PenaltyPolicy = _VLLM) -> Penal
     return oracle
 
 
-def penalised_intervals(
-    logits: Intervals,  # [vocab_size]
-    row: PenalisedRow,
-    policy: PenaltyPolicy = _VLLM,
-) -> Intervals:  # [vocab_size]
+def penalised_intervals(logits: Intervals, row: PenalisedRow, policy: PenaltyPolicy = _VLLM) -> Intervals:
     """Where a penalised logit may lie if no rounding is declared.
 
     An engine may add the frequency penalty once per occurrence, so each occurrence adds a rounding.

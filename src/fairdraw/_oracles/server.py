@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fairdraw._core.array_types import Float64s
 from fairdraw.contracts import Choice, Claims, GenerationRequest, Position
 from fairdraw.contracts._server import Token
 
 ListedProbs = NDArray[np.float64]  # [num_listed + 1]
+ListedFlags = NDArray[np.bool_]  # [num_listed]
 
 TIE = 1e-4
 """Log-probabilities nearer than this may be equal: float32 rounds those of rare tokens by as much."""
@@ -141,7 +143,7 @@ def _weight_behind(found: Listed, temperature: float) -> float:
 
 def _seen_by_filters(
     probs: ListedProbs, found: Listed, request: GenerationRequest, claims: Claims, *, is_edited: bool
-) -> NDArray[np.float64] | None:  # [num_listed + 1] float64
+) -> ListedProbs | None:
     """The probabilities that filters look at; `None` if that is not known. The order does not matter to top-k."""
     if is_edited and not found.is_whole:  # a token behind the list may have come before a listed one
         return None
@@ -158,9 +160,7 @@ def filters_of(request: GenerationRequest) -> list[str]:
     return [name for name in ("top_k", "top_p", "min_p") if getattr(request, name) is not None]
 
 
-def _shifts(
-    tokens: Sequence[Token], request: GenerationRequest, counts: Mapping[Token, int]
-) -> NDArray[np.float64]:  # [num_listed] float64
+def _shifts(tokens: Sequence[Token], request: GenerationRequest, counts: Mapping[Token, int]) -> Float64s:
     """What penalties and bias add to the logits."""
     seen = np.array([counts.get(token, 0) for token in tokens], dtype=np.float64)
     bias = dict(request.logit_bias)
@@ -183,9 +183,7 @@ def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is
     return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order], ranked)
 
 
-def _kept(
-    probs: ListedProbs, request: GenerationRequest, found: Listed, behind: float
-) -> NDArray[np.bool_] | None:  # [num_listed] bool
+def _kept(probs: ListedProbs, request: GenerationRequest, found: Listed, behind: float) -> ListedFlags | None:
     """The listed tokens that the filters leave; `None` if the list does not say, or an edge lies within rounding.
 
     Args:
@@ -204,7 +202,7 @@ def _kept(
     return kept
 
 
-def _in_top_k(probs: NDArray[np.float64], top_k: int | None, *, is_whole: bool) -> NDArray[np.bool_] | None:
+def _in_top_k(probs: Float64s, top_k: int | None, *, is_whole: bool) -> ListedFlags | None:
     everything = np.ones(probs.size, dtype=bool)
     if top_k is None or (is_whole and probs.size <= top_k):
         return everything
@@ -215,9 +213,7 @@ def _in_top_k(probs: NDArray[np.float64], top_k: int | None, *, is_whole: bool) 
     return None if edge - behind <= TIE * edge else probs >= edge
 
 
-def _in_top_p(
-    probs: NDArray[np.float64], top_p: float | None, behind: float, *, is_whole: bool
-) -> NDArray[np.bool_] | None:
+def _in_top_p(probs: ListedProbs, top_p: float | None, behind: float, *, is_whole: bool) -> ListedFlags | None:
     """As the others. If the weight behind the list is only bounded, so are the sums, and no edge may lie between."""
     own = probs[:-1]
     if top_p is None or top_p >= 1:
@@ -236,7 +232,7 @@ def _in_top_p(
     return kept
 
 
-def _above_min_p(probs: NDArray[np.float64], min_p: float | None, *, is_whole: bool) -> NDArray[np.bool_] | None:
+def _above_min_p(probs: Float64s, min_p: float | None, *, is_whole: bool) -> ListedFlags | None:
     if not min_p:
         return np.ones(probs.size, dtype=bool)
     edge = min_p * probs.max()

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
-from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Rows64
+from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Rows32, Rows64
 from fairdraw._oracles.sampling import Request
 from fairdraw.contracts import FilterPolicy
 
@@ -114,13 +115,8 @@ def support_of(request: Request, policy: FilterPolicy, slack: float = 0.0) -> Su
     return found if found.is_distribution else None
 
 
-def supports_of_rows(
-    logits: Float32s,  # [num_rows, vocab_size] float32
-    parameters: Parameters,
-    policy: FilterPolicy,
-    slack: Any = 0.0,  # a float, or [num_rows, 1] float64
-) -> Support:
-    """Return the supports of random requests under `policy`."""
+def supports_of_rows(logits: Rows32, parameters: Parameters, policy: FilterPolicy, slack: Any = 0.0) -> Support:
+    """Return the supports of random requests under `policy`; `slack` is a float, or `[num_rows, 1]` float64."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         # The float32 quotient: two logits may be tied after the division that were not before.
         scaled = (logits / parameters.temperature[:, None]).astype(np.float64)
@@ -245,21 +241,9 @@ def _top_p(found: Support, seen: Support, top_p: Float64s, policy: FilterPolicy)
 
 
 def _search(ascending: Float64s, values: Float64s, *, right: bool) -> Ints:
-    """Return where each value would be inserted into its row: `np.searchsorted` for many rows.
-
-    Row by row if rows are wide, else by halving for all rows at once.
-    """
-    if ascending.shape[1] > 512:
-        side: Any = "right" if right else "left"  # Any: a literal
-        return np.stack([np.searchsorted(row, own, side=side) for row, own in zip(ascending, values, strict=True)])
-    low = np.zeros(values.shape, dtype=np.int64)
-    high = np.full(values.shape, ascending.shape[1], dtype=np.int64)
-    for _ in range(int(ascending.shape[1]).bit_length()):
-        middle = (low + high) // 2
-        found = np.take_along_axis(ascending, np.minimum(middle, ascending.shape[1] - 1), axis=1)
-        is_below = (found <= values if right else found < values) & (middle < high)
-        low, high = np.where(is_below, middle + 1, low), np.where(is_below, high, middle)
-    return low
+    """Return where each value would be inserted into its row: `np.searchsorted` for many rows."""
+    found = torch.searchsorted(torch.from_numpy(ascending), torch.from_numpy(values), right=right)
+    return np.asarray(found.numpy())
 
 
 _FILTERS: dict[str, tuple[Any, Any]] = {  # Any: two functions, whether a filter is on and what it leaves

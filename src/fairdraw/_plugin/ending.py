@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fairdraw._core.interrupts import Interrupted
 from fairdraw._report.verdict import Scope
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import CheckRecord, unfinished
+from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +55,7 @@ class Ending:
             return None
         self.planned.add(node_id)
         self._done.add(node_id)
-        return unfinished(check, "", _first_line(report.longreprtext))
+        return CheckRecord.of(check, "", "incomplete", reason=_first_line(report.longreprtext))
 
     def scope(self, narrowed: str, outside: str) -> Scope:
         """What the verdict needs."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._report.html import Shown, rendered
 from fairdraw._report.summary import Header, Summary
 from fairdraw._report.verdict import Scope
-from fairdraw._run.loading import CannotStart, require_extra
+from fairdraw._run.loading import CannotStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -125,7 +125,7 @@ class RunFiles:
         """Refuse before the run.
 
         Raises:
-            CannotStart: If one of the files cannot be written, or Jinja2 is missing.
+            CannotStart: If one of the files cannot be written.
         """
         for form, path in self.paths.items():
             name = f"{self.option}{form}"
@@ -134,8 +134,6 @@ class RunFiles:
             if not path.absolute().parent.is_dir():
                 raise CannotStart(f"{name}={path} cannot be written: no such folder. Make it first, or name another.")
             require_writable(name, path)
-            if form != "json":
-                require_extra(name, "jinja2")
 
     def start(self, header: Header, num_checks: int) -> None:
         """Write files that say INCOMPLETE, so that a run that is killed leaves no older verdict.

@@ -67,11 +67,7 @@ _MEANINGS = {
 
 
 def rendered(form: str, header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> str:
-    """The run in one of the forms that have a template.
-
-    Raises:
-        ModuleNotFoundError: Without Jinja2, which torch brings along.
-    """
+    """The run in one of the forms that have a template."""
     import jinja2
     from markupsafe import Markup, escape
 

@@ -31,7 +31,7 @@ from fairdraw._core.isolation import suite_state
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._core.wrapping import Limited
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import Session, one_torch_thread
+from fairdraw._run.runner import Session
 from fairdraw.contracts import AnySampler, Capabilities
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def sees(
     out_of_time: OutOfTime = session.out_of_time if session is not None else lambda: False
     stopping = dataclasses.replace(check, body=_raising_caught(check)) if isinstance(check, Check) else check
     try:
-        with suite_state(wrong), one_torch_thread():
+        with suite_state(wrong):
             stopping.run(wrong, profile=profile, seed=seed, reference=_reference(check), out_of_time=out_of_time)
     except _Caught:
         return True, None, ""

@@ -85,8 +85,9 @@ class Watch:
 
     def wrap(self, sampler: Any) -> Any:  # Any: a sampler of any contract, and the same
         """`sampler`, whose calls are looked at."""
-        opens = self._contract.session is not None
-        return Wrapped(sampler, _Around((lambda call, _: call()) if opens else self._call, self._open))
+        if self._contract.session is None:
+            return Wrapped(sampler, self._call)
+        return Wrapped(sampler, lambda call, _: call(), self._open)
 
     def _open(self, opened_with: tuple[Any, ...]) -> Around:  # Any: of the method that opens a session
         assert self._contract.session is not None
@@ -180,17 +181,6 @@ class Watch:
             else:
                 found.features[one[0]][one[1]] = count
         return found
-
-
-@dataclass(frozen=True)
-class _Around:
-    """What `Wrapped` does with calls; a session has its own."""
-
-    of_call: Around
-    of_session: Callable[[tuple[Any, ...]], Around]
-
-    def __call__(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: as `Around`
-        return self.of_call(call, arguments)
 
 
 def _or_nothing(read: Callable[[tuple[Any, ...]], Look | None], arguments: tuple[Any, ...]) -> Look | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from fairdraw import __version__
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion, Profile
 from fairdraw._core.foreign import read_json
-from fairdraw._run.loading import CannotStart, KnownFailure, all_checks, known_failure
+from fairdraw._run.loading import CannotStart, KnownFailure, all_checks, known_failure, left_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,9 +113,9 @@ def read_expected(
         CannotStart: If a file cannot be read, is something else, names a check that does not exist, or is the baseline
             of another sampler or contract.
     """
-    found = Expected(read_xfails(xfails) if xfails is not None else {}, Baseline("", {}), str(xfails or ""))
+    found = Expected(read_xfails(xfails, contract) if xfails is not None else {}, Baseline("", {}), str(xfails or ""))
     if baseline is not None:
-        found = dataclasses.replace(found, baseline=read_baseline(baseline))
+        found = dataclasses.replace(found, baseline=read_baseline(baseline, contract))
         if spec not in (None, found.baseline.sampler):
             raise CannotStart(
                 f"baseline {baseline}: sampler={found.baseline.sampler!r}, but this run is of {spec!r}, whose failures "
@@ -129,8 +129,8 @@ def read_expected(
     return found
 
 
-def read_xfails(path: Path) -> dict[str, KnownFailure]:
-    """Code to what is known about its failure."""
+def read_xfails(path: Path, contract: str | None = None) -> dict[str, KnownFailure]:
+    """Code to what is known about its failure; other contracts are loaded only if a code is not of `contract`."""
     try:
         content = tomllib.loads(_text(path, "xfails file"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -142,7 +142,7 @@ def read_xfails(path: Path) -> dict[str, KnownFailure]:
         except ValueError as error:
             remedy = f'Write: {code} = {{reason = "why", cases = 60}}'
             raise CannotStart(f"xfails file {path}: {code} {error}. {remedy}") from None
-    _require_checks(path, "xfails file", known)
+    _require_checks(path, "xfails file", known, contract)
     return known
 
 
@@ -171,8 +171,8 @@ def _asked(check: AnyCheck, sampler: AnySampler, profile: Profile) -> int:
     return profile.draws_for(sampler.capabilities)
 
 
-def read_baseline(path: Path) -> Baseline:
-    """Return what a baseline file holds.
+def read_baseline(path: Path, contract: str | None = None) -> Baseline:
+    """Return what a baseline file holds; `contract` as above.
 
     Raises:
         CannotStart: If it cannot be read, is something else, or names a check that does not exist.
@@ -187,7 +187,7 @@ def read_baseline(path: Path) -> Baseline:
     texts = {name: text for name, text in content.items() if name in names} if is_own else {}
     if not isinstance(failed, dict) or not all(isinstance(text, str) for text in (*failed.values(), *texts.values())):
         raise CannotStart(f"baseline {path} is no baseline of fairdraw. Write one with --write-baseline.")
-    _require_checks(path, "baseline", failed)
+    _require_checks(path, "baseline", failed, contract)
     return Baseline(**{"sampler": "", **texts, "failed": failed})
 
 
@@ -229,9 +229,10 @@ def _text(path: Path, what: str) -> str:
         raise CannotStart(f"{what} {path} is not text.") from None
 
 
-def _require_checks(path: Path, what: str, codes: Iterable[str]) -> None:
-    unknown = sorted(set(codes) - {check.code for check in all_checks()})
-    if unknown:
+def _require_checks(path: Path, what: str, codes: Iterable[str], contract: str | None) -> None:
+    unknown = set(codes) - {check.code for check in all_checks(contract=contract)}
+    unknown -= {check.code for check in all_checks()} if unknown else set()
+    if unknown and not left_out():
         raise CannotStart(
-            f"{what} {path} names {', '.join(unknown)}, which is no check of fairdraw. See: fairdraw list"
+            f"{what} {path} names {', '.join(sorted(unknown))}, which is no check of fairdraw. See: fairdraw list"
         )

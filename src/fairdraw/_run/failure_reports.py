@@ -244,9 +244,7 @@ def _saved(
 def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, str]:
     """The commands that reproduce the failure, as fields of the report: each can be pasted as it is."""
     search = _search(check, session)
-    if not crash_file:
-        return {"command": search}
-    if session.spec is None:  # an object of a test: only the user knows where it comes from (`_by_hand`)
+    if not crash_file or session.spec is None:  # an object of a test: only the user knows where it is (`_by_hand`)
         return {"command": search}
     named = [session.spec, *filter(None, [session.reference_spec])]
     is_code = not all(map(is_catalogued, {*named} - {NO_REFERENCE}))

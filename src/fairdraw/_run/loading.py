@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
 
 SUITES: dict[str, tuple[str, ...]] = {
-    "properties": tuple(f"fairdraw.properties.{name}" for name in CONTRACTS),
-    "statistical": tuple(f"fairdraw.statistical.{name}" for name, one in CONTRACTS.items() if one.has_distributions),
+    "properties": tuple(CONTRACTS),
+    "statistical": tuple(name for name, one in CONTRACTS.items() if one.has_distributions),
 }
-"""Suite to the modules whose `CHECKS` it is made of."""
+"""Suite to the contracts that it has checks of: `CHECKS` of the suite's module of that name."""
 
 NO_REFERENCE = "none"
 """The value of `--reference` that switches differential checks off."""
@@ -49,15 +50,39 @@ BESIDE_CHECKS = ("fairdraw.statistical._nightly:LEDGER",)
 
 def all_questions() -> tuple[AnyCheck, ...]:
     """Everything that has a code, in the order of the codes: `all_checks`, and what runs beside them on request."""
-    found: list[AnyCheck] = [*all_checks(), *map(load_part, BESIDE_CHECKS)]
+    return tuple(sorted((*all_checks(), *map(load_part, BESIDE_CHECKS)), key=lambda check: check.code))
+
+
+@cache
+def all_checks(only: str | None = None, contract: str | None = None) -> tuple[AnyCheck, ...]:
+    """The shipped checks, of one suite and one contract or of all, in the order of their codes.
+
+    No other contract is imported: that of servers needs no torch. Without torch, all are those that need none.
+
+    Raises:
+        CannotStart: If `contract` needs torch, which is missing.
+    """
+    found: list[AnyCheck] = []
+    for suite, name in ((suite, name) for suite, names in SUITES.items() for name in names):
+        if only in (None, suite) and contract in (None, name):
+            try:
+                found += importlib.import_module(f"fairdraw.{suite}.{name}").CHECKS
+            except ModuleNotFoundError as error:
+                if error.name != "torch":
+                    raise
+                if contract is not None:
+                    raise CannotStart(_needing_torch(contract)) from None
     return tuple(sorted(found, key=lambda check: check.code))
 
 
-def all_checks(only: str | None = None, contract: str | None = None) -> tuple[AnyCheck, ...]:
-    """The shipped checks, of one suite and one contract or of all, in the order of their codes."""
-    names = [module for suite, modules in SUITES.items() if only in (None, suite) for module in modules]
-    checks: Iterable[AnyCheck] = (check for name in names for check in importlib.import_module(name).CHECKS)
-    return tuple(sorted((c for c in checks if contract in (None, c.contract)), key=lambda check: check.code))
+def left_out() -> str:
+    """Say which contracts `all_checks` lacks here, and the remedy; empty if it lacks none."""
+    found = {check.contract for check in all_checks("properties")}
+    return _needing_torch(*(name for name in CONTRACTS if name not in found)) if len(found) < len(CONTRACTS) else ""
+
+
+def _needing_torch(*contracts: str) -> str:
+    return f"torch is not installed, but checks of {', '.join(contracts)} need it. Use {install('fairdraw[torch]')}."
 
 
 def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySampler:
@@ -200,19 +225,18 @@ def load_reference(
     if name == NO_REFERENCE:
         return None, "none, as asked"
     differentials = [check for check in checks if check.differential]
-    asking = next(iter(differentials), None)
-    if asking is None:
+    if not differentials:
         return None, "not needed by these checks"
-    usual = CONTRACTS[asking.contract].reference
-    if not (name or usual):
+    contract = CONTRACTS[differentials[0].contract]
+    if not (name or contract.reference):
         return None, "none (name one with --reference)"
     try:
-        reference = load_sampler(name or usual, settings and dataclasses.replace(settings, model=""))
+        reference = load_sampler(name or contract.reference, settings and dataclasses.replace(settings, model=""))
     except CannotStart as error:
         if name is not None:
             raise
         return None, f"none ({error})"
-    _require_contract(reference, asking.contract)
+    _require_contract(reference, contract.name)
     if silent := getattr(reference, "silent", ""):
         raise CannotStart(f"reference {reference.name}: {silent}.")
     if name is not None:
@@ -276,10 +300,11 @@ def as_sampler(value: object) -> AnySampler:
         switch_sides(value)
     except ValueError as error:
         raise CannotStart(f"sampler {value.name}: {error}") from None
-    unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks()})
+    unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks(contract=contract.name)})
     if unknown:
         raise CannotStart(
-            f"sampler {value.name}: known_defects={unknown}, but keys must be codes of checks. See: fairdraw list"
+            f"sampler {value.name}: known_defects={unknown}, but keys must be codes of checks of its contract. "
+            f"See: fairdraw list --contract {contract.name}"
         )
     return value
 

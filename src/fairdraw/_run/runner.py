@@ -10,9 +10,7 @@ import secrets
 import signal
 import time
 import traceback
-import warnings
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,7 +39,7 @@ from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
 from fairdraw.contracts import AnySampler, NoAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping
+    from collections.abc import Callable, Container, Mapping
 
 
 Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
@@ -189,31 +187,6 @@ def parse_seed(text: str) -> int:
         raise ValueError(f"{text!r} is no seed. Use an integer, or the word fresh.") from None
 
 
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Run torch with one thread: batches are small, and waking threads costs more than the work itself.
-
-    Measured for 900 cases of the oracle, on 2 cores shared with others: 6.6 s of CPU time with one thread, 20.8 s with
-    two.
-    """
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def quiet_interpreter() -> Iterator[None]:
-    """Silence NumPy's warnings in Triton's interpreter: a GPU gives inf or NaN silently, and checks look at values."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
-        yield
-
-
 def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRecord:
     """Run one check on drawn cases; whatever happens becomes a record."""
 
@@ -266,7 +239,7 @@ def _recorded(
     started = time.perf_counter()
     error: BaseException | None = None
     try:
-        with suite_state(sampler), one_torch_thread(), quiet_interpreter():
+        with suite_state(sampler):
             _read_attributes(sampler)
             cases = run()
     except BaseException as caught:
@@ -345,16 +318,6 @@ def _name(sampler: AnySampler) -> str:
         return str(sampler.name)
     except Exception:
         return type(sampler).__name__
-
-
-def unfinished(check: AnyCheck, sampler: str, reason: str) -> CheckRecord:
-    """The record of a check that began and did not end.
-
-    Args:
-        sampler: Its name.
-        reason: What happened: the process died, the sampler hung.
-    """
-    return CheckRecord.of(check, sampler, "incomplete", reason=reason)
 
 
 def _judged(

@@ -210,8 +210,6 @@ def _bare(transport: Transport, journals: tuple[Journal, Journal], model: str, d
     order = dialect.filters_after_temperature
     claims = _STAGES.get(settings.stage, Claims(by=""))
     claims = dataclasses.replace(claims, filters_after_temperature=order, stop_waits=dialect.stop_waits)
-    if settings.stage:
-        claims = dataclasses.replace(claims, by="declared")
     name = transport.base + (f"#{model}" if model else "")
     return HttpServer(
         name, model, transport, dialect, settings, Capabilities.of(unsupported, slow=True), claims, *journals

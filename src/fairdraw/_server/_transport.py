@@ -248,8 +248,7 @@ class _Stream:
         self._inner, self._deadline = inner, deadline
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        found: bytes = self._inner.read(max_bytes, self._deadline.left(timeout))
-        return found
+        return bytes(self._inner.read(max_bytes, self._deadline.left(timeout)))
 
     def start_tls(self, *arguments: Any, **options: Any) -> _Stream:  # Any: httpcore2's
         return _Stream(self._inner.start_tls(*arguments, **options), self._deadline)

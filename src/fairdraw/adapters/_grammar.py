@@ -9,14 +9,14 @@ import torch
 
 from fairdraw._oracles.grammar import GrammarOracle
 from fairdraw._oracles.matchers import OpensOracle
-from fairdraw.adapters._step import Backend, capabilities_of, plan_for, rounded_up
+from fairdraw.adapters._step import Backend, by_row, capabilities_of, cumulative, plan_for, rounded_up
 from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, SessionSampler, num_words
 from fairdraw.strategies.noise import hashed_seeds
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw._core.tensor_types import AnyLogitRows
+    from fairdraw._core.tensor_types import AnyLogitRows, Bitmasks, RequestCounts
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl.step import StepInputs
 
@@ -45,7 +45,7 @@ def torch_masker(row: SamplerRow, device: str) -> FunctionGrammarMasker:
     return FunctionGrammarMasker(row.name, apply, drafts, device, row.capabilities())
 
 
-def _forked(batch: GrammarBatch) -> Tensor:  # [num_rows, num_words] int32
+def _forked(batch: GrammarBatch) -> Bitmasks:
     from fairdraw.sampler_impl.grammar import fork_bitmasks
 
     words = torch.empty((len(batch.logits), num_words(batch.vocab_size)), dtype=torch.int32)
@@ -94,11 +94,7 @@ def step(row: SamplerRow, device: str, *, backend: Backend) -> StepMasker:
     return StepMasker(row.name, apply, drafts, device, capabilities, backend=backend)
 
 
-def _processed(
-    logits: Tensor,  # [num_rows, vocab_size]
-    words: Tensor,  # [num_rows, num_words] int32
-    backend: Backend,
-) -> Tensor:  # [num_rows, vocab_size] as logits
+def _processed(logits: AnyLogitRows, words: Bitmasks, backend: Backend) -> AnyLogitRows:
     counts = torch.ones(len(logits), dtype=torch.int32, device=logits.device)
     inputs = _inputs(logits, words, hashed_seeds(0, ()), counts)
     processed: Tensor = _plan(logits, len(logits), 0, backend).processed_logits(inputs)
@@ -115,23 +111,19 @@ def _plan(logits: AnyLogitRows, batch_size: int, max_spec_len: int, backend: Bac
 
 
 def _inputs(
-    logits: Tensor,  # [num_rows, vocab_size]
-    words: Tensor,  # [num_rows, num_words] int32
-    noise: SeededNoise,
-    counts: Tensor,  # [batch_size] int32
-    drafts: Tensor | None = None,  # [num_rows] int32
-) -> StepInputs:
+    logits: AnyLogitRows, words: Bitmasks, noise: SeededNoise, counts: RequestCounts, drafts: Tensor | None = None
+) -> StepInputs:  # drafts: [num_rows] int32
     from fairdraw._core.seeds import derive_seed
     from fairdraw.sampler_impl.step import Parameters, StepInputs
 
     seeds = [derive_seed("row", noise.seed, i) % 2**62 for i in range(len(counts))]
     has_drafts = drafts is not None and int(counts.max()) > 1
     return StepInputs(
-        logits=logits if logits.stride(-1) == 1 else logits.contiguous(),
+        logits=by_row(logits),
         parameters=Parameters(torch.ones(len(counts), device=logits.device)),
         seeds=torch.tensor(seeds, dtype=torch.int64, device=logits.device),
         positions=torch.zeros(len(counts), dtype=torch.int64, device=logits.device),
-        cu_num_rows=torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0)),
+        cu_num_rows=cumulative(counts),
         draft_token_ids=drafts.to(logits.device) if has_drafts and drafts is not None else None,
         grammar_mask=words,
     )

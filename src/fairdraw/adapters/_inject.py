@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -101,37 +101,41 @@ class _InjectionMode(DispatchMode):
             return func(*args, **options)
         aten, packet = torch.ops.aten, func.overloadpacket
         if packet is aten.rand:
-            return self._fill_uniforms(func, _empty(args[0], options))
+            return self._fill("uniforms", func, _empty(args[0], options))
         if packet is aten.rand_like:
-            return self._fill_uniforms(func, torch.empty_like(args[0], dtype=options.get("dtype")))
+            return self._fill("uniforms", func, torch.empty_like(args[0], dtype=options.get("dtype")))
         if packet is aten.uniform_ and args[1:] in ((), (0.0,), (0.0, 1.0)):
-            return self._fill_uniforms(func, args[0])
+            return self._fill("uniforms", func, args[0])
         if packet is aten.exponential_ and args[1:] in ((), (1.0,)):
-            return self._fill_exponentials(func, args[0])
+            return self._fill("exponentials", func, args[0])
         shown = [list(arg.shape) if isinstance(arg, torch.Tensor) else arg for arg in args]  # tensors by their shape
         raise NoiseNotInjected(
             f"inject_noise: the sampler drew {func}{shown}, but only standard uniforms and exponentials "
             "can be handed in. Draw with torch.rand and Tensor.exponential_, or close its capability explicit-noise."
         )
 
-    def _fill_uniforms(
+    def _fill(
         self,
+        kind: Literal["uniforms", "exponentials"],
         func: object,
-        tensor: Tensor,  # [num_tokens] in any shape, float32 | float64, written
+        tensor: Tensor,  # as many as there are of this kind, in any shape, float32 | float64, written
     ) -> Tensor:
-        _check_draw("uniforms", func, tensor, self.noise.uniforms, self.injected.uniforms)
-        self.injected.uniforms += 1
-        largest = 1 - torch.finfo(tensor.dtype).eps / 2
-        return tensor.copy_(self.noise.uniforms.to(tensor.dtype).clamp(max=largest).reshape(tensor.shape))
-
-    def _fill_exponentials(
-        self,
-        func: object,
-        tensor: Tensor,  # [batch_size, vocab_size] in any shape, float32 | float64, written
-    ) -> Tensor:
-        _check_draw("exponentials", func, tensor, self.noise.exponentials, self.injected.exponentials)
-        self.injected.exponentials += 1
-        return tensor.copy_(self.noise.exponentials.reshape(tensor.shape))
+        values, times_before = getattr(self.noise, kind), getattr(self.injected, kind)
+        drew = f"inject_noise: the sampler drew {tensor.dtype} {list(tensor.shape)} with {func}"
+        if tensor.numel() != values.numel():
+            raise NoiseNotInjected(
+                f"{drew}, but the {kind} handed in are {list(values.shape)}. Draw them once, for the whole batch."
+            )
+        if tensor.dtype not in _FLOATS:
+            raise NoiseNotInjected(f"{drew}, but {kind} must be float32 or float64. Draw wider, then convert.")
+        if times_before:
+            raise NoiseNotInjected(
+                f"{drew}, but the {kind} were handed in already. Draw them once, for the whole batch."
+            )
+        setattr(self.injected, kind, times_before + 1)
+        if kind == "uniforms":
+            values = values.to(tensor.dtype).clamp(max=1 - torch.finfo(tensor.dtype).eps / 2)
+        return tensor.copy_(values.reshape(tensor.shape))
 
 
 def _empty(size: Sequence[int], options: Mapping[str, Any]) -> Tensor:  # [*size] any  # Any: as above
@@ -140,21 +144,3 @@ def _empty(size: Sequence[int], options: Mapping[str, Any]) -> Tensor:  # [*size
         out: Tensor = options["out"]
         return out.resize_(size)
     return torch.empty(size, dtype=options.get("dtype"), device=options.get("device"))
-
-
-def _check_draw(
-    kind: str,
-    func: object,
-    tensor: Tensor,  # any, about to be drawn
-    values: Tensor,  # any, to be handed in
-    times_before: int,
-) -> None:
-    drew = f"inject_noise: the sampler drew {tensor.dtype} {list(tensor.shape)} with {func}"
-    if tensor.numel() != values.numel():
-        raise NoiseNotInjected(
-            f"{drew}, but the {kind} handed in are {list(values.shape)}. Draw them once, for the whole batch."
-        )
-    if tensor.dtype not in _FLOATS:
-        raise NoiseNotInjected(f"{drew}, but {kind} must be float32 or float64. Draw wider, then convert.")
-    if times_before:
-        raise NoiseNotInjected(f"{drew}, but the {kind} were handed in already. Draw them once, for the whole batch.")

@@ -20,15 +20,12 @@ from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFa
 from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
     AddedRow,
-    CustomLogitsProcessor,
     LiveBatch,
     LogitsBatch,
-    LogitsParams,
     Move,
     PlanSetup,
     Rounding,
     RowChanges,
-    RowOfRequest,
     SessionSampler,
     logits_planner,
 )
@@ -41,9 +38,6 @@ if TYPE_CHECKING:
     from fairdraw._core.tensor_types import LogitRows
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.contracts import Markers
-    from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
-    from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
-    from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
 MOST_REQUESTS, LONGEST = 1040, 36_864
 """Sizes of the buffers of a penalties session, which costs nothing until they are written."""
@@ -92,19 +86,20 @@ def _open_penalties(device: str, vocab_size: int) -> _PenaltiesSession:
 
 @dataclass(frozen=True)
 class _PenaltiesSession:
-    penalties: Penalties
+    penalties: Any  # Any: `Penalties`, which asks for lists; the suite's sequences behave like them
 
     def sync(self, changes: RowChanges) -> None:
-        update: Any = changes  # Any: its sequences behave like the lists that it asks for
-        self.penalties.sync_batch(update)
+        self.penalties.sync_batch(changes)
 
-    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
-        outputs: Any = batch.output_token_ids  # Any: as above
-        self.penalties.update(outputs)
-        return self.penalties.apply(logits, *batch.factors(self.penalties.device.type), batch.draft_token_ids)
+    def penalise(self, logits: LogitRows, batch: LiveBatch) -> LogitRows:
+        self.penalties.update(batch.output_token_ids)
+        return self._applied(self.penalties.apply, logits, batch)
 
-    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
-        return self.penalties.apply_to_drafts(logits, *batch.factors(self.penalties.device.type), batch.draft_token_ids)
+    def penalise_drafts(self, logits: LogitRows, batch: LiveBatch) -> LogitRows:
+        return self._applied(self.penalties.apply_to_drafts, logits, batch)
+
+    def _applied(self, apply: Callable[..., LogitRows], logits: LogitRows, batch: LiveBatch) -> LogitRows:
+        return apply(logits, *batch.factors(self.penalties.device.type), batch.draft_token_ids)
 
 
 def _open_padded(vocab_size: int) -> _PaddedSession:
@@ -116,7 +111,7 @@ def _open_padded(vocab_size: int) -> _PaddedSession:
 class _PaddedSession:
     """A padded tensor of all outputs, built anew at every step."""
 
-    def __init__(self, padded: PaddedOutputs, vocab_size: int) -> None:
+    def __init__(self, padded: Any, vocab_size: int) -> None:  # Any: `PaddedOutputs`, as above
         self.padded, self.vocab_size = padded, vocab_size
         self.rows: list[AddedRow | None] = [None] * MOST_REQUESTS
         self.buffer = np.zeros((MOST_REQUESTS, LONGEST), np.int32)
@@ -139,16 +134,15 @@ class _PaddedSession:
                 self.rows[source] = None
 
     def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
-        live: Any = [None if added is None else added.output_token_ids for added in self.rows]  # Any: as above
-        outputs: Any = batch.output_token_ids  # Any: as above
+        live = [None if added is None else added.output_token_ids for added in self.rows]
         self._append(live)
         rows = list(range(len(batch.requests)))
         if batch.num_drafts:
             seen = [[*r.output_token_ids, *r.draft_token_ids] for r in batch.requests]
             return self._penalised(logits, batch, rows, seen)
         bounds = self.num_prompt, self.num_tokens
-        built = self.padded.build(outputs, live, self.buffer, *bounds, self.vocab_size)
-        return self._penalised(logits, batch, rows, [*outputs] if built is None else built.tolist())
+        built = self.padded.build(batch.output_token_ids, live, self.buffer, *bounds, self.vocab_size)
+        return self._penalised(logits, batch, rows, batch.output_token_ids if built is None else built.tolist())
 
     def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
         rows = [(row, n) for row, r in enumerate(batch.requests) for n in range(len(r.draft_token_ids))]
@@ -173,12 +167,8 @@ class _PaddedSession:
         return bool(known) and int(self.buffer[row, known[-1]]) != tokens[known[-1] - begin]
 
     def _penalised(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        batch: LiveBatch,
-        request: list[int],
-        outputs: Sequence[Sequence[int]],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+        self, logits: LogitRows, batch: LiveBatch, request: list[int], outputs: Sequence[Sequence[int]]
+    ) -> LogitRows:
         """Penalise as specified, for the tokens that were built."""
         seen = [
             PenalisedRow(
@@ -200,17 +190,11 @@ def _open_thinking(markers: Markers) -> _ThinkingSession:
 
 
 class _ThinkingSession:
-    def __init__(self, thinking: ThinkingBudget) -> None:
-        self.thinking = thinking
-        self.think_counts = thinking.think_counts
-
-    def sync(self, changes: RowChanges) -> None:
-        update: Any = changes  # Any: its sequences behave like the lists that it asks for
-        self.thinking.sync_batch(update)
+    def __init__(self, thinking: Any) -> None:  # Any: `ThinkingBudget`, as above
+        self.thinking, self.sync, self.think_counts = thinking, thinking.sync_batch, thinking.think_counts
 
     def forced(self, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
-        outputs: Any = batch.output_token_ids  # Any: as above
-        self.thinking.update_state(outputs, batch.draft_token_ids)
+        self.thinking.update_state(batch.output_token_ids, batch.draft_token_ids)
         return {row: list(tokens) for row, tokens in self.thinking.forced.items()}
 
 
@@ -222,36 +206,20 @@ def _open_plan(device: str, always_copies: bool, setup: PlanSetup) -> _PlanSessi
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
     thinking = ThinkingBudget(setup.start_token_ids, setup.end_token_ids)
-    customs = [_Custom(processor) for processor in setup.custom_processors]
-    plan = LogitsPlan(setup.vocab_size, device, thinking=thinking, custom_processors=customs)
-    return _PlanSession(plan, always_copies)
-
-
-@dataclass(frozen=True)
-class _Custom:
-    """The suite's custom processor; rows are handed to it as the suite's `RowOfRequest`."""
-
-    processor: CustomLogitsProcessor
-
-    def is_argmax_invariant(self) -> bool:
-        return self.processor.is_argmax_invariant()
-
-    def wants(self, params: LogitsParams) -> bool:
-        return self.processor.wants(params)
-
-    def apply(self, logits: LogitRows, rows: Sequence[SeenBy]) -> LogitRows:
-        return self.processor.apply(logits, [RowOfRequest(*row) for row in rows])
+    customs: Any = setup.custom_processors  # Any: they get rows of its own, which have the fields of `RowOfRequest`
+    return _PlanSession(
+        LogitsPlan(setup.vocab_size, device, thinking=thinking, custom_processors=customs), always_copies
+    )
 
 
 @dataclass(frozen=True)
 class _PlanSession:
-    plan: LogitsPlan
+    plan: Any  # Any: a `LogitsPlan`, as above
     always_copies: bool
 
     def process(self, batch: LogitsBatch) -> LogitRows:
-        update: Any = batch.change  # Any: its sequences behave like the lists that it asks for
-        self.plan.sync_batch(update)
+        self.plan.sync_batch(batch.change)
         outputs = [request.output_token_ids for request in batch.requests]
         drafts = [request.draft_token_ids for request in batch.requests]
-        processed = self.plan.apply(batch.logits, outputs, drafts)
+        processed: LogitRows = self.plan.apply(batch.logits, outputs, drafts)
         return processed.float().clone() if self.always_copies else processed

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from fairdraw._core.tensor_types import OutputTokens, RequestInts
+    from fairdraw._core.tensor_types import AnyLogitRows, OutputTokens, RequestInts, RowFlags
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl.sampling import SamplingNoise
 
@@ -138,7 +138,7 @@ def _counter_step(batch: SpecDecodeBatch, seeds: RequestInts, backend: Backend, 
         batch.draft_token_ids,
         batch.cu_num_draft_tokens,
         batch.max_spec_len,
-        batch.target_logits if batch.bonus_logits is None else _with_bonus_rows(batch, batch.bonus_logits),
+        batch.target_logits if batch.bonus_logits is None else rows_of(batch, bonus_mask(batch)),
         temperature,
         seeds,
         seeds.new_zeros(batch.batch_size) if batch.positions is None else batch.positions,
@@ -149,11 +149,13 @@ def _counter_step(batch: SpecDecodeBatch, seeds: RequestInts, backend: Backend, 
     )
 
 
-def _with_bonus_rows(batch: SpecDecodeBatch, bonus_logits: Tensor) -> Tensor:  # [num_rows, vocab_size] as the batch's
-    """Return each request's rows of target logits, and behind them the row that its bonus token is drawn from."""
-    is_bonus = bonus_mask(batch)
-    rows = batch.target_logits.new_empty((len(is_bonus), batch.vocab_size))
-    rows[~is_bonus], rows[is_bonus] = batch.target_logits, bonus_logits.to(rows.dtype)
+def rows_of(batch: SpecDecodeBatch, is_bonus: RowFlags) -> AnyLogitRows:
+    """Return each request's rows of target logits, and behind them the row that its bonus token is drawn from; where
+    bonus tokens are given, those rows do not matter."""
+    rows = batch.target_logits.new_zeros((len(is_bonus), batch.vocab_size))
+    rows[~is_bonus] = batch.target_logits
+    if batch.bonus_logits is not None:
+        rows[is_bonus] = batch.bonus_logits.to(rows.dtype)
     return rows
 
 

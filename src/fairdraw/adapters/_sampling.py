@@ -17,6 +17,7 @@ from fairdraw.contracts import Drafted, FunctionTokenSampler, RaceNoise, Samplin
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fairdraw._core.tensor_types import LogitRows, RequestFloats, RequestInts
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl import sampling as implementation
 
@@ -79,11 +80,7 @@ def counter_seeds(batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch
     return torch.tensor(seeds, dtype=torch.int64, device=batch.device)
 
 
-def _probs(
-    batch: SamplingBatch,
-    tokens: Tensor,  # [batch_size] int64
-    logsumexp: Tensor,  # [batch_size] float32
-) -> Tensor:  # [batch_size, vocab_size] float32
+def _probs(batch: SamplingBatch, tokens: RequestInts, logsumexp: RequestFloats) -> LogitRows:
     """Return `exp(logits / temperature - logsumexp)`; one-hot for greedy requests and for rows without a
     distribution."""
     import torch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from fairdraw.adapters._rejection import bonus_mask, draft_by_counter, draft_counts, kept_seeds, seeds_of_step
+from fairdraw.adapters._rejection import bonus_mask, draft_by_counter, draft_counts, kept_seeds, rows_of, seeds_of_step
 from fairdraw.adapters._runtime import triton_is_interpreted
 from fairdraw.adapters._sampling import counter_seeds
 from fairdraw.contracts import Drafted, ExplicitNoise, FilterPolicy, FunctionSampler, FunctionTokenSampler, RaceNoise
@@ -19,7 +19,16 @@ from fairdraw.contracts import Drafted, ExplicitNoise, FilterPolicy, FunctionSam
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw._core.tensor_types import OutputTokens
+    from fairdraw._core.tensor_types import (
+        AnyLogitRows,
+        DraftRows,
+        LogitRows,
+        OutputTokens,
+        RequestCounts,
+        RequestFlags,
+        RequestInts,
+        RowFlags,
+    )  # fmt: skip
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.contracts import Capabilities, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
     from fairdraw.sampler_impl.step import Capacity, StepInputs, StepOutput, StepPlan
@@ -74,16 +83,12 @@ def rounded_up(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def by_row(
-    logits: Tensor,  # [num_rows, vocab_size] float32 | bfloat16 | float16
-) -> Tensor:  # [num_rows, vocab_size] as logits
+def by_row(logits: AnyLogitRows) -> AnyLogitRows:
     """Return rows that may have any stride, but whose entries may not."""
     return logits if logits.stride(-1) == 1 else logits.contiguous()
 
 
-def words_of(
-    are_set: Tensor,  # [..., vocab_size] bool
-) -> Tensor:  # [..., num_words] int32
+def words_of(are_set: Tensor) -> Tensor:  # [..., vocab_size] bool, and [..., num_words] int32
     """Return masks with a bit per token."""
     bits = torch.nn.functional.pad(are_set.long(), (0, -are_set.shape[-1] % 32))
     bits = bits.view(*are_set.shape[:-1], -1, 32)
@@ -117,11 +122,7 @@ def sampling_inputs(batch: SamplingBatch, noise: SamplingNoise) -> StepInputs:
     )
 
 
-def _probs(
-    processed: Tensor,  # [batch_size, vocab_size] float32
-    tokens: Tensor,  # [batch_size] int64
-    is_greedy: Tensor,  # [batch_size] bool
-) -> Tensor:  # [batch_size, vocab_size] float32
+def _probs(processed: LogitRows, tokens: RequestInts, is_greedy: RequestFlags) -> LogitRows:
     """Return probabilities, one-hot for greedy requests and for rows without a distribution."""
     one_hot = torch.zeros_like(processed).scatter_(-1, tokens[:, None], 1.0)
     is_certain = is_greedy | ~processed.amax(-1).isfinite()
@@ -157,7 +158,7 @@ def _verify(backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise:
     return tokens_of(batch, output)
 
 
-def counters_of(batch: SpecDecodeBatch, noise: Noise) -> tuple[Tensor, Tensor]:  # [batch_size] int64, both
+def counters_of(batch: SpecDecodeBatch, noise: Noise) -> tuple[RequestInts, RequestInts]:
     """Return seeds and positions of the requests."""
     assert not isinstance(noise, ExplicitNoise), "explicit noise is unsupported"
     if batch.positions is not None:
@@ -166,9 +167,7 @@ def counters_of(batch: SpecDecodeBatch, noise: Noise) -> tuple[Tensor, Tensor]: 
     return seeds, torch.zeros_like(seeds)
 
 
-def cumulative(
-    counts: Tensor,  # [batch_size] int32
-) -> Tensor:  # [batch_size + 1] int32
+def cumulative(counts: RequestCounts) -> Tensor:  # [batch_size + 1] int32
     return torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
 
 
@@ -182,30 +181,13 @@ def tokens_of(batch: SpecDecodeBatch, output: StepOutput) -> OutputTokens:
     return tokens
 
 
-def rows_of(
-    batch: SpecDecodeBatch,
-    is_bonus: Tensor,  # [num_rows] bool
-) -> Tensor:  # [num_rows, vocab_size] as the batch's
-    """Return rows of drafts and bonus tokens together; those of given bonus tokens do not matter."""
-    rows = batch.target_logits.new_zeros((len(is_bonus), batch.vocab_size))
-    rows[~is_bonus] = batch.target_logits
-    if batch.bonus_logits is not None:
-        rows[is_bonus] = batch.bonus_logits.to(rows.dtype)
-    return rows
-
-
-def drafts_of(
-    draft_token_ids: Tensor,  # [num_tokens] int32
-    is_bonus: Tensor,  # [num_rows] bool
-) -> Tensor:  # [num_rows] int32
+def drafts_of(draft_token_ids: Tensor, is_bonus: RowFlags) -> Tensor:  # [num_tokens] int32, and [num_rows] int32
     """Return the draft behind each row; a request's last row has none, but whatever was in memory."""
     behind = draft_token_ids.new_zeros(len(is_bonus))
     behind[~is_bonus] = draft_token_ids
     return behind
 
 
-def draft_probs_of(
-    batch: SpecDecodeBatch, width: int
-) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
+def draft_probs_of(batch: SpecDecodeBatch, width: int) -> DraftRows | None:
     """Return draft probabilities by the number of the request."""
     return None if batch.draft_probs is None else batch.spread(batch.draft_probs, width)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.adapters._step import Backend, by_row, capabilities_of, plan_for, rounded_up, words_of
+from fairdraw.adapters._step import Backend, by_row, capabilities_of, cumulative, plan_for, rounded_up, words_of
 from fairdraw.contracts import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup, SessionSampler
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw._core.tensor_types import LogitRows
+    from fairdraw._core.tensor_types import AnyLogitRows, LogitRows
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl.step import BadWords, Parameters, Penalties, StepInputs, TokenEdits
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
@@ -75,7 +75,7 @@ class _Session:
             parameters=_parameters([request.params for request in by_slot], device),
             seeds=torch.zeros(batch.batch_size, dtype=torch.int64, device=device),
             positions=_ints(lengths, device).long(),
-            cu_num_rows=torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0)),
+            cu_num_rows=cumulative(counts),
             slots=_ints(range(batch.batch_size)[::-1], device),
             draft_token_ids=_ints(drafts, device) if any(batch.num_draft_tokens) else None,
             penalties=_penalties(by_slot, batch.logits) if any(r.params.penalised for r in by_slot) else None,
@@ -111,10 +111,7 @@ def _parameters(params: Sequence[LogitsParams], device: torch.device) -> Paramet
     )
 
 
-def _penalties(
-    requests: Sequence[LogitsRequest],
-    logits: Tensor,  # [num_rows, vocab_size] float32 | bfloat16 | float16
-) -> Penalties:
+def _penalties(requests: Sequence[LogitsRequest], logits: AnyLogitRows) -> Penalties:
     """Return counts as an engine keeps them; here they are counted anew."""
     from fairdraw.sampler_impl.step import Penalties
 

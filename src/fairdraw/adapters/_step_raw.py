@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.adapters._rejection import bonus_mask, draft_by_counter, draft_counts
+from fairdraw.adapters._rejection import bonus_mask, draft_by_counter, draft_counts, rows_of
 from fairdraw.adapters._step import (
     Backend,
     capabilities_of,
@@ -28,7 +28,6 @@ from fairdraw.adapters._step import (
     drafts_of,
     plan_for,
     rounded_up,
-    rows_of,
     tokens_of,
     words_of,
 )
@@ -39,7 +38,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw._core.tensor_types import LogitRows, OutputTokens, RequestInts
+    from fairdraw._core.tensor_types import (
+        DraftRows,
+        LogitRows,
+        OutputTokens,
+        RequestFlags,
+        RequestFloats,
+        RequestInts,
+        RowFlags,
+        RowFloats,
+    )  # fmt: skip
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl.step import Capacity, Parameters, Penalties, StepInputs, TokenEdits
 
@@ -127,11 +135,8 @@ class _Step:
         else:
             self.hides = torch.zeros_like(self.hides)
 
-    def chosen(
-        self,
-        values: Sequence[Any],  # Any: numbers, or tuples of them
-        shift: int,
-    ) -> Tensor:  # [batch_size, ...] float32
+    def chosen(self, values: Sequence[Any], shift: int) -> Tensor:  # Any: numbers, or tuples of them
+        """Return one of the values for each request, `[batch_size, ...]` float32."""
         return torch.tensor(values, device=self.number.device)[(self.number >> shift) % len(values)]
 
     def _choose(self, first_drafts: RequestInts) -> None:
@@ -169,21 +174,14 @@ class _Step:
         self.is_forbidden = excluded & (self.hides == BY_GRAMMAR)[self.requests, None]  # [num_rows, vocab_size] bool
         self.raw = raw.masked_fill(self.is_forbidden, FORBIDDEN)  # [num_rows, vocab_size] float32
 
-    def _choose_span(
-        self,
-        kept_spans: Tensor,  # [num_rows] float32
-        largest: Tensor,  # [num_rows] float32
-    ) -> None:
+    def _choose_span(self, kept_spans: RowFloats, largest: RowFloats) -> None:
         """Choose how far below the best the min-p of each request begins, and whether it has one."""
         has_span = (largest.abs() <= LARGEST) & (kept_spans <= MOST_SPAN)
         self.hides = torch.where((self.hides == BY_MIN_P) & ~self.of_all_rows(has_span), 0, self.hides)
         most = torch.zeros_like(self.temperature).scatter_reduce(0, self.requests, kept_spans, "amax")
         self.span = most + GAP  # [batch_size] float32
 
-    def of_all_rows(
-        self,
-        per_row: Tensor,  # [num_rows] bool
-    ) -> Tensor:  # [batch_size] bool
+    def of_all_rows(self, per_row: RowFlags) -> RequestFlags:
         whole = torch.ones_like(self.number, dtype=torch.int32)
         return whole.scatter_reduce(0, self.requests, per_row.int(), "amin").bool()
 
@@ -221,21 +219,13 @@ class _Step:
 
     # By slot.
 
-    def by_slot(
-        self,
-        by_request: Tensor,  # [batch_size, ...] any
-        otherwise: float,
-    ) -> Tensor:  # [num_slots, ...] any
+    def by_slot(self, by_request: Tensor, otherwise: float) -> Tensor:  # [batch_size, ...] and [num_slots, ...] any
         """Return values by slot; slot 0 has something else."""
         slots = by_request.new_full((len(self.slots) + 1, *by_request.shape[1:]), otherwise)
         slots[self.slots] = by_request
         return slots
 
-    def changed_or(
-        self,
-        by_request: Tensor,  # [batch_size] float32
-        neutral: float,
-    ) -> Tensor:  # [num_slots] float32
+    def changed_or(self, by_request: RequestFloats, neutral: float) -> Tensor:  # [num_slots] float32
         return self.by_slot(torch.where(self.is_changed, by_request, neutral), torch.nan)
 
     def parameters(self, *, filters: bool) -> Parameters:
@@ -271,10 +261,7 @@ class _Step:
     def grammar_mask(self) -> Tensor:  # [num_rows, num_words] int32
         return words_of(~self.is_forbidden)
 
-    def of_drafter(
-        self,
-        probs: Tensor | None,  # [batch_size, max_spec_len, vocab_size] float32
-    ) -> dict[str, Any]:  # Any: fields of the inputs
+    def of_drafter(self, probs: DraftRows | None) -> dict[str, Any]:  # Any: fields of the inputs
         """Return the form that follows from the vocabulary, which is the same for all requests of a case."""
         if probs is None:
             return {}

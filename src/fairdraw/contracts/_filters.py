@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_type_hi
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
-from fairdraw._core.failures import AdapterError, calling
+from fairdraw._core.failures import calling
 from fairdraw._core.looks import FILTERS, Look
 from fairdraw._core.noise import SeededNoise, seeded
 from fairdraw._core.seeds import derive_seed
-from fairdraw._core.validation import Validator, check_answer
+from fairdraw._core.validation import Validator, check_answer, check_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -343,14 +343,10 @@ def call_filters(filterer: LogitsFilterer, batch: FilterBatch, noise: SeededNois
     with seeded(own, batch.device):
         with calling(filterer):
             answer, name = filterer.filter_logits(batch.clone(), noise), filterer.name
-        if not isinstance(answer, FilterResult):
-            raise AdapterError(
-                f"filter_logits: sampler={name} returned {type(answer).__name__}, but it must return a FilterResult. "
-                "Return FilterResult(logits)."
-            )
+        found = check_kind("filter_logits", name, answer, FilterResult, "logits")
         hint = "([num_rows, vocab_size]). Return the filtered logits."
-        logits = check_answer("filter_logits", name, "logits", answer.logits, shape, ("float32",), batch.device, hint)
-        tokens, integers = answer.token_ids, ("int64", "int32")
+        logits = check_answer("filter_logits", name, "logits", found.logits, shape, ("float32",), batch.device, hint)
+        tokens, integers = found.token_ids, ("int64", "int32")
         if tokens is not None:
             hint = "([num_rows])."
             tokens = check_answer("filter_logits", name, "token_ids", tokens, [num_rows], integers, batch.device, hint)

@@ -16,9 +16,10 @@ from fairdraw._core.validation import Validator, check_answer
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
     from torch import Tensor
+
+    from fairdraw._core.tensor_types import AnyLogitRows
 
 BITS_PER_WORD = 32
 """Token ids in a word of a bitmask: id `i` is bit `i % 32` of word `i // 32`."""
@@ -78,10 +79,7 @@ class TokenGrammar(Protocol):
         """Take back the last tokens that were accepted."""
         ...
 
-    def fill(
-        self,
-        bitmask: Tensor,  # [num_words] int32
-    ) -> None:
+    def fill(self, bitmask: Tensor) -> None:  # [num_words] int32
         """Write the tokens that are allowed now; raises if the text is complete, as engines' matchers do."""
         ...
 
@@ -223,7 +221,7 @@ def words_of(token_ids: Sequence[int], width: int) -> list[int]:
 _FLOATS = ("float32", "bfloat16", "float16")
 
 
-def mask_rows(masker: GrammarMasker, batch: BitmaskBatch) -> torch.Tensor:  # [num_rows, vocab_size] as the logits
+def mask_rows(masker: GrammarMasker, batch: BitmaskBatch) -> AnyLogitRows:
     """Call `apply_bitmask` once; a contiguous copy of the answer on the CPU.
 
     Raises:
@@ -237,19 +235,15 @@ def mask_rows(masker: GrammarMasker, batch: BitmaskBatch) -> torch.Tensor:  # [n
     return _copied(masker, "apply_bitmask", name, answer, batch.logits)
 
 
-def mask_step(masker: Any, batch: GrammarBatch) -> torch.Tensor:  # Any: with `mask_drafts`  # [num_rows, vocab_size]
+def mask_step(masker: Any, batch: GrammarBatch) -> AnyLogitRows:  # Any: with `mask_drafts`
     """Call `mask_drafts` once; everything else is as in `mask_rows`."""
     with calling(masker):
         answer, name = masker.mask_drafts(batch), masker.name
     return _copied(masker, "mask_drafts", name, answer, batch.logits)
 
 
-def emit_step(
-    masker: Any,  # Any: with `emit`
-    batch: GrammarBatch,
-    noise: SeededNoise,
-) -> NDArray[np.int64]:  # [batch_size, max_spec_len + 1] int64
-    """Call `emit` once; the tokens of each request, -1 behind the last."""
+def emit_step(masker: Any, batch: GrammarBatch, noise: SeededNoise) -> NDArray[np.int64]:  # Any: with `emit`
+    """Call `emit` once; the tokens of each request, `[batch_size, max_spec_len + 1]`, -1 behind the last."""
     import numpy as np
 
     with seeded(noise, batch.device), calling(masker):
@@ -259,13 +253,7 @@ def emit_step(
     return tokens.cpu().numpy().astype(np.int64)
 
 
-def _copied(
-    masker: Any,  # Any: as above
-    method: str,
-    name: str,
-    answer: object,
-    logits: torch.Tensor,  # [num_rows, vocab_size]
-) -> torch.Tensor:  # [num_rows, vocab_size] as the logits
+def _copied(masker: object, method: str, name: str, answer: object, logits: AnyLogitRows) -> AnyLogitRows:
     dtype = str(logits.dtype).removeprefix("torch.")
     hint = "([num_rows, vocab_size]). Return the masked logits."
     checked = check_answer(method, name, "logits", answer, list(logits.shape), (dtype,), logits.device, hint)
@@ -298,7 +286,7 @@ def check_bitmask_batch(batch: BitmaskBatch) -> None:
     validator.values("rows", batch.rows, is_right, f"it must lie in [0, {most})", "Give each row of logits a bitmask.")
 
 
-def bits_of(logits: torch.Tensor) -> NDArray[np.integer]:  # [num_rows, vocab_size] int32 | int16
+def bits_of(logits: AnyLogitRows) -> NDArray[np.integer]:  # [num_rows, vocab_size] int32 | int16
     """The bits of floats, so that -0.0 differs from 0.0; NaN equals NaN, whatever its payload is."""
     import numpy as np
     import torch

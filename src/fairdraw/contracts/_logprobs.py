@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
-from fairdraw._core.failures import AdapterError, calling
+from fairdraw._core.failures import calling
 from fairdraw._core.looks import NO_TOKENS, Look, add_choice
 from fairdraw._core.noise import seeded
-from fairdraw._core.validation import Validator, check_answer
+from fairdraw._core.validation import Validator, check_answer, check_kind
 from fairdraw.contracts import _sampling
 from fairdraw.contracts._sampling import SamplingBatch, SamplingNoise, check_sampling_batch, check_sampling_noise
 
@@ -240,8 +240,8 @@ def call_logprobs(sampler: LogprobsSampler, batch: LogprobsBatch) -> Returned:
     with calling(sampler):
         answer, name = sampler.logprobs(batch), sampler.name
     has_ranks = Capability.TOKEN_RANKS in sampler.capabilities
-    sizes = int(batch.logits.shape[0]), batch.most_logprobs
-    return _copied(sampler, "logprobs", name, answer, *sizes, batch.device, has_ranks)
+    wide = [int(batch.logits.shape[0]), 1 + batch.most_logprobs]
+    return _copied(sampler, "logprobs", name, answer, wide, batch.device, has_ranks=has_ranks)
 
 
 def call_draw(sampler: DrawingLogprobsSampler, batch: SamplingBatch, noise: SamplingNoise) -> Returned:
@@ -256,26 +256,16 @@ def call_draw(sampler: DrawingLogprobsSampler, batch: SamplingBatch, noise: Samp
     with seeded(noise, batch.device):
         with calling(sampler):
             answer, name = sampler.draw(batch, noise), sampler.name
-        return _copied(sampler, "draw", name, answer, batch.batch_size, batch.vocab_size, batch.device, False)
+        wide = [batch.batch_size, 1 + batch.vocab_size]
+        return _copied(sampler, "draw", name, answer, wide, batch.device, has_ranks=False)
 
 
 def _copied(
-    sampler: object,
-    method: str,
-    name: str,
-    answer: object,
-    num_rows: int,
-    number: int,
-    device: torch.device,
-    has_ranks: bool,
+    sampler: object, method: str, name: str, answer: object, wide: list[int], device: torch.device, *, has_ranks: bool
 ) -> Returned:
     import numpy as np
 
-    if not isinstance(answer, LogprobsResult):
-        raise AdapterError(
-            f"{method}: sampler={name} returned {type(answer).__name__}, but it must return a LogprobsResult. "
-            "Return LogprobsResult(token_ids, logprobs, ranks)."
-        )
+    found = check_kind(method, name, answer, LogprobsResult, "token_ids, logprobs, ranks")
 
     def checked(field: str, value: object, shape: list[int], dtypes: tuple[str, ...]) -> Any:  # Any: a NumPy array
         hint = "([num_rows, 1 + N])." if len(shape) == 2 else "([num_rows])."
@@ -283,11 +273,11 @@ def _copied(
         with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
             return tensor.detach().cpu().numpy().copy()
 
-    integers, wide = ("int64", "int32"), [num_rows, 1 + number]
+    integers = ("int64", "int32")
     return Returned(
-        checked("token_ids", answer.token_ids, wide, integers).astype(np.int64),
-        checked("logprobs", answer.logprobs, wide, ("float32",)),
-        checked("ranks", answer.ranks, [num_rows], integers).astype(np.int64) if has_ranks else None,
+        checked("token_ids", found.token_ids, wide, integers).astype(np.int64),
+        checked("logprobs", found.logprobs, wide, ("float32",)),
+        checked("ranks", found.ranks, wide[:1], integers).astype(np.int64) if has_ranks else None,
     )
 
 

@@ -14,7 +14,7 @@ from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
 from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import MAX_SPEC_LEN, SizeSwitches, checked_switches
-from fairdraw._core.validation import Validator, check_answer
+from fairdraw._core.validation import Validator, check_answer, check_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,19 +124,12 @@ class SpecDecodeBatch(Batch):
         """The batch made of these requests, in this order (a permutation, a subset, or with repeats)."""
         import torch
 
-        index, order = self.token_rows(requests), rows_of(requests, self.device)
+        rows = {"num_tokens": self.token_rows(requests), "batch_size": rows_of(requests, self.device)}
+        firsts = {name: _FIELDS[name][1][0] for name in self.tensors()}
+        chosen = {name: getattr(self, name)[rows[first]] for name, first in firsts.items() if first in rows}
         counts = [self.num_draft_tokens[i] for i in requests]
-        return self.replace(
-            draft_token_ids=self.draft_token_ids[index],
-            num_draft_tokens=counts,
-            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(self.device),
-            draft_probs=None if self.draft_probs is None else self.draft_probs[index],
-            target_logits=self.target_logits[index],
-            bonus_token_ids=self.bonus_token_ids[order],
-            temperature=self.temperature[order],
-            positions=None if self.positions is None else self.positions[order],
-            bonus_logits=None if self.bonus_logits is None else self.bonus_logits[order],
-        )
+        ends = torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(self.device)
+        return self.replace(**{**chosen, "num_draft_tokens": counts, "cu_num_draft_tokens": ends})
 
 
 class PaddedBatch(NamedTuple):
@@ -459,17 +452,18 @@ def num_kept(sampler: Any, drafts: ProposedDrafts) -> PerRequest:
 # does with small numbers, by up to 151936 * 2**-25 = 0.0045. A forgotten normalisation moves it by far more.
 _ROW_SUM_TOLERANCE = 2.0**-7
 
-_BATCH_DTYPES = {
-    "draft_token_ids": ("int32",),
-    "cu_num_draft_tokens": ("int32",),
-    "draft_probs": ("float32",),
-    "target_logits": ("float32", "bfloat16", "float16"),
-    "bonus_token_ids": ("int32",),
-    "temperature": ("float32",),
-    "synthetic_rates": ("float32",),
-    "positions": ("int64",),
-    "bonus_logits": ("float32",),
+_FIELDS = {
+    "draft_token_ids": (("int32",), ("num_tokens",)),
+    "cu_num_draft_tokens": (("int32",), ("batch_size",)),
+    "draft_probs": (("float32",), ("num_tokens", "vocab_size")),
+    "target_logits": (("float32", "bfloat16", "float16"), ("num_tokens", "vocab_size")),
+    "bonus_token_ids": (("int32",), ("batch_size", "one")),
+    "temperature": (("float32",), ("batch_size",)),
+    "synthetic_rates": (("float32",), ("max_spec_len",)),
+    "positions": (("int64",), ("batch_size",)),
+    "bonus_logits": (("float32",), ("batch_size", "vocab_size")),
 }
+"""Tensors of a batch: their dtypes and their sizes."""
 _OPTIONAL = ("draft_probs", "synthetic_rates", "positions", "bonus_logits")
 
 
@@ -485,7 +479,7 @@ def check_batch(batch: SpecDecodeBatch) -> None:
     _check_counts(validator, batch)
     _check_shapes(validator, batch)
     for name, tensor in batch.tensors().items():
-        validator.dtype(name, tensor, _BATCH_DTYPES[name])
+        validator.dtype(name, tensor, _FIELDS[name][0])
         validator.device(name, tensor, batch.device, "target_logits")
     _check_tokens(validator, batch)
     _check_draft_probs(validator, batch)
@@ -494,7 +488,7 @@ def check_batch(batch: SpecDecodeBatch) -> None:
 
 def _check_types(validator: Validator, batch: SpecDecodeBatch) -> None:
     validator.kind("batch", batch, SpecDecodeBatch, "Build one from your tensors.")
-    for name in _BATCH_DTYPES:
+    for name in _FIELDS:
         value, may_be_none = getattr(batch, name), name in _OPTIONAL
         if not (may_be_none and value is None):
             validator.tensor(name, value, " or None" if may_be_none else "")
@@ -522,21 +516,12 @@ def _check_shapes(validator: Validator, batch: SpecDecodeBatch) -> None:
     rule = f"it must be [{num_tokens}, vocab_size] with at least one token in the vocabulary"
     remedy = "Give each draft token a row of logits."
     validator.require(fits, f"target_logits.shape={list(logits.shape)}", rule, remedy)
-    expected = {
-        "draft_token_ids": [num_tokens],
-        "cu_num_draft_tokens": [batch.batch_size],
-        "draft_probs": [num_tokens, batch.vocab_size],
-        "target_logits": list(logits.shape),
-        "bonus_token_ids": [batch.batch_size, 1],
-        "temperature": [batch.batch_size],
-        "synthetic_rates": [batch.max_spec_len],
-        "positions": [batch.batch_size],
-        "bonus_logits": [batch.batch_size, batch.vocab_size],
-    }
+    sizes = {name: getattr(batch, name) for name in ("batch_size", "vocab_size", "max_spec_len")}
+    sizes |= {"num_tokens": num_tokens, "one": 1}
     why = f" for {num_tokens} draft tokens of {batch.batch_size} requests"
     remedy = "Flatten drafts over requests; give each request one bonus token."
     for name, tensor in batch.tensors().items():
-        validator.shape(name, tensor, expected[name], why, remedy)
+        validator.shape(name, tensor, [sizes[size] for size in _FIELDS[name][1]], why, remedy)
 
 
 def _check_tokens(validator: Validator, batch: SpecDecodeBatch) -> None:
@@ -598,11 +583,8 @@ def check_noise(batch: SpecDecodeBatch, noise: Noise) -> None:
             or a request that the batch does not have is given a seed.
     """
     validator = Validator("check_noise")
-    if isinstance(noise, SeededNoise):
-        validator.request_seeds(noise, batch.batch_size)
+    if validator.is_seeded(noise, ExplicitNoise, batch.batch_size):
         return
-    given, rule = f"noise={type(noise).__name__}", "it must be ExplicitNoise or SeededNoise"
-    validator.require(isinstance(noise, ExplicitNoise), given, rule, "Use SeededNoise(seed).", TypeError)
     uniforms, exponentials = noise.uniforms, noise.exponentials
     for name, tensor, shape, why, dtype in (
         ("uniforms", uniforms, [batch.num_tokens], ", one per draft token", "float64"),
@@ -638,23 +620,20 @@ def check_proposal(step: DraftStep, answer: object, sampler: str) -> Drafted:
     import torch
 
     returned = f"propose: sampler={sampler} returned"
-    if not isinstance(answer, Drafted):
-        raise AdapterError(
-            f"{returned} {type(answer).__name__}, but it must return a Drafted. Return Drafted(token_ids, draft_probs)."
-        )
+    drafted = check_kind("propose", sampler, answer, Drafted, "token_ids, draft_probs")
     batch_size, vocab_size = step.batch_size, step.vocab_size
     hint = "([batch_size]). Return one token per request."
     integers, device = ("int32", "int64"), step.device
-    ids = check_answer("propose", sampler, "token_ids", answer.token_ids, [batch_size], integers, device, hint)
+    ids = check_answer("propose", sampler, "token_ids", drafted.token_ids, [batch_size], integers, device, hint)
     if bool(((ids < 0) | (ids >= vocab_size)).any()):
         raise AdapterError(f"{returned} ids outside the vocabulary, but they must lie in [0, {vocab_size}).")
-    if answer.draft_probs is not None:
+    if drafted.draft_probs is not None:
         shape, hint = [batch_size, vocab_size], "([batch_size, vocab_size])."
-        probs = check_answer("propose", sampler, "draft_probs", answer.draft_probs, shape, ("float32",), device, hint)
+        probs = check_answer("propose", sampler, "draft_probs", drafted.draft_probs, shape, ("float32",), device, hint)
         sums = probs.sum(dim=1, dtype=torch.float64)
         if not bool(((probs >= 0).all(dim=1) & ((sums - 1).abs() <= _ROW_SUM_TOLERANCE)).all()):
             raise AdapterError(f"{returned} draft_probs that are no distributions. Rows must be positive and sum to 1.")
-    return answer
+    return drafted
 
 
 def check_trim(drafts: ProposedDrafts, answer: object, sampler: str) -> Tensor:  # [batch_size] int32 | int64

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
-from fairdraw._core.failures import AdapterError, calling
+from fairdraw._core.failures import calling
 from fairdraw._core.looks import FILTERS, Look, add_noises, read_positions, read_temperatures
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
 from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import SizeSwitches, checked_switches
-from fairdraw._core.validation import Validator, check_answer
+from fairdraw._core.validation import Validator, check_answer, check_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -274,13 +274,9 @@ def draft_tokens(sampler: TokenDrafter, batch: SamplingBatch, noise: SamplingNoi
         seat_others(sampler, batch.batch_size, noise)
         with calling(sampler):
             answer, name = sampler.draft(batch, noise), sampler.name
-        if not isinstance(answer, Drafted):
-            raise AdapterError(
-                f"draft: sampler={name} returned {type(answer).__name__}, but it must return a Drafted. "
-                "Return Drafted(token_ids, draft_probs)."
-            )
-        tokens = _checked("draft", name, "token_ids", answer.token_ids, batch)
-        return tokens, _checked("draft", name, "draft_probs", answer.draft_probs, batch)
+        drafted = check_kind("draft", name, answer, Drafted, "token_ids, draft_probs")
+        tokens = _checked("draft", name, "token_ids", drafted.token_ids, batch)
+        return tokens, _checked("draft", name, "draft_probs", drafted.draft_probs, batch)
 
     return _called(sampler, batch, noise, call)
 
@@ -294,10 +290,7 @@ def _checked(method: str, sampler: str, name: str, output: object, batch: Sampli
 
 
 def _called(
-    sampler: object,
-    batch: SamplingBatch,
-    noise: SamplingNoise,
-    call: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
+    sampler: object, batch: SamplingBatch, noise: SamplingNoise, call: Callable[[], tuple[Tensor, Tensor | None]]
 ) -> Sampled:
     import numpy as np
 
@@ -307,10 +300,8 @@ def _called(
         tokens, probs = call()
         with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
             copied = tokens.cpu().numpy().astype(np.int64)
-        states = generator_states(noise, batch.device)
-        return Sampled(
-            copied, states, default_state(batch.device), None if probs is None else probs.cpu().numpy().copy()
-        )
+        states, own = generator_states(noise, batch.device), default_state(batch.device)
+        return Sampled(copied, states, own, None if probs is None else probs.cpu().numpy().copy())
 
 
 _DTYPES = {
@@ -364,11 +355,8 @@ def check_sampling_noise(batch: SamplingBatch, noise: SamplingNoise) -> None:
             does not have is given a seed.
     """
     validator = Validator("check_sampling_noise")
-    if isinstance(noise, SeededNoise):
-        validator.request_seeds(noise, batch.batch_size)
+    if validator.is_seeded(noise, RaceNoise, batch.batch_size):
         return
-    given, rule = f"noise={type(noise).__name__}", "it must be RaceNoise or SeededNoise"
-    validator.require(isinstance(noise, RaceNoise), given, rule, "Use SeededNoise(seed).", TypeError)
     values, shape = noise.exponentials, [batch.batch_size, batch.vocab_size]
     validator.shape("exponentials", values, shape, ", one row per request", "Draw them for this batch.")
     validator.dtype("exponentials", values, ("float32",))
