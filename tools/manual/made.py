@@ -69,16 +69,15 @@ def table_of_filters() -> str:
     return "\n".join(table(("filter", "for example", "check"), rows))
 
 
+_COSTLY = {check.contract for check in all_checks() if check.needed}
+"""Contracts of which a check needs a capability."""
+
+
 def _capabilities(contract: str | None = None) -> str:
     """Return a row for every capability, as `fairdraw explain` describes it; for those that cost `contract` checks."""
     rows = [one.row(contract) for one in glossary().values() if contract is None or contract in one.skipped]
     head = ["| word | what it means | declare it unsupported | checks it costs |", "|---|---|---|---|"]
     return "\n".join([*head, *rows])
-
-
-def _costs_checks(contract: str) -> bool:
-    """Whether a check of the contract needs a capability."""
-    return any(check.needed for check in all_checks(contract=contract))
 
 
 def _ways(contract: str) -> str:
@@ -102,7 +101,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "report": first_minute.shown,
     "speed": lambda: first_minute.speed(""),
     "capabilities": _capabilities,
-    **{f"capabilities of {name}": partial(_capabilities, name) for name in CONTRACTS if _costs_checks(name)},
+    **{f"capabilities of {name}": partial(_capabilities, name) for name in CONTRACTS if name in _COSTLY},
     **{f"policies of {name}": partial(_ways, name) for name, one in CONTRACTS.items() if one.policy},
     "filters": table_of_filters,
     "performance": performance.performance_tables,
