@@ -153,6 +153,14 @@ def test_adapter_of_a_recipe_of_the_manual_runs(page: str, here: Path) -> None:
     assert ": 1 passed" in fairdraw("check", f"fairdraw_{function}:make", "--profile", "smoke", "-k", code).output
 
 
+def test_recipe_of_matchers_is_checked_by_its_path(here: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "matchers.md").read_text(), re.DOTALL)
+    (here / "recipe_of_matchers.py").write_text(block.partition("\nchecks = ")[0])
+    output = fairdraw("check", "recipe_of_matchers:make", "--profile", "smoke", "-k", "MAT10").output
+    assert ": 6 passed" in output  # its matchers have neither reset nor fork nor forced
+    assert "skipped 3" in output
+
+
 def test_sampler_that_ignores_draft_probabilities_of_another_name_is_caught(here: Path) -> None:
     assert init("careless").exit_code == 0
     path = here / "fairdraw_careless.py"
