@@ -17,16 +17,12 @@ Limits:
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairdraw.statistical._count_tables import NO_CELL, Table, count_codes
 from fairdraw.statistical._validation import check_probs, refuse
-
-if TYPE_CHECKING:  # checks of servers need no torch
-    from torch import Tensor
 
 IMPOSSIBLE = -1.0
 """The transform of a token that its row cannot draw."""

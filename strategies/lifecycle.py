@@ -277,12 +277,12 @@ def rule_of(
 ) -> Callable[[Any], None]:  # Any: a machine, strategies, and the values that they draw
     """Make a rule: the event happens, with drawn fields, where that is possible."""
 
-    def happen(self: LifecycleMachine, **drawn: Any) -> None:
+    def body(self: LifecycleMachine, **drawn: Any) -> None:
         self.do(event(**drawn))
 
-    happen.__name__ = re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()  # Hypothesis puts rules in order of names
+    body.__name__ = re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()  # Hypothesis puts rules in order of names
     decorators: Any = rule(**fields), precondition(when)
-    found: Callable[[Any], None] = decorators[0](decorators[1](happen))
+    found: Callable[[Any], None] = decorators[0](decorators[1](body))
     return found
 
 

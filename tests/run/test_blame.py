@@ -106,9 +106,8 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def raising_in(module: str, contract: str, broken: str, kind: str = "ValueError") -> object:
     made = importlib.import_module(module)
-    in_session = (
-        contract in ("logits_plan", "penalties", "thinking_budget", "matchers") and broken not in METHODS[contract][:1]
-    )
+    has_session = contract in ("logits_plan", "penalties", "thinking_budget", "matchers")
+    in_session = has_session and broken not in METHODS[contract][:1]
     return (made.Opens if in_session and broken not in ATTRIBUTES else made.Wrapped)(contract, broken, kind)
 
 

@@ -179,12 +179,12 @@ def judged_rows(llm: Any, name: str, calls: int) -> Any:  # Any: rows
     """Compare how often one prompt is continued by each first token, by the first two, and by the first three."""
     from scipy.stats import chi2_contingency
 
-    told = {
+    tokens_of = {
         arm: [a.outputs[0].token_ids for _ in range(calls) for a in run(llm, arm, name, prompts(1, 5) * SAME, 3)[1]]
         for arm in ("off", "on")
     }
     for depth in (1, 2, 3):
-        heads = [[tuple(tokens[:depth]) for tokens in each] for each in told.values()]
+        heads = [[tuple(tokens[:depth]) for tokens in each] for each in tokens_of.values()]
         both = Counter(chain(*heads))
         tables = [Counter(head if both[head] >= 20 else None for head in each) for each in heads]
         cells = [[table[head] for head in tables[0] | tables[1]] for table in tables]

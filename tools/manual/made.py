@@ -84,11 +84,8 @@ def _ways(contract: str) -> str:
     """Return a row for every way of the contract's policy; the first way of each choice is vLLM's."""
     kind = CONTRACTS[contract].policy
     assert kind
-    rows = [
-        [f"`{kind.__name__}({name}={way})`", line]
-        for name, choice in kind.choices().items()
-        for way, line in choice.ways.items()
-    ]
+    choices = kind.choices().items()
+    rows = [[f"`{kind.__name__}({name}={way})`", line] for name, choice in choices for way, line in choice.ways.items()]
     return "\n".join(table(("declaration", "what it says"), rows))
 
 
