@@ -20,8 +20,9 @@ from torch import Tensor
 
 from fairdraw.adapters import Reasons, SamplerRow, UnusableRelease, quiet_floats, release_number
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw_engines._chains import bonus_rows
 from fairdraw_engines._others import vllm_module
-from fairdraw_engines._vllm_v2_drafter import bonus_rows, propose, row_positions, seeds_of
+from fairdraw_engines._vllm_v2_drafter import propose, row_positions, seeds_of
 from fairdraw_engines._vllm_v2_kernels import import_kernels, require_arguments, try_once
 from fairdraw_engines._vllm_v2_trim import trim_of
 

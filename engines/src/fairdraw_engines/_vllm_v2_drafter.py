@@ -68,11 +68,3 @@ def row_positions(
 ) -> Tensor:  # [num_rows] int64
     """Return the position of each row of target logits: one less than that of the token that is drawn from it."""
     return row_position if batch.positions is None else batch.positions[row_request] - 1 + row_position
-
-
-def bonus_rows(batch: SpecDecodeBatch) -> Tensor:  # [batch_size, vocab_size] as the target logits
-    """Return the rows that bonus tokens are drawn from: the batch's, or rows that allow its bonus tokens alone."""
-    if batch.bonus_logits is not None:
-        return batch.bonus_logits.to(batch.target_logits.dtype)
-    rows = batch.target_logits.new_full((batch.batch_size, batch.vocab_size), -torch.inf)
-    return rows.scatter(1, batch.bonus_token_ids.long(), 0)
