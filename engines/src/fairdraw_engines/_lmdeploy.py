@@ -58,21 +58,14 @@ def rejection(row: SamplerRow, device: str) -> FunctionSampler:
     return FunctionSampler(function=partial(_verify, _load().verifier), **row.facts(release_of("lmdeploy"), device))
 
 
-def sampling(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return LMDeploy's processing of logits, and its draw; the name carries the release."""
-    return _token_sampler(row, device, _sample)
+def sampling(row: SamplerRow, device: str, *, verified: bool = False) -> FunctionTokenSampler:
+    """Return LMDeploy's processing of logits, and its draw; the name carries the release.
 
-
-def verified(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return the first token of a speculative step with one draft, which must be drawn as without drafts."""
-    return _token_sampler(row, device, _sample_by_verifying)
-
-
-def _token_sampler(
-    row: SamplerRow, device: str, function: Any
-) -> FunctionTokenSampler:  # Any: a function of this module
-    facts = row.facts(release_of("lmdeploy"), device)
-    return FunctionTokenSampler(function=partial(function, _load()), filters=_POLICY, **facts)
+    Args:
+        verified: Draw the first token of a speculative step with one draft; it must be drawn as without drafts.
+    """
+    function = partial(_sample_by_verifying if verified else _sample, _load())
+    return FunctionTokenSampler(function=function, filters=_POLICY, **row.facts(release_of("lmdeploy"), device))
 
 
 @cache
