@@ -15,6 +15,7 @@ from torch import Tensor
 from fairdraw.adapters import quiet_floats
 from fairdraw.contracts import Drafted, DraftStep, SeededNoise, SpecDecodeBatch
 from fairdraw_engines._others import vllm_module
+from fairdraw_engines._vllm_v2_sampling import request_seeds
 
 GUMBEL = "worker.gpu.sample.gumbel"
 
@@ -54,10 +55,7 @@ def seeds_of(noise: SeededNoise, batch_size: int, device: torch.device) -> Tenso
     engine."""
     kept = noise.kept.get("seeds")
     if not isinstance(kept, torch.Tensor) or len(kept) != batch_size:
-        kept = torch.randint(2**62, (batch_size,))
-        for request, seed in noise.request_seeds.items():
-            kept[request] = seed
-        noise.kept["seeds"] = kept = kept.to(device)
+        noise.kept["seeds"] = kept = request_seeds(batch_size, noise.request_seeds).to(device)
     return kept
 
 
