@@ -45,5 +45,10 @@ def bonus_rows(batch: SpecDecodeBatch) -> Tensor:  # [batch_size, vocab_size] as
     """Return the rows that bonus tokens are drawn from: the batch's, or rows that allow its bonus tokens alone."""
     if batch.bonus_logits is not None:
         return batch.bonus_logits.to(batch.target_logits.dtype)
-    rows = batch.target_logits.new_full((batch.batch_size, batch.vocab_size), -torch.inf)
-    return rows.scatter(1, batch.bonus_token_ids.long(), 0)
+    return rows_of(batch.bonus_token_ids[:, 0], batch)
+
+
+def rows_of(token_ids: Tensor, batch: SpecDecodeBatch) -> Tensor:  # [num_rows] int32 -> [num_rows, vocab_size]
+    """Return logits that allow one token each, as the target logits."""
+    logits = batch.target_logits.new_full((len(token_ids), batch.vocab_size), -torch.inf)
+    return logits.scatter(1, token_ids[:, None].long(), 0)

@@ -107,9 +107,10 @@ def kernel_arguments(batch: SpecDecodeBatch, noise: SeededNoise) -> dict[str, An
     requests = torch.arange(batch.batch_size, device=batch.device)
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
     is_bonus, row_request, row_position = _rows(counts, requests)
+    width = max(batch.max_spec_len, 1)
     return {
         "target_logits": _target_logits(batch, is_bonus),
-        "draft_logits": _draft_logits(batch, row_request[~is_bonus], row_position[~is_bonus]),
+        "draft_logits": None if batch.draft_probs is None else batch.spread(batch.draft_probs.log(), width),
         "draft_sampled": _shifted_drafts(batch, is_bonus),
         "cu_num_logits": torch.nn.functional.pad((counts + 1).cumsum(0), (1, 0)).int(),
         "pos": row_positions(batch, row_request, row_position),
@@ -139,18 +140,6 @@ def _target_logits(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num_
     """Return the batch's rows, and a row per request for its bonus token."""
     logits = batch.target_logits.new_empty((len(is_bonus), batch.vocab_size))
     logits[~is_bonus], logits[is_bonus] = batch.target_logits, bonus_rows(batch)
-    return logits
-
-
-def _draft_logits(
-    batch: SpecDecodeBatch,
-    request: Tensor,  # [num_tokens] int64
-    position: Tensor,  # [num_tokens] int64
-) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
-    if batch.draft_probs is None:
-        return None
-    logits = batch.draft_probs.new_zeros((batch.batch_size, max(batch.max_spec_len, 1), batch.vocab_size))
-    logits[request, position] = batch.draft_probs.log()
     return logits
 
 
