@@ -263,6 +263,7 @@ def test_multinomial_without_a_distribution_raises_as_torch_does() -> None:
         ("rejection/triton", "triton", "pip install triton"),
         ("rejection/transformers", "transformers", "pip install transformers"),
         ("rejection/mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
+        ("rejection/sglang", "sglang", "pip install --no-deps sglang"),
         ("rejection/vllm", "vllm", "pip install vllm, or, without a GPU, python tools/install.py vllm in a clone"),
         ("rejection/vllm-v2", "vllm", "pip install vllm, or, without a GPU, python tools/install.py vllm in a clone"),
     ],
@@ -276,16 +277,6 @@ def test_missing_package_is_said_in_one_sentence(
 
     with pytest.raises(SamplerNotFound, match=f"sampler='{name}', but it needs the package {package}.*Run {command}"):
         load(name, "cpu")
-
-
-def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_files(name: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr("fairdraw_engines._sglang.metadata.files", no_files)
-
-    with pytest.raises(SamplerNotFound, match=r"needs the package sglang.*Run pip install --no-deps sglang"):
-        load("rejection/sglang", "cpu")
 
 
 # Findings

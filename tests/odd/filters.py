@@ -108,19 +108,10 @@ def _odd(oracle: FiltersOracle, name: str) -> FunctionLogitsFilterer:
 
 
 _ORDER = FilterChain().order
+_KINDS = InFloat32, ReturnsLogProbabilities, KeepsAllTies, PrefersHighIds, WritesInPlace, AddsSquaresInFloat32
 
 ODD_FILTERS: tuple[FunctionLogitsFilterer, ...] = (
-    *(
-        _odd(kind(), name_of(kind))
-        for kind in (
-            InFloat32,
-            ReturnsLogProbabilities,
-            KeepsAllTies,
-            PrefersHighIds,
-            WritesInPlace,
-            AddsSquaresInFloat32,
-        )
-    ),
+    *(_odd(kind(), name_of(kind)) for kind in _KINDS),
     _odd(ReturnsTheTokenAlone(FilterChain(mirostat_one_hot=True)), "returns the token alone"),
     _odd(FiltersOracle(FilterChain(_ORDER[::-1])), "filters backwards"),
     _odd(FiltersOracle(FilterChain(sigma_ddof=1, tail_free_extra=0)), "other formulas"),

@@ -82,16 +82,13 @@ class IdsOf32Bits(LogprobsOracle):
         return LogprobsResult(found.token_ids.int(), values, found.ranks.int())
 
 
+_HIGHEST = {"lowest-id-ties": "takes the highest"}
+
 ODD_LOGPROBS: tuple[FunctionLogprobsSampler, ...] = (
     as_sampler(FirstRank(), Drawing(), "ranks ties first"),
+    logprobs_sampler(HighestIdFirst().logprobs, name="highest id first", unsupported=_HIGHEST),
     logprobs_sampler(
-        HighestIdFirst().logprobs, name="highest id first", unsupported={"lowest-id-ties": "takes the highest"}
-    ),
-    logprobs_sampler(
-        FirstRankHighestId().logprobs,
-        name="first rank, highest id",
-        rank_ties=RankTies.FIRST,
-        unsupported={"lowest-id-ties": "takes the highest"},
+        FirstRankHighestId().logprobs, name="first rank, highest id", rank_ties=RankTies.FIRST, unsupported=_HIGHEST
     ),
     as_sampler(AddsFromTheEnd(), Drawing(), "adds from the end"),
     as_sampler(SubtractsLogSumExp(), Drawing(), "subtracts the log-sum-exp"),

@@ -125,12 +125,7 @@ class VectorRejection:
         return self.draw(weights, step.noise.exponentials[requests])
 
     def residual(self, step: Step, rows: Tensor) -> Tensor:  # [num_rejected] int64 -> [num_rejected, vocab_size]
-        target, probs = step.target[rows], step.batch.draft_probs
-        if probs is not None:
-            return (target - probs[rows]).clamp(min=0)
-        drafts = step.drafts[rows]
-        ids = torch.arange(target.shape[1], device=target.device)
-        return target.masked_fill(ids == drafts[:, None], 0)
+        return (step.target[rows] - step.batch.dense_draft_probs()[rows]).clamp(min=0)
 
     def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:  # each [num_rejected, vocab_size]
         """Token 0 where nothing has weight."""
@@ -399,11 +394,8 @@ class AcceptsHalfAsOften(VectorRejection):
         return (target / draft).clamp(max=1) / 2 >= uniforms
 
     def residual(self, step: Step, rows: Tensor) -> Tensor:
-        target, probs, drafts = step.target[rows], step.batch.draft_probs, step.drafts[rows]
-        if probs is not None:
-            return target - torch.minimum(target, probs[rows]) / 2
-        ids = torch.arange(target.shape[1], device=target.device)
-        return torch.where(ids == drafts[:, None], target / 2, target)
+        target = step.target[rows]
+        return target - torch.minimum(target, step.batch.dense_draft_probs()[rows]) / 2
 
 
 def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:  # [num_rows, vocab_size], [num_rows] -> [num_rows] int64

@@ -60,12 +60,12 @@ class VectorSampling:
         return self.softmax(self.filtered(batch))
 
     def filtered(self, batch: SamplingBatch) -> Tensor:  # [batch_size, vocab_size] float32 | float64
-        """Logits over temperature, -inf outside of the support."""
-        logits = self.scaled(batch)
+        """Logits over temperature, -inf outside of the support; joint filters all look at the unfiltered ones."""
+        logits = scaled = self.scaled(batch)
         for name in self.filters.order:
             values = getattr(batch, name)
             if values is not None:
-                kept = getattr(self, f"{name}_keeps")(logits, values[:, None])
+                kept = getattr(self, f"{name}_keeps")(scaled if self.filters.joint else logits, values[:, None])
                 logits = logits.masked_fill(~kept, -torch.inf)
         return logits
 
@@ -194,15 +194,6 @@ class IntersectsSupports(VectorSampling):
 
     unsupported = OWN_STREAM
     filters = FilterPolicy(joint=True)
-
-    def filtered(self, batch: SamplingBatch) -> Tensor:
-        scaled = self.scaled(batch)
-        kept = torch.ones_like(scaled, dtype=torch.bool)
-        for name in self.filters.order:
-            values = getattr(batch, name)
-            if values is not None:
-                kept &= getattr(self, f"{name}_keeps")(scaled, values[:, None])
-        return scaled.masked_fill(~kept, -torch.inf)
 
 
 class TempersLast(VectorSampling):

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.contracts import (
-    PLACEHOLDER_TOKEN_ID,
     ExplicitNoise,
     FilterPolicy,
     FunctionSampler,
@@ -29,6 +28,7 @@ from fairdraw.contracts import (
 )
 from fairdraw_engines import _gpu_kernels as kernels
 from fairdraw_engines._bare import import_bare
+from fairdraw_engines._chains import Chains, verify_by_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,32 +135,16 @@ _SAMPLERS: dict[str, tuple[Callable[[Sampling, SamplingBatch, SamplingNoise], Te
 def _verify(
     fi: Sampling, batch: SpecDecodeBatch, noise: RejectionNoise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Call the function once per number of drafts. The bonus token's row allows that token alone; n-gram drafts get
-    one-hot rows."""
+    """Call the function once per number of drafts; n-gram drafts get one-hot rows."""
     assert not isinstance(noise, ExplicitNoise)  # unsupported
-    target_probs, draft_probs = batch.target_probs(), one_hot_or_dense(batch)
-    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
-    starts = counts.cumsum(0) - counts
-    shape = (batch.batch_size, batch.max_spec_len + 1)
-    output = torch.full(shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=batch.device)
-    for count in sorted(set(batch.num_draft_tokens)):
-        requests = (counts == count).nonzero()[:, 0]
-        if count == 0:
-            output[requests, :1] = batch.bonus_token_ids[requests]
-            continue
-        rows = starts[requests, None] + torch.arange(count, device=batch.device)
-        bonus = torch.nn.functional.one_hot(batch.bonus_token_ids[requests].long(), batch.vocab_size).float()
-        targets = torch.cat([target_probs[rows], bonus], 1)
-        tokens, *_ = fi.chain_speculative_sampling(draft_probs[rows], batch.draft_token_ids[rows], targets)
-        output[requests, : count + 1] = tokens
-    return output
+    draft_probs = batch.dense_draft_probs()
 
+    def verify(chains: Chains) -> Tensor:  # [num_requests, num_drafts + 1] int32
+        target_probs = chains.logits.softmax(-1, dtype=torch.float32)
+        tokens: Tensor = fi.chain_speculative_sampling(draft_probs[chains.rows], chains.drafts, target_probs)[0]
+        return tokens
 
-def one_hot_or_dense(batch: SpecDecodeBatch) -> Tensor:  # [num_tokens, vocab_size] float32
-    """Return the draft distributions; of n-gram drafts, rows that allow the draft alone."""
-    if batch.draft_probs is not None:
-        return batch.draft_probs
-    return torch.nn.functional.one_hot(batch.draft_token_ids.long(), batch.vocab_size).float()
+    return verify_by_length(batch, verify)
 
 
 # FlashInfer's module

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairdraw.adapters import SamplerRow, quiet_imports, triton_is_interpreted
 from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker
-from fairdraw_engines._sglang import load_file
+from fairdraw_engines._bare import Stubs, import_bare, release_of
 
 
 def xgrammar(
@@ -69,18 +69,17 @@ def llguidance(row: SamplerRow, device: str, *, numpy: bool = False) -> Function
     return FunctionGrammarMasker(function=apply, columns_beyond="forbidden", **facts)
 
 
-_SGLANG_FILE = "sglang/kernels/ops/grammar/bitmask_ops.py"
+_SGLANG_FILE = "sglang.kernels.ops.grammar.bitmask_ops"
 
 
 def sglang(row: SamplerRow, device: str) -> FunctionGrammarMasker:
-    """Return `apply_token_bitmask_inplace_triton`, an older copy of xgrammar's; its file is loaded by itself."""
+    """Return `apply_token_bitmask_inplace_triton`, an older copy of xgrammar's; its file is imported by itself."""
     slow = triton_is_interpreted(device)
-    cores = SimpleNamespace(get_device_core_count=lambda: 2 if slow else 132)
-    with mock.patch.dict("sys.modules", {"sglang.srt.utils": cores}):
-        kernel = load_file(_SGLANG_FILE).apply_token_bitmask_inplace_triton
+    stubs: Stubs = {"sglang.srt.utils": {"get_device_core_count": lambda: 2 if slow else 132}}
+    kernel = import_bare(_SGLANG_FILE, stubs=stubs)[0].apply_token_bitmask_inplace_triton
 
     def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         kernel(batch.logits, batch.bitmask, None if batch.indices is None else batch.indices.tolist())
         return batch.logits
 
-    return FunctionGrammarMasker(function=apply, **row.facts(metadata.version("sglang"), device, slow=slow))
+    return FunctionGrammarMasker(function=apply, **row.facts(release_of("sglang"), device, slow=slow))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,21 +26,14 @@ _STUBS: Stubs = {name: {} for name in ("lightning", "lightning.fabric.plugins", 
 _POLICY = FilterPolicy(("top_k", "top_p", "min_p"), top_k_ties="some")
 
 
-def sampling(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return LitGPT's sampler, row by row; the name carries the release."""
-    return _sampler(row, device, _import("base").sample)
+def sampling(row: SamplerRow, device: str, *, verified: bool = False) -> FunctionTokenSampler:
+    """Return LitGPT's sampler, row by row; the name carries the release.
 
-
-def verified(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return the first token of a speculative step with one draft, which must be drawn as without drafts."""
-    return _sampler(row, device, partial(_first_token, _import("speculative_decoding").speculative_decoding))
-
-
-def _import(file: str) -> Any:  # Any: a module of another project
-    return import_bare("litgpt.generate.base", f"litgpt.generate.{file}", stubs=_STUBS)[1]
-
-
-def _sampler(row: SamplerRow, device: str, token: Callable[..., Tensor]) -> FunctionTokenSampler:
+    Args:
+        verified: Draw the first token of a speculative step with one draft; it must be drawn as without drafts.
+    """
+    base, speculative = import_bare("litgpt.generate.base", "litgpt.generate.speculative_decoding", stubs=_STUBS)
+    token = partial(_first_token, speculative.speculative_decoding) if verified else base.sample
     facts = row.facts(release_of("litgpt"), device)
     return FunctionTokenSampler(function=partial(_sample, token), filters=_POLICY, **facts)
 

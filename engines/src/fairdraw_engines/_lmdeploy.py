@@ -5,7 +5,7 @@ Files of the package are imported by themselves, since the package around them n
 `engine/logits_process.py` applies temperature and filters. A greedy request is one with top-k 1, as
 `SamplingParam.from_gen_config` makes it; a top-k above the vocabulary, which its `torch.topk` refuses, is cut to it.
 
-Every request of its speculative step has the same number of drafts, so requests are grouped by it.
+Every request of its speculative step has the same number of drafts (`_chains`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from fairdraw.adapters import SamplerRow, inject_noise
 from fairdraw.contracts import (
-    PLACEHOLDER_TOKEN_ID,
     ExplicitNoise,
     FilterPolicy,
     FunctionSampler,
@@ -30,6 +29,7 @@ from fairdraw.contracts import (
     SpecDecodeBatch,
 )
 from fairdraw_engines._bare import import_bare, release_of
+from fairdraw_engines._chains import Chains, verify_by_length
 from fairdraw_engines._step_of_one import sample_by_verifying
 from fairdraw_engines._torch import race_noise
 
@@ -58,21 +58,14 @@ def rejection(row: SamplerRow, device: str) -> FunctionSampler:
     return FunctionSampler(function=partial(_verify, _load().verifier), **row.facts(release_of("lmdeploy"), device))
 
 
-def sampling(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return LMDeploy's processing of logits, and its draw; the name carries the release."""
-    return _token_sampler(row, device, _sample)
+def sampling(row: SamplerRow, device: str, *, verified: bool = False) -> FunctionTokenSampler:
+    """Return LMDeploy's processing of logits, and its draw; the name carries the release.
 
-
-def verified(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return the first token of a speculative step with one draft, which must be drawn as without drafts."""
-    return _token_sampler(row, device, _sample_by_verifying)
-
-
-def _token_sampler(
-    row: SamplerRow, device: str, function: Any
-) -> FunctionTokenSampler:  # Any: a function of this module
-    facts = row.facts(release_of("lmdeploy"), device)
-    return FunctionTokenSampler(function=partial(function, _load()), filters=_POLICY, **facts)
+    Args:
+        verified: Draw the first token of a speculative step with one draft; it must be drawn as without drafts.
+    """
+    function = partial(_sample_by_verifying if verified else _sample, _load())
+    return FunctionTokenSampler(function=function, filters=_POLICY, **row.facts(release_of("lmdeploy"), device))
 
 
 @cache
@@ -100,31 +93,29 @@ class _Portable:
 
 
 def _verify(verifier: Any, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    shape = (batch.batch_size, batch.max_spec_len + 1)
-    output = torch.full(shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=batch.device)
-    for count in sorted(set(batch.num_draft_tokens)):
-        requests = [i for i, drafts in enumerate(batch.num_draft_tokens) if drafts == count]
-        group = batch.select(requests)
-        if count == 0:  # then it samples as without drafts: the bonus token
-            output[requests, :1] = group.bonus_token_ids
-        elif isinstance(noise, ExplicitNoise):
-            with inject_noise(noise.select(batch, requests), required=not bool(group.is_greedy.all())):
-                output[requests, : count + 1] = _verify_group(verifier, group, count)
-        else:
-            output[requests, : count + 1] = _verify_group(verifier, group, count)
-    return output
+    def verify(chains: Chains) -> Tensor:  # [num_requests, num_drafts + 1] int64
+        if not isinstance(noise, ExplicitNoise):
+            return _verify_chains(verifier, batch, chains)
+        required = not bool(batch.is_greedy[chains.requests].all())
+        with inject_noise(noise.select(batch, chains.requests.tolist()), required=required):
+            return _verify_chains(verifier, batch, chains)
+
+    return verify_by_length(batch, verify)
 
 
-def _verify_group(verifier: Any, batch: SpecDecodeBatch, count: int) -> Tensor:  # [batch_size, count + 1] int32
-    logits = batch.target_logits.view(-1, count, batch.vocab_size)
-    drafts, bonus = batch.draft_token_ids.view(-1, count).long(), batch.bonus_token_ids.long()
-    if bool(batch.is_greedy.all()):
-        tokens: Tensor = verifier.forward_greedy(torch.cat([logits.argmax(-1), bonus], 1), drafts)[0]
-        return tokens.int()
-    draft_probs = None if batch.draft_probs is None else batch.draft_probs.view(-1, count, batch.vocab_size)
-    is_greedy = batch.is_greedy if bool(batch.is_greedy.any()) else None
-    tokens = verifier.forward(logits, drafts, bonus[:, 0], is_greedy=is_greedy, draft_probs=draft_probs)[0]
-    return tokens.int()
+def _verify_chains(
+    verifier: Any, batch: SpecDecodeBatch, chains: Chains
+) -> Tensor:  # [num_requests, num_drafts + 1] int64
+    is_greedy, bonus = batch.is_greedy[chains.requests], batch.bonus_token_ids[chains.requests, 0].long()
+    logits, drafts = chains.logits[:, :-1], chains.drafts.long()
+    tokens: Tensor
+    if bool(is_greedy.all()):
+        tokens = verifier.forward_greedy(torch.cat([logits.argmax(-1), bonus[:, None]], 1), drafts)[0]
+        return tokens
+    draft_probs = None if batch.draft_probs is None else batch.draft_probs[chains.rows]
+    given = is_greedy if bool(is_greedy.any()) else None
+    tokens = verifier.forward(logits, drafts, bonus, is_greedy=given, draft_probs=draft_probs)[0]
+    return tokens
 
 
 def _sample(released: _Released, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64

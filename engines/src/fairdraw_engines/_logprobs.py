@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fairdraw.adapters import SamplerRow, quiet_floats, quiet_imports, triton_is_interpreted
 from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult, SamplingBatch, SamplingNoise
+from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._others import Upstream, import_vllm, vllm_module
 
 
@@ -110,12 +111,8 @@ def transformers(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
 def sglang(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
     """Return `row_logsumexp_topk` and `row_logsumexp`, as the input log-probabilities of a GPU are computed; longer
     lists take `torch.topk`."""
-    from importlib import metadata
-
-    from fairdraw_engines._sglang import load_file
-
     interpreted = triton_is_interpreted(device)
-    module = load_file("sglang/srt/layers/logsumexp.py")
+    (module,) = import_bare("sglang.srt.layers.logsumexp")
 
     def logprobs(batch: LogprobsBatch) -> LogprobsResult:
         logits, number, tokens = batch.stage_logits, batch.most_logprobs, _tokens(batch)[:, None]
@@ -124,7 +121,7 @@ def sglang(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
         values = torch.cat([logits.gather(1, tokens).float(), best], dim=1)
         return LogprobsResult(torch.cat([tokens, ids], dim=1), (values - maximum[:, None]) - log_sum[:, None])
 
-    return FunctionLogprobsSampler(function=logprobs, **row.facts(metadata.version("sglang"), device, slow=interpreted))
+    return FunctionLogprobsSampler(function=logprobs, **row.facts(release_of("sglang"), device, slow=interpreted))
 
 
 def _sglang_rows(

@@ -32,6 +32,7 @@ from fairdraw.contracts import (
     SamplingNoise,
     SpecDecodeBatch,
 )
+from fairdraw_engines._chains import rows_of
 
 
 def speculative_step(row: SamplerRow, device: str) -> FunctionSampler:
@@ -70,10 +71,10 @@ def _tokens(batch: SpecDecodeBatch, request: int) -> list[int]:
     from mlx_lm.sample_utils import make_sampler
 
     own = batch.token_slice(request)
-    drafts = batch.draft_token_ids[own].long()
-    bonus = _only(batch, batch.bonus_token_ids[request].long())
+    drafts = batch.draft_token_ids[own]
+    bonus = rows_of(batch.bonus_token_ids[request], batch)
     target: Any = _Lookup(torch.cat([batch.target_logits[own], bonus]))  # Any: for mlx.nn.Module; it is only called
-    draft: Any = _Lookup(_only(batch, drafts))  # Any: as above
+    draft: Any = _Lookup(rows_of(drafts, batch))  # Any: as above
     step = speculative_generate_step(
         mx.array([0], mx.uint32),
         target,
@@ -90,15 +91,6 @@ def _tokens(batch: SpecDecodeBatch, request: int) -> list[int]:
         if not from_draft:
             break
     return tokens
-
-
-def _only(
-    batch: SpecDecodeBatch,
-    token_ids: Tensor,  # [num_rows] int64
-) -> Tensor:  # [num_rows, vocab_size] as the batch's logits
-    """Return rows that allow one token each."""
-    logits = batch.target_logits.new_full((len(token_ids), batch.vocab_size), -torch.inf)
-    return logits.scatter(1, token_ids[:, None], 0)
 
 
 @dataclass

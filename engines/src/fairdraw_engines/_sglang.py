@@ -1,8 +1,8 @@
 """The chain rejection sampler of SGLang (PyPI `sglang`, tried: 0.5.23), a Triton kernel; interpreted without a GPU.
 
 `chain_speculative_sampling_triton` gets probabilities, a uniform per draft and one more per request, by which it draws
-the last token from the inverse CDF. Every request of a call has the same number of drafts, so requests are grouped by
-it. The bonus token is drawn from a row that allows the batch's bonus token alone; n-gram drafts get one-hot rows. With
+the last token from the inverse CDF. Every request of a call has the same number of drafts (`_chains`). The bonus
+token is drawn from a row that allows the batch's bonus token alone; n-gram drafts get one-hot rows. With
 explicit noise the last uniform is `exp(-e)` of the request's first exponential `e`, which is uniform.
 
 Importing the package needs CUDA; the kernel's file needs triton alone and is loaded by itself, so that
@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata, util
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairdraw.adapters import SamplerRow, quiet_floats, quiet_imports, triton_is_interpreted
+from fairdraw.adapters import SamplerRow, quiet_floats, triton_is_interpreted
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SpecDecodeBatch
+from fairdraw_engines._bare import import_bare, release_of
+from fairdraw_engines._chains import Chains, verify_by_length
 
-_FILE = "sglang/kernels/ops/speculative/reject_sampling.py"
+_FILE = "sglang.kernels.ops.speculative.reject_sampling"
 _LARGEST_UNIFORM = 1 - 2.0**-24
 """The largest that `torch.rand` draws as float32."""
 
@@ -38,26 +38,10 @@ def make(row: SamplerRow, device: str, *, block_verification: bool = False) -> F
         RuntimeError: If triton was imported for a GPU and there is none.
     """
     interpreted = triton_is_interpreted(device)
-    function: Callable[..., None] = load_file(_FILE).chain_speculative_sampling_triton
-    kernel = partial(function, block_verification=block_verification)
-    facts = row.facts(metadata.version("sglang"), device, slow=interpreted)
+    (module,) = import_bare(_FILE)
+    kernel = partial(module.chain_speculative_sampling_triton, block_verification=block_verification)
+    facts = row.facts(release_of("sglang"), device, slow=interpreted)
     return FunctionSampler(function=partial(verify, kernel), **facts)
-
-
-def load_file(name: str) -> Any:  # Any: a module of theirs
-    """Return one file of the installed package, without the imports of the package around it."""
-    try:
-        files = metadata.files("sglang") or []
-    except metadata.PackageNotFoundError as error:
-        raise ModuleNotFoundError("No module named 'sglang'", name="sglang") from error
-    path = next((file.locate() for file in files if file.as_posix() == name), None)
-    spec = None if path is None else util.spec_from_file_location(f"sglang_{name.rpartition('/')[2][:-3]}", str(path))
-    if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"sglang {metadata.version('sglang')} has no {name}", name="sglang")
-    module = util.module_from_spec(spec)
-    with quiet_imports():
-        spec.loader.exec_module(module)
-    return module
 
 
 def verify(
@@ -65,24 +49,19 @@ def verify(
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Call `kernel`, a verification of chains by SGLang's arguments, once per number of drafts."""
     uniforms, last_uniforms = _uniforms(batch, noise)
-    target_probs, draft_probs = batch.target_probs(), _draft_probs(batch)
-    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
-    starts = counts.cumsum(0) - counts
-    shape = (batch.batch_size, batch.max_spec_len + 1)
-    output = torch.full(shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=batch.device)
-    for count in sorted(set(batch.num_draft_tokens)):
-        requests = (counts == count).nonzero()[:, 0]
-        rows = starts[requests, None] + torch.arange(count, device=batch.device)
-        bonus = torch.nn.functional.one_hot(batch.bonus_token_ids[requests].long(), batch.vocab_size).float()
-        output[requests, : count + 1] = _call(
+    draft_probs = batch.dense_draft_probs()
+
+    def call(chains: Chains) -> Tensor:  # [num_requests, num_drafts + 1] int32
+        return _call(
             kernel,
-            batch.draft_token_ids[rows],
-            torch.cat([target_probs[rows], bonus], 1),
-            draft_probs[rows],
-            torch.nn.functional.pad(uniforms[rows], (0, 1)),
-            last_uniforms[requests],
+            chains.drafts,
+            chains.logits.softmax(-1, dtype=torch.float32),
+            draft_probs[chains.rows],
+            torch.nn.functional.pad(uniforms[chains.rows], (0, 1)),
+            last_uniforms[chains.requests],
         )
-    return output
+
+    return verify_by_length(batch, call)
 
 
 def _call(
@@ -124,9 +103,3 @@ def _uniforms(batch: SpecDecodeBatch, noise: Noise) -> tuple[Tensor, Tensor]:  #
         return drawn[: batch.num_tokens], drawn[batch.num_tokens :]
     last = (-noise.exponentials[:, 0]).exp()
     return noise.uniforms.float().clamp(max=_LARGEST_UNIFORM), last.clamp(max=_LARGEST_UNIFORM)
-
-
-def _draft_probs(batch: SpecDecodeBatch) -> Tensor:  # [num_tokens, vocab_size] float32
-    if batch.draft_probs is not None:
-        return batch.draft_probs
-    return torch.nn.functional.one_hot(batch.draft_token_ids.long(), batch.vocab_size).float()

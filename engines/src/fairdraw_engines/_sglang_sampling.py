@@ -8,7 +8,7 @@ at the unfiltered distribution.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,13 +45,9 @@ _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
 
 def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
     """Return the sampler of the installed SGLang; the name carries the release."""
+    (module,) = import_bare(_FILE, stubs=_STUBS)
     facts = row.facts(release_of("sglang"), device)
-    return FunctionTokenSampler(function=partial(_sample, _load()), filters=_POLICY, **facts)
-
-
-@cache
-def _load() -> Any:  # Any: a module of another project
-    return import_bare(_FILE, stubs=_STUBS)[0]
+    return FunctionTokenSampler(function=partial(_sample, module), filters=_POLICY, **facts)
 
 
 def _sample(sampler: Any, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64 | int32

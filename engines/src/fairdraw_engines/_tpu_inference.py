@@ -67,19 +67,14 @@ def rejection(row: SamplerRow, device: str) -> FunctionSampler:
     return FunctionSampler(function=partial(_verify, _load()), **row.facts(release_of("tpu-inference"), "cpu"))
 
 
-def sampling(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return tpu-inference's `sample`; the name carries the release. It always runs on the CPU."""
-    return _token_sampler(row, partial(_sample, _load()))
+def sampling(row: SamplerRow, device: str, *, verified: bool = False) -> FunctionTokenSampler:
+    """Return tpu-inference's `sample`; the name carries the release. It always runs on the CPU.
 
-
-def verified(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return the first token of a speculative step with one draft, which must be drawn as `sample` draws."""
-    return _token_sampler(row, partial(_sample_by_verifying, _load()))
-
-
-def _token_sampler(row: SamplerRow, sample: Any) -> FunctionTokenSampler:  # Any: a function of the contract
-    facts = row.facts(release_of("tpu-inference"), "cpu")
-    return FunctionTokenSampler(function=sample, filters=_POLICY, **facts)
+    Args:
+        verified: Draw the first token of a speculative step with one draft; it must be drawn as `sample` draws.
+    """
+    function = partial(_sample_by_verifying if verified else _sample, _load())
+    return FunctionTokenSampler(function=function, filters=_POLICY, **row.facts(release_of("tpu-inference"), "cpu"))
 
 
 @cache

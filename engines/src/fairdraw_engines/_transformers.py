@@ -30,6 +30,7 @@ from fairdraw.contracts import (
     RaceNoise,
     SpecDecodeBatch,
 )
+from fairdraw_engines._chains import bonus_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,27 +70,17 @@ def _verify(
             rows.append([int(batch.bonus_token_ids[i])])
             continue
         with multinomial_noise(noise.select(batch, [i]) if isinstance(noise, ExplicitNoise) else None):
-            tokens, _ = speculative_sampling(*_arguments(batch, i))
+            tokens, _ = speculative_sampling(*_arguments(batch.select([i])))
         rows.append(tokens[0].tolist())
     return batch.padded(rows)
 
 
-def _arguments(batch: SpecDecodeBatch, request: int) -> tuple[Tensor, Tensor, int, Tensor]:
+def _arguments(request: SpecDecodeBatch) -> tuple[Tensor, Tensor, int, Tensor]:
     """Return draft tokens, logits of the draft, their number, logits of the target with the row of the bonus token."""
-    own = batch.token_slice(request)
-    assert batch.draft_probs is not None  # one-hot drafts are unsupported
-    target_logits = torch.cat([batch.target_logits[own].float(), _bonus_row(batch, request)])
-    draft_logits = batch.draft_probs[own].log()
-    return batch.draft_token_ids[own].long()[None], draft_logits[None], own.stop - own.start, target_logits[None]
-
-
-def _bonus_row(batch: SpecDecodeBatch, request: int) -> Tensor:  # [1, vocab_size] float32
-    """Return what `generate` draws the bonus token from."""
-    if batch.bonus_logits is not None:
-        return batch.bonus_logits[request : request + 1].float()
-    row = torch.full((1, batch.vocab_size), -torch.inf, device=batch.device)
-    row[0, batch.bonus_token_ids[request].long()] = 0
-    return row
+    assert request.draft_probs is not None  # one-hot drafts are unsupported
+    target_logits = torch.cat([request.target_logits, bonus_rows(request)]).float()
+    drafts = request.draft_token_ids.long()
+    return drafts[None], request.draft_probs.log()[None], len(drafts), target_logits[None]
 
 
 def _propose(warpers: Any, step: DraftStep, noise: SeededNoise) -> Drafted:  # Any: a module of theirs

@@ -46,7 +46,7 @@ def v1(row: SamplerRow, device: str) -> FunctionGrammarMasker:
     """Return the functions of V1, whose worker calls xgrammar's CPU kernel on a CPU."""
     release, _ = import_vllm(device, _MANAGER, _UTILS)
     unpin(device)
-    function, drafts = _functions(_apply_v1, compact=True)
+    function, drafts = _functions(_apply_v1)
     return FunctionGrammarMasker(function=function, drafts=drafts, **row.facts(release, device))
 
 
@@ -54,7 +54,7 @@ def v2(row: SamplerRow, device: str) -> FunctionGrammarMasker:
     """Return the worker of model runner V2."""
     import_vllm(device, _MANAGER)
     release, interpreted = import_v2(device, "structured_outputs", first=_FIRST_V2)
-    function, drafts = _functions(_apply_v2, compact=False)
+    function, drafts = _functions(_apply_v2)
     return FunctionGrammarMasker(function=function, drafts=drafts, **row.facts(release, device, slow=interpreted))
 
 
@@ -72,11 +72,8 @@ class _Scheduled:
         self.cu_num_logits = np.cumsum([0, *(len(own) + 1 for own in drafts)]).astype(np.int32)
 
 
-def _functions(
-    worker: Worker, *, compact: bool
-) -> tuple[Callable[[BitmaskBatch], Tensor], Callable[[GrammarBatch], Tensor]]:
-    """Return the two functions of a masker. `compact`: the V1 worker of older releases wants no more rows than there
-    are."""
+def _functions(worker: Worker) -> tuple[Callable[[BitmaskBatch], Tensor], Callable[[GrammarBatch], Tensor]]:
+    """Return the two functions of a masker."""
 
     def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         rows = list(dict.fromkeys(batch.rows.tolist()))[::-1]

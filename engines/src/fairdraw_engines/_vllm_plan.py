@@ -39,7 +39,7 @@ from fairdraw.contracts import (
     SessionSampler,
 )
 from fairdraw_engines._others import Upstream, import_vllm, unpinned, vllm_module
-from fairdraw_engines._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, make_holder
+from fairdraw_engines._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, batch_update, make_holder
 
 GREEDY_BELOW = 1e-5
 FIRST_WITH_BUDGETS = (0, 21)
@@ -84,12 +84,10 @@ class _Session:
 
     def _sync(self, change: RowChanges | None, speculative: bool) -> None:
         """Do as `InputBatch.refresh_metadata` does in every step."""
-        interface = vllm_module("sample.logits_processor.interface")
         update = None
         if change is not None:
-            moved = [(a, b, interface.MoveDirectionality[direction.name]) for a, b, direction in change.moved]
             added = [(row, sampling_params(params), prompt, output) for row, params, prompt, output in change.added]
-            update = interface.BatchUpdate(change.batch_size, list(change.removed), added, moved)
+            update = batch_update(change, added)
         for processor in self.processors[speculative].all:
             processor.update_state(update)
         self.holders[speculative].sync_batch(update)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
-from fairdraw.adapters import SamplerRow
+from fairdraw.adapters import SamplerRow, release_number
 from fairdraw.contracts import LiveBatch, Markers, RowChanges, SessionSampler
 from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
 
@@ -27,7 +28,7 @@ def make(row: SamplerRow, device: str) -> SessionSampler:
     """
     release, _ = import_vllm(device, "sample.thinking_budget_state", "sample.logits_processor.interface")
     unpin(device)
-    combines = tuple(int(part) for part in release.split(".")[:2]) < COMBINES_BEFORE
+    combines = release_number(release) < COMBINES_BEFORE
     name, function, known = f"vllm {release} thinking budget", partial(_Session, combines), row.known_defects(release)
     return SessionSampler(name, function, row.contract, device, row.capabilities(), known_defects=known)
 
@@ -39,11 +40,7 @@ class _Session:
         self.update: Upstream = None
 
     def sync(self, changes: RowChanges) -> None:
-        interface = vllm_module("sample.logits_processor.interface")
-        moved = [(source, target, interface.MoveDirectionality[how.name]) for source, target, how in changes.moved]
-        self.update = interface.BatchUpdate(
-            changes.batch_size, list(changes.removed), [tuple(a) for a in changes.added], moved
-        )
+        self.update = batch_update(changes, [tuple(added) for added in changes.added])
 
     def forced(self, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
         if self.holder is None or (batch.num_drafts and not self.holder.num_spec_tokens):
@@ -71,6 +68,13 @@ class _Session:
         width = max(*self.markers.start, *self.markers.end) + 1
         logits = self.holder.apply_to_logits(torch.zeros(len(places), width), bonus, drafts)
         return [(places[row], token_id) for row, token_id in logits.nonzero().tolist()]
+
+
+def batch_update(changes: RowChanges, added: list[tuple[Any, ...]]) -> Upstream:  # Any: as vLLM's state reads them
+    """Return vLLM's `BatchUpdate` of these changes."""
+    interface = vllm_module("sample.logits_processor.interface")
+    moved = [(source, target, interface.MoveDirectionality[how.name]) for source, target, how in changes.moved]
+    return interface.BatchUpdate(changes.batch_size, list(changes.removed), added, moved)
 
 
 def make_holder(markers: Markers, device: str, num_spec_tokens: int) -> Upstream:

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from fairdraw.adapters import Reasons, SamplerRow, UnusableRelease, quiet_floats, release_number
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw_engines._chains import bonus_rows
 from fairdraw_engines._others import vllm_module
-from fairdraw_engines._vllm_v2_drafter import bonus_rows, propose, row_positions, seeds_of
+from fairdraw_engines._vllm_v2_drafter import propose, row_positions, seeds_of
 from fairdraw_engines._vllm_v2_kernels import import_kernels, require_arguments, try_once
 from fairdraw_engines._vllm_v2_trim import trim_of
 
@@ -106,9 +107,10 @@ def kernel_arguments(batch: SpecDecodeBatch, noise: SeededNoise) -> dict[str, An
     requests = torch.arange(batch.batch_size, device=batch.device)
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
     is_bonus, row_request, row_position = _rows(counts, requests)
+    width = max(batch.max_spec_len, 1)
     return {
         "target_logits": _target_logits(batch, is_bonus),
-        "draft_logits": _draft_logits(batch, row_request[~is_bonus], row_position[~is_bonus]),
+        "draft_logits": None if batch.draft_probs is None else batch.spread(batch.draft_probs.log(), width),
         "draft_sampled": _shifted_drafts(batch, is_bonus),
         "cu_num_logits": torch.nn.functional.pad((counts + 1).cumsum(0), (1, 0)).int(),
         "pos": row_positions(batch, row_request, row_position),
@@ -138,18 +140,6 @@ def _target_logits(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num_
     """Return the batch's rows, and a row per request for its bonus token."""
     logits = batch.target_logits.new_empty((len(is_bonus), batch.vocab_size))
     logits[~is_bonus], logits[is_bonus] = batch.target_logits, bonus_rows(batch)
-    return logits
-
-
-def _draft_logits(
-    batch: SpecDecodeBatch,
-    request: Tensor,  # [num_tokens] int64
-    position: Tensor,  # [num_tokens] int64
-) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
-    if batch.draft_probs is None:
-        return None
-    logits = batch.draft_probs.new_zeros((batch.batch_size, max(batch.max_spec_len, 1), batch.vocab_size))
-    logits[request, position] = batch.draft_probs.log()
     return logits
 
 

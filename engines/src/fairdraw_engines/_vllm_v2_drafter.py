@@ -15,6 +15,7 @@ from torch import Tensor
 from fairdraw.adapters import quiet_floats
 from fairdraw.contracts import Drafted, DraftStep, SeededNoise, SpecDecodeBatch
 from fairdraw_engines._others import vllm_module
+from fairdraw_engines._vllm_v2_sampling import request_seeds
 
 GUMBEL = "worker.gpu.sample.gumbel"
 
@@ -54,10 +55,7 @@ def seeds_of(noise: SeededNoise, batch_size: int, device: torch.device) -> Tenso
     engine."""
     kept = noise.kept.get("seeds")
     if not isinstance(kept, torch.Tensor) or len(kept) != batch_size:
-        kept = torch.randint(2**62, (batch_size,))
-        for request, seed in noise.request_seeds.items():
-            kept[request] = seed
-        noise.kept["seeds"] = kept = kept.to(device)
+        noise.kept["seeds"] = kept = request_seeds(batch_size, noise.request_seeds).to(device)
     return kept
 
 
@@ -68,11 +66,3 @@ def row_positions(
 ) -> Tensor:  # [num_rows] int64
     """Return the position of each row of target logits: one less than that of the token that is drawn from it."""
     return row_position if batch.positions is None else batch.positions[row_request] - 1 + row_position
-
-
-def bonus_rows(batch: SpecDecodeBatch) -> Tensor:  # [batch_size, vocab_size] as the target logits
-    """Return the rows that bonus tokens are drawn from: the batch's, or rows that allow its bonus tokens alone."""
-    if batch.bonus_logits is not None:
-        return batch.bonus_logits.to(batch.target_logits.dtype)
-    rows = batch.target_logits.new_full((batch.batch_size, batch.vocab_size), -torch.inf)
-    return rows.scatter(1, batch.bonus_token_ids.long(), 0)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairdraw.adapters import UnusableRelease, release_number
+from fairdraw.contracts import Markers
 from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
 
 FIRST_RELEASE, LAST_TRIED = "0.22.0", "0.33.0"
@@ -115,3 +117,36 @@ def call(function: Upstream, **offered: Any) -> Upstream:  # Any: one type each
         name = getattr(function, "__qualname__", repr(function))
         raise _lacks(release, f"a {name} without the argument {', '.join(missing)}")
     return function(**{p.name: offered[p.name] for p in asked if p.name in offered})
+
+
+def make_states(
+    max_num_reqs: int, vocab_size: int, device: str, *, longest: int, num_drafts: int, markers: Markers | None = None
+) -> tuple[Upstream, Upstream]:
+    """Return a `RequestState` and the `Sampler` on it.
+
+    Args:
+        longest: Most tokens of a request.
+        num_drafts: Most drafts of a request.
+        markers: Of thinking sections; without them no request has a budget. Both ends are the same: the marker that
+            models emit, and the tokens that are forced.
+    """
+    sizes = {"max_num_reqs": max_num_reqs, "vocab_size": vocab_size, "device": torch.device(device)}
+    states = call(
+        vllm_module("worker.gpu.states").RequestState,
+        **sizes,
+        max_model_len=longest,
+        max_num_batched_tokens=max(longest, max_num_reqs),
+        num_speculative_steps=num_drafts,
+    )
+    config = (
+        None
+        if markers is None
+        else SimpleNamespace(
+            reasoning_start_token_ids=list(markers.start),
+            reasoning_end_token_ids=list(markers.end),
+            natural_reasoning_end_token_ids=list(markers.end),
+            enabled=True,
+        )
+    )
+    made, whole = vllm_module("worker.gpu.sample.sampler").Sampler, SimpleNamespace(reasoning_config=config)
+    return states, call(made, **sizes, req_states=states, vllm_config=whole, reasoning_config=config)

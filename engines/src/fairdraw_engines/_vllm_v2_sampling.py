@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -21,9 +20,9 @@ from torch import Tensor
 
 from fairdraw.adapters import SamplerRow, quiet_floats
 from fairdraw.contracts import GREEDY_BELOW, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
-from fairdraw_engines._others import Upstream, vllm_module
+from fairdraw_engines._others import Upstream
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
-from fairdraw_engines._vllm_v2_runtime import call, import_v2
+from fairdraw_engines._vllm_v2_runtime import call, import_v2, make_states
 
 _LARGE = {"in the interpreter a call with 151936 tokens takes seconds": ("large-vocab",)}
 
@@ -68,16 +67,7 @@ def _sample(device: str, batch: SamplingBatch, noise: SamplingNoise) -> Tensor: 
 @lru_cache(maxsize=4)
 def make_sampler(max_num_reqs: int, vocab_size: int, device: str, num_drafts: int = 1) -> Upstream:
     """Return a `Sampler` with room for so many requests; kept, as a server keeps it, and filled anew at each step."""
-    sizes = {"max_num_reqs": max_num_reqs, "vocab_size": vocab_size, "device": torch.device(device)}
-    states = call(
-        vllm_module("worker.gpu.states").RequestState,
-        **sizes,
-        max_model_len=1,
-        max_num_batched_tokens=max_num_reqs,
-        num_speculative_steps=num_drafts,
-    )
-    config = SimpleNamespace(reasoning_config=None)
-    return call(vllm_module("worker.gpu.sample.sampler").Sampler, **sizes, req_states=states, vllm_config=config)
+    return make_states(max_num_reqs, vocab_size, device, longest=1, num_drafts=num_drafts)[1]
 
 
 def add_requests(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ import torch
 from torch import Tensor
 
 from fairdraw.contracts import AddedRow, Markers, RowChanges
-from fairdraw_engines._others import USUAL_SIZES, Upstream, rows_after, sizes_for, vllm_module
+from fairdraw_engines._others import USUAL_SIZES, rows_after, sizes_for, vllm_module
 from fairdraw_engines._vllm_plan import sampling_params
-from fairdraw_engines._vllm_v2_runtime import call
+from fairdraw_engines._vllm_v2_runtime import call, make_states
 
 MOST_DRAFTS = 128
 """Drafts of a request, in a runner's buffers."""
@@ -60,23 +59,9 @@ class Slots:
     def _make(self, most_requests: int, longest: int) -> None:
         """Make empty slots."""
         self.longest = longest
-        where = torch.device(self.device)
-        offered = {"max_num_reqs": most_requests, "vocab_size": self.vocab_size, "device": where}
-        self.states = call(
-            vllm_module("worker.gpu.states").RequestState,
-            **offered,
-            max_model_len=longest,
-            max_num_batched_tokens=longest,
-            num_speculative_steps=MOST_DRAFTS,
-        )
-        config = None if self.markers is None else _reasoning_config(self.markers)
-        self.sampler = call(
-            vllm_module("worker.gpu.sample.sampler").Sampler,
-            **offered,
-            req_states=self.states,
-            vllm_config=SimpleNamespace(reasoning_config=config),
-            reasoning_config=config,
-        )
+        sizes = most_requests, self.vocab_size, self.device
+        made = make_states(*sizes, longest=longest, num_drafts=MOST_DRAFTS, markers=self.markers)
+        self.states, self.sampler = made
 
     def sync(self, changes: RowChanges) -> None:
         """Let requests leave and move; those that enter do so with the tokens of the next step."""
@@ -176,14 +161,3 @@ class Slots:
 
     def _tensor(self, numbers: Any, dtype: torch.dtype = torch.int32) -> Tensor:  # of the shape of its numbers
         return torch.tensor(numbers, dtype=dtype, device=self.device)
-
-
-def _reasoning_config(markers: Markers) -> Upstream:
-    """Return a configuration in which both ends are the same: the marker that models emit, and the tokens that are
-    forced."""
-    return SimpleNamespace(
-        reasoning_start_token_ids=list(markers.start),
-        reasoning_end_token_ids=list(markers.end),
-        natural_reasoning_end_token_ids=list(markers.end),
-        enabled=True,
-    )

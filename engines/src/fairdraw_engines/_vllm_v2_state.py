@@ -71,16 +71,20 @@ def _sampler(
     return SessionSampler(name, function, row.contract, device, can, policy=policy, known_defects=known)
 
 
-# Penalties
-
-
 @dataclass(frozen=True)
-class _Penalties:
+class _Followed:
+    """Slots that follow the rows of a batch."""
+
     slots: Slots
 
     def sync(self, changes: RowChanges) -> None:
         self.slots.sync(changes)
 
+
+# Penalties
+
+
+class _Penalties(_Followed):
     def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
         return self._penalised(logits, batch, bonus=True)
 
@@ -123,13 +127,7 @@ def _applying(state: Upstream, older: str) -> Upstream:
 # Thinking budget
 
 
-@dataclass(frozen=True)
-class _Thinking:
-    slots: Slots
-
-    def sync(self, changes: RowChanges) -> None:
-        self.slots.sync(changes)
-
+class _Thinking(_Followed):
     def forced(self, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
         """Return forced rows but those after a draft that cannot be accepted: these are forced too, but nobody reads
         them."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 from fairdraw.adapters import derive_seed, prepare_triton, quiet_imports
 from fairdraw.strategies._serving_batch import MOST_REQUESTS, ServedRequest, ServingBatch
+from fairdraw_engines._others import unpinned
 
 prepare_triton("cpu")
 os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
@@ -40,15 +40,9 @@ LIKELY = 40.0
 
 
 def without_pinned_memory() -> None:
-    """Pin no memory: a host without CUDA cannot, but vLLM's unspecified platform reports that it can."""
-    for module in [module for name, module in sys.modules.items() if name.startswith("vllm")]:
-        names = getattr(module, "__dict__", {})
-        if "PIN_MEMORY" in names:
-            names["PIN_MEMORY"] = False
-        if "is_pin_memory_available" in names:
-            names["is_pin_memory_available"] = lambda: False
-        for defaults in (names["async_tensor_h2d"],) if "async_tensor_h2d" in names else ():
-            defaults.__defaults__ = tuple(False if d is True else d for d in defaults.__defaults__ or ())
+    """Pin no memory from now on: a host without CUDA cannot, but vLLM's unspecified platform reports that it can."""
+    for patch in unpinned():
+        patch.__enter__()
 
 
 @dataclass(frozen=True)

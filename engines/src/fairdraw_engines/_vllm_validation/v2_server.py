@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from fairdraw.adapters import derive_seed, quiet_imports
+from fairdraw.contracts import Markers
 from fairdraw_engines._others import Upstream, vllm_module
-from fairdraw_engines._vllm_v2_runtime import call
+from fairdraw_engines._vllm_v2_runtime import call, make_states
 from fairdraw_engines._vllm_validation import v2_device
 
 with quiet_imports():
@@ -125,23 +126,9 @@ class Server:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(derive_seed(self.trace))
         trace = self.trace
-        sizes = {"max_num_reqs": trace.num_slots, "vocab_size": trace.vocab_size, "device": DEVICE}
-        self.states = call(
-            vllm_module("worker.gpu.states").RequestState,
-            **sizes,
-            max_model_len=LONGEST,
-            max_num_batched_tokens=LONGEST,
-            num_speculative_steps=trace.most_drafts,
-        )
-        markers = SimpleNamespace(
-            reasoning_start_token_ids=[START],
-            reasoning_end_token_ids=[END],
-            natural_reasoning_end_token_ids=[END],
-            enabled=True,
-        )
-        config = SimpleNamespace(reasoning_config=markers)
-        made = vllm_module("worker.gpu.sample.sampler").Sampler
-        self.sampler = call(made, **sizes, req_states=self.states, vllm_config=config)
+        sizes, markers = (trace.num_slots, trace.vocab_size, str(DEVICE)), Markers((START,), (END,))
+        made = make_states(*sizes, longest=LONGEST, num_drafts=trace.most_drafts, markers=markers)
+        self.states, self.sampler = made
         verifier = vllm_module("worker.gpu.spec_decode.rejection_sampler").RejectionSampler
         modes = SimpleNamespace(num_speculative_tokens=trace.most_drafts, **MODES)
         self.verifier = verifier(self.sampler, modes, DEVICE)
