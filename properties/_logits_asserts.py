@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from fairdraw._core import checks
 from fairdraw._core.array_types import RowsFlags
 from fairdraw._core.dispatch import DispatchMode
 from fairdraw._core.failures import AdapterError, calling
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from fairdraw.contracts import LogitsBatch, LogitsPlanner, LogitsSession, PlanSetup
     from fairdraw.strategies.logits_plan import LogitsCase
 
+
+check = partial(checks.check, contract="logits_plan")
+differential = partial(checks.differential, contract="logits_plan")
 
 _COPYING = ("aten::_to_copy", "aten::clone", "aten::copy_")
 
