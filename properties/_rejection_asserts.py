@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._core import checks
-from fairdraw._core.array_types import Outputs
+from fairdraw._core.array_types import Outputs, Rows32
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
 from fairdraw._oracles.rejection import verify as oracle_verify
@@ -185,6 +185,11 @@ class Answer:
             broken(f"{self}{what}")
 
     @property
+    def target_logits(self) -> Rows32:  # [num_draft_tokens, vocab_size] float32
+        """Those of its drafts."""
+        return self.batch.target_logits[self.batch.token_slice(self.request)].float().cpu().numpy()
+
+    @property
     def leaves_vocabulary(self) -> bool:
         return not all(0 <= token < self.batch.vocab_size for token in self.tokens)
 
@@ -207,6 +212,11 @@ class Answer:
         """The row in the per-token tensors where the request was cut short."""
         return self.first_row + self.num_accepted
 
+    def is_masked(self, position: int) -> bool:
+        """Whether the token there has logit -inf. An id outside the vocabulary has no logit; REJ101 names it."""
+        token, logits = self.tokens[position], self.batch.target_logits
+        return 0 <= token < self.batch.vocab_size and float(logits[self.first_row + position, token]) == -np.inf
+
     def __str__(self) -> str:
         return f"request {self.request} (drafts {self.drafts}) emitted {self.tokens}"
 
@@ -226,24 +236,22 @@ def emitted(sampler: RejectionSampler, case: RejectionCase) -> list[Answer]:
     return answers(batch, emission)
 
 
-def argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> list[int]:
+def argmax_decoding(answer: Answer) -> list[int]:
     """What decoding token by token would have emitted; `np.argmax` takes the lowest id on ties."""
-    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
     emitted: list[int] = []
-    for draft, row in zip(answer.drafts, rows, strict=True):
+    for draft, row in zip(answer.drafts, answer.target_logits, strict=True):
         emitted.append(int(np.argmax(row)))
         if emitted[-1] != draft:
             return emitted
     return [*emitted, answer.bonus_token_id]
 
 
-def decodes_argmax(sampler: RejectionSampler, batch: SpecDecodeBatch, answer: Answer) -> bool:
+def decodes_argmax(sampler: RejectionSampler, answer: Answer) -> bool:
     """Whether the answer is argmax decoding, with the ties and the early ends that the sampler leaves open."""
     tokens, drafts, last = answer.tokens, answer.drafts, answer.num_accepted
     if not 0 <= last <= len(drafts) or tokens[:last] != drafts[:last]:
         return False
-    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
-    if not all(token in _argmaxes(sampler, row) for token, row in zip(tokens, rows, strict=False)):
+    if not all(token in _argmaxes(sampler, row) for token, row in zip(tokens, answer.target_logits, strict=False)):
         return False
     if answer.is_fully_accepted:
         return tokens[-1] == answer.bonus_token_id
@@ -268,11 +276,6 @@ def probabilities(
         if token != PLACEHOLDER_TOKEN_ID:
             draft_probs[row, token] = 1
     return target_probs, draft_probs
-
-
-def is_masked(batch: SpecDecodeBatch, row: int, token: int) -> bool:
-    """Whether the token has logit -inf in that row. An id outside the vocabulary has no logit; REJ101 names it."""
-    return 0 <= token < batch.vocab_size and float(batch.target_logits[row, token]) == -np.inf
 
 
 def sound(batch: SpecDecodeBatch, emission: Emission) -> None:

@@ -32,9 +32,8 @@ def _take_low_argmaxes(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Of greedy requests, and of random ones that have no choice."""
     batch = _lowered(case.batch(sampler.device), case.seed)
     for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
-        if not decodes_argmax(sampler, batch, answer):
-            expected = argmax_decoding(batch, answer)
-            largest = batch.target_logits[batch.token_slice(answer.request)].amax(-1).tolist()
+        if not decodes_argmax(sampler, answer):
+            expected, largest = argmax_decoding(answer), answer.target_logits.max(-1).tolist()
             broken(f"{answer}, but argmax decoding gives {expected}; its largest logits are {largest}")
 
 

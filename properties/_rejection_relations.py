@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fairdraw.contracts import Capability, RejectionSampler
 from fairdraw.properties._rejection_asserts import (
-    answers,
     broken,
     check,
     emit_case,
+    emitted,
     is_left_to,
     same_tokens,
 )
@@ -26,8 +26,7 @@ def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler
 
     A grammar often leaves one legal token: a draft that guessed it must not be lost.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         is_whole = answer.tokens == [*answer.drafts, answer.bonus_token_id]
         if not (is_whole or is_left_to(sampler, answer.tokens, answer.drafts)):
             broken(f"{answer}, but every draft has target probability 1")

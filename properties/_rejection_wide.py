@@ -26,10 +26,10 @@ from fairdraw.properties._rejection_asserts import (
     same_rows,
     works_or_refuses,
 )
-from fairdraw.properties._rejection_cases import Cases, ordinary
+from fairdraw.properties._rejection_cases import Cases, batch_of, ordinary
 from fairdraw.strategies import LAYOUTS, DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._cases import far_apart, laid_out, strided_like
-from fairdraw.strategies.rows import bulk_rng, bulk_seeds
+from fairdraw.strategies.rows import bulk_rng
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _LARGE = (Capability.LARGE_VOCAB,)
@@ -66,20 +66,6 @@ def _end_where_they_must(sampler: RejectionSampler, case: RejectionCase) -> None
                 + ("all drafts are certain" if is_whole else f"the first impossible draft is at position {place}")
                 + f", and its last token must be {last}"
             )
-
-
-def batch_of(
-    can: Capabilities, vocab_sizes: Sequence[int], requests: st.SearchStrategy[tuple[RequestRecipe, ...]]
-) -> Cases:
-    kinds = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))
-    return st.builds(
-        RejectionCase,
-        vocab_size=st.sampled_from(vocab_sizes),
-        requests=requests,
-        dense=st.sampled_from([is_dense for is_dense, capability in kinds if capability in can]),
-        explicit=st.just(Capability.EXPLICIT_NOISE in can),
-        seed=bulk_seeds(),
-    )
 
 
 def _every_place(num_drafts: int, greedy: int, slow: bool) -> tuple[RequestRecipe, ...]:
