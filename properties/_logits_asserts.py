@@ -53,9 +53,7 @@ class Counted(DispatchMode):
         self._copies = {self._given}
         self._kept: list[Tensor] = []  # so that the memory of a copy is not reused for another tensor
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:  # Any: torch's own operator objects, values and arguments
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: torch's own
         result = func(*args, **(kwargs or {}))
         read = set(_memories((*args, *(kwargs or {}).values())))
         name = str(func.name()).partition(".")[0]

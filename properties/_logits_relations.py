@@ -89,16 +89,12 @@ def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: 
     equal_to_the_oracle(planner, case)
 
 
-def _eventful(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
-    return eventful_cases(can)
-
-
 def _eventful_twice(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     """For checks whose steps PLAN133 has judged whole: a slow planner gets a third of the requests at a time."""
     return eventful_cases(can, every=3 if can.slow else 1)
 
 
-@check("PLAN133", _eventful, weight=0.1)
+@check("PLAN133", eventful_cases, weight=0.1)
 def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Requests with one parameter each, and every event to one row and to all: adding, moving and cutting in one step.
 

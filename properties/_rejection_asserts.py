@@ -45,9 +45,7 @@ def broken(effect: str) -> NoReturn:
     raise CheckFailure(effect)
 
 
-def emit_case(
-    sampler: RejectionSampler, case: RejectionCase
-) -> tuple[SpecDecodeBatch, Any, Emission]:  # Any: noise of the kind that the check's strategy drew
+def emit_case(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, Any, Emission]:  # Any: noise
     """Build the case on the sampler's device and run it once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, emit(sampler, batch, noise)
@@ -74,18 +72,6 @@ def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: N
         if any(name in str(refusal) for name in (argument, *strided)):
             return None
         broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
-
-
-def emit_oracle(sampler: RejectionSampler, case: RejectionCase) -> Emission:
-    """The oracle's output for the same case, on the sampler's device: there the softmax is computed."""
-    return emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
-
-
-def explicit_noise(case: RejectionCase, device: str) -> ExplicitNoise:
-    """The case's numbers."""
-    noise = case.noise(device)
-    assert isinstance(noise, ExplicitNoise)  # the check's strategy draws explicit=True
-    return noise
 
 
 def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either contract
@@ -160,11 +146,6 @@ def is_left_to(sampler: RejectionSampler, seen: Sequence[int], drafts: Sequence[
     """Whether these tokens are accepted drafts, cut off by a sampler that may accept fewer than token verification."""
     may_stop = Capability.TOKEN_VERIFICATION not in sampler.capabilities
     return may_stop and 0 < len(seen) <= len(drafts) and list(seen) == list(drafts[: len(seen)])
-
-
-def same_tokens(expected: Emission, seen: Emission, why: str) -> None:
-    """Two emissions agree, request by request, placeholders included."""
-    same_rows(expected.tokens, seen.tokens, why)
 
 
 @dataclass(frozen=True)
@@ -264,9 +245,7 @@ def _argmaxes(sampler: RejectionSampler, row: NDArray[np.float32]) -> list[int]:
     return [int(token) for token in np.flatnonzero(row == row.max())]
 
 
-def probabilities(
-    batch: SpecDecodeBatch,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # [num_tokens, vocab_size] float32, twice
+def probabilities(batch: SpecDecodeBatch) -> tuple[Rows32, Rows32]:
     """Target and draft distributions; a one-hot draft has all of its mass on the drafted token."""
     target_probs = batch.target_probs().cpu().numpy()
     if batch.draft_probs is not None:

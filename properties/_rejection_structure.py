@@ -6,11 +6,11 @@ from fairdraw._core.checks import Stage
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
 from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import (
+    ORACLE,
     answers,
     broken,
     check,
     emit_case,
-    emit_oracle,
     emitted,
     is_left_to,
     probabilities,
@@ -242,21 +242,6 @@ def inputs_are_not_modified(sampler: RejectionSampler, case: RejectionCase) -> N
         emit(sampler, batch, noise)
 
 
-def _are_documented(sampler: RejectionSampler, case: RejectionCase, what: str) -> None:
-    """The oracle's tokens, or accepted drafts that begin them if the sampler may accept fewer."""
-    batch, _, emission = emit_case(sampler, case)
-    expected = emit_oracle(sampler, case)
-    rows = [
-        answer.request
-        for answer in answers(batch, emission)
-        if not (
-            is_left_to(sampler, answer.tokens, answer.drafts)
-            and answer.tokens == expected.emitted(answer.request)[: len(answer.tokens)]
-        )
-    ]
-    same_rows(expected.tokens[rows], emission.tokens[rows], what)
-
-
 @check("REJ116", lambda can: ordinary(can, min_drafts=1, targets=("nan",)), needs=(Capability.NAN_LOGITS,))
 def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A target row with NaN has no distribution: random requests reject and emit id 0, greedy ones the first NaN's id.
@@ -264,4 +249,14 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
     NaN fails every comparison, so an accept test written as `not (ratio < uniform)` accepts, and a running maximum
     never moves.
     """
-    _are_documented(sampler, case, "rows with NaN")
+    batch, _, emission = emit_case(sampler, case)
+    expected = emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+    rows = [
+        answer.request
+        for answer in answers(batch, emission)
+        if not (  # accepted drafts that begin the oracle's tokens, of a sampler that may accept fewer
+            is_left_to(sampler, answer.tokens, answer.drafts)
+            and answer.tokens == expected.emitted(answer.request)[: len(answer.tokens)]
+        )
+    ]
+    same_rows(expected.tokens[rows], emission.tokens[rows], "rows with NaN")

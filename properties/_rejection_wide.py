@@ -21,7 +21,6 @@ from fairdraw.properties._rejection_asserts import (
     check,
     covered,
     emit_case,
-    explicit_noise,
     is_left_to,
     same_rows,
     works_or_refuses,
@@ -269,11 +268,11 @@ def ties_across_tiles_of_every_size_go_to_the_lowest_id(sampler: RejectionSample
     greedy = [Capability.GREEDY in sampler.capabilities and (i // 2 + case.seed) % 2 == 0 for i in range(len(pairs))]
     requests = tuple(dataclasses.replace(case.requests[0], greedy=is_greedy) for is_greedy in greedy)
     case = case.replace(requests=requests)
-    batch, noise = case.batch(sampler.device), explicit_noise(case, sampler.device)
-    exponentials = torch.ones_like(noise.exponentials)
+    batch = case.batch(sampler.device)
+    exponentials = torch.ones(batch.batch_size, batch.vocab_size, device=batch.device)
     for row, (ids, is_greedy) in enumerate(zip(pairs, greedy, strict=True)):
         (batch.target_logits if is_greedy else exponentials)[row, list(ids)] = 1.0 if is_greedy else 0.125
-    uniforms = torch.full_like(noise.uniforms, 1 - 2.0**-53)
+    uniforms = torch.full((batch.num_tokens,), 1 - 2.0**-53, dtype=torch.float64, device=batch.device)
     seen = emit(sampler, batch, ExplicitNoise(uniforms, exponentials)).tokens[:, 0].tolist()
     for ids, is_greedy, token in zip(pairs, greedy, seen, strict=True):
         if token != min(ids):

@@ -62,9 +62,7 @@ def fixed(vocab_size: int, *requests: SampledRequest, explicit: bool) -> st.Sear
     return st.builds(SamplingCase, st.just(vocab_size), st.just(requests), st.just(explicit), seed=bulk_seeds())
 
 
-def call(
-    sampler: TokenSampler, case: SamplingCase
-) -> tuple[SamplingBatch, Any, Sampled]:  # Any: noise of the kind that the check's strategy drew
+def call(sampler: TokenSampler, case: SamplingCase) -> tuple[SamplingBatch, Any, Sampled]:  # Any: noise
     """Build the case on the sampler's device and sample once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, sample_tokens(sampler, batch, noise)

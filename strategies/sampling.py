@@ -169,9 +169,7 @@ def _made_alike(
 
 
 @st.composite
-def sampling_batches(
-    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
-) -> SamplingBatch:  # Any: of `sampling_cases`
+def sampling_batches(draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any) -> SamplingBatch:  # Any: of a case
     """Batches ready for a token sampler; each prints as the code that builds it. Arguments as for `sampling_cases`, but
     for those of noise.
 
