@@ -118,7 +118,7 @@ def repetitions_are_found_at_any_distance(filterer: LogitsFilterer, case: Filter
 # -- mirostat ---------------------------------------------------------------------------------------------------------
 
 
-def _speakers(can: Capabilities, **narrow: int) -> st.SearchStrategy[FilterCase]:
+def _speakers(can: Capabilities, max_rows: int) -> st.SearchStrategy[FilterCase]:
     """Rows with mirostat; with a temperature beside it, if there is one."""
 
     def warmed(case: FilterCase) -> FilterCase:
@@ -127,7 +127,7 @@ def _speakers(can: Capabilities, **narrow: int) -> st.SearchStrategy[FilterCase]
         return case.replace(rows=tuple(row.replace(params=one) for row, one in zip(case.rows, params, strict=True)))
 
     filters, logits = ("mirostat_v1", "mirostat_v2"), ("zipf", "normal")
-    found = filter_cases(can, filters=filters, logits=logits, min_vocab_size=30, max_vocab_size=300, **narrow)
+    found = filter_cases(can, filters=filters, logits=logits, min_vocab_size=30, max_vocab_size=300, max_rows=max_rows)
     return found.map(warmed) if Capability.TEMPERATURE in can else found
 
 

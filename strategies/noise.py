@@ -134,7 +134,7 @@ def _ratios(batch: SpecDecodeBatch) -> list[float]:
     is_possible = (ids != PLACEHOLDER_TOKEN_ID) & (draft > 0) & (target > 0)
     with np.errstate(over="ignore"):
         ratios = np.divide(target, draft, out=np.zeros_like(target), where=is_possible)
-    return np.minimum(ratios.astype(np.float64), _LARGEST).tolist()
+    return [min(float(ratio), _LARGEST) for ratio in ratios]
 
 
 def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.float32]:  # [size] float32
