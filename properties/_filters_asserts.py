@@ -9,27 +9,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fairdraw._core import checks
 from fairdraw._oracles.filters import FilteredRow, FiltersOracle
-from fairdraw.contracts import Capabilities, FilterBatch, FilterChain, FilterParams, LogitsFilterer, SeededNoise
+from fairdraw.contracts import FilterBatch, FilterChain, FilterParams, LogitsFilterer, SeededNoise
 from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._traces import WrongRow
-from fairdraw.strategies.filters import FilterCase, filter_cases
+from fairdraw.strategies.filters import FilterCase
 
 Logits = NDArray[np.float32]  # [num_rows, vocab_size] float32, or one row
 
 check = partial(checks.check, contract="filters")
 
 _ULP = 2.0**-24
-
-
-def cases(can: Capabilities, **narrow: Any) -> st.SearchStrategy[FilterCase]:  # Any: of filter_cases
-    """Small batches of every kind."""
-    return filter_cases(can, **narrow)
 
 
 def call(filterer: LogitsFilterer, batch: FilterBatch, seed: int = 0) -> Logits:

@@ -15,7 +15,6 @@ from fairdraw.properties._filters_asserts import (
     Specified,
     broken,
     call,
-    cases,
     check,
     is_one_hot,
     require_rows,
@@ -62,7 +61,7 @@ def _texts(can: Capabilities, **changes: object) -> st.SearchStrategy[FilterCase
         return case.replace(rows=tuple(rows))
 
     kinds = ("any", "echo", "loop")
-    return cases(can, filters=("dry",), texts=kinds, logits=("ladder", "grid"), min_vocab_size=5).map(changed)
+    return filter_cases(can, filters=("dry",), texts=kinds, logits=("ladder", "grid"), min_vocab_size=5).map(changed)
 
 
 @check("FIL151", lambda can: _texts(can, dry_breakers=(1, 3), dry_allowed_length=1), needs=_DRY)
@@ -119,7 +118,7 @@ def repetitions_are_found_at_any_distance(filterer: LogitsFilterer, case: Filter
 # -- mirostat ---------------------------------------------------------------------------------------------------------
 
 
-def _speakers(can: Capabilities, **narrow: int) -> st.SearchStrategy[FilterCase]:
+def _speakers(can: Capabilities, max_rows: int) -> st.SearchStrategy[FilterCase]:
     """Rows with mirostat; with a temperature beside it, if there is one."""
 
     def warmed(case: FilterCase) -> FilterCase:
@@ -127,8 +126,8 @@ def _speakers(can: Capabilities, **narrow: int) -> st.SearchStrategy[FilterCase]
         params = (dataclasses.replace(row.params, temperature=t) for row, t in zip(case.rows, heat, strict=True))
         return case.replace(rows=tuple(row.replace(params=one) for row, one in zip(case.rows, params, strict=True)))
 
-    filters = ("mirostat_v1", "mirostat_v2")
-    found = cases(can, filters=filters, logits=("zipf", "normal"), min_vocab_size=30, max_vocab_size=300, **narrow)
+    filters, logits = ("mirostat_v1", "mirostat_v2"), ("zipf", "normal")
+    found = filter_cases(can, filters=filters, logits=logits, min_vocab_size=30, max_vocab_size=300, max_rows=max_rows)
     return found.map(warmed) if Capability.TEMPERATURE in can else found
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from fairdraw._core.checks import Check
 from fairdraw._oracles.filters import FiltersOracle
 from fairdraw.contracts import LOGIT_FILTERS, capability_of
-from fairdraw.properties._filters_asserts import cases, check, require_rows
+from fairdraw.properties._filters_asserts import check, require_rows
+from fairdraw.strategies.filters import filter_cases
 
 
 def alone(name: str) -> Check:
@@ -17,7 +18,7 @@ def alone(name: str) -> Check:
     title, _, meaning = said.partition("\n\nExample:")[0].partition(".\n\n")
     title = title if title[:3].isupper() else title[0].lower() + title[1:]
     fields: dict[str, Any] = {"title": title, "meaning": meaning, "needs": (capability_of(name),)}  # Any: of a check
-    return check(LOGIT_FILTERS[name].code, lambda can: cases(can, filters=(name,)), **fields)(require_rows)
+    return check(LOGIT_FILTERS[name].code, lambda can: filter_cases(can, filters=(name,)), **fields)(require_rows)
 
 
 SINGLE = tuple(map(alone, LOGIT_FILTERS))

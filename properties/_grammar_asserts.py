@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw._core import checks
 from fairdraw._core.array_types import RowsFlags
 from fairdraw._core.tensor_types import AnyLogitRows
 from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, GrammarBatch, GrammarMasker, columns_beyond
@@ -16,6 +18,9 @@ from fairdraw.contracts._grammar import bits_of, mask_rows, mask_step
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.strategies._grammar_cases import Text
 from fairdraw.strategies.grammar import DONE, AutomatonCase, BitmaskCase
+
+check = partial(checks.check, contract="grammar")
+differential = partial(checks.differential, contract="grammar")
 
 
 def allowed_in(case: BitmaskCase, masker: GrammarMasker) -> RowsFlags:

@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from fairdraw._core.checks import check, differential
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw.contracts import Capabilities, Capability, GrammarMasker
 from fairdraw.contracts._grammar import bits_of, mask_rows
-from fairdraw.properties._grammar_asserts import first_fault, require_masked
+from fairdraw.properties._grammar_asserts import check, differential, first_fault, require_masked
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.properties._traces import WrongRow, trace_check
 from fairdraw.strategies._cases import require_far_memory
@@ -18,7 +17,7 @@ from fairdraw.strategies._grammar_cases import mask_trace
 from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, BitmaskCase, MaskTrace, bitmask_cases
 
 
-@check("GRM101", bitmask_cases, contract="grammar")
+@check("GRM101", bitmask_cases)
 def forbidden_tokens_are_minus_infinity_and_others_keep_their_bits(masker: GrammarMasker, case: BitmaskCase) -> None:
     """Bit 0 makes a logit -inf, bit 1 leaves it as it is: float32, every row masked, any vocabulary.
 
@@ -34,7 +33,6 @@ def forbidden_tokens_are_minus_infinity_and_others_keep_their_bits(masker: Gramm
         can, layouts=("transposed", "sliced"), indices=("none", "subset"), min_rows=2, max_vocab_size=300
     ),
     needs=(Capability.STRIDED_INPUTS,),
-    contract="grammar",
     weight=0.5,
 )
 def strided_logits_are_masked_or_refused(masker: GrammarMasker, case: BitmaskCase) -> None:
@@ -42,20 +40,15 @@ def strided_logits_are_masked_or_refused(masker: GrammarMasker, case: BitmaskCas
 
     A kernel that takes the number of columns for the stride masks other rows than it should, and writes beyond them.
     """
-    try:
-        require_masked(masker, case)
-    except (AdapterError, CheckFailure):
-        raise
-    except Exception as refusal:
-        if not _names_the_stride(refusal):
-            broken(f"{type(refusal).__name__}({refusal}) for strided logits, without naming them")
+    _, effect = _fault_unless_refused(masker, case)
+    if effect:
+        broken(effect)
 
 
 @check(
     "GRM108",
     lambda can: bitmask_cases(can, mask_layouts=MASK_LAYOUTS[1:], min_rows=2, max_rows=8, max_vocab_size=300),
     needs=(Capability.STRIDED_BITMASK,),
-    contract="grammar",
     weight=0.5,
 )
 def strided_bitmasks_are_read_right(masker: GrammarMasker, case: BitmaskCase) -> None:
@@ -70,7 +63,6 @@ def strided_bitmasks_are_read_right(masker: GrammarMasker, case: BitmaskCase) ->
 @check(
     "GRM112",
     lambda can: bitmask_cases(can, indices=("none", "subset", "reversed"), max_rows=5, max_vocab_size=129),
-    contract="grammar",
     weight=0.5,
 )
 def bitmask_and_indices_are_not_modified(masker: GrammarMasker, case: BitmaskCase) -> None:
@@ -91,7 +83,6 @@ def bitmask_and_indices_are_not_modified(masker: GrammarMasker, case: BitmaskCas
     lambda can: bitmask_cases(
         can, max_vocab_size=129, masks=("all", "random", "last"), logits=("normal",), tails=("zeros", "random")
     ),
-    contract="grammar",
     weight=0.5,
 )
 def bits_beyond_the_vocabulary_mean_nothing(masker: GrammarMasker, case: BitmaskCase) -> None:
@@ -112,7 +103,6 @@ def _far_rows(can: Capabilities) -> st.SearchStrategy[BitmaskCase]:
     "GRM118",
     _far_rows,
     needs=(Capability.STRIDED_INPUTS,),
-    contract="grammar",
     weight=0.1,
 )
 def rows_may_be_far_apart(masker: GrammarMasker, case: BitmaskCase) -> None:
@@ -135,21 +125,23 @@ def every_row_of_a_trace_is_masked(masker: GrammarMasker, trace: MaskTrace) -> N
     is skipped, ids of 16 bits, and a bitmask in a buffer that is filled for some rows only.
     """
     for number, case in trace.cases():
-        try:
-            row, effect = first_fault(masker, case)
-        except (AdapterError, CheckFailure):
-            raise
-        except Exception as refusal:
-            if case.layout == "contiguous" or not _names_the_stride(refusal):
-                raise
-            continue
+        row, effect = _fault_unless_refused(masker, case)
         if effect:
             raise WrongRow(effect, number, row)
 
 
-def _names_the_stride(refusal: Exception) -> bool:
-    """Whether strided logits are refused by name."""
-    return any(word in str(refusal) for word in ("logits", "stride", "contiguous"))
+def _fault_unless_refused(masker: GrammarMasker, case: BitmaskCase) -> tuple[int, str]:
+    """Return the first fault, as `first_fault`; strided logits may be refused by name instead."""
+    try:
+        return first_fault(masker, case)
+    except (AdapterError, CheckFailure):
+        raise
+    except Exception as refusal:
+        if case.layout == "contiguous":
+            raise
+        if any(word in str(refusal) for word in ("logits", "stride", "contiguous")):
+            return 0, ""
+        broken(f"{type(refusal).__name__}({refusal}) for strided logits, without naming them")
 
 
 TRACES = (trace_check("GRM201", "grammar", mask_trace, every_row_of_a_trace_is_masked),)
@@ -158,7 +150,6 @@ TRACES = (trace_check("GRM201", "grammar", mask_trace, every_row_of_a_trace_is_m
 @differential(
     "GRM161",
     lambda can: bitmask_cases(can, logits=tuple(LOGIT_KINDS), dtypes=("float32", "bfloat16", "float16"), max_rows=8),
-    contract="grammar",
     weight=0.5,
 )
 def masked_logits_equal_the_reference(masker: GrammarMasker, case: BitmaskCase, reference: GrammarMasker) -> None:

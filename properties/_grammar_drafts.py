@@ -5,23 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from fairdraw._core.checks import check
 from fairdraw.contracts import Capability
-from fairdraw.properties._grammar_asserts import follow, require_left_as_they_were
+from fairdraw.properties._grammar_asserts import check, follow, require_left_as_they_were
 from fairdraw.strategies.grammar import AutomatonCase, automaton_cases, wide_automaton_cases
 
-_check = partial(check, needs=(Capability.GRAMMAR_DRAFTS,), contract="grammar", weight=0.5)
-_DRAFTS = (Capability.GRAMMAR_DRAFTS,)
+_check = partial(check, needs=(Capability.GRAMMAR_DRAFTS,), weight=0.5)
 # Any: a masker with `mask_drafts`.
 
 
-@check(
-    "GRM121",
-    lambda can: automaton_cases(can, min_drafts=1, without_grammar=False),
-    needs=_DRAFTS,
-    contract="grammar",
-    weight=0.7,
-)
+@_check("GRM121", lambda can: automaton_cases(can, min_drafts=1, without_grammar=False), weight=0.7)
 def row_i_is_masked_after_the_first_i_drafts(masker: Any, case: AutomatonCase) -> None:
     """The row that draft `i` is verified with allows what the grammar allows after the drafts before it.
 
@@ -44,12 +36,10 @@ def the_bonus_row_is_masked_after_all_drafts(masker: Any, case: AutomatonCase) -
                 step.require(request, slice(-1, None))
 
 
-@check(
+@_check(
     "GRM124",
     lambda can: automaton_cases(can, min_drafts=1, drafts=("legal", "illegal", "last"), ends=True),
     needs=(Capability.GRAMMAR_DRAFTS, Capability.UNREACHED_ROWS),
-    contract="grammar",
-    weight=0.5,
 )
 def rows_that_nobody_reads_are_left_alone(masker: Any, case: AutomatonCase) -> None:
     """Rows behind a draft that is forbidden, or that ends the text, are as the model gave them.
@@ -107,7 +97,7 @@ def dead_ends_forbid_everything(masker: Any, case: AutomatonCase) -> None:
         step.require_read_rows()
 
 
-@check("GRM132", wide_automaton_cases, needs=_DRAFTS, contract="grammar", weight=0.15)
+@_check("GRM132", wide_automaton_cases, weight=0.15)
 def many_requests_with_long_drafts_are_masked(masker: Any, case: AutomatonCase) -> None:
     """48 requests with 0 to 128 drafts each, step after step; each row that is read is right, and grammars go back.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from fairdraw._core import checks
 from fairdraw._core.array_types import RowsFlags
 from fairdraw._core.dispatch import DispatchMode
 from fairdraw._core.failures import AdapterError, calling
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from fairdraw.strategies.logits_plan import LogitsCase
 
 
+check = partial(checks.check, contract="logits_plan")
+differential = partial(checks.differential, contract="logits_plan")
+
 _COPYING = ("aten::_to_copy", "aten::clone", "aten::copy_")
 
 
@@ -48,9 +53,7 @@ class Counted(DispatchMode):
         self._copies = {self._given}
         self._kept: list[Tensor] = []  # so that the memory of a copy is not reused for another tensor
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:  # Any: torch's own operator objects, values and arguments
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: torch's own
         result = func(*args, **(kwargs or {}))
         read = set(_memories((*args, *(kwargs or {}).values())))
         name = str(func.name()).partition(".")[0]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from fairdraw._core.checks import check, differential
 from fairdraw.contracts import Capabilities, Capability, LogitsBatch, LogitsPlanner
 from fairdraw.properties._logits_asserts import (
     as_float32,
     as_specified,
+    check,
+    differential,
     equal_to_the_oracle,
     follow,
     opened,
@@ -37,7 +38,7 @@ _UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")
 _SPECULATIVE = tuple(kind for kind in _UNTHINKING if kind not in ("bias", "min-p", "custom", "custom-random"))
 
 
-@check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3, contract="logits_plan")
+@check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3)
 def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """One parameter per request: equal to the specification, all of them in one batch, and each in a batch of its own.
 
@@ -51,9 +52,7 @@ def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: Logits
             equal_to_the_oracle(planner, case.replace(requests=own))
 
 
-@check(
-    "PLAN111", lambda can: sets_of_kinds(can, size=2, copies=1 if can.slow else 7), weight=0.1, contract="logits_plan"
-)
+@check("PLAN111", lambda can: sets_of_kinds(can, size=2, copies=1 if can.slow else 7), weight=0.1)
 def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Two parameters per request, all pairs in one batch of a thousand. The order matters: processors do not commute.
 
@@ -63,7 +62,7 @@ def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: Log
     equal_to_the_oracle(planner, case)
 
 
-@check("PLAN112", lambda can: logits_cases(can, max_kinds=8), contract="logits_plan")
+@check("PLAN112", lambda can: logits_cases(can, max_kinds=8))
 def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Up to eight parameters per request, different ones for each: equal to always copying, in vLLM's order.
 
@@ -79,7 +78,7 @@ def _invalid(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     return st.one_of(invalid_cases(can, logits=rows), logits_cases(can, logits=rows, max_kinds=3))
 
 
-@check("PLAN114", _invalid, needs_one_of=(tuple(INVALID_ROW_NEEDS.values()),), weight=0.5, contract="logits_plan")
+@check("PLAN114", _invalid, needs_one_of=(tuple(INVALID_ROW_NEEDS.values()),), weight=0.5)
 def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Rows with NaN or of -inf only pass all processors and stay in their row.
 
@@ -88,7 +87,7 @@ def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: L
     equal_to_the_oracle(planner, case)
 
 
-@check("PLAN115", value_cases, weight=0.1, contract="logits_plan")
+@check("PLAN115", value_cases, weight=0.1)
 def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Each parameter off, at its least, at its most and between, in pairs, in one batch of many requests.
 
@@ -99,7 +98,7 @@ def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsC
     equal_to_the_oracle(planner, case)
 
 
-@check("PLAN116", large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04, contract="logits_plan")
+@check("PLAN116", large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04)
 def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Ids above 2**16 and 2**17 in every parameter and in long texts; filters over the whole vocabulary.
 
@@ -108,7 +107,7 @@ def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase
     equal_to_the_oracle(planner, case)
 
 
-@check("PLAN117", small_cases, weight=0.3, contract="logits_plan")
+@check("PLAN117", small_cases, weight=0.3)
 def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """One token, two, or a few: top-k of all but one is off, and an allowed list may name everything.
 
@@ -117,7 +116,7 @@ def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase
     equal_to_the_oracle(planner, case)
 
 
-@check("PLAN118", inside_cases, weight=0.04, contract="logits_plan")
+@check("PLAN118", inside_cases, weight=0.04)
 def values_just_inside_their_range_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Top-p 0.003 and 0.99995, min-p 0.00003 and 0.9995, top-k of all but two, penalties of 0.00002 and others.
 
@@ -136,7 +135,7 @@ def _bonus_rows(batch: LogitsBatch) -> set[int]:
     return {first + count for first, count in zip(batch.first_rows, batch.num_draft_tokens, strict=True)}
 
 
-@check("PLAN121", _drafted, contract="logits_plan")
+@check("PLAN121", _drafted)
 def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> None:
     """It is used only if all drafts are accepted, so it sees `output + drafts`.
 
@@ -147,7 +146,7 @@ def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> N
         as_specified(planner, case, answer, "by the specification of bonus rows", _bonus_rows(answer.batch))
 
 
-@differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8), contract="logits_plan")
+@differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8))
 def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
     """One step without drafts, any parameters: the logits that vLLM's `Sampler` draws from.
 
@@ -167,7 +166,6 @@ def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, referen
         idle=False,
         events=("grow", "replace", "join", "leave", "swap"),
     ),
-    contract="logits_plan",
 )
 def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
     """Several steps of a batch whose requests come, go and move: vLLM's logits in each.
@@ -182,7 +180,6 @@ def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, refere
     lambda can: logits_cases(
         can, min_drafts=1, max_kinds=4, max_events=1, kinds=_SPECULATIVE, idle=False, events=("grow", "replace")
     ),
-    contract="logits_plan",
 )
 def speculative_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
     """Steps with drafts: the logits that vLLM's `RejectionSampler` verifies with and draws bonus tokens from.

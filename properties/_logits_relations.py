@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from fairdraw._core.checks import check
 from fairdraw._core.failures import raised_by
 from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
@@ -18,6 +17,7 @@ from fairdraw.properties._logits_asserts import (
     answered,
     as_float32,
     as_specified,
+    check,
     differing_rows,
     equal_to_the_oracle,
     follow,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 @check(
     "PLAN130",
     lambda can: logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",)),
-    contract="logits_plan",
 )
 def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A row gets another request with other parameters: from that step on, its processors run and no others.
@@ -80,7 +79,7 @@ def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     return st.one_of(freely, one.map(lambda case: case.replace(events=(*_GROWS_AND_IS_CUT, *case.events))))
 
 
-@check("PLAN132", _growing, contract="logits_plan")
+@check("PLAN132", _growing)
 def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: LogitsCase) -> None:
     """From step to step outputs grow by accepted drafts and a token, or lose their end; drafts differ in number.
 
@@ -90,16 +89,12 @@ def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: 
     equal_to_the_oracle(planner, case)
 
 
-def _eventful(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
-    return eventful_cases(can)
-
-
 def _eventful_twice(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     """For checks whose steps PLAN133 has judged whole: a slow planner gets a third of the requests at a time."""
     return eventful_cases(can, every=3 if can.slow else 1)
 
 
-@check("PLAN133", _eventful, weight=0.1, contract="logits_plan")
+@check("PLAN133", eventful_cases, weight=0.1)
 def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Requests with one parameter each, and every event to one row and to all: adding, moving and cutting in one step.
 
@@ -109,7 +104,7 @@ def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCas
     equal_to_the_oracle(planner, case)
 
 
-@check("PLAN134", _eventful_twice, weight=0.03, contract="logits_plan")
+@check("PLAN134", _eventful_twice, weight=0.03)
 def sessions_do_not_affect_each_other(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Two batches of one planner, step by step in turns, and now and then a fresh session beside them.
 
@@ -129,7 +124,7 @@ _CALLS, _CALLS_IF_SLOW = 40, 6
 """Steps of one batch, which all have the same shapes."""
 
 
-@check("PLAN135", _eventful_twice, weight=0.03, contract="logits_plan")
+@check("PLAN135", _eventful_twice, weight=0.03)
 def an_answer_does_not_change_later(planner: LogitsPlanner, case: LogitsCase) -> None:
     """What a step returned stays as it was when later steps are processed.
 
@@ -154,7 +149,7 @@ def an_answer_does_not_change_later(planner: LogitsPlanner, case: LogitsCase) ->
         keep(answered(planner, session, others))
 
 
-@check("PLAN136", _eventful_twice, weight=0.03, contract="logits_plan")
+@check("PLAN136", _eventful_twice, weight=0.03)
 def a_call_leaves_parameters_and_texts_alone(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Lists of ids, words, biases, prompts, outputs and drafts belong to the caller.
 
@@ -171,7 +166,7 @@ def a_call_leaves_parameters_and_texts_alone(planner: LogitsPlanner, case: Logit
             broken(f"step {step} changed {', '.join(names)} of request {changed[0]}")
 
 
-@check("PLAN137", _eventful_twice, weight=0.03, contract="logits_plan")
+@check("PLAN137", _eventful_twice, weight=0.03)
 def the_same_step_twice_gives_the_same(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Without new tokens and without a change of rows, a second call gives the same logits, and later steps are right.
 
@@ -187,7 +182,7 @@ def the_same_step_twice_gives_the_same(planner: LogitsPlanner, case: LogitsCase)
             )
 
 
-@check("PLAN138", long_cases, weight=0.02, contract="logits_plan")
+@check("PLAN138", long_cases, weight=0.02)
 def long_services_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Sixty steps of a few requests with several parameters each, any events, often several in one step; then 140 in
     which texts only grow. A slow planner takes the sixty.
@@ -197,7 +192,7 @@ def long_services_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> 
     equal_to_the_oracle(planner, case)
 
 
-@check("PLAN139", twin_cases, weight=0.25, contract="logits_plan")
+@check("PLAN139", twin_cases, weight=0.25)
 def requests_with_equal_parameters_keep_their_own_texts(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Most rows have the same parameters and other texts, while requests leave, enter, move into free rows and swap.
 
@@ -254,7 +249,7 @@ def _of_ids(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     return logits_cases(can, kinds=_OF_IDS, min_kinds=1, max_kinds=4, idle=False, max_events=0, min_requests=2)
 
 
-@check("PLAN142", _of_ids, weight=0.3, contract="logits_plan")
+@check("PLAN142", _of_ids, weight=0.3)
 def ids_beyond_the_vocabulary_are_refused_or_ignored(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A list with one more id, which is beyond the vocabulary, raises an exception or means the same as without it.
 
@@ -277,7 +272,7 @@ def ids_beyond_the_vocabulary_are_refused_or_ignored(planner: LogitsPlanner, cas
         same_logits(planner, case, answer, wanted, f"as without the id {case.vocab_size + beyond}")
 
 
-@check("PLAN141", _with_customs, needs=(Capability.CUSTOM_PROCESSORS,), contract="logits_plan")
+@check("PLAN141", _with_customs, needs=(Capability.CUSTOM_PROCESSORS,))
 def custom_processors_are_called_once_with_the_right_rows(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Once per step with every row that uses it, its request, and what the row sees; not at all if no row does.
 

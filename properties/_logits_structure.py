@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from fairdraw._core.checks import check
 from fairdraw.contracts import Capability, LogitsPlanner
-from fairdraw.properties._logits_asserts import Answer, as_float32, differing_rows, follow
+from fairdraw.properties._logits_asserts import Answer, as_float32, check, differing_rows, follow
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.strategies.logits_plan import LogitsCase, logits_cases
 
 
-@check("PLAN101", lambda can: logits_cases(can, max_kinds=0), needs=(Capability.COPY_FREE,), contract="logits_plan")
+@check("PLAN101", lambda can: logits_cases(can, max_kinds=0), needs=(Capability.COPY_FREE,))
 def without_parameters_the_same_tensor_comes_back_without_any_operation(
     planner: LogitsPlanner, case: LogitsCase
 ) -> None:
@@ -27,7 +26,6 @@ def without_parameters_the_same_tensor_comes_back_without_any_operation(
     "PLAN102",
     lambda can: logits_cases(can, idle=True, min_kinds=1, max_drafts=0),
     needs=(Capability.COPY_FREE,),
-    contract="logits_plan",
 )
 def parameters_without_work_leave_the_same_tensor(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Bad words that do not match, minima that are reached, budgets that are not spent, top-k of everything.
@@ -45,7 +43,7 @@ def _nothing_is_done(planner: LogitsPlanner, case: LogitsCase) -> None:
             broken(f"no processor had work, but operations ran on the logits: {', '.join(answer.operations)}")
 
 
-@check("PLAN103", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,), contract="logits_plan")
+@check("PLAN103", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,))
 def logits_are_copied_at_most_once_where_a_processor_has_work(planner: LogitsPlanner, case: LogitsCase) -> None:
     """One copy, however many processors run and whatever the dtype is; none if the same tensor is returned.
 
@@ -58,9 +56,7 @@ def logits_are_copied_at_most_once_where_a_processor_has_work(planner: LogitsPla
             broken(f"{answer.num_copies} copies of the logits, at most {allowed} may be")
 
 
-@check(
-    "PLAN105", lambda can: logits_cases(can, max_events=2), needs=(Capability.INTACT_LOGITS,), contract="logits_plan"
-)
+@check("PLAN105", lambda can: logits_cases(can, max_events=2), needs=(Capability.INTACT_LOGITS,))
 def the_logits_given_are_never_modified(planner: LogitsPlanner, case: LogitsCase) -> None:
     """They are the raw logits, from which log-probabilities are computed after sampling, also if that writes in place.
 
@@ -79,7 +75,7 @@ def _require_unwritten(answer: Answer, how: str) -> None:
         broken(f"rows {changed} of the given logits {how}")
 
 
-@check("PLAN107", lambda can: logits_cases(can, max_events=1, min_kinds=1), contract="logits_plan")
+@check("PLAN107", lambda can: logits_cases(can, max_events=1, min_kinds=1))
 def processed_logits_are_contiguous_float32(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Whatever the model's dtype and strides are: processors and samplers compute in float32.
 

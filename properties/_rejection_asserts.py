@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._core import checks
-from fairdraw._core.array_types import Outputs
+from fairdraw._core.array_types import Outputs, Rows32
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
 from fairdraw._oracles.rejection import verify as oracle_verify
@@ -45,9 +45,7 @@ def broken(effect: str) -> NoReturn:
     raise CheckFailure(effect)
 
 
-def emit_case(
-    sampler: RejectionSampler, case: RejectionCase
-) -> tuple[SpecDecodeBatch, Any, Emission]:  # Any: noise of the kind that the check's strategy drew
+def emit_case(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, Any, Emission]:  # Any: noise
     """Build the case on the sampler's device and run it once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, emit(sampler, batch, noise)
@@ -74,18 +72,6 @@ def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: N
         if any(name in str(refusal) for name in (argument, *strided)):
             return None
         broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
-
-
-def emit_oracle(sampler: RejectionSampler, case: RejectionCase) -> Emission:
-    """The oracle's output for the same case, on the sampler's device: there the softmax is computed."""
-    return emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
-
-
-def explicit_noise(case: RejectionCase, device: str) -> ExplicitNoise:
-    """The case's numbers."""
-    noise = case.noise(device)
-    assert isinstance(noise, ExplicitNoise)  # the check's strategy draws explicit=True
-    return noise
 
 
 def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either contract
@@ -162,11 +148,6 @@ def is_left_to(sampler: RejectionSampler, seen: Sequence[int], drafts: Sequence[
     return may_stop and 0 < len(seen) <= len(drafts) and list(seen) == list(drafts[: len(seen)])
 
 
-def same_tokens(expected: Emission, seen: Emission, why: str) -> None:
-    """Two emissions agree, request by request, placeholders included."""
-    same_rows(expected.tokens, seen.tokens, why)
-
-
 @dataclass(frozen=True)
 class Answer:
     """One request and what was emitted for it."""
@@ -183,6 +164,11 @@ class Answer:
         """Fail the check if `holds`; the message is this answer, then `what`."""
         if holds:
             broken(f"{self}{what}")
+
+    @property
+    def target_logits(self) -> Rows32:  # [num_draft_tokens, vocab_size] float32
+        """Those of its drafts."""
+        return self.batch.target_logits[self.batch.token_slice(self.request)].float().cpu().numpy()
 
     @property
     def leaves_vocabulary(self) -> bool:
@@ -207,6 +193,11 @@ class Answer:
         """The row in the per-token tensors where the request was cut short."""
         return self.first_row + self.num_accepted
 
+    def is_masked(self, position: int) -> bool:
+        """Whether the token there has logit -inf. An id outside the vocabulary has no logit; REJ101 names it."""
+        token, logits = self.tokens[position], self.batch.target_logits
+        return 0 <= token < self.batch.vocab_size and float(logits[self.first_row + position, token]) == -np.inf
+
     def __str__(self) -> str:
         return f"request {self.request} (drafts {self.drafts}) emitted {self.tokens}"
 
@@ -226,24 +217,22 @@ def emitted(sampler: RejectionSampler, case: RejectionCase) -> list[Answer]:
     return answers(batch, emission)
 
 
-def argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> list[int]:
+def argmax_decoding(answer: Answer) -> list[int]:
     """What decoding token by token would have emitted; `np.argmax` takes the lowest id on ties."""
-    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
     emitted: list[int] = []
-    for draft, row in zip(answer.drafts, rows, strict=True):
+    for draft, row in zip(answer.drafts, answer.target_logits, strict=True):
         emitted.append(int(np.argmax(row)))
         if emitted[-1] != draft:
             return emitted
     return [*emitted, answer.bonus_token_id]
 
 
-def decodes_argmax(sampler: RejectionSampler, batch: SpecDecodeBatch, answer: Answer) -> bool:
+def decodes_argmax(sampler: RejectionSampler, answer: Answer) -> bool:
     """Whether the answer is argmax decoding, with the ties and the early ends that the sampler leaves open."""
     tokens, drafts, last = answer.tokens, answer.drafts, answer.num_accepted
     if not 0 <= last <= len(drafts) or tokens[:last] != drafts[:last]:
         return False
-    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
-    if not all(token in _argmaxes(sampler, row) for token, row in zip(tokens, rows, strict=False)):
+    if not all(token in _argmaxes(sampler, row) for token, row in zip(tokens, answer.target_logits, strict=False)):
         return False
     if answer.is_fully_accepted:
         return tokens[-1] == answer.bonus_token_id
@@ -256,9 +245,7 @@ def _argmaxes(sampler: RejectionSampler, row: NDArray[np.float32]) -> list[int]:
     return [int(token) for token in np.flatnonzero(row == row.max())]
 
 
-def probabilities(
-    batch: SpecDecodeBatch,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # [num_tokens, vocab_size] float32, twice
+def probabilities(batch: SpecDecodeBatch) -> tuple[Rows32, Rows32]:
     """Target and draft distributions; a one-hot draft has all of its mass on the drafted token."""
     target_probs = batch.target_probs().cpu().numpy()
     if batch.draft_probs is not None:
@@ -268,11 +255,6 @@ def probabilities(
         if token != PLACEHOLDER_TOKEN_ID:
             draft_probs[row, token] = 1
     return target_probs, draft_probs
-
-
-def is_masked(batch: SpecDecodeBatch, row: int, token: int) -> bool:
-    """Whether the token has logit -inf in that row. An id outside the vocabulary has no logit; REJ101 names it."""
-    return 0 <= token < batch.vocab_size and float(batch.target_logits[row, token]) == -np.inf
 
 
 def sound(batch: SpecDecodeBatch, emission: Emission) -> None:

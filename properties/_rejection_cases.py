@@ -8,7 +8,7 @@ such thing fails the checks that name it, and no others.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -104,17 +104,6 @@ def withdrawing(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of
     return _either(can, {}, {}, {**shared, **tokens, **narrow}).map(_with_a_tempting_placeholder_draft)
 
 
-def with_request_seeds(case: RejectionCase) -> RejectionCase:
-    """Every request has a generator of its own."""
-    return case.replace(requests=tuple(dataclasses.replace(r, request_seed=True) for r in case.requests))
-
-
-def seeded(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
-    """Ordinary steps with seeded noise; half of them with a generator for every request."""
-    drawn = ordinary(can, explicit=False, **narrow)
-    return drawn | drawn.map(with_request_seeds) if Capability.REQUEST_SEEDS in can else drawn
-
-
 def synthetic(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
     """Acceptance by given rates. Any draft may be rejected, so every case leaves a residual."""
     shared = {
@@ -126,6 +115,25 @@ def synthetic(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of r
     return _either(can, {}, {"drafts": ("independent",)}, {**shared, **narrow})
 
 
+def batch_of(
+    can: Capabilities,
+    vocab_sizes: Sequence[int],
+    requests: st.SearchStrategy[tuple[RequestRecipe, ...]],
+    *,
+    explicit: bool = True,
+) -> Cases:
+    """These requests, with one-hot drafts or dense ones, and with noise that is handed in if the sampler takes it."""
+    kinds = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))
+    return st.builds(
+        RejectionCase,
+        vocab_size=st.sampled_from(vocab_sizes),
+        requests=requests,
+        dense=st.sampled_from([is_dense for is_dense, capability in kinds if capability in can]),
+        explicit=st.just(explicit and Capability.EXPLICIT_NOISE in can),
+        seed=bulk_seeds(),
+    )
+
+
 def identical_requests(can: Capabilities, vocab_size: int, num_drafts: int) -> Cases:
     """One request to be repeated: a flat target, drafts that are certain to their drafter.
 
@@ -133,13 +141,4 @@ def identical_requests(can: Capabilities, vocab_size: int, num_drafts: int) -> C
     """
     draft = DraftRecipe(target="flat", draft="elsewhere", token="drawn")
     request = RequestRecipe(drafts=(draft,) * num_drafts)
-    kinds = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))
-    dense = [is_dense for is_dense, capability in kinds if capability in can]
-    return st.builds(
-        RejectionCase,
-        vocab_size=st.just(vocab_size),
-        requests=st.just((request,)),
-        dense=st.sampled_from(dense),
-        explicit=st.just(False),
-        seed=bulk_seeds(),
-    )
+    return batch_of(can, (vocab_size,), st.just((request,)), explicit=False)

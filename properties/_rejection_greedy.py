@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import Capabilities, Capability, RejectionSampler, SpecDecodeBatch
+from fairdraw.contracts import Capabilities, Capability, RejectionSampler
 from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import (
     Answer,
@@ -14,7 +14,7 @@ from fairdraw.properties._rejection_asserts import (
     broken,
     check,
     decodes_argmax,
-    emit_case,
+    emitted,
 )
 from fairdraw.properties._rejection_cases import ordinary
 from fairdraw.strategies import DTYPES, RejectionCase
@@ -22,9 +22,11 @@ from fairdraw.strategies import DTYPES, RejectionCase
 _GREEDY = (Capability.GREEDY,)
 
 
-def _equals_argmax_decoding(sampler: RejectionSampler, batch: SpecDecodeBatch, answer: Answer) -> None:
-    if answer.is_greedy and not decodes_argmax(sampler, batch, answer):
-        broken(f"{answer}, but argmax decoding gives {argmax_decoding(batch, answer)}")
+def _equal_argmax_decoding(sampler: RejectionSampler, of_call: list[Answer]) -> None:
+    """Every greedy request of a call is decoded as if there were no drafts."""
+    for answer in of_call:
+        if answer.is_greedy and not decodes_argmax(sampler, answer):
+            broken(f"{answer}, but argmax decoding gives {argmax_decoding(answer)}")
 
 
 @check("REJ201", lambda can: ordinary(can, greedy=True, min_drafts=1), needs=_GREEDY)
@@ -33,9 +35,7 @@ def greedy_requests_equal_argmax_decoding(sampler: RejectionSampler, case: Rejec
 
     Speculation must not change greedy text at all. A mismatch usually means that the random path was taken.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        _equals_argmax_decoding(sampler, batch, answer)
+    _equal_argmax_decoding(sampler, emitted(sampler, case))
 
 
 @check(
@@ -50,20 +50,7 @@ def greedy_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCa
 
     bfloat16 logits tie often. A tie rule that depends on the tile size makes greedy text depend on the kernel.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        _equals_argmax_decoding(sampler, batch, answer)
-
-
-def _largest_by_one_step(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Flat rows at 1/8, where one logit is the next larger number of its dtype: probabilities round to a tie."""
-    batch = case.batch(sampler.device)
-    logits = torch.full_like(batch.target_logits, 0.125)
-    best = [1 + derive_seed("best", case.seed, row) % (batch.vocab_size - 1) for row in range(batch.num_tokens)]
-    logits[torch.arange(batch.num_tokens), best] = 0.125 * (1 + torch.finfo(logits.dtype).eps)
-    batch = batch.replace(target_logits=logits)
-    for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
-        _equals_argmax_decoding(sampler, batch, answer)
+    _equal_argmax_decoding(sampler, emitted(sampler, case))
 
 
 def _exact_dtypes(can: Capabilities) -> tuple[str, ...]:
@@ -86,7 +73,13 @@ def greedy_requests_see_the_last_bit_of_a_logit(sampler: RejectionSampler, case:
     Argmax of probabilities instead of logits answers a lower id. float16 logits that pass through bfloat16, or a
     softmax in half precision, make ties of such logits.
     """
-    _largest_by_one_step(sampler, case)
+    batch = case.batch(sampler.device)
+    # Flat rows, where one logit is the next larger number of its dtype: probabilities round to a tie.
+    logits = torch.full_like(batch.target_logits, 0.125)
+    best = [1 + derive_seed("best", case.seed, row) % (batch.vocab_size - 1) for row in range(batch.num_tokens)]
+    logits[torch.arange(batch.num_tokens), best] = 0.125 * (1 + torch.finfo(logits.dtype).eps)
+    batch = batch.replace(target_logits=logits)
+    _equal_argmax_decoding(sampler, answers(batch, emit(sampler, batch, case.noise(sampler.device))))
 
 
 def _greedy_and_random(case: RejectionCase) -> RejectionCase:
@@ -106,6 +99,4 @@ def greedy_requests_beside_random_ones_equal_argmax_decoding(sampler: RejectionS
     All-greedy batches take a path of their own. In a mixed batch the mark of a greedy request, 0 or -1, is easily taken
     for a temperature: then logits are divided by it, and their signs may turn.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        _equals_argmax_decoding(sampler, batch, answer)
+    _equal_argmax_decoding(sampler, emitted(sampler, case))

@@ -28,16 +28,6 @@ def _lowered(batch: SpecDecodeBatch, seed: int) -> SpecDecodeBatch:
     return batch.replace(target_logits=logits - shifts[:, None])
 
 
-def _take_low_argmaxes(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Of greedy requests, and of random ones that have no choice."""
-    batch = _lowered(case.batch(sampler.device), case.seed)
-    for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
-        if not decodes_argmax(sampler, batch, answer):
-            expected = argmax_decoding(batch, answer)
-            largest = batch.target_logits[batch.token_slice(answer.request)].amax(-1).tolist()
-            broken(f"{answer}, but argmax decoding gives {expected}; its largest logits are {largest}")
-
-
 # One request: an interpreter pays for every tile.
 _SMALL_BATCH = {"min_vocab_size": _MANY_TILES, "max_vocab_size": _MANY_TILES, "min_drafts": 1, "max_requests": 1}
 
@@ -69,4 +59,8 @@ def the_only_possible_token_of_a_large_vocabulary_is_emitted_however_low_its_log
     Kernels read such a row in tiles. Suspect the step that compares or adds them: their number is padded to a power of
     two, and a tile that is not there must lose to every logit and add nothing to a sum.
     """
-    _take_low_argmaxes(sampler, case)
+    batch = _lowered(case.batch(sampler.device), case.seed)
+    for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
+        if not decodes_argmax(sampler, answer):
+            expected, largest = argmax_decoding(answer), answer.target_logits.max(-1).tolist()
+            broken(f"{answer}, but argmax decoding gives {expected}; its largest logits are {largest}")

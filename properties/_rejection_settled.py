@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairdraw._core.array_types import Row32, Row64
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
@@ -113,9 +112,7 @@ def _acceptance_is_settled(step: DraftStep, shift: float) -> bool:
     return bool(high < threshold or (low > 0 and low >= threshold))
 
 
-def _bounds(
-    step: DraftStep, shift: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # each [vocab_size] float64
+def _bounds(step: DraftStep, shift: float) -> tuple[Row64, Row64]:
     """The least and the greatest probability that another rounding may give each token."""
     probs = step.target_probs.astype(np.float64)
     slack = np.where(probs < UNDERFLOW, UNDERFLOW, 0.0)

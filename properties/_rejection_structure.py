@@ -6,14 +6,13 @@ from fairdraw._core.checks import Stage
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
 from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import (
+    ORACLE,
     answers,
     broken,
     check,
     emit_case,
-    emit_oracle,
     emitted,
     is_left_to,
-    is_masked,
     probabilities,
     same_rows,
 )
@@ -110,10 +109,9 @@ def tokens_without_target_probability_are_never_emitted(sampler: RejectionSample
     This is how grammar and top-k violations get out: probabilities smoothed by an epsilon, a race over unmasked lanes,
     or a recovered token drawn from the draft distribution.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         for position, token in enumerate(answer.tokens[: len(answer.drafts)]):
-            if is_masked(batch, answer.first_row + position, token):
+            if answer.is_masked(position):
                 broken(f"{answer}, whose token {token} at position {position} is masked with -inf")
 
 
@@ -156,11 +154,10 @@ def placeholder_drafts_are_never_accepted(sampler: RejectionSampler, case: Rejec
 
     A sampler that reads `probs[row, -1]` reads the previous row's last token, or memory before the tensor.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         padded = [*answer.drafts, PLACEHOLDER_TOKEN_ID].index(PLACEHOLDER_TOKEN_ID)
-        if answer.num_accepted > padded or not all(0 <= token < batch.vocab_size for token in answer.tokens):
-            broken(f"{answer}, past the placeholder draft at position {padded}")
+        is_past = answer.num_accepted > padded or answer.leaves_vocabulary
+        answer.forbid(is_past, f", past the placeholder draft at position {padded}")
 
 
 @check(
@@ -228,9 +225,8 @@ def a_rejection_without_residual_still_recovers_a_possible_token(
 
     An argmax over zeros returns id 0, whatever its probability.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if answer.is_cut_short and is_masked(batch, answer.last_row, answer.tokens[-1]):
+    for answer in emitted(sampler, case):
+        if answer.is_cut_short and answer.is_masked(answer.num_accepted):
             broken(f"{answer}: recovered {answer.tokens[-1]} has target probability 0")
 
 
@@ -246,21 +242,6 @@ def inputs_are_not_modified(sampler: RejectionSampler, case: RejectionCase) -> N
         emit(sampler, batch, noise)
 
 
-def _are_documented(sampler: RejectionSampler, case: RejectionCase, what: str) -> None:
-    """The oracle's tokens, or accepted drafts that begin them if the sampler may accept fewer."""
-    batch, _, emission = emit_case(sampler, case)
-    expected = emit_oracle(sampler, case)
-    rows = [
-        answer.request
-        for answer in answers(batch, emission)
-        if not (
-            is_left_to(sampler, answer.tokens, answer.drafts)
-            and answer.tokens == expected.emitted(answer.request)[: len(answer.tokens)]
-        )
-    ]
-    same_rows(expected.tokens[rows], emission.tokens[rows], what)
-
-
 @check("REJ116", lambda can: ordinary(can, min_drafts=1, targets=("nan",)), needs=(Capability.NAN_LOGITS,))
 def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A target row with NaN has no distribution: random requests reject and emit id 0, greedy ones the first NaN's id.
@@ -268,4 +249,14 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
     NaN fails every comparison, so an accept test written as `not (ratio < uniform)` accepts, and a running maximum
     never moves.
     """
-    _are_documented(sampler, case, "rows with NaN")
+    batch, _, emission = emit_case(sampler, case)
+    expected = emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+    rows = [
+        answer.request
+        for answer in answers(batch, emission)
+        if not (  # accepted drafts that begin the oracle's tokens, of a sampler that may accept fewer
+            is_left_to(sampler, answer.tokens, answer.drafts)
+            and answer.tokens == expected.emitted(answer.request)[: len(answer.tokens)]
+        )
+    ]
+    same_rows(expected.tokens[rows], emission.tokens[rows], "rows with NaN")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairdraw.contracts import Capability, ExplicitNoise, SeededNoise, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit
 from fairdraw.properties._rejection_asserts import answers, broken, check, is_left_to
-from fairdraw.properties._rejection_wide import batch_of
+from fairdraw.properties._rejection_cases import batch_of
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._sizes import TILES, ids_around_tiles, tiled_vocab_sizes
 

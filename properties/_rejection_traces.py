@@ -75,11 +75,13 @@ def _wrong(call: RejectionCall, requests: Flags, seen: Verified, what: str) -> N
         )
 
 
-def _any_token(call: RejectionCall, tokens: Flags) -> Flags:  # [batch_size] bool
-    """Return the requests that own one of these draft tokens."""
-    found = np.zeros(call.batch.batch_size, dtype=bool)
-    found[call.owner[tokens]] = True
-    return found
+def _any_token(call: RejectionCall, tokens: Flags | Ints) -> Flags:  # [batch_size] bool
+    """Return the requests that own one of these draft tokens, given as flags or by their numbers."""
+    return _are_among(call, call.owner[tokens])
+
+
+def _are_among(call: RejectionCall, requests: Ints | list[int]) -> Flags:  # [batch_size] bool
+    return np.isin(np.arange(call.batch.batch_size), requests)
 
 
 def _require_layout(call: RejectionCall, seen: Verified) -> None:
@@ -145,9 +147,7 @@ def _require_decisions(call: RejectionCall, seen: Verified) -> None:
         last = np.clip(seen.last[call.owner[tokens]], 0, residuals.shape[1] - 1)
         nothing = residuals[np.arange(len(tokens)), last] <= 0
         surely = nothing & call.has_residual(tokens) & (_shortfall(call, tokens, last) > _ROUNDING)
-        wrong = np.zeros(len(ratios), dtype=bool)
-        wrong[tokens[surely]] = True
-        _wrong(call, _any_token(call, wrong), seen, "the recovered token has no residual probability")
+        _wrong(call, _any_token(call, tokens[surely]), seen, "the recovered token has no residual probability")
 
 
 def _decided(call: RejectionCall) -> Flags:  # [num_tokens] bool
@@ -204,9 +204,8 @@ def _require_given_noise(call: RejectionCall, noise: ExplicitNoise, seen: Verifi
             scores = residuals / exponentials[call.owner[tokens]]
         last = np.clip(seen.last[call.owner[tokens]], 0, residuals.shape[1] - 1)
         loses = scores[np.arange(len(tokens)), last] * (1 + _MARGIN) + _ROUNDED < scores.max(axis=1)
-        wrong = np.zeros(len(ratios), dtype=bool)
-        wrong[tokens[loses & call.has_residual(tokens)]] = True
-        _wrong(call, _any_token(call, wrong), seen, "the recovered token does not win its race")
+        losers = tokens[loses & call.has_residual(tokens)]
+        _wrong(call, _any_token(call, losers), seen, "the recovered token does not win its race")
 
 
 _COMPARED = 32
@@ -215,17 +214,13 @@ _COMPARED = 32
 
 def _require_specified(sampler: RejectionSampler, call: RejectionCall, noise: ExplicitNoise, seen: Verified) -> None:
     rejected = np.flatnonzero(call.is_random[call.owner] & seen.reached & ~seen.accepted)
-    is_whole = np.ones(call.batch.batch_size, dtype=bool)
-    is_whole[call.owner[rejected]] = call.has_residual(rejected)  # what is recovered from nothing is REJ113's
-    rows = np.flatnonzero(is_whole)
-    rows = bulk_rng("specified", call.number).permutation(rows)[:_COMPARED]
+    from_nothing = _any_token(call, rejected[~call.has_residual(rejected)])  # REJ113 is about these
+    rows = bulk_rng("specified", call.number).permutation(np.flatnonzero(~from_nothing))[:_COMPARED]
     if not rows.size:
         return
     part, own = call.batch.select(rows.tolist()), noise.select(call.batch, rows.tolist())
     _, differing = disagreement(sampler, part, own, seen.tokens[rows])
-    wrong = np.zeros(call.batch.batch_size, dtype=bool)
-    wrong[rows[differing]] = True
-    _wrong(call, wrong, seen, "the specification emits other tokens from this noise")
+    _wrong(call, _are_among(call, rows[differing]), seen, "the specification emits other tokens from this noise")
 
 
 _LEAST = 2.0**-100
@@ -277,11 +272,9 @@ def _require_same(
         width = call.batch.num_draft_tokens[row] + 1
         first, other = seen[row, :width], again[place, :width]
         if not np.array_equal(first, other) and not _is_near_tie(sampler, call, row, first, other):
-            differs = np.zeros(call.batch.batch_size, dtype=bool)
-            differs[row] = True
             how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
             what = f"when the same is asked again {how}, it emits {other[other >= 0].tolist()}"
-            _wrong(call, differs, read(call, seen), what)
+            _wrong(call, _are_among(call, [row]), read(call, seen), what)
 
 
 def _in_memory(batch: SpecDecodeBatch, memory: dict[str, torch.Tensor]) -> SpecDecodeBatch:

@@ -21,15 +21,14 @@ from fairdraw.properties._rejection_asserts import (
     check,
     covered,
     emit_case,
-    explicit_noise,
     is_left_to,
     same_rows,
     works_or_refuses,
 )
-from fairdraw.properties._rejection_cases import Cases, ordinary
+from fairdraw.properties._rejection_cases import Cases, batch_of, ordinary
 from fairdraw.strategies import LAYOUTS, DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._cases import far_apart, laid_out, strided_like
-from fairdraw.strategies.rows import bulk_rng, bulk_seeds
+from fairdraw.strategies.rows import bulk_rng
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _LARGE = (Capability.LARGE_VOCAB,)
@@ -66,20 +65,6 @@ def _end_where_they_must(sampler: RejectionSampler, case: RejectionCase) -> None
                 + ("all drafts are certain" if is_whole else f"the first impossible draft is at position {place}")
                 + f", and its last token must be {last}"
             )
-
-
-def batch_of(
-    can: Capabilities, vocab_sizes: Sequence[int], requests: st.SearchStrategy[tuple[RequestRecipe, ...]]
-) -> Cases:
-    kinds = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))
-    return st.builds(
-        RejectionCase,
-        vocab_size=st.sampled_from(vocab_sizes),
-        requests=requests,
-        dense=st.sampled_from([is_dense for is_dense, capability in kinds if capability in can]),
-        explicit=st.just(Capability.EXPLICIT_NOISE in can),
-        seed=bulk_seeds(),
-    )
 
 
 def _every_place(num_drafts: int, greedy: int, slow: bool) -> tuple[RequestRecipe, ...]:
@@ -283,11 +268,11 @@ def ties_across_tiles_of_every_size_go_to_the_lowest_id(sampler: RejectionSample
     greedy = [Capability.GREEDY in sampler.capabilities and (i // 2 + case.seed) % 2 == 0 for i in range(len(pairs))]
     requests = tuple(dataclasses.replace(case.requests[0], greedy=is_greedy) for is_greedy in greedy)
     case = case.replace(requests=requests)
-    batch, noise = case.batch(sampler.device), explicit_noise(case, sampler.device)
-    exponentials = torch.ones_like(noise.exponentials)
+    batch = case.batch(sampler.device)
+    exponentials = torch.ones(batch.batch_size, batch.vocab_size, device=batch.device)
     for row, (ids, is_greedy) in enumerate(zip(pairs, greedy, strict=True)):
         (batch.target_logits if is_greedy else exponentials)[row, list(ids)] = 1.0 if is_greedy else 0.125
-    uniforms = torch.full_like(noise.uniforms, 1 - 2.0**-53)
+    uniforms = torch.full((batch.num_tokens,), 1 - 2.0**-53, dtype=torch.float64, device=batch.device)
     seen = emit(sampler, batch, ExplicitNoise(uniforms, exponentials)).tokens[:, 0].tolist()
     for ids, is_greedy, token in zip(pairs, greedy, seen, strict=True):
         if token != min(ids):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 from fairdraw._core import checks
 from fairdraw._core.array_types import PerRequest
@@ -25,12 +26,12 @@ from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._rejection_asserts import pick as pick
 from fairdraw.properties._rejection_settled import TIE, UNDERFLOW, has_one_largest, overflows
-from fairdraw.strategies.sampling import SamplingCase, sampling_cases
+from fairdraw.strategies.rows import bulk_seeds
+from fairdraw.strategies.sampling import SampledRequest, SamplingCase, sampling_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hypothesis import strategies as st
     from numpy.typing import NDArray
 
     from fairdraw._oracles.sampling import Request
@@ -56,9 +57,12 @@ def ordinary(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase
     return sampling_cases(can, **{"exponentials": _EXPONENTIALS, **narrow})
 
 
-def call(
-    sampler: TokenSampler, case: SamplingCase
-) -> tuple[SamplingBatch, Any, Sampled]:  # Any: noise of the kind that the check's strategy drew
+def fixed(vocab_size: int, *requests: SampledRequest, explicit: bool) -> st.SearchStrategy[SamplingCase]:
+    """A case in which the seed alone is drawn; what else there is follows from it."""
+    return st.builds(SamplingCase, st.just(vocab_size), st.just(requests), st.just(explicit), seed=bulk_seeds())
+
+
+def call(sampler: TokenSampler, case: SamplingCase) -> tuple[SamplingBatch, Any, Sampled]:  # Any: noise
     """Build the case on the sampler's device and sample once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, sample_tokens(sampler, batch, noise)

@@ -14,8 +14,8 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._rejection_asserts import is_improbable
-from fairdraw.properties._sampling_asserts import broken, check
-from fairdraw.strategies.rows import bulk_rng, bulk_seeds
+from fairdraw.properties._sampling_asserts import broken, check, fixed
+from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ _MOST_ROWS = 1024
 
 def plain(can: Capabilities, vocab_size: int) -> st.SearchStrategy[SamplingCase]:
     """One plain request; what else there is follows from the seed."""
-    explicit = st.just(Capability.SEEDED_NOISE not in can)
-    return st.builds(
-        SamplingCase, st.just(vocab_size), st.just((SampledRequest(),)), explicit=explicit, seed=bulk_seeds()
-    )
+    return fixed(vocab_size, SampledRequest(), explicit=Capability.SEEDED_NOISE not in can)
 
 
 def noise_of(sampler: TokenSampler, batch: SamplingBatch, *parts: object) -> SamplingNoise:

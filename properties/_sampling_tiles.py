@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from fairdraw.contracts import Capabilities, Capability, SamplingBatch, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.properties._rejection_tiles import GREEDY, ONLY, WON, Rows, tiles_and_rows
-from fairdraw.properties._sampling_asserts import FILTERS, aimed_at, broken, check
-from fairdraw.strategies.rows import bulk_seeds
+from fairdraw.properties._sampling_asserts import FILTERS, aimed_at, broken, check, fixed
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
 
@@ -45,9 +44,7 @@ def _step(rows: Rows, vocab_size: int) -> SamplingBatch:
 def _tiled(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     """Of the largest vocabulary that is tried; the others follow from the seed."""
     most = 8200 if Capability.LARGE_VOCAB in can else 1025
-    explicit = Capability.EXPLICIT_NOISE in can
-    requests = (SampledRequest(),)
-    return st.builds(SamplingCase, st.just(most), st.just(requests), explicit=st.just(explicit), seed=bulk_seeds())
+    return fixed(most, SampledRequest(), explicit=Capability.EXPLICIT_NOISE in can)
 
 
 @check(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import torch
 from hypothesis import strategies as st
 
@@ -17,20 +14,13 @@ from fairdraw.properties._sampling_asserts import (
     broken,
     call,
     check,
+    fixed,
     same_tokens,
     supports_of,
 )
 from fairdraw.properties._traces import left_alone
 from fairdraw.strategies._cases import require_far_memory, reserved
-from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
-
-
-def _without(request: SampledRequest, can: Capabilities) -> SampledRequest:
-    """Return the request without filters that are unsupported."""
-    off: dict[str, Any] = {name: None for name, need in FILTERS.items() if need not in can}  # Any: keyword arguments
-    return dataclasses.replace(request, **off)
-
 
 _NOISE = ((Capability.EXPLICIT_NOISE, Capability.SEEDED_NOISE),)
 
@@ -46,9 +36,8 @@ def _cheap(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
         SampledRequest("normal", 0.7, top_p=0.5),
         SampledRequest("normal", 1.5, min_p=0.5),
     )
-    kept = tuple(_without(request, can) for request in requests)
-    explicit = Capability.EXPLICIT_NOISE in can
-    return st.builds(SamplingCase, st.just(11), st.just(kept), explicit=st.just(explicit), seed=bulk_seeds())
+    off = {name: None for name, need in FILTERS.items() if need not in can}
+    return fixed(11, *(request.replace(**off) for request in requests), explicit=Capability.EXPLICIT_NOISE in can)
 
 
 @check("SAM193", _cheap, needs_one_of=_NOISE, weight=0.02, depends_on=("SAM161",))
@@ -70,9 +59,7 @@ def no_call_of_a_thousand_is_different(sampler: TokenSampler, case: SamplingCase
 
 def _two_rows(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     require_far_memory()
-    explicit = Capability.EXPLICIT_NOISE in can
-    requests = (SampledRequest("one-hot"), SampledRequest("one-hot"))
-    return st.builds(SamplingCase, st.just(100), st.just(requests), explicit=st.just(explicit), seed=bulk_seeds())
+    return fixed(100, *[SampledRequest("one-hot")] * 2, explicit=Capability.EXPLICIT_NOISE in can)
 
 
 @check("SAM184", _two_rows, needs=(Capability.STRIDED_INPUTS,), weight=0.02)

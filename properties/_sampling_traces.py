@@ -151,8 +151,7 @@ def _require_same(sampler: TokenSampler, call: SamplingCall, tokens: Ints, rows:
     again = sample_tokens(sampler, *_asked_again(call, rows)).tokens
     for row, token in zip(rows.tolist(), again.tolist(), strict=True):
         if token != tokens[row] and not _is_near_tie(sampler, call, row, int(tokens[row]), token):
-            differs = np.zeros(len(tokens), dtype=bool)
-            differs[row] = True
+            differs = np.arange(len(tokens)) == row
             how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
             _wrong(call, differs, tokens, f"and token {token} when the same is asked again {how}")
 

@@ -58,17 +58,13 @@ def _are_distinct(signatures: Signatures, found: Ints, family: dict[int, str], b
         if other != place:
             pair = [seeds[other], seeds[place]]
             pairs = [pair, *(_changed_alike(family, pair, base ^ fresh) for fresh in _FRESH)]
-            if all(_are_alike(signatures(one, number)) for one in pairs):
+            if all(np.array_equal(*signatures(one, number)) for one in pairs):
                 words = [f"{one} ({family[one]})" for one in pair]
                 raise CheckFailure(f"seeds {words[0]} and {words[1]} draw the same tokens, with s = {base}")
 
 
 _FRESH = (0x5A17_93C5, 0x2D0F_6B39)
 """Differences, below 2**32, of the other numbers whose seeds are compared."""
-
-
-def _are_alike(found: Ints) -> bool:  # [2, num_draws] int64
-    return bool((found[0] == found[1]).all())
 
 
 def _changed_alike(family: dict[int, str], pair: list[int], base: int) -> list[int]:

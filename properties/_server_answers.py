@@ -11,7 +11,7 @@ import numpy as np
 from fairdraw._core.checks import Stage
 from fairdraw._oracles.server import TIE, is_ambiguous
 from fairdraw.contracts import Answer, Capability, Choice, Position
-from fairdraw.properties._server_check import Trial, require, server_check
+from fairdraw.properties._server_check import Trial, positions_of, require, server_check
 from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, first_list, powers
 from fairdraw.strategies._server_requests import MIXED, PLAIN, kind
 
@@ -37,11 +37,9 @@ def _is_cut(answer: Answer) -> bool:
 
 def _positions(answers: list[Answer]) -> Iterator[tuple[Answer, int, Position]]:
     """Every position of every choice, with its number; not those whose lists name several tokens by one text."""
-    for answer in answers:
-        for choice in answer.choices:
-            for number, position in enumerate(choice.positions):
-                if not any(is_ambiguous(token) for token, _ in position.top):
-                    yield answer, number, position
+    for answer, number, position in positions_of(answers):
+        if not any(is_ambiguous(token) for token, _ in position.top):
+            yield answer, number, position
 
 
 def _count(choice: Choice) -> int | None:

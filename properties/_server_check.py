@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import AnyCheck, Conditions, DistributionCase, Profile
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, NoAnswer, Server
+from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, NoAnswer, Position, Server
 from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import Kind, Pool, num_tokens, pool_of
 
@@ -63,6 +63,14 @@ class Trial:
             found = f"{self.server.settings.against} has answers to {len(pairs)} of {len(answers)} requests"
             raise NoAnswer(f"{found}: it must be of a whole run with this address, model, seed and these options")
         return [old for old, _ in pairs], [new for _, new in pairs]
+
+
+def positions_of(answers: Sequence[Answer]) -> Iterator[tuple[Answer, int, Position]]:
+    """Every position of every choice, with its number."""
+    for answer in answers:
+        for choice in answer.choices:
+            for number, position in enumerate(choice.positions):
+                yield answer, number, position
 
 
 def require(condition: bool, answer: Answer, effect: str) -> None:

@@ -15,7 +15,7 @@ from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
 from fairdraw.contracts import Answer, Capability, Choice, GenerationRequest
-from fairdraw.properties._server_check import ALPHA, Trial, failure, require, server_check
+from fairdraw.properties._server_check import ALPHA, Trial, failure, positions_of, require, server_check
 from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import (
     MIN_P,
@@ -49,15 +49,12 @@ def greedy_takes_the_most_probable_token(trial: Trial) -> None:
 
     A temperature that is clamped to something small, or the argmax of other logits (drafts, raw ones under a bias).
     """
-    for answer in trial.take(_GREEDY, _NUM):
-        for choice in answer.choices:
-            for number, position in enumerate(choice.positions):
-                found = listed(position, answer.request.logprobs or 0)
-                if not found.tokens or position.logprob is None:
-                    continue
-                best = float(found.logprobs.max())
-                effect = f"position {number}: token {position.token!r} has {position.logprob:.6g}, the best {best:.6g}"
-                require(position.logprob >= best - TIE * max(1.0, abs(best)), answer, effect)
+    for answer, number, position in positions_of(trial.take(_GREEDY, _NUM)):
+        found = listed(position, answer.request.logprobs or 0)
+        if found.tokens and position.logprob is not None:
+            best = float(found.logprobs.max())
+            effect = f"position {number}: token {position.token!r} has {position.logprob:.6g}, the best {best:.6g}"
+            require(position.logprob >= best - TIE * max(1.0, abs(best)), answer, effect)
 
 
 @server_check("SRV122", (Capability.GREEDY,), stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
@@ -167,15 +164,13 @@ def tokens_at_temperature_1_are_drawn(trial: Trial) -> None:
     """
     answers = trial.take(PLAIN, _NUM_DRAWN)
     log_chance = 0.0
-    for answer in answers:
-        for choice in answer.choices:
-            for position in choice.positions:
-                values = listed(position, answer.request.logprobs or 0)
-                if position.logprob is None or not values.tokens:
-                    continue
-                if position.logprob < float(values.logprobs.max()) - TIE:
-                    return
-                log_chance += min(0.0, float(values.logprobs.max()))
+    for answer, _, position in positions_of(answers):
+        values = listed(position, answer.request.logprobs or 0)
+        if position.logprob is None or not values.tokens:
+            continue
+        if position.logprob < float(values.logprobs.max()) - TIE:
+            return
+        log_chance += min(0.0, float(values.logprobs.max()))
     if log_chance < math.log(ALPHA):
         said = f"a correct server does so with probability 10^{log_chance / math.log(10):.0f}"
         raise failure(answers[0], f"all tokens of {len(answers)} answers are the most probable ones", evidence=said)
@@ -236,12 +231,9 @@ def tokens_lie_within_top_k(trial: Trial) -> None:
     """
     _require_support(trial, TOP_K, "top-k")
     if "top_k" in trial.claims.after_filters:
-        for answer in trial.take(TOP_K, _NUM_DRAWN):
-            for choice in answer.choices:
-                for number, position in enumerate(choice.positions):
-                    count = len([value for _, value in position.top if value > _REMOVED])
-                    most = answer.request.top_k or 0
-                    require(count <= most, answer, f"position {number}: {count} tokens are left by top_k={most}")
+        for answer, number, position in positions_of(trial.take(TOP_K, _NUM_DRAWN)):
+            count, most = sum(value > _REMOVED for _, value in position.top), answer.request.top_k or 0
+            require(count <= most, answer, f"position {number}: {count} tokens are left by top_k={most}")
 
 
 _REMOVED = -1e3

@@ -34,9 +34,7 @@ class WrongRow(CheckFailure):
 
 
 @contextmanager
-def left_alone(
-    batch: Any, noise: object = None, *, number: int | None = None
-) -> Iterator[None]:  # Any: of any contract
+def left_alone(batch: Any, noise: object = None, *, number: int | None = None) -> Iterator[None]:  # Any: a batch
     """Fail if a call writes into its batch, or into noise that it is given: a tensor, or the list of numbers of drafts.
 
     Args:

@@ -159,9 +159,7 @@ class PenaltiesChecker(ComparingChecker):
             for drafts, num_rows in _rows_of(batch)
         ]
 
-    def compare(
-        self, logits: LogitRows, batch: LiveBatch, drafts: bool
-    ) -> tuple[Tensor, Tensor]:  # both [num_rows, vocab_size] float32
+    def compare(self, logits: LogitRows, batch: LiveBatch, drafts: bool) -> tuple[LogitRows, LogitRows]:
         """One row of logits per request, or one per draft; returns the answer and a copy."""
         given, rows = logits.numpy(), self.rows(batch, drafts)
         answer = self.session.penalise(logits, batch, drafts=drafts)

@@ -350,14 +350,11 @@ def steps(world: TourWorld, seed: int, strength: int = 2) -> EventTrace:
     for place in planner.rng.permutation(len(settings)).tolist():
         for part, choice in settings[place].items():
             planner.do(*(event.replace(held=True) for event in _events(planner, part, choice)))
-        planner.do(planner.drafts(known=settings[place]["drafts"] == "some") if _drafts(settings[place]) else Draft())
+        drafts = settings[place]["drafts"]
+        planner.do(Draft() if drafts == "none" else planner.drafts(known=drafts == "some"))
         if planner.size < 3:
             planner.do(planner.add(begun=True, held=True), planner.add())
     return planner.trace
-
-
-def _drafts(setting: Mapping[str, str]) -> bool:
-    return setting["drafts"] != "none"
 
 
 def _events(planner: Planner, part: str, choice: str) -> Iterator[Event]:

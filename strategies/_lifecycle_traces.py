@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from fairdraw._core.failures import raised_by
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers
+from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._lifecycle_checkers import (
     Checker,
     OpenSession,
@@ -90,15 +91,10 @@ class EventTrace(Recipe):
         """
         fields = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
         name = str(fields.pop("trace", None))
-        kind: Any = {known.__name__: known for known in (PenaltiesTrace, ThinkingTrace)}.get(
-            name
-        )  # Any: its fields vary
-        if kind is None:
-            raise ValueError(
-                f"EventTrace.from_json: trace={name!r}, but it must be one of PenaltiesTrace, ThinkingTrace."
-            )
+        known: dict[str, Any] = {kind.__name__: kind for kind in (PenaltiesTrace, ThinkingTrace)}  # Any: fields vary
+        one_of("EventTrace.from_json", "trace", name, known)
         fields["events"] = tuple(map(event_from_json, data["events"]))
-        trace: EventTrace = kind(**fields)
+        trace: EventTrace = known[name](**fields)
         return trace
 
 

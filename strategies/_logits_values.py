@@ -235,6 +235,10 @@ def _just(name: str, *values: float) -> Maker:
     return lambda text, rng: {name: values[int(rng.integers(len(values)))]}
 
 
+def _numbers(name: str, *values: float) -> dict[str, Maker]:
+    return {f"{value:g}": _just(name, value) for value in values}
+
+
 def _size(name: str, size: Callable[[Text], int]) -> Maker:
     return lambda text, rng: {name: size(text)}
 
@@ -300,8 +304,7 @@ VALUES: dict[str, dict[str, Maker]] = {
     },
     "thinking": {
         "same": _just("thinking_token_budget", 4),
-        "0": _just("thinking_token_budget", 0),
-        "1": _just("thinking_token_budget", 1),
+        **_numbers("thinking_token_budget", 0, 1),
         "spent": _size("thinking_token_budget", lambda text: len(text.output)),
         "draft": _size("thinking_token_budget", lambda text: len(text.output) + 1),
         "last-draft": _size("thinking_token_budget", lambda text: len(text.output) + max(0, len(text.drafts) - 3)),
@@ -324,9 +327,7 @@ VALUES: dict[str, dict[str, Maker]] = {
     },
     "custom-random": {},
     "top-k": {
-        "-1": _just("top_k", -1),
-        "1": _just("top_k", 1),
-        "2": _just("top_k", 2),
+        **_numbers("top_k", -1, 1, 2),
         "last": _size("top_k", lambda text: text.vocab_size - 1),
         "all": _size("top_k", lambda text: text.vocab_size),
         "above": _just("top_k", 2**31 - 1),
@@ -343,10 +344,6 @@ VALUES: dict[str, dict[str, Maker]] = {
 for requests that differ in their texts alone."""
 OF_THEIR_OWN = ("order", "same", "longest", "many-stops", "last-draft")
 """Values that need requests of their own; all others are paired with each other."""
-
-
-def _numbers(name: str, *values: float) -> dict[str, Maker]:
-    return {f"{value:g}": _just(name, value) for value in values}
 
 
 INSIDE: dict[str, dict[str, Maker]] = {

@@ -100,7 +100,8 @@ def _request(row: dict[str, Any], kinds: tuple[str, ...]) -> LogitsRequestRecipe
     return LogitsRequestRecipe(chosen, greedy=row["temperature"] == "greedy", **rest)
 
 
-def _dtypes(can: Capabilities) -> st.SearchStrategy[str]:
+def logits_dtypes(can: Capabilities) -> st.SearchStrategy[str]:
+    """float32, and half precision where it is supported."""
     return st.sampled_from(DTYPES if Capability.HALF_LOGITS in can else DTYPES[:1])
 
 
@@ -116,7 +117,7 @@ def value_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCa
     requests = value_requests(kinds, has_drafts, unknown, draw(st.integers(0, _ARRAYS - 1)))
     requests = (*requests, *_long_requests(can, has_drafts))
     vocab_size, seed = draw(st.sampled_from(MIDDLING)), draw(bulk_seeds())
-    return LogitsCase(vocab_size, requests, dtype=draw(_dtypes(can)), seed=seed)
+    return LogitsCase(vocab_size, requests, dtype=draw(logits_dtypes(can)), seed=seed)
 
 
 _LARGE_SETS = (
@@ -175,18 +176,8 @@ def inside_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsC
 
 
 _EVENTS = (
-    "grow",
-    "cut",
-    "regrow",
-    "replace",
-    "renew",
-    "swap",
-    "leave",
-    "join",
-    "leave+join+swap",
-    "join+swap",
-    "replace+swap+cut",
-    "leave+swap",
+    *("grow", "cut", "regrow", "replace", "renew", "swap", "leave", "join"),
+    *("leave+join+swap", "join+swap", "replace+swap+cut", "leave+swap"),
 )
 
 
@@ -195,17 +186,16 @@ def eventful_cases(
     draw: st.DrawFn,
     can: Capabilities = Capabilities(),  # noqa: B008  frozen
     *,
-    max_drafts: int = 2,
     every: int = 1,
 ) -> LogitsCase:
     """Each parameter in a request of its own, and idle ones; then every event, to one row and to all of them.
 
     With `every` 3, a third of the requests."""
-    has_drafts = max_drafts > 0 and Capability.DRAFT_PROCESSORS in can
+    has_drafts = Capability.DRAFT_PROCESSORS in can
     kinds = open_kinds((*PARAMETER_KINDS, *IDLE_KINDS), can, has_drafts)
     rng = bulk_rng("eventful", draw(bulk_seeds()))
     requests = [
-        LogitsRequestRecipe((kind,), num_drafts=int(rng.integers(max_drafts + 1)) if has_drafts else 0)
+        LogitsRequestRecipe((kind,), num_drafts=int(rng.integers(3)) if has_drafts else 0)
         for kind in [kinds[i] for i in rng.permutation(len(kinds))][::every]
     ]
     places = rng.integers(len(requests), size=2 * len(_EVENTS)).tolist()
@@ -213,23 +203,14 @@ def eventful_cases(
     several = [EventRecipe(kind, row, rows=len(requests)) for kind, row in zip(_EVENTS, places[::-1], strict=False)]
     events = [*one, *several]
     shuffled = tuple(events[i] for i in rng.permutation(len(events)))
-    return LogitsCase(33, tuple(requests), shuffled, dtype=draw(_dtypes(can)), seed=draw(bulk_seeds()))
+    return LogitsCase(33, tuple(requests), shuffled, dtype=draw(logits_dtypes(can)), seed=draw(bulk_seeds()))
 
 
 _MANY = ("burst", "cut-most")
 """Events of hundreds of tokens, where little else happens."""
 _TWINS = ("bad-words:same", "min-tokens:same", "penalties:order"), ("penalties:order", "thinking:same")
 _TWIN_EVENTS = (
-    "leave",
-    "swap",
-    "leave",
-    "join+swap",
-    "leave+join",
-    "cut",
-    "replace",
-    "leave+swap",
-    "regrow",
-    "leave",
+    *("leave", "swap", "leave", "join+swap", "leave+join", "cut", "replace", "leave+swap", "regrow", "leave"),
     *_MANY,
 )
 
@@ -252,7 +233,7 @@ def twin_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCas
     events = [_TWIN_EVENTS[i] for i in rng.permutation(len(_TWIN_EVENTS))]
     places = rng.integers(len(requests), size=len(events)).tolist()
     recipes = tuple(EventRecipe(kind, row, request()) for kind, row in zip(events, places, strict=True))
-    return LogitsCase(33, requests, recipes, dtype=draw(_dtypes(can)), seed=draw(bulk_seeds()))
+    return LogitsCase(33, requests, recipes, dtype=draw(logits_dtypes(can)), seed=draw(bulk_seeds()))
 
 
 @st.composite

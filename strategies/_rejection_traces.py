@@ -144,28 +144,25 @@ class RejectionCall:
 
     def residuals(self, tokens: Ints) -> Float64s:  # [len(tokens), vocab_size] float64
         """Return the distribution of the token that replaces each of these draft tokens (numbers of rows)."""
-        target = self.target_probs[self.kinds[tokens]]
-        if self.draft_probs is None:
-            left, drafts = target.copy(), self.drafts[tokens]
-            rows = np.flatnonzero(drafts >= 0)
-            left[rows, drafts[rows]] = 0.0
-        else:
-            left = np.maximum(target - self.draft_probs[self.kinds[tokens]], 0.0)
+        left = self._left(tokens)
         return np.asarray(left / np.maximum(left.sum(axis=1, keepdims=True), 1e-300))
+
+    def _left(self, tokens: Ints) -> Float64s:  # [len(tokens), vocab_size] float64
+        """Return what is left of the target once the draft probabilities are taken away."""
+        left, drafts = self.target_probs[self.kinds[tokens]], self.drafts[tokens]
+        if self.draft_probs is not None:
+            return np.maximum(left - self.draft_probs[self.kinds[tokens]], 0.0)
+        rows = np.flatnonzero(drafts >= 0)
+        left[rows, drafts[rows]] = 0.0  # the index made a copy
+        return left
 
     def has_residual(self, tokens: Ints) -> Flags:  # [len(tokens)] bool
         """Return whether a rejection leaves a distribution that is not one of rounding, and that all engines agree on.
 
         Engines differ where a placeholder has a draft distribution: the residual, or the target.
         """
-        target = self.target_probs[self.kinds[tokens]]
-        if self.draft_probs is None:
-            known = np.maximum(self.drafts[tokens], 0)
-            left = np.where(self.drafts[tokens] < 0, 1.0, 1 - target[np.arange(len(tokens)), known])
-        else:
-            left = np.maximum(target - self.draft_probs[self.kinds[tokens]], 0.0).sum(axis=1)
-            left[self.drafts[tokens] < 0] = 0.0
-        return np.asarray(left > _NOTHING_LEFT)
+        is_left_to_engines = (self.drafts[tokens] < 0) & (self.draft_probs is not None)
+        return np.asarray((self._left(tokens).sum(axis=1) > _NOTHING_LEFT) & ~is_left_to_engines)
 
 
 _NOTHING_LEFT = 1e-5

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import GREEDY_BELOW, RaceNoise, SamplingBatch, SamplingNoise
+from fairdraw.contracts import GREEDY_BELOW, Capability, RaceNoise, SamplingBatch, SamplingNoise
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, _exponentials, hashed_seeds
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
 
-FILTERS: tuple[str, ...] = ("top_k", "top_p", "min_p")
+FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+FILTERS: tuple[str, ...] = tuple(FILTER_NEEDS)
 """Names of the filters; each is a field of `SampledRequest`."""
 
 

@@ -31,7 +31,7 @@ from fairdraw.contracts import (
 )
 from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
-from fairdraw.strategies._sampling_cases import SamplingCase
+from fairdraw.strategies._sampling_cases import FILTER_NEEDS, SamplingCase
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
 from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
 from fairdraw.strategies.rows import bulk_rng, target_row
@@ -52,7 +52,6 @@ _SETTINGS = SETTINGS | {
     "filters": ("all", "none", "top_k", "top_p", "min_p", "top_k top_p"),
     "alike": ("nothing", "nothing", "rows and parameters", "parameters", "rows"),
 }
-_FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, N
         "min_p": (*_MIN_PS, *rng.uniform(0, 1, 2), 0, 0),
     }
     telling = _TELLING | {"top_k": (min(5, size), max(1, size // 4))}
-    for name, need in _FILTER_NEEDS.items():
+    for name, need in FILTER_NEEDS.items():
         if str(need) in without:
             values[name] = telling[name] = (off[name],)
     sets = [off, *covering_settings(telling, 3, seed % 8)[:_NUM_TELLING], *covering_settings(values, 2, seed % 8)]
@@ -210,8 +209,8 @@ class _Player(Player):
             parameters[:] = number % self.num_sets if number % 3 == 0 else 1 + number % _NUM_TELLING
         if self.trace.flat:
             row[:] = parameters[:] = 0
-        given = setting["filters"].split() if setting["filters"] != "all" else list(_FILTER_NEEDS)
-        given = [name for name in given if name in _FILTER_NEEDS and str(_FILTER_NEEDS[name]) not in self.trace.without]
+        given = setting["filters"].split() if setting["filters"] != "all" else list(FILTER_NEEDS)
+        given = [name for name in given if name in FILTER_NEEDS and str(FILTER_NEEDS[name]) not in self.trace.without]
         is_greedy = greedy_requests(setting["greedy"], self.of(3, request, 4) == 0)
         is_odd = np.zeros(len(request), dtype=bool)
         is_odd[number % len(request)] = setting["odd row"] != "none" and len(request) > 1
@@ -296,7 +295,7 @@ class _Supports:
 
     def of(self, dtype: str, row: Ints, parameters: Ints, given: Sequence[str]) -> tuple[Ints, Support]:
         """Return the number of each row's kind, and the supports, in the order of the rows."""
-        mask = sum(1 << place for place, name in enumerate(_FILTER_NEEDS) if name in given)
+        mask = sum(1 << place for place, name in enumerate(FILTER_NEEDS) if name in given)
         half = ("float32", "bfloat16", "float16").index(dtype)
         keys = ((half * 8 + mask) * NUM_ROWS + row) * self._player.num_sets + parameters
         different, first, places = np.unique(keys, return_index=True, return_inverse=True)

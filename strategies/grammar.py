@@ -125,9 +125,7 @@ def _is_open(kind: str, capabilities: Capabilities) -> bool:
 
 
 @st.composite
-def bitmask_batches(
-    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
-) -> BitmaskBatch:  # Any: of `bitmask_cases`
+def bitmask_batches(draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any) -> BitmaskBatch:  # Any: of a case
     """Batches ready for a masker; each prints as the code that builds it. Arguments as for `bitmask_cases`.
 
     Raises:

@@ -24,13 +24,14 @@ from fairdraw.strategies._logits_wide import (
     eventful_cases,
     inside_cases,
     large_cases,
+    logits_dtypes,
     long_cases,
     open_kinds,
     small_cases,
     twin_cases,
     value_cases,
 )
-from fairdraw.strategies._recipe import DTYPES
+from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_seeds
 
 __all__ = [
@@ -100,7 +101,7 @@ def logits_cases(
         ...     for batch in case.batches():
         ...         ...
     """
-    function = "logits_cases"
+    function, open_to = "logits_cases", Narrowing("logits_cases", capabilities)
     check_interval(function, "min_requests", min_requests, "max_requests", max_requests, at_least=1)
     check_interval(function, "min_drafts", min_drafts, "max_drafts", max_drafts)
     check_interval(function, "min_kinds", min_kinds, "max_kinds", max_kinds)
@@ -122,15 +123,12 @@ def logits_cases(
         has_placeholders=st.booleans() if Capability.PLACEHOLDER_DRAFTS in capabilities else st.just(False),
     )
     event = st.builds(EventRecipe, kind=st.sampled_from(happening), row=st.integers(0, 3), request=request)
-    halves = DTYPES if Capability.HALF_LOGITS in capabilities else DTYPES[:1]
     return LogitsCase(
         vocab_size=draw(st.sampled_from((MIN_VOCAB_SIZE, 33, 100))),
         requests=tuple(draw(st.lists(request, min_size=min_requests, max_size=max_requests))),
         events=tuple(draw(st.lists(event, min_size=min(1, max_events), max_size=max_events))),
-        dtype=draw(st.sampled_from(check_kinds(function, "dtypes", dtypes, DTYPES) if dtypes else halves)),
-        layout=draw(
-            st.sampled_from(("contiguous", "sliced") if Capability.STRIDED_INPUTS in capabilities else ("contiguous",))
-        ),
+        dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
+        layout=draw(st.sampled_from(open_to.layouts(("contiguous", "sliced")))),
         seed=draw(bulk_seeds()),
     )
 
@@ -163,8 +161,9 @@ def sets_of_kinds(
         LogitsRequestRecipe(kinds=tuple(map(decisive_kind, chosen)), num_drafts=num_drafts, logits="ladder")
         for chosen in sets
     ]
-    dtype = draw(st.sampled_from(DTYPES if Capability.HALF_LOGITS in capabilities else DTYPES[:1]))
-    return LogitsCase(33, (*drawn, *decisive) * copies, dtype=dtype, seed=draw(bulk_seeds()))
+    return LogitsCase(
+        33, (*drawn, *decisive) * copies, dtype=draw(logits_dtypes(capabilities)), seed=draw(bulk_seeds())
+    )
 
 
 @st.composite

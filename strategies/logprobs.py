@@ -382,9 +382,7 @@ def logprobs_trace(sampler: Any, *fields: Any) -> LogprobsTrace:  # Any: a funct
 
 
 @st.composite
-def logprobs_batches(
-    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
-) -> LogprobsBatch:  # Any: of `logprobs_cases`
+def logprobs_batches(draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any) -> LogprobsBatch:  # Any: of a case
     """Batches ready for a function that returns log-probabilities; each prints as the code that builds it. Arguments as
     for `logprobs_cases`.
 

@@ -124,24 +124,17 @@ class NoiseRecipe(Recipe):
 
 
 def _ratios(batch: SpecDecodeBatch) -> list[float]:
-    """target / draft of every drafted token, as the batch's own device computes it; 0 if it can't be accepted."""
-    drafts = batch.draft_token_ids.tolist()
-    target_probs = batch.target_probs().cpu().numpy()
-    draft_probs = None if batch.draft_probs is None else batch.draft_probs.cpu().numpy()
-    return [
-        _ratio(target_probs[row, token], np.float32(1) if draft_probs is None else draft_probs[row, token])
-        if token != PLACEHOLDER_TOKEN_ID
-        else 0.0
-        for row, token in enumerate(drafts)
-    ]
+    """target / draft of every drafted token, as the batch's own device computes it; 0 if it can't be accepted.
 
-
-def _ratio(target_prob: np.float32, draft_prob: np.float32) -> float:
-    """The float32 quotient, kept below 1 so that it is a uniform."""
-    if not (draft_prob > 0 and target_prob > 0):
-        return 0.0
+    The float32 quotient, kept below 1 so that it is a uniform.
+    """
+    rows, ids = np.arange(batch.num_tokens), batch.draft_token_ids.cpu().numpy()
+    target = batch.target_probs().cpu().numpy()[rows, ids]
+    draft = np.ones_like(target) if batch.draft_probs is None else batch.draft_probs.cpu().numpy()[rows, ids]
+    is_possible = (ids != PLACEHOLDER_TOKEN_ID) & (draft > 0) & (target > 0)
     with np.errstate(over="ignore"):
-        return min(float(target_prob / draft_prob), _LARGEST)
+        ratios = np.divide(target, draft, out=np.zeros_like(target), where=is_possible)
+    return [min(float(ratio), _LARGEST) for ratio in ratios]
 
 
 def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.float32]:  # [size] float32

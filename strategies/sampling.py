@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairdraw.contracts import Capabilities, Capability, SamplingBatch
 from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._narrowing import Narrowing
-from fairdraw.strategies._sampling_cases import FILTERS, SampledRequest, SamplingCase
+from fairdraw.strategies._sampling_cases import FILTER_NEEDS, FILTERS, SampledRequest, SamplingCase
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_seeds
@@ -37,8 +37,6 @@ _ALIKE: tuple[tuple[str, ...], ...] = (
 )
 """Parameters that are one value for the whole batch, in a quarter of the cases. Servers mostly see such batches, and
 choose other paths for them: a number in place of a tensor, one sort for all."""
-
-_FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def sampling_cases(
     choices = _Choices(
         open_to.rows("logits", kinds),
         _temperatures(open_to.flags("greedy", greedy, true=Capability.GREEDY), temperatures),
-        tuple(f for f in _filters(name, filters) if _FILTER_NEEDS[f] in capabilities),
+        tuple(f for f in _filters(name, filters) if FILTER_NEEDS[f] in capabilities),
         check_kinds(name, "exponentials", exponentials, EXPONENTIAL_KINDS) if is_explicit else ("random",),
         (False,) if is_explicit else seeds,
         (*_TOP_KS, max(1, vocab_size - 1)),
@@ -171,9 +169,7 @@ def _made_alike(
 
 
 @st.composite
-def sampling_batches(
-    draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any
-) -> SamplingBatch:  # Any: of `sampling_cases`
+def sampling_batches(draw: st.DrawFn, /, *, device: str = "cpu", **choices: Any) -> SamplingBatch:  # Any: of a case
     """Batches ready for a token sampler; each prints as the code that builds it. Arguments as for `sampling_cases`, but
     for those of noise.
 
