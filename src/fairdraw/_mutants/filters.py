@@ -112,7 +112,7 @@ def measures_entropy_in_bits(right: FiltersOracle, row: Any, context: RowContext
     return right.by_mass(row, context.params.typical_p, score, 0.0)
 
 
-@_patched("typical_p", "FIL201", "FIL104")
+@_patched("typical_p", "FIL201")
 def multiplies_zero_by_infinity(right: FiltersOracle, row: Any, context: RowContext) -> Any:
     """`p * log(p)` of a token of probability 0 is NaN, and so is every score: the order stays by probability, as in
     llama.cpp."""
