@@ -213,9 +213,7 @@ _PEAKED_TARGET = [[0.6, 0.2, 0.1, 0.05, 0.05, 0.0], [0.1, 0.1, 0.0, 0.6, 0.1, 0.
 _PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0.0]]
 _ONE_DISTRIBUTION = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
 
-DISAGREEING = Configuration(
-    "disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S7", "S8")
-)
+DISAGREEING = Configuration("disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5"))
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
 
 ONE_HOT = Configuration(
@@ -286,10 +284,5 @@ def mixed(
     )
     return Configuration(f"mixed, {'dense' if dense else 'one-hot'}", requests, ("S1", "S2"))
 
-
-SYNTHETIC = Configuration(
-    "synthetic rates", (replace(request_distributions(_TARGET, _DRAFT), rates=(0.7, 0.4)),), ("S1", "S4")
-)
-"""Drafts are accepted by rate: 30, 42 and 28 % of rows accept 0, 1 and 2."""
 
 CONFIGURATIONS = (DISAGREEING, ONE_HOT, AGREEING, RAGGED)
