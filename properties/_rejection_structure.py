@@ -18,7 +18,7 @@ from fairdraw.properties._rejection_asserts import (
 )
 from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting, withdrawing
 from fairdraw.properties._traces import left_alone
-from fairdraw.strategies import RejectionCase
+from fairdraw.strategies import INVALID_KINDS, RejectionCase
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 
@@ -260,3 +260,17 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
         )
     ]
     same_rows(expected.tokens[rows], emission.tokens[rows], "rows with NaN")
+
+
+@check(
+    "REJ118",
+    lambda can: ordinary(can, min_drafts=1, targets=tuple(INVALID_KINDS)),
+    needs_one_of=((Capability.NAN_LOGITS, Capability.EMPTY_ROWS),),
+)
+def rows_without_a_distribution_never_leave_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A row with NaN, or all -inf, still gives at least one token, and every id is in [0, vocab_size).
+
+    An id one past the vocabulary crashes the detokenizer, or reads foreign memory in the embedding of the next step.
+    """
+    for answer in emitted(sampler, case):
+        answer.forbid(not answer.tokens or answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")

@@ -62,7 +62,7 @@ def removes_the_last_token_for_placeholders(right: Oracle, step: DraftStep) -> R
     return weights
 
 
-@patched(Oracle, "recovered_token", "REJ116")
+@patched(Oracle, "recovered_token", "REJ118", "REJ116")
 def answers_vocab_size_without_a_distribution(right: Oracle, step: DraftStep) -> int:
     """vLLM before 0.24.0, compiled: nothing beats -inf, so a lane beyond the end wins."""
     return step.target_probs.size if np.isnan(step.target_probs).any() else right.recovered_token(step)
