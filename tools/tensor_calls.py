@@ -56,7 +56,8 @@ class Call:
     written: str = ""
 
     def tensors(self) -> dict[Path, Tensor]:  # [...] any, each
-        return dict(_tensors_of(self.arguments))
+        # Copies: views of them may be written in place, and other calls share the tensors.
+        return {path: tensor.clone() for path, tensor in _tensors_of(self.arguments)}
 
     def run(self, changes: dict[Path, Tensor]) -> list[Tensor]:  # [...] any, each
         """Call with some tensors in the place of others; copies of whatever is returned and written."""
