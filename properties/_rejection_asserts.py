@@ -167,7 +167,7 @@ class Answer:
 
     @property
     def target_logits(self) -> Rows32:  # [num_draft_tokens, vocab_size] float32
-        """Those of its drafts."""
+        """Return the target logits of its drafts."""
         return self.batch.target_logits[self.batch.token_slice(self.request)].float().cpu().numpy()
 
     @property

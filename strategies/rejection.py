@@ -25,7 +25,7 @@ from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, b
 __all__ = ["rejection_cases", "spec_decode_batches"]
 
 Choices = tuple[tuple[Any, ...], ...]  # Any: words or flags
-"""Of each field, the values that it may have."""
+"""Values that each field may have."""
 
 
 # Making a strategy costs Hypothesis more than drawing from it, and all examples of a check use the same few.

@@ -34,7 +34,7 @@ class RollsBackByWalkingAgain(MatcherOracle):
 
 
 class JumpsOneByte(MatcherOracle):
-    """Of what is forced it returns the first byte."""
+    """Returns the first byte of what is forced, and no more."""
 
     def forced(self) -> bytes:
         return super().forced()[:1]
@@ -46,7 +46,7 @@ class AllowsStopTokensBehindTheEnd(MatcherOracle):
 
 
 class AllowsAnythingBehindTheEnd(MatcherOracle):
-    """It takes one stop token and whole characters, besides."""
+    """Allows every token behind the end; takes one stop token and whole characters."""
 
     def allowed(self) -> list[int]:
         return list(range(len(self.grammar.vocabulary))) if self.is_terminated else self.followers()
