@@ -13,9 +13,10 @@ one-hot, with its probabilities, or with bfloat16 logits over a temperature, who
 verification emits first must follow the target whatever the draft. Every set of parameters alone, and all of them as
 neighbours in one batch, which share its draws.
 
-    python tools/record.py step --rows 0 --draws 10000000000 --sets "T=3 top-p 0.95" --drafts ONE_HOT --cards 4 --out F
+    python tools/record.py step --rows 0 --draws 10000000000 --sets "T=3 top-p 0.95" --drafts NONE --cards 4 --out F
 
-shards the draws of each set over cards: each has positions of its own, and the counts are added up.
+shards the draws of each set over cards in parts, each with positions of its own, and adds up the counts. After
+`--seconds` no part is begun, and the record says how many draws there were.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from records import commit, gpu, results
 Json = dict[str, Any]  # Any: JSON
 VOCAB_SIZE = 4096
 LEAST_EXPECTED = 20
+LARGEST_PART = 200_000_000
+"""Draws that a card makes before the next part is begun."""
 NEAR = 1e-6
 DRAFT_TEMPERATURE = 0.7
 """Of draft logits."""
@@ -168,13 +171,12 @@ def chi_square(counts: Tensor, probs: Tensor) -> tuple[float, int]:  # [vocab_si
     return float(chi2.sf(statistic, max(len(due) - 1, 1))), len(due)
 
 
-def draws(names: list[str], form: Drafts, num_draws: int, cards: list[str]) -> list[Json]:
+def draws(names: list[str], form: Drafts, num_draws: int, cards: list[str], seconds: float) -> list[Json]:
     """The first tokens of many requests of one row of logits; requests have the named parameters in turn."""
-    share = -(-num_draws // len(cards))
-    tasks = [(names, form, share, card, number * 4 * share) for number, card in enumerate(cards)]
-    counts, accepted, targets, graphs = zip(*results(_drawn, tasks, len(cards)), strict=True)
-    if len(counts) < len(cards):
-        raise RuntimeError(f"draws: {len(counts)} of {len(cards)} cards answered. Their errors are above.")
+    parts = len(cards) * max(1, num_draws // (LARGEST_PART * len(cards)))
+    share = -(-num_draws // parts)
+    tasks = [(names, form, share, cards[part % len(cards)], part * 4 * share) for part in range(parts)]
+    counts, accepted, targets, graphs = zip(*results(_drawn, tasks, len(cards), seconds), strict=True)
     drawn, kept = (torch.stack(parts).sum(0) for parts in (counts, accepted))
     return [
         _row_of(names, form, number, drawn, kept, targets[0]) | {"cards": len(cards), "graphs": min(graphs)}
@@ -188,6 +190,7 @@ def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tenso
     noise = torch.Generator(device).manual_seed(190 + form.value)
     filters, rows_each = [SETS[name] for name in names], 1 if form is Drafts.NONE else 2
     has_rows = form in (Drafts.PROBS, Drafts.LOGITS)
+    has_drafts = form is not Drafts.NONE
     batch = min(8192 if has_rows else 32768, num_draws) // len(names) * len(names)
     ranks = torch.randperm(VOCAB_SIZE, generator=noise, device=device).float()
     logits = (-1.3 * (1 + ranks).log() + 0.1 * ranks.cos()).bfloat16()
@@ -209,7 +212,7 @@ def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tenso
     draft_temperature = torch.full((len(names),), DRAFT_TEMPERATURE, device=device)
     noise.manual_seed(190 + form.value + first)  # all cards have one row, and each drafts of its own
     while done < num_draws:
-        drafted = torch.multinomial(draft, batch * rows_each, replacement=True, generator=noise).int()
+        drafted = torch.multinomial(draft, batch * rows_each, True, generator=noise).int() if has_drafts else None
         inputs = StepInputs(
             logits.expand(batch * rows_each, -1),
             parameters,
@@ -217,7 +220,7 @@ def _drawn(task: tuple[list[str], Drafts, int, str, int]) -> tuple[Tensor, Tenso
             torch.arange(batch, device=device) * 2 + done * 2 + first,
             starts,
             slots=slots,
-            draft_token_ids=None if form is Drafts.NONE else drafted,
+            draft_token_ids=drafted,
             draft_probs=draft.expand(len(names), 1, -1) if form is Drafts.PROBS else None,
             draft_logits=draft_logits.expand(len(names), 1, -1) if form is Drafts.LOGITS else None,
             draft_temperature=draft_temperature if form is Drafts.LOGITS else None,
@@ -258,7 +261,7 @@ def main() -> int:
     parser.add_argument("--drafts", nargs="*", choices=Drafts.__members__, default=[*Drafts.__members__])
     parser.add_argument("--cards", type=int, default=1, help="the first so many share the draws")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set after so long")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set, and no further part, after so long")
     options = parser.parse_args()
     begin = time.monotonic()
     record: Json = {
@@ -275,7 +278,7 @@ def main() -> int:
     for form, names in itertools.product((Drafts[name] for name in options.drafts), groups):
         if time.monotonic() - begin > options.seconds:
             continue
-        for row in draws(names, form, options.draws, cards):
+        for row in draws(names, form, options.draws, cards, options.seconds - (time.monotonic() - begin)):
             record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
             print(record["rows"][-1], flush=True)
         write_record(options.out, record)
