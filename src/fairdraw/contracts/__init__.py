@@ -17,6 +17,7 @@ from fairdraw.contracts._grammar import *
 from fairdraw.contracts._live import *
 from fairdraw.contracts._logits_plan import *
 from fairdraw.contracts._logprobs import *
+from fairdraw.contracts._masks import *
 from fairdraw.contracts._matchers import *
 from fairdraw.contracts._penalties import *
 from fairdraw.contracts._rejection import *
@@ -30,23 +31,23 @@ __all__ = [
     "BitmaskBatch", "Capabilities", "Capability", "Choice", "Claims", "CustomLogitsProcessor", "DraftStep", "Drafted",
     "DraftingSampler", "DrawingLogprobsSampler", "ExplicitNoise", "FilterBatch", "FilterChain", "FilterParams",
     "FilterPolicy", "FilterResult", "FunctionGrammarMasker", "FunctionLogitsFilterer", "FunctionLogprobsSampler",
-    "FunctionSampler", "FunctionServer", "FunctionTokenSampler", "GenerationRequest", "GrammarBatch", "GrammarMasker",
-    "GrammarRequest", "KnownDefect", "LiveBatch", "LiveRequest", "LogitFilter", "LogitsBatch", "LogitsFilterer",
-    "LogitsParams", "LogitsPlanner", "LogitsPolicy", "LogitsRequest", "LogitsSession", "LogprobsBatch",
-    "LogprobsResult", "LogprobsSampler", "Markers", "MatcherGrammar", "MatcherMaker", "MatcherPolicy", "Move",
-    "MovedRow", "NoAnswer", "Noise", "PaddedBatch", "PenaltiesScanner", "PenaltiesSession", "PenaltyPolicy",
-    "PlanSetup", "Position", "ProposeFunction", "ProposedDrafts", "RaceNoise", "RankTies", "RejectionSampler",
-    "RequestParams", "Rounding", "RowChanges", "RowKeeper", "RowOfRequest", "SamplingBatch", "SamplingNoise",
-    "SeedParams", "SeededNoise", "Server", "ServerSettings", "SessionSampler", "SizeSwitches", "SpecDecodeBatch",
-    "SyncFunction", "ThinkingPolicy", "ThinkingScanner", "ThinkingSession", "TokenDrafter", "TokenGrammar",
-    "TokenSampler", "TrimFunction", "VerifyFunction", "all_added", "capability_of", "columns_beyond", "filter_policy",
-    "follows_rows", "grammar_masker", "logits_filterer", "logits_planner", "logprobs_sampler", "num_words", "padded",
-    "policy_of", "rank_ties_of", "rejection_sampler", "rounding_of", "switch_sides", "token_sampler", "with_arrays",
-    "words_of",
+    "FunctionMaskedSampler", "FunctionSampler", "FunctionServer", "FunctionTokenSampler", "GenerationRequest",
+    "GrammarBatch", "GrammarMasker", "GrammarRequest", "KnownDefect", "LiveBatch", "LiveRequest", "LogitFilter",
+    "LogitsBatch", "LogitsFilterer", "LogitsParams", "LogitsPlanner", "LogitsPolicy", "LogitsRequest", "LogitsSession",
+    "LogprobsBatch", "LogprobsResult", "LogprobsSampler", "Markers", "MaskPolicy", "MaskRows", "MaskedSampler",
+    "MaskedTokens", "MatcherGrammar", "MatcherMaker", "MatcherPolicy", "Move", "MovedRow", "NoAnswer", "Noise",
+    "PaddedBatch", "PenaltiesScanner", "PenaltiesSession", "PenaltyPolicy", "PlanSetup", "Position", "ProposeFunction",
+    "ProposedDrafts", "RaceNoise", "RankTies", "RejectionSampler", "RequestParams", "Rounding", "RowChanges",
+    "RowKeeper", "RowOfRequest", "SamplingBatch", "SamplingNoise", "SeedParams", "SeededNoise", "Server",
+    "ServerSettings", "SessionSampler", "SizeSwitches", "SpecDecodeBatch", "SyncFunction", "ThinkingPolicy",
+    "ThinkingScanner", "ThinkingSession", "TokenDrafter", "TokenGrammar", "TokenSampler", "TrimFunction",
+    "VerifyFunction", "all_added", "capability_of", "columns_beyond", "filter_policy", "follows_rows", "grammar_masker",
+    "logits_filterer", "logits_planner", "logprobs_sampler", "masked_sampler", "num_words", "padded", "policy_of",
+    "rank_ties_of", "rejection_sampler", "rounding_of", "switch_sides", "token_sampler", "with_arrays", "words_of",
 ]  # fmt: skip
 
 NAMES = (
     "rejection", "sampling", "logits_plan", "penalties", "thinking_budget", "logprobs", "grammar", "matchers",
-    "filters", "server",
+    "masks", "filters", "server",
 )  # fmt: skip
 """The contracts, in the order of reports: each is the module of this name, behind an underscore."""
