@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import torch
 
 from ._shared.backend import BackendName, choose_backend
+from ._shared.checks import INT32, check_tensor, check_written
 from ._step.inputs import (
     BadWords,
     Capacity,
@@ -201,6 +202,25 @@ class StepPlan:
                 "Use a plan with max_spec_len=0."
             )
         return self._run_once(self._run.drafted, inputs)
+
+    def masked(
+        self,
+        inputs: StepInputs,
+        words: Tensor,  # [num_rows, num_words] int32
+    ) -> StepOutput:
+        """Draw the tokens of a step, and set bit `i % 32` of word `i // 32` if a row drew from token `i`, among others.
+
+        A greedy row has every token that is possible; rows behind a rejected draft mean nothing. It takes the launches
+        of a step and one more. Rows of `words` may be apart, and what stands in them is overwritten.
+        """
+
+        def run(inputs: StepInputs, checked: Checked) -> StepOutput:
+            shape, name = (checked.num_rows, -(-self.capacity.vocab_size // 32)), "StepPlan.masked"
+            check_tensor(name, "words", words, shape, INT32, inputs.logits.device)
+            check_written(name, "words", words)
+            return self._run.masked(inputs, checked, words)
+
+        return self._run_once(run, inputs)
 
     def _run_once(self, run: Callable[[StepInputs, Checked], Result], inputs: StepInputs) -> Result:
         """Check inputs and run them, on the plan's device and alone; such steps are not replayed."""

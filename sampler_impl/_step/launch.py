@@ -51,7 +51,7 @@ from .named import (
     Shape,
     Sizes,
 )
-from .processed import processed_kernel
+from .processed import mask_kernel, processed_kernel
 from .rows import NOTHING
 from .scan import scan_kernel
 from .settle import settle_kernel
@@ -229,16 +229,31 @@ class Launches:
         """Return those of a step that is not drawn; with `draws`, of one that is, in the same launches."""
         shape = (checked.num_rows, self.capacity.vocab_size)
         processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
+        self._launch_whole(processed_kernel, {"processed_ptr": processed}, inputs, checked, emits=draws)
+        return processed
+
+    def masked(
+        self,
+        inputs: StepInputs,
+        checked: Checked,
+        words: Tensor,  # [num_rows, num_words] int32
+    ) -> StepOutput:
+        given = {"words_ptr": words.zero_(), "words_stride": words.stride(0), "words_step": words.stride(1)}
+        self._launch_whole(mask_kernel, given, inputs, checked, emits=True)
+        return self._views_of(checked.batch_size)
+
+    def _launch_whole(
+        self, kernel: Any, own: dict[str, Any], inputs: StepInputs, checked: Checked, *, emits: bool
+    ) -> None:  # Any: a kernel of `processed`, and what it alone takes
+        """Launch all kernels, then one that reads whole rows."""
         if checked.batch_size > 0:
             with quiet_numpy():
-                self._launch(inputs, checked, emits=draws)
+                self._launch(inputs, checked, emits=emits)
                 given = self._given(inputs)
                 rows = {"inputs": given["inputs"], "requests": given["requests"]}
                 batch = {"num_rows": checked.num_rows, "num_slots": checked.num_slots, "sizes": self.sizes}
-                pointers = {"processed_ptr": processed, "kept_ptr": self.owned.memory.results.kept_ptr}
                 grid = checked.batch_size, self.all_tiles, self.width
-                processed_kernel[grid](**pointers, **rows, **batch, **EACH_ROUNDED)
-        return processed
+                kernel[grid](**own, kept_ptr=self.owned.memory.results.kept_ptr, **rows, **batch, **EACH_ROUNDED)
 
     def drafted(
         self, inputs: StepInputs, checked: Checked

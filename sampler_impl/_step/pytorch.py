@@ -68,6 +68,17 @@ class PyTorchStep:
     ) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
         return self(inputs, checked), self.processed_logits(inputs, checked)
 
+    def masked(
+        self,
+        inputs: StepInputs,
+        checked: Checked,
+        words: Tensor,  # [num_rows, num_words] int32
+    ) -> StepOutput:
+        is_kept = self.processed_logits(inputs, checked) != EXCLUDED
+        bits = torch.nn.functional.pad(is_kept, (0, -is_kept.shape[1] % 32)).view(len(words), -1, 32)
+        words.copy_((bits.long() << torch.arange(32, device=words.device)).sum(-1))
+        return self(inputs, checked)
+
 
 class Layout(Grid):
     """Places where rows belong. Rows behind the last request are given to it, and nothing of them is read."""
