@@ -167,8 +167,9 @@ def wrong_logprob(rows: Rows) -> Fault:
 
 
 def _slack(logits: Float32s, heat: Float32s) -> Float64s:  # [batch_size] float64
+    """Return how far a float32 log-softmax may be off; its sum has a term for each token."""
     largest = np.abs(np.where(np.isfinite(logits), logits, 0)).max(axis=1)
-    return np.asarray(log_error(largest.astype(np.float64) / np.minimum(1, heat)))
+    return np.asarray(2.0**-31 * logits.shape[1] + log_error(largest.astype(np.float64) / np.minimum(1, heat)))
 
 
 def faults(rows: Rows) -> Iterator[Fault]:

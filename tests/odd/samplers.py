@@ -9,6 +9,7 @@ from fairdraw._mutants import (
     grammar,
     logits_plan,
     logprobs,
+    masks,
     matchers,
     penalties,
     rejection,
@@ -19,6 +20,7 @@ from odd.filters import ODD_FILTERS
 from odd.grammar import ODD_MASKERS
 from odd.logits_plan import ODD_PLANS
 from odd.logprobs import ODD_LOGPROBS
+from odd.masks import ODD_MASKS
 from odd.matchers import ODD_MATCHERS
 from odd.penalties import ODD_PENALTIES
 from odd.rejection import ODD_REJECTION
@@ -30,6 +32,7 @@ ODD: dict[str, tuple[Any, ...]] = {  # Any: of its contract
     "grammar": (grammar.right(), *ODD_MASKERS),
     "logits_plan": (logits_plan.right(), *ODD_PLANS),
     "logprobs": (logprobs.right(), *ODD_LOGPROBS),
+    "masks": (masks.right(), *ODD_MASKS),
     "matchers": (matchers.right(), *ODD_MATCHERS),
     "penalties": (penalties.right(), *ODD_PENALTIES),
     "rejection": (rejection.right(), *ODD_REJECTION),

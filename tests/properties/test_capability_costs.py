@@ -31,6 +31,7 @@ from fairdraw.contracts import (
     Capability,
     GenerationRequest,
     LogitsBatch,
+    MaskRows,
     Noise,
     PlanSetup,
     RaceNoise,
@@ -42,6 +43,7 @@ from fairdraw.contracts import (
     logits_filterer,
     logits_planner,
     logprobs_sampler,
+    masked_sampler,
     rejection_sampler,
     token_sampler,
 )
@@ -131,6 +133,11 @@ class AllowsEverything(MatcherOracle):
         return list(range(len(self.grammar.vocabulary)))
 
 
+def without_masks(batch: SamplingBatch, noise: SamplingNoise, into: MaskRows) -> Tensor:  # [batch_size] int64
+    """Writes no mask."""
+    return UniformTokenSampler().sample(batch, noise)
+
+
 class UniformServer(ToyServer):
     """Every token is as probable as any other, whatever the lists say."""
 
@@ -149,6 +156,7 @@ def ignorant(contract: str) -> AnySampler:
         "logprobs": lambda: logprobs_sampler(UniformLogprobs().logprobs, drawing=UniformDrawing().answer),
         "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
         "matchers": lambda: maker_of(AllowsEverything),
+        "masks": lambda: masked_sampler(without_masks),
         "filters": lambda: logits_filterer(lambda batch, noise: batch.logits, name="idle"),
         "server": UniformServer,
     }

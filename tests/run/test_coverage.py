@@ -38,6 +38,7 @@ CODES = {
     "filters": ("FIL101", "DIST981"),
     "grammar": ("GRM108", "GRM132", "DIST971"),
     "matchers": ("MAT101",),
+    "masks": ("MSK101", "MSK201"),
 }
 
 
