@@ -45,7 +45,7 @@ Reference:
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
@@ -68,11 +68,8 @@ from ._step.known import Groups, Known
 from ._step.replays import Replays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
-    from ._step.inputs import Checked
     from ._step.launch import Launches
     from ._step.pytorch import PyTorchStep
 
@@ -87,8 +84,6 @@ __all__ = [
     "StepPlan",
     "TokenEdits",
 ]
-
-Result = TypeVar("Result")
 
 
 class StepPlan:
@@ -187,7 +182,7 @@ class StepPlan:
 
         For tests and for log-probabilities of whole rows. It writes what a step never writes.
         """
-        return self._run_once(self._run.processed_logits, inputs)
+        return self._whole(inputs, emits=False)[1]
 
     def drafted(self, inputs: StepInputs) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
         """Return a step of a plan without drafts, and the processed logits that it drew from: for a drafter, whose
@@ -201,35 +196,44 @@ class StepPlan:
                 f"StepPlan.drafted: max_spec_len={self.capacity.max_spec_len}, but a drafter's plan has no drafts. "
                 "Use a plan with max_spec_len=0."
             )
-        return self._run_once(self._run.drafted, inputs)
+        return self._whole(inputs, emits=True)
 
     def masked(
         self,
         inputs: StepInputs,
-        words: Tensor,  # [num_rows, num_words] int32
+        kept_words: Tensor,  # [num_rows, num_words] int32
     ) -> StepOutput:
         """Draw the tokens of a step, and set bit `i % 32` of word `i // 32` if a row drew from token `i`, among others.
 
         A greedy row has every token that is possible; rows behind a rejected draft mean nothing. It takes the launches
-        of a step and one more. Rows of `words` may be apart, and what stands in them is overwritten.
+        of a step and one more. Rows of `kept_words` may be apart, and what stands in them is overwritten.
         """
+        return self._whole(inputs, kept_words)[0]
 
-        def run(inputs: StepInputs, checked: Checked) -> StepOutput:
-            shape, name = (checked.num_rows, -(-self.capacity.vocab_size // 32)), "StepPlan.masked"
-            check_tensor(name, "words", words, shape, INT32, inputs.logits.device)
-            check_written(name, "words", words)
-            return self._run.masked(inputs, checked, words)
-
-        return self._run_once(run, inputs)
-
-    def _run_once(self, run: Callable[[StepInputs, Checked], Result], inputs: StepInputs) -> Result:
-        """Check inputs and run them, on the plan's device and alone; such steps are not replayed."""
+    def _whole(
+        self,
+        inputs: StepInputs,
+        kept_words: Tensor | None = None,  # [num_rows, num_words] int32
+        *,
+        emits: bool = True,
+    ) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32, or [0] float32
+        """Check inputs and run a step, on the plan's device and alone, and write masks, or else processed logits; such
+        steps are not replayed."""
         if self._is_elsewhere():
             with torch.cuda.device(self._index):
-                return self._run_once(run, inputs)
+                return self._whole(inputs, kept_words, emits=emits)
         self._begin()
         try:
-            return run(inputs, check_inputs("StepPlan", self.capacity, inputs, self.device, self._known))
+            checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
+            if kept_words is not None:
+                shape = checked.num_rows, -(-self.capacity.vocab_size // 32)
+                check_tensor("StepPlan.masked", "kept_words", kept_words, shape, INT32, inputs.logits.device)
+                check_written("StepPlan.masked", "kept_words", kept_words)
+            size = inputs.logits.shape if kept_words is None else (0,)
+            processed = torch.empty(size, dtype=torch.float32, device=inputs.logits.device)
+            return self._run.whole(
+                inputs, checked, processed if kept_words is None else None, kept_words, emits=emits
+            ), processed
         finally:
             self._busy.release()
 

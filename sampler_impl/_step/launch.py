@@ -51,7 +51,7 @@ from .named import (
     Shape,
     Sizes,
 )
-from .processed import mask_kernel, processed_kernel
+from .processed import processed_kernel
 from .rows import NOTHING
 from .scan import scan_kernel
 from .settle import settle_kernel
@@ -223,43 +223,27 @@ class Launches:
             self.views[batch_size] = StepOutput(self.token_ids[:batch_size], self.num_tokens[:batch_size], logprobs)
         return self.views[batch_size]
 
-    def processed_logits(
-        self, inputs: StepInputs, checked: Checked, *, draws: bool = False
-    ) -> Tensor:  # [num_rows, vocab_size] float32
-        """Return those of a step that is not drawn; with `draws`, of one that is, in the same launches."""
-        shape = (checked.num_rows, self.capacity.vocab_size)
-        processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
-        self._launch_whole(processed_kernel, {"processed_ptr": processed}, inputs, checked, emits=draws)
-        return processed
-
-    def masked(
+    def whole(
         self,
         inputs: StepInputs,
         checked: Checked,
-        words: Tensor,  # [num_rows, num_words] int32
+        processed: Tensor | None,  # [num_rows, vocab_size] float32
+        kept_words: Tensor | None,  # [num_rows, num_words] int32
+        *,
+        emits: bool,
     ) -> StepOutput:
-        given = {"words_ptr": words.zero_(), "words_stride": words.stride(0), "words_step": words.stride(1)}
-        self._launch_whole(mask_kernel, given, inputs, checked, emits=True)
-        return self._views_of(checked.batch_size)
-
-    def _launch_whole(
-        self, kernel: Any, own: dict[str, Any], inputs: StepInputs, checked: Checked, *, emits: bool
-    ) -> None:  # Any: a kernel of `processed`, and what it alone takes
-        """Launch all kernels, then one that reads whole rows."""
+        """Write what whole rows keep, of a step that is drawn, or, without `emits`, of one that is not."""
+        for written, nothing in ((processed, -torch.inf), (kept_words, 0)):
+            if written is not None:
+                written.fill_(nothing)
         if checked.batch_size > 0:
             with quiet_numpy():
                 self._launch(inputs, checked, emits=emits)
-                given = self._given(inputs)
-                rows = {"inputs": given["inputs"], "requests": given["requests"]}
-                batch = {"num_rows": checked.num_rows, "num_slots": checked.num_slots, "sizes": self.sizes}
-                grid = checked.batch_size, self.all_tiles, self.width
-                kernel[grid](**own, kept_ptr=self.owned.memory.results.kept_ptr, **rows, **batch, **EACH_ROUNDED)
-
-    def drafted(
-        self, inputs: StepInputs, checked: Checked
-    ) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
-        processed = self.processed_logits(inputs, checked, draws=True)
-        return self._views_of(checked.batch_size), processed
+                given, strides = self._given(inputs), (0, 0) if kept_words is None else kept_words.stride()
+                of_step = given["inputs"], given["requests"], checked.num_rows, checked.num_slots, self.sizes
+                grid, kept = (checked.batch_size, self.all_tiles, self.width), self.owned.memory.results.kept_ptr
+                processed_kernel[grid](processed, kept_words, *strides, kept, *of_step, **EACH_ROUNDED)
+        return self._views_of(checked.batch_size)
 
     def _launch(self, inputs: StepInputs, checked: Checked, *, emits: bool) -> None:
         """Launch all kernels; without `emits`, no token is written."""

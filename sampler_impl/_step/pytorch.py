@@ -56,28 +56,27 @@ class PyTorchStep:
             logprobs = _logprobs(layout, weights, totals, tokens).masked_fill_(~is_token, 0.0)
         return StepOutput(tokens.masked_fill(~is_token, -1).int(), num_tokens.int(), logprobs)
 
-    def processed_logits(self, inputs: StepInputs, _: Checked) -> Tensor:  # [num_rows, vocab_size] float32
-        """Return edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone."""
-        if inputs.batch_size == 0 or inputs.num_rows == 0:
-            return inputs.logits.float()
-        layout = Layout(inputs, self.capacity.max_spec_len)
-        return _filtered(inputs, layout, edited_logits(inputs, layout))
-
-    def drafted(
-        self, inputs: StepInputs, checked: Checked
-    ) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
-        return self(inputs, checked), self.processed_logits(inputs, checked)
-
-    def masked(
+    def whole(
         self,
         inputs: StepInputs,
         checked: Checked,
-        words: Tensor,  # [num_rows, num_words] int32
+        processed: Tensor | None,  # [num_rows, vocab_size] float32
+        kept_words: Tensor | None,  # [num_rows, num_words] int32
+        *,
+        emits: bool,
     ) -> StepOutput:
-        is_kept = self.processed_logits(inputs, checked) != EXCLUDED
-        bits = torch.nn.functional.pad(is_kept, (0, -is_kept.shape[1] % 32)).view(len(words), -1, 32)
-        words.copy_((bits.long() << torch.arange(32, device=words.device)).sum(-1))
-        return self(inputs, checked)
+        """Write edited logits over temperature, -inf outside of the kept set, or bits of what is in it; a greedy row's
+        are edited alone."""
+        rows = inputs.logits.float()
+        if inputs.batch_size > 0 and inputs.num_rows > 0:
+            layout = Layout(inputs, self.capacity.max_spec_len)
+            rows = _filtered(inputs, layout, edited_logits(inputs, layout))
+        if processed is not None:
+            processed.copy_(rows)
+        if kept_words is not None:
+            bits = torch.nn.functional.pad(rows != EXCLUDED, (0, -rows.shape[1] % 32)).view(len(rows), -1, 32)
+            kept_words.copy_((bits.long() << torch.arange(32, device=kept_words.device)).sum(-1))
+        return self(inputs, checked) if emits else _nothing(inputs, self.capacity)
 
 
 class Layout(Grid):
