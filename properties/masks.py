@@ -21,11 +21,11 @@ from fairdraw._oracles.supports import log_error
 from fairdraw.contracts import Capabilities, Capability, MaskedSampler, MaskPolicy, SamplingBatch, policy_of
 from fairdraw.contracts._masks import GuardedRows, Masked, sample_masks
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.properties._sampling_asserts import supports_of
+from fairdraw.properties._sampling_asserts import ordinary, supports_of
 from fairdraw.properties._traces import WrongRow, left_alone, trace_check
 from fairdraw.strategies._sampling_traces import SamplingTrace, trace_for
 from fairdraw.strategies._serving import answered
-from fairdraw.strategies.sampling import SamplingCase, sampling_cases
+from fairdraw.strategies.sampling import SamplingCase
 
 __all__ = ["CHECKS"]
 
@@ -94,10 +94,10 @@ class Rows:
         lost, extra = required & ~self.seen.kept, self.seen.kept & ~possible
 
         def words(row: int) -> str:
-            effect = f"{self.seen.kept[row].sum()} tokens are kept, "
+            effect = f"the mask holds {self.seen.kept[row].sum()} of {self.batch.vocab_size} tokens, "
             if lost[row].any():
-                return f"{effect}and token {lost[row].argmax()}, which must be, is not"
-            return f"{effect}and token {extra[row].argmax()}, which must not be, is one of them"
+                return f"{effect}but not token {lost[row].argmax()}, which must be kept"
+            return f"{effect}and among them token {extra[row].argmax()}, which must not be kept"
 
         return rows & (lost | extra).any(axis=1), words
 
@@ -158,7 +158,7 @@ def wrong_logprob(rows: Rows) -> Fault:
     with np.errstate(all="ignore"):
         own, kept = (rows.logits[np.arange(len(tokens)), tokens], rows.logits[row, token])
         below = (kept / heat[row]).astype(np.float64) - (own / heat).astype(np.float64)[row]
-        exact = np.where(greedy, 0, -np.log(np.bincount(row, np.exp(below), len(tokens))))
+        exact = np.where(greedy, 0, 0 - np.log(np.bincount(row, np.exp(below), len(tokens))))
         slack = _slack(rows.logits, heat)
         is_far = ~(np.abs(said - exact) <= slack)
     words = "token {} has {:.9g}, its log-probability over the mask is {:.9g}, and rounding explains {:.2g}".format
@@ -201,8 +201,8 @@ def _require(*found: Fault) -> None:
 
 
 def _cases(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:  # Any: of `sampling_cases`
-    """Draw seeded steps of a few requests, in small vocabularies."""
-    return sampling_cases(can, **{"explicit": False, "max_vocab_size": 129, **narrow})
+    """Draw steps of a few requests, in small vocabularies."""
+    return ordinary(can, **{"max_vocab_size": 129, **narrow})
 
 
 @check("MSK101", _cases, stage=Stage.SHAPE)

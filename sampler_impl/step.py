@@ -182,7 +182,8 @@ class StepPlan:
 
         For tests and for log-probabilities of whole rows. It writes what a step never writes.
         """
-        return self._whole(inputs, emits=False)[1]
+        _, processed = self._whole(inputs, emits=False)
+        return processed
 
     def drafted(self, inputs: StepInputs) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
         """Return a step of a plan without drafts, and the processed logits that it drew from: for a drafter, whose
@@ -208,7 +209,8 @@ class StepPlan:
         A greedy row has every token that is possible; rows behind a rejected draft mean nothing. It takes the launches
         of a step and one more. Rows of `kept_words` may be apart, and what stands in them is overwritten.
         """
-        return self._whole(inputs, kept_words)[0]
+        output, _ = self._whole(inputs, kept_words)
+        return output
 
     def _whole(
         self,
