@@ -104,6 +104,28 @@ def test_drafter_gets_the_tokens_of_a_step_and_its_rows(backend: str) -> None:
         plan_of(make_case(3, COUNTS, 40), backend).drafted(inputs)
 
 
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("edits", [False, True])
+def test_masks_have_the_bits_of_the_rows_that_are_kept(backend: str, edits: bool) -> None:
+    """Of accepted drafts and of what follows them; in words that lie apart, and of which nothing else is written."""
+    case = make_case(5, COUNTS, 70, edits=edits)
+    plan, inputs, size = plan_of(case, backend), case.on(DEVICE), case.inputs.num_rows
+    rows, expected = plan.processed_logits(inputs) != -torch.inf, plan(inputs).token_ids.clone()
+    memory = torch.full((size, 5), 7, dtype=torch.int32, device=DEVICE)
+    output = plan.masked(inputs, memory[:, 1:4])
+    bits = ((memory[:, 1:4, None] >> torch.arange(32, device=DEVICE)) & 1).flatten(1)[:, :70] > 0
+    read = [
+        first + i
+        for first, n in zip(inputs.cu_num_rows.tolist(), output.num_tokens.tolist(), strict=False)
+        for i in range(n)
+    ]
+    assert torch.equal(bits[read], rows[read])
+    assert torch.equal(output.token_ids, expected)
+    assert (memory[:, [0, 4]] == 7).all()
+    with pytest.raises(ValueError, match=r"StepPlan\.masked: kept_words\.shape"):
+        plan.masked(inputs, memory)
+
+
 @pytest.mark.parametrize("edits", [False, True])
 def test_rows_without_filters_equal_those_of_filters_that_are_off(edits: bool) -> None:
     """The Triton backend neither scans nor settles them."""

@@ -18,8 +18,8 @@ from fairdraw.adapters import SamplerRow
 from fairdraw.contracts import FilterPolicy, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise
 from fairdraw_engines._bare import import_bare, release_of
 
-_FILE = "sglang.srt.layers.sampler"
-_POLICY = FilterPolicy(("top_k", "top_p", "min_p"), joint=True, top_k_ties="some")
+FILE = "sglang.srt.layers.sampler"
+POLICY = FilterPolicy(("top_k", "top_p", "min_p"), joint=True, top_k_ties="some")
 
 
 def _no(*arguments: object) -> bool:
@@ -27,7 +27,7 @@ def _no(*arguments: object) -> bool:
 
 
 _DEVICES = ("is_cuda", "is_gfx1250_supported", "is_hip", "is_musa", "is_npu", "is_xpu", "get_bool_env_var")
-_STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
+STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
     "sglang.kernels.ops.sampling": {},
     "sglang.kernels.ops.sampling.murmur_hash": {},
     "sglang.srt.arg_groups.choices": {"BUILT_IN_SAMPLING_BACKENDS": ()},
@@ -45,25 +45,33 @@ _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
 
 def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
     """Return the sampler of the installed SGLang; the name carries the release."""
-    (module,) = import_bare(_FILE, stubs=_STUBS)
+    (module,) = import_bare(FILE, stubs=STUBS)
     facts = row.facts(release_of("sglang"), device)
-    return FunctionTokenSampler(function=partial(_sample, module), filters=_POLICY, **facts)
+    return FunctionTokenSampler(function=partial(_sample, module), filters=POLICY, **facts)
 
 
 def _sample(sampler: Any, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64 | int32
     assert not isinstance(noise, RaceNoise)  # unsupported
-    logits, greedy = batch.logits.float(), batch.is_greedy
-    if bool(greedy.all()):
-        return logits.argmax(-1)
-    probs = (logits / torch.where(greedy, 1.0, batch.temperature)[:, None]).softmax(-1)
-    one = torch.ones_like(batch.temperature)
+    if bool(batch.is_greedy.all()):
+        return batch.logits.float().argmax(-1)
+    probs, is_plain, given = arguments_of(batch)
+    if is_plain:
+        tokens: Tensor = sampler.sampling_from_probs_torch(probs)
+        return tokens
+    filters = (given["top_ks"], given["top_ps"], given["min_ps"], given["need_min_p_sampling"])
+    filtered = sampler.top_k_top_p_min_p_sampling_from_probs_torch
+    tokens = filtered(probs, *filters, None, batch.positions, max_top_k=given["max_top_k"])
+    return tokens
+
+
+def arguments_of(batch: SamplingBatch) -> tuple[Tensor, bool, dict[str, Any]]:  # [batch_size, vocab_size] float32
+    """Return probabilities, whether no request filters, and the filters. Any: as `SamplingBatchInfo` names them."""
+    greedy, one = batch.is_greedy, torch.ones_like(batch.temperature)
+    probs = (batch.logits.float() / torch.where(greedy, 1.0, batch.temperature)[:, None]).softmax(-1)
     top_k = one.int() * batch.vocab_size if batch.top_k is None else batch.top_k.clamp(max=batch.vocab_size)
     top_k = torch.where(greedy, 1, top_k)
     top_p, min_p = one if batch.top_p is None else batch.top_p, 0 * one if batch.min_p is None else batch.min_p
-    if bool((top_k >= batch.vocab_size).all() & (top_p >= 1).all() & (min_p <= 0).all()):
-        tokens: Tensor = sampler.sampling_from_probs_torch(probs)
-        return tokens
-    filtered = sampler.top_k_top_p_min_p_sampling_from_probs_torch
-    max_top_k = int(top_k.max())
-    tokens = filtered(probs, top_k, top_p, min_p, bool((min_p > 0).any()), None, batch.positions, max_top_k=max_top_k)
-    return tokens
+    needs_min_p = bool((min_p > 0).any())
+    is_plain = bool((top_k >= batch.vocab_size).all() & (top_p >= 1).all()) and not needs_min_p
+    given = {"top_ks": top_k, "top_ps": top_p, "min_ps": min_p, "max_top_k": int(top_k.max())}
+    return probs, is_plain, given | {"need_min_p_sampling": needs_min_p}

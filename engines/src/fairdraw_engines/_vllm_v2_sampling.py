@@ -24,7 +24,7 @@ from fairdraw_engines._others import Upstream
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
 from fairdraw_engines._vllm_v2_runtime import call, import_v2, make_states
 
-_LARGE = {"in the interpreter a call with 151936 tokens takes seconds": ("large-vocab",)}
+LARGE = {"in the interpreter a call with 151936 tokens takes seconds": ("large-vocab",)}
 
 
 def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
@@ -32,25 +32,33 @@ def make(row: SamplerRow, device: str) -> FunctionTokenSampler:
     release, interpreted = import_kernels(device, "worker.gpu.sample.gumbel")
     import_v2(device, "states", "sample.sampler")
     sample = partial(_sample, device)
-    try_once(release, interpreted, lambda: sample(_trial(device), SeededNoise(0)))
-    facts = row.facts(release, device, _LARGE if interpreted else {}, slow=interpreted)
+    try_once(release, interpreted, lambda: sample(trial(device), SeededNoise(0)))
+    facts = row.facts(release, device, LARGE if interpreted else {}, slow=interpreted)
     return FunctionTokenSampler(function=sample, **facts)
 
 
-def _trial(device: str) -> SamplingBatch:
+def trial(device: str) -> SamplingBatch:
     """Return one request with every parameter."""
     one = torch.ones(1, device=device)
     return SamplingBatch(torch.zeros(1, 4, device=device), 0.5 * one, one.int(), 0.5 * one, 0.1 * one, one.long())
 
 
 def _sample(device: str, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    tokens, _ = sample_rows(device, batch, noise)
+    return tokens
+
+
+def sample_rows(
+    device: str, batch: SamplingBatch, noise: SamplingNoise
+) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size, vocab_size] float32
+    """Return the tokens of a step, and the processed logits that they were drawn from."""
     assert not isinstance(noise, RaceNoise)  # unsupported
     size = batch.batch_size
     sampler = make_sampler(size, batch.vocab_size, device)
     add_requests(sampler, batch, request_seeds(size, noise.request_seeds), noise.request_seeds)
     zeros, rows = torch.zeros(size, dtype=torch.int32, device=device), np.arange(size, dtype=np.int32)
     with quiet_floats():
-        tokens: Tensor = call(
+        found: tuple[Tensor, Tensor] = call(
             sampler.sample,
             logits=batch.logits,
             expanded_idx_mapping=torch.from_numpy(rows).to(device),
@@ -60,8 +68,8 @@ def _sample(device: str, batch: SamplingBatch, noise: SamplingNoise) -> Tensor: 
             input_ids=zeros,
             expanded_local_pos=zeros,
             seq_lens_upper_bound_np=batch.positions.cpu().numpy(),
-        )[0]
-    return tokens
+        )
+    return found
 
 
 @lru_cache(maxsize=4)
