@@ -16,7 +16,8 @@ from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
 BACKENDS = ("torch", "triton")
-CALLS = {backend: calls(backend) for backend in BACKENDS}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CALLS = {backend: calls(backend, DEVICE) for backend in BACKENDS}
 EVERY = [(backend, name) for backend in BACKENDS for name in CALLS[backend]]
 
 
