@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from hypothesis import strategies as st
@@ -119,7 +119,7 @@ def wrong_greedy(rows: Rows) -> Fault:
     """Return greedy rows whose mask is not the declared one."""
     wanted = np.isfinite(rows.logits)
     if rows.policy.greedy_mask == "token":
-        wanted = np.arange(wanted.shape[1]) == rows.tokens[:, None]
+        wanted = np.asarray(np.arange(wanted.shape[1]) == rows.tokens[:, None])
     return rows.wrong(rows.has_mask & rows.is_greedy, wanted, wanted)
 
 
@@ -127,7 +127,7 @@ def wrong_plain(rows: Rows) -> Fault:
     """Return random rows without filters whose mask is not the declared one."""
     is_empty = rows.policy.plain_mask == "none"
     judged = rows.is_plain & ~rows.is_greedy & (rows.has_mask | is_empty)
-    return rows.wrong(judged, rows.required & ~is_empty, rows.possible & ~is_empty)
+    return rows.wrong(judged, rows.required & (not is_empty), rows.possible & (not is_empty))
 
 
 def forms_differ(rows: Rows) -> Iterator[Fault]:
@@ -186,7 +186,7 @@ def _called(sampler: MaskedSampler, case: SamplingCase, memory: GuardedRows | No
     batch = case.batch(sampler.device)
     width = 1 + derive_seed("width", case.seed) % (1 + case.vocab_size)
     seen = sample_masks(sampler, batch, case.noise(sampler.device), width, memory)
-    found, nothing = supports_of(sampler, batch), np.zeros(case.vocab_size, bool)
+    found, nothing = supports_of(cast("Any", sampler), batch), np.zeros(case.vocab_size, bool)
     required = np.stack([nothing if one is None else one.required for one in found])
     possible = np.stack([~nothing if one is None else one.allowed | (one.probs < _RARE) for one in found])
     policy = policy_of(sampler, MaskPolicy)

@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 DIFFERS_FROM_CALL_TO_CALL = {
     "adds to its workspace", "draws from the operating system", "goes on with the seed of an earlier call",
-    "keeps bits of the step before", "keeps the widest buffer", "swaps two buffers once in a thousand calls", "writes into two buffers in turn",
+    "keeps bits of the step before", "keeps the widest buffer", "swaps two buffers once in a thousand calls",
+    "writes into two buffers in turn",
 }  # fmt: skip
 """Mutants whose failure depends on the calls before, or on chance."""
 

@@ -7,6 +7,7 @@ bytes of bits. SGLang's `Sampler._sample_from_probs` keeps the probabilities tha
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,13 +34,13 @@ def vllm(row: SamplerRow, device: str) -> FunctionMaskedSampler:
     """Return the sampler and the masks of the importable vLLM; its name carries the release."""
     release, interpreted = import_kernels(device, "worker.gpu.sample.gumbel", "worker.gpu.sample.output")
     import_v2(device, "states", "sample.sampler", "sample.output")
-    from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors  # type: ignore[import-not-found,unused-ignore]
+    masks = importlib.import_module("vllm.v1.worker.gpu.sample.output").SamplingMaskTensors
 
     def sample(batch: SamplingBatch, noise: SamplingNoise, into: MaskRows) -> MaskedTokens:
         tokens, processed = sample_rows(device, batch, noise)
         places = torch.arange(batch.batch_size + 1, dtype=torch.int32, device=device)
         made = call(
-            SamplingMaskTensors.from_logits,
+            masks.from_logits,
             logits=processed,
             cu_num_logits=places,
             num_sampled_tokens=torch.ones_like(places[1:]),
@@ -87,5 +88,5 @@ def sglang(row: SamplerRow, device: str) -> FunctionMaskedSampler:
         return MaskedTokens(tokens, made.selected_logprobs)
 
     facts = row.facts(release_of("sglang"), device)
-    policies = {"filters": POLICY, "policy": MaskPolicy(greedy_mask="token", ids_order="any")}
-    return FunctionMaskedSampler(function=sample, **facts, **policies)
+    policy = MaskPolicy(greedy_mask="token", ids_order="any")
+    return FunctionMaskedSampler(function=sample, filters=POLICY, policy=policy, **facts)

@@ -71,7 +71,11 @@ def filters_again_at_temperature_1(right: MasksOracle, request: Request) -> RowF
 @_mutant("support", "MSK201")
 def filters_again_in_another_order(right: MasksOracle, request: Request) -> RowFlags:
     """The draw filters one after the other, the mask intersects what each would leave: two code paths."""
-    parts = ({"top_k": None, "top_p": None}, {"top_k": None, "min_p": None}, {"top_p": None, "min_p": None})
+    parts: tuple[dict[str, Any], ...] = (
+        {"top_k": None, "top_p": None},
+        {"top_k": None, "min_p": None},
+        {"top_p": None, "min_p": None},
+    )
     kept = [right.support(dataclasses.replace(request, **off)) for off in parts]
     return np.asarray(np.logical_and.reduce(kept))
 
@@ -105,7 +109,7 @@ def leaves_plain_masks_empty(right: MasksOracle, request: Request, token: int) -
 def allows_forbidden_tokens(right: MasksOracle, request: Request, token: int) -> RowFlags:
     """Without filters every bit is set, those of tokens that a grammar forbids, too."""
     is_plain = (request.top_k, request.top_p, request.min_p) == (None, None, None) and not request.is_greedy
-    return right.mask(request, token) | is_plain
+    return np.asarray(right.mask(request, token) | is_plain)
 
 
 # Two forms
@@ -214,7 +218,7 @@ def keeps_bits_of_the_step_before(answer: RowFlags, request: Request, token: int
     """A buffer of the sampler's own, whose bits are only set."""
     found = kept.setdefault(request.logits.size, np.zeros_like(answer))
     found |= answer
-    return found.copy()
+    return np.array(found)
 
 
 @_mutant("sample_masked", "MSK201")

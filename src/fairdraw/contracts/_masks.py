@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from fairdraw._core.capabilities import AnySampler, Capabilities, KnownDefect
 from fairdraw._core.contracts import Contract
@@ -177,7 +177,10 @@ class GuardedRows:
         self.pattern, rows = _FILLED_OVER[number % len(_FILLED_OVER)], batch.batch_size + 2
         words, ids = (whole(rows, _ALIGNED * (3 + size // _ALIGNED)) for size in (num_words(batch.vocab_size), width))
         own = (slice(1, -1), slice(_ALIGNED, _ALIGNED + num_words(batch.vocab_size)))
-        self._parts = {"words": (words, own), "token_ids": (ids, (own[0], slice(_ALIGNED, _ALIGNED + width)))}
+        self._parts: dict[str, tuple[Tensor, Any]] = {
+            "words": (words, own),
+            "token_ids": (ids, (own[0], slice(_ALIGNED, _ALIGNED + width))),
+        }
         self._parts["counts"] = whole(3, batch.batch_size), (1,)
         self.rows = MaskRows(**{name: memory[part] for name, (memory, part) in self._parts.items()})
 
