@@ -125,6 +125,7 @@ ASKED: tuple[tuple[tuple[str, ...], Callable[[Check], bool], int], ...] = (
         lambda check: check.code in ("MAT103", "MAT104", "MAT106", "MAT109"),
         2,
     ),
+    (named("masks", "sglang"), lambda check: check.code in ("MSK101", "MSK105", "MSK106"), 3),
     # Structure alone, of which transformers has little.
     (named("logprobs", "transformers vllm"), lambda check: check.code[:5] == "LPR10", 1),
     (

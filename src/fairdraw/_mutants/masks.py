@@ -95,7 +95,7 @@ def filters_greedy_requests(right: MasksOracle, request: Request, token: int) ->
 @_mutant("mask_of_greedy", "MSK103")
 def keeps_the_token_of_greedy_requests(right: MasksOracle, request: Request, token: int) -> RowFlags:
     """The token alone, where the whole row is declared."""
-    return np.arange(request.logits.size) == token
+    return np.asarray(np.arange(request.logits.size) == token)
 
 
 @_mutant("mask", "MSK104")

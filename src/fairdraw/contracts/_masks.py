@@ -217,7 +217,7 @@ def sample_masks(
     """
     check_sampling_batch(batch)
     check_sampling_noise(batch, noise)
-    guarded = memory or GuardedRows(batch, width, noise.seed if hasattr(noise, "seed") else 0)
+    guarded = memory or GuardedRows(batch, width, getattr(noise, "seed", 0))
     with seeded(noise, batch.device):
         with calling(sampler):
             answer, name = sampler.sample_masked(batch, noise, guarded.rows), sampler.name
