@@ -276,9 +276,8 @@ def main() -> int:
     cards = [f"cuda:{n}" for n in range(options.cards)] if options.device == "cuda" else [options.device]
     groups = [[name] for name in options.sets or SETS] + ([] if options.sets else [list(SETS)])
     for form, names in itertools.product((Drafts[name] for name in options.drafts), groups):
-        if time.monotonic() - begin > options.seconds:
-            continue
-        for row in draws(names, form, options.draws, cards, options.seconds - (time.monotonic() - begin)):
+        left = options.seconds - (time.monotonic() - begin)
+        for row in draws(names, form, options.draws, cards, left) if left > 0 else []:
             record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
             print(record["rows"][-1], flush=True)
         write_record(options.out, record)
