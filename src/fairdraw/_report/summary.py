@@ -93,6 +93,11 @@ class Header:
     def __post_init__(self) -> None:
         make_printable(self)
 
+    @classmethod
+    def unloaded(cls, sampler: str, profile: str, seed: int) -> Header:
+        """The header of a run that was interrupted before a sampler was loaded."""
+        return cls(sampler, "unknown", profile, seed, "not loaded when the run ended", {})
+
     def lines(self) -> list[str]:
         """The header as text."""
         number = ", ".join(f"{suite} {count}" for suite, count in self.checks.items())
