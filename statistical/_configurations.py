@@ -217,9 +217,7 @@ DISAGREEING = Configuration("disagreeing", (request_distributions(_TARGET, _DRAF
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
 
 ONE_HOT = Configuration(
-    "one-hot",
-    (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),),
-    ("S1", "S2", "S3", "S4", "SD"),
+    "one-hot", (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),), ("S1", "S2", "S3", "S4", "SD")
 )
 """0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
 
@@ -245,12 +243,7 @@ _SURE_DRAFTS = [[0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
 
 
 def mixed(
-    *,
-    dense: bool,
-    seeds: bool = False,
-    greedy: bool = False,
-    ragged: bool = False,
-    placeholders: bool = False,
+    *, dense: bool, seeds: bool = False, greedy: bool = False, ragged: bool = False, placeholders: bool = False
 ) -> Configuration:
     """Requests as they stand side by side in a server, seven in a cycle: no power of two divides their places.
 
@@ -267,9 +260,8 @@ def mixed(
         size = 2 if not ragged else len(draft)
         drafts = np.array((*draft, *_DRAFT[len(draft) :]), dtype=np.float64)[:size].reshape(size, 6)
         found = request_distributions((*target[:size], target[-1]), drafts, one_hot=not dense, roll=fields.pop("roll"))
-        is_greedy = fields.get("temperature") == GREEDY_TEMPERATURE
         kept = {**fields, "has_seed": seeds and fields.get("has_seed", False)}
-        if is_greedy and not greedy:
+        if fields.get("temperature") == GREEDY_TEMPERATURE and not greedy:
             kept["temperature"] = 1.0
         return replace(found, words=words, **kept)
 
