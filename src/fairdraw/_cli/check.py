@@ -329,7 +329,7 @@ class _Run:
         self.options.files.start(self._header(), len(plan.pieces))
         for found in crew.records(plan):
             if isinstance(found, Plan):
-                news = found.header.new_since(plan.header)
+                news = [line for line in found.header.lines() if line not in plan.header.lines()]
                 if news and self.is_alone:
                     self.display.say("\n".join(news))
                 self.plan = plan = found

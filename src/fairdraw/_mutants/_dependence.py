@@ -83,8 +83,7 @@ class _Sampling(sampling.DistributionTokenSampler):
     def race(self, probs: Any, exponentials: Any) -> Any:
         if not self.member.inverts:
             return super().race(probs, exponentials)
-        below = exponentials[:, :1] >= np.cumsum(probs, axis=1)
-        return np.minimum(below.sum(axis=1), probs.shape[1] - 1)
+        return np.minimum((exponentials[:, :1] >= np.cumsum(probs, axis=1)).sum(axis=1), probs.shape[1] - 1)
 
     def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Uniforms:
         assert not isinstance(noise, RaceNoise)
@@ -483,8 +482,7 @@ ALL_SAMPLING = tuple(Mutant(m.name, m.description, m.codes[1], m.sampling, m.min
 
 
 def _named(mutants: Sequence[Mutant], names: str) -> tuple[Mutant, ...]:
-    known = names.split("; ")
-    return tuple(mutant for mutant in mutants if mutant.name in known)
+    return tuple(mutant for mutant in mutants if mutant.name in names.split("; "))
 
 
 # One of each family runs beside the checks of every run; tests run all.

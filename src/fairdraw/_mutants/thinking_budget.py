@@ -223,10 +223,12 @@ class ForcesSixteenTokensOfAnEnd(ThinkingFollower):
 
     def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> Count:
         token_id, whole = super().next_token(prompt, output, budget), self.end
-        self.end, first = whole[:17], token_id
-        first = super().next_token(prompt, output, budget) if token_id is not None and len(whole) > 17 else first
+        if token_id is None or len(whole) <= 17:
+            return token_id
+        self.end = whole[:17]
+        first = super().next_token(prompt, output, budget)
         self.end = whole
-        return token_id if token_id is None else first
+        return first
 
 
 @_patched("think_count", "THK110")

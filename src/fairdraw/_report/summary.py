@@ -101,7 +101,7 @@ class Header:
     def lines(self) -> list[str]:
         """The header as text."""
         number = ", ".join(f"{suite} {count}" for suite, count in self.checks.items())
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        versions = ", ".join(map(" ".join, self.versions.items()))
         return [
             f"fairdraw {self.suite_version}: sampler {self.sampler} on {self.device}",
             *(f"  {line}" for line in self.about),
@@ -111,10 +111,6 @@ class Header:
             f"  error rates: {self.fairness}",
             *([f"  {self.duration}"] if self.duration else []),
         ]
-
-    def new_since(self, before: Header) -> list[str]:
-        """The lines that are other ones than those of `before`."""
-        return [line for line in self.lines() if line not in before.lines()]
 
 
 def about_sampler(sampler: Any) -> tuple[str, ...]:  # Any: of any contract
@@ -283,11 +279,11 @@ class Summary:
 
     def to_declare(self) -> list[str]:
         """The capabilities that the sampler probably lacks, as the lines that declare them; empty if there are none."""
-        lacking = [cause for cause in self.causes if cause.missing]
         lines = [
             f'    "{cause.missing}": "say why",  # failed: {", ".join(record.code for record in cause.records)}; '
             f"checks that this skips: {cause.num_needing}"
-            for cause in lacking
+            for cause in self.causes
+            if cause.missing
         ]
         return ["Possibly unsupported. To skip these checks, declare:", *lines] if lines else []
 
