@@ -153,8 +153,7 @@ def _filtered(whole: Support, parameters: Parameters, policy: FilterPolicy) -> S
         if rows.size:
             part = _taken(found, rows)
             seen = _taken(whole, rows) if policy.joint else part
-            values = getattr(parameters, name)[rows, None]
-            found = _put(found, rows, apply(part, seen, values, policy))
+            found = _put(found, rows, apply(part, seen, getattr(parameters, name)[rows, None], policy))
     return found
 
 

@@ -60,10 +60,9 @@ class Explanation:
         paragraphs = [self.title, f"required: {self.required}"]
         paragraphs += [f"usual cause: {' '.join(self.cause)}"] if self.cause else []
         if self.failing is not None:
-            failing = self.failing
-            shown = [f"caught mutant: {failing.mutant}. {self.fault}", f"failing example: {failing.effect}"]
-            shown += [f"evidence: {failing.evidence}"]
-            shown += [f"smallest case: {failing.example}"] if failing.example else []
+            one, labels = self.failing, ("failing example", "evidence", "smallest case")
+            texts = zip(labels, (one.effect, one.evidence, one.example), strict=True)
+            shown = [f"caught mutant: {one.mutant}. {self.fault}", *(f"{what}: {text}" for what, text in texts if text)]
             paragraphs.append("\n".join(shown))
         paragraphs.append("\n".join(f"{label}: {text}" for label, text in self.facts.items()))
         return "\n\n".join(paragraphs).splitlines()
@@ -92,8 +91,7 @@ def _options(check: AnyCheck) -> list[str]:
 @cache
 def failing_examples() -> Mapping[str, FailingExample]:
     """By check code, as recorded."""
-    rows = json.loads(RECORD.read_text(encoding="utf-8"))
-    return {row.pop("code"): FailingExample(**row) for row in rows}
+    return {row.pop("code"): FailingExample(**row) for row in json.loads(RECORD.read_text(encoding="utf-8"))}
 
 
 @cache

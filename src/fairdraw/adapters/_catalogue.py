@@ -200,11 +200,8 @@ def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:
     api = data.get("api")
     if type(api) is not int or api != API:
         other = "a newer" if type(api) is int and api > API else "an older"
-        stale = "fairdraw" if other == "a newer" else owner
-        raise BadCatalogue(
-            f"{path} has api={api!r}, but this fairdraw reads {API}: it was made for {other} one. "
-            f"Install a newer {stale}."
-        )
+        stale, rule = "fairdraw" if other == "a newer" else owner, f"it was made for {other} one"
+        raise BadCatalogue(f"{path} has api={api!r}, but this fairdraw reads {API}: {rule}. Install a newer {stale}.")
     problem = _problem(data) or _problem_of_defects(package, data["samplers"])
     if problem is not None:
         raise BadCatalogue(f"{package}: {problem}. Correct it, or run pip uninstall {owner}.")
