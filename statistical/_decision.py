@@ -136,8 +136,7 @@ def decide(
     short_rate = _SHORTFALL_SHARE * false_fail_rate if binomial else 0.0
     log_threshold, largest, num_checkpoints = -float(np.log(false_fail_rate - short_rate)), 0.0, 0
     for new in checkpoints if planned else ():
-        missing = sorted(planned.keys() - new.keys())
-        if missing:
+        if missing := sorted(planned.keys() - new.keys()):
             raise refuse("decide", f"no counts of {missing}", "every planned table must be counted", "Count all.")
         counts = sum_counts([counts, {name: new.get(name, counts[name]) for name in counts}])
         num_checkpoints += 1

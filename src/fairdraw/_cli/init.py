@@ -205,8 +205,7 @@ def _calls(target: _Target, contract: str) -> dict[str, str]:
         return {"imports": imports, "template": "object.txt", "lacking": missing_parts(target.found) or "nothing"}
     if not target.answer:
         return {"imports": imports, "call": target.call(target.made)}
-    session = _data("state")["sessions"].get(contract)
-    if session is None:
+    if (session := _data("state")["sessions"].get(contract)) is None:
         made = target.call(target.made, arguments={})
         call = target.call(f"own.{target.answer}", target.answer)
         imports += f"\nown = {made}  # one object for the whole run, as in an engine\n{_uncalled(target, call)}"

@@ -330,8 +330,7 @@ def _reuse_large_blocks() -> None:
 
 def _leave_with_parent() -> None:
     """End this worker when the process that started it ends, however it ended."""
-    parent = parent_process()
-    if parent is not None:
+    if (parent := parent_process()) is not None:
         connection.wait([parent.sentinel])
         os._exit(1)
 
@@ -547,6 +546,5 @@ def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:
 
 def wait_for(crews: Iterable[Crew]) -> None:
     """Wait until there is something new, for a second at most; not at all for what runs in this process."""
-    signs = [sign for crew in crews for sign in crew.signs()]
-    if signs:
+    if signs := [sign for crew in crews for sign in crew.signs()]:
         connection.wait(signs, timeout=1.0)

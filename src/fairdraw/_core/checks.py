@@ -262,8 +262,7 @@ class AnyCheck(ABC):
 
     def require_support(self, sampler: Any, reference: Any) -> None:
         """Raise `CapabilityUnsupported` if the check cannot be run on `sampler`."""
-        reason = self.why_not(sampler, reference)
-        if reason is not None:
+        if (reason := self.why_not(sampler, reference)) is not None:
             raise CapabilityUnsupported(reason)
 
     def run(
@@ -499,8 +498,7 @@ def no_constants_of_modules() -> Iterator[None]:
     from hypothesis.internal.conjecture import providers as module
 
     providers: Any = module  # Any: its names are internal, and one is patched
-    cache = getattr(providers, "CONSTANTS_CACHE", None)
-    if cache is None:
+    if (cache := getattr(providers, "CONSTANTS_CACHE", None)) is None:
         yield
         return
     provider = providers.HypothesisProvider

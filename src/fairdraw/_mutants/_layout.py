@@ -176,8 +176,7 @@ def ignores_the_strides_of_the_draft_token_ids(right: Oracle, batch: Batch, nois
 @patched(Oracle, "verify", "REJ631")
 def ignores_the_strides_of_the_draft_distributions(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """The same for draft distributions, which drafters stack in another order than verification reads them."""
-    distributions = batch.draft_probs
-    if distributions is not None:
+    if (distributions := batch.draft_probs) is not None:
         batch = batch.replace(draft_probs=distributions.as_strided(distributions.shape, (batch.vocab_size, 1)))
     return right.verify(batch, noise)
 

@@ -49,8 +49,7 @@ class Ending:
             return None
         if not report.failed or (self.planned and node_id not in self.planned):
             return None
-        check = next((check for check in all_checks() if check.id in node_id), None)
-        if check is None:
+        if (check := next((check for check in all_checks() if check.id in node_id), None)) is None:
             return None
         self.planned.add(node_id)
         self._done.add(node_id)

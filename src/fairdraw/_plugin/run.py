@@ -75,8 +75,7 @@ class CheckUnderPytest:
 
     def __call__(self, sampler: AnySampler) -> None:
         __tracebackhide__ = True
-        item = _current_item.get()
-        if item is None:  # called outside a test
+        if (item := _current_item.get()) is None:  # called outside a test
             self.check(sampler)
         else:
             item.config.stash[RUN].conduct(self.check, sampler, item)
@@ -161,8 +160,7 @@ class PytestRun:
         contract = first.contract
         sampler = self.sampler_or_fail(contract)
         checks = all_checks(contract=contract)
-        session = self._sessions.get(contract)
-        if session is None:
+        if (session := self._sessions.get(contract)) is None:
             collected = filter(None, map(_about, item.session.items))
             session, _ = self._open([check for check in collected if check.contract == contract] or [first])
         control = run_control(plan_control(mutant, checks, sampler, session), sampler, session)
@@ -496,8 +494,7 @@ def _check_of(item: pytest.Item) -> AnyCheck | None:
 
 def _about(item: pytest.Item) -> AnyCheck | None:
     """The check that a test is about: it runs it on a sampler, or on a mutant that the check has to catch."""
-    check = _check_of(item)
-    if check is not None:
+    if (check := _check_of(item)) is not None:
         return check
     if not _is_control(item):
         return None

@@ -159,8 +159,7 @@ def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[s
         return "unfinished", record.reason
     if record.status == "inconclusive":
         return "undecided", ENDED if undecided_by_budget(record) else record.reason
-    kind = _raised(record)
-    if kind:
+    if kind := _raised(record):
         words = {missing.get(other.code, "") for other in records if _raised(other) == kind}
         if len(words) > 1 or "" in words:
             return "raised", kind

@@ -302,8 +302,7 @@ def _lines_of(contract: str, controls: Sequence[Control]) -> list[str]:
     if weak:
         lines.append(f"  {len(weak)} not shown, as this run or the sampler has too little to show them: {_names(weak)}")
     for why in Untried:
-        untried = [control for control in controls if control.untried == why]
-        if untried:
+        if untried := [control for control in controls if control.untried == why]:
             lines.append(f"  {len(untried)} not tried, {why}: {_names(untried)}")
     blind = [control for control in tried if control.is_blind]
     return lines + [f"  {blindness(control)}" for control in blind]

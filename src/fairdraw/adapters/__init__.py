@@ -95,8 +95,7 @@ def load(spec: str, device: str | None = None) -> AnySampler:
 
 def _row(name: str) -> SamplerRow:
     """Return the row of a name or an alias. Where it is fairdraw's own, no other catalogue is read."""
-    own = OWN_ROWS.get(ALIASES.get(name, name))
-    if own is not None:
+    if (own := OWN_ROWS.get(ALIASES.get(name, name))) is not None:
         return own
     found = find_catalogues()
     return found.rows[name] if name in found.rows else _refuse_name(name, found)

@@ -202,8 +202,7 @@ def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:
         other = "a newer" if type(api) is int and api > API else "an older"
         stale, rule = "fairdraw" if other == "a newer" else owner, f"it was made for {other} one"
         raise BadCatalogue(f"{path} has api={api!r}, but this fairdraw reads {API}: {rule}. Install a newer {stale}.")
-    problem = _problem(data) or _problem_of_defects(package, data["samplers"])
-    if problem is not None:
+    if (problem := _problem(data) or _problem_of_defects(package, data["samplers"])) is not None:
         raise BadCatalogue(f"{package}: {problem}. Correct it, or run pip uninstall {owner}.")
     install = data.get("install", {})
     return {name: SamplerRow(name, package, install, **row) for name, row in data["samplers"].items()}
