@@ -487,7 +487,8 @@ class Workers(Crew):
                 lost = _Lost(f"not run: the last {self._num_lost} processes of this sampler were lost")
                 yield waiting.popleft(), lost
                 continue
-            yield from list(self._answers()) or [None]
+            answers: list[Answered | None] = list(self._answers())
+            yield from answers or [None]
 
     def _free(self, groups: set[Any]) -> _Worker:  # Any: as `_spread`
         """An idle worker, one that has begun one of the groups if there is any; a new one if none is idle."""

@@ -180,7 +180,9 @@ class PytestRun:
         path, _, names = item.nodeid.partition("::")  # relative to pytest's root, which need not be where it was typed
         test = f"{os.path.relpath(item.path)}::{names}" if names else path
         options = ["--fairdraw-profile", session.profile.name, "--fairdraw-seed", str(session.seed)]
-        return dataclasses.replace(session, spec=None, renew=None, command=shlex.join(["pytest", test, *options]))
+        return dataclasses.replace(
+            session, spec=None, renew=lambda: None, command=shlex.join(["pytest", test, *options])
+        )
 
     def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
         """The session that all tests of one contract share, and a text about its reference."""

@@ -81,7 +81,7 @@ class Session:
     ends_at: float | None = None
     clock: Callable[[], float] = time.time
     first: FirstPart | None = None
-    renew: Callable[[], AnySampler | None] | None = None
+    renew: Callable[[], AnySampler | None] = lambda: None
     under_pytest: bool = False
     expected: Expected = field(default_factory=Expected)
     stored: dict[str, str] = field(default_factory=dict)
@@ -193,7 +193,7 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
     watched = recorder.watched(check, sampler, session.profile, session.seed)
 
     judging, renew = watched.check, session.renew
-    if renew is not None and judging.plays_traces:
+    if judging.plays_traces:
         judging = dataclasses.replace(judging, renew=lambda: (made := renew()) and watched.watch.wrap(made))
 
     def search() -> int:

@@ -170,14 +170,12 @@ class _PaddedSession:
         self, logits: LogitRows, batch: LiveBatch, request: list[int], outputs: Sequence[Sequence[int]]
     ) -> LogitRows:
         """Penalise as specified, for the tokens that were built."""
-        seen = [
-            PenalisedRow(
-                batch.requests[i].prompt_token_ids, list(own), PenaltyFactors(*batch.requests[i].params.factors)
-            )
-            for i, own in zip(request, outputs, strict=True)
-        ]
-        rows = zip(logits.numpy(), seen, strict=True)
-        return torch.from_numpy(np.stack([PenaltiesOracle().penalise(*row) for row in rows]))
+        found = []
+        for row, i, own in zip(logits.numpy(), request, outputs, strict=True):
+            one = batch.requests[i]
+            seen = PenalisedRow(one.prompt_token_ids, list(own), PenaltyFactors(*one.params.factors))
+            found.append(PenaltiesOracle().penalise(row, seen))
+        return torch.from_numpy(np.stack(found))
 
 
 # Thinking budget
