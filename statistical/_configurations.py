@@ -181,6 +181,28 @@ class Configuration:
         return dict(zip(own, rng.integers(0, 2**62, len(own)).tolist(), strict=True))
 
 
+def repeated(
+    drafts: NDArray[np.integer],  # [num_draft] int
+    num_rows: int,
+    target_logits: NDArray[np.floating],  # [num_draft, vocab_size] float32
+    draft_probs: NDArray[np.floating] | None,  # [num_draft, vocab_size] float32
+    origin: str,
+) -> SpecDecodeBatch:
+    """The same request `num_rows` times; bonus tokens differ from row to row."""
+    counts = [len(drafts)] * num_rows
+    return SpecDecodeBatch(
+        draft_token_ids=torch.from_numpy(np.tile(drafts.astype(np.int32), num_rows)),
+        num_draft_tokens=counts,
+        cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+        max_spec_len=len(drafts),
+        draft_probs=None if draft_probs is None else torch.from_numpy(np.tile(draft_probs, (num_rows, 1))),
+        target_logits=torch.from_numpy(np.tile(target_logits, (num_rows, 1))),
+        bonus_token_ids=(torch.arange(num_rows, dtype=torch.int32) % target_logits.shape[1])[:, None],
+        temperature=torch.ones(num_rows),
+        origin=origin,
+    )
+
+
 @lru_cache(maxsize=16)
 def _template(configuration: Configuration, batch_size: int, device: str) -> SpecDecodeBatch:
     """What all batches of a size have in common; its tokens are 0. It is checked, and they need not be."""

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, SpecDecodeBatch
 from fairdraw.contracts._sampling import sample_tokens
-from fairdraw.statistical._configurations import Configuration, request_distributions
+from fairdraw.statistical._configurations import Configuration, repeated, request_distributions
 from fairdraw.statistical._count_tables import NO_CELL, Counts, Table, count_codes, sum_counts
 from fairdraw.statistical._dependence_workloads import plain_batch, plain_noise
 from fairdraw.statistical._distributions import softmax_probs
@@ -257,20 +257,8 @@ def _recovered(setting: Setting, row: RareTokens | _Odds, sampler: Any, size: in
 
 def _rejected(logits: NDArray[np.float32], size: int, device: str, *, dense: bool) -> SpecDecodeBatch:
     """One draft per request, the impossible token 1; all have the same logits, [vocab_size] float32."""
-    import torch
-
-    drafts = torch.ones(size, dtype=torch.int32)
-    return SpecDecodeBatch(
-        draft_token_ids=drafts,
-        num_draft_tokens=[1] * size,
-        cu_num_draft_tokens=torch.arange(1, size + 1, dtype=torch.int32),
-        max_spec_len=1,
-        draft_probs=torch.nn.functional.one_hot(drafts.long(), len(logits)).float() if dense else None,
-        target_logits=torch.from_numpy(np.tile(logits, (size, 1))),
-        bonus_token_ids=torch.zeros((size, 1), dtype=torch.int32),
-        temperature=torch.ones(size),
-        origin=f"<{size} rejected drafts, vocab_size={len(logits)}>",
-    ).to(device)
+    probs, origin = np.eye(1, len(logits), 1, np.float32), f"<{size} rejected drafts, vocab_size={len(logits)}>"
+    return repeated(np.array([1]), size, logits[None], probs if dense else None, origin).to(device)
 
 
 # -- tiny acceptance --------------------------------------------------------------------------------------------------
