@@ -233,7 +233,7 @@ _UNTIED = [_TARGET[0], [0.05, 0.34, 0.26, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.35
 _DRAFT = [[0.10, 0.20, 0.30, 0.25, 0.05, 0.10], [0.30, 0.25, 0.10, 0.15, 0.20, 0.0]]
 _PEAKED_TARGET = [[0.6, 0.2, 0.1, 0.05, 0.05, 0.0], [0.1, 0.1, 0.0, 0.6, 0.1, 0.1], [0.0, 0.3, 0.3, 0.2, 0.1, 0.1]]
 _PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0.0]]
-_ONE_DISTRIBUTION = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
+_SAME = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
 
 DISAGREEING = Configuration("disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5"))
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
@@ -243,9 +243,7 @@ ONE_HOT = Configuration(
 )
 """0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
 
-AGREEING = Configuration(
-    "agreeing", (request_distributions([_ONE_DISTRIBUTION] * 3, [_ONE_DISTRIBUTION] * 2),), ("S1", "S5")
-)
+AGREEING = Configuration("agreeing", (request_distributions([_SAME] * 3, [_SAME] * 2),), ("S1", "S5"))
 """Both drafts are accepted in every row."""
 
 RAGGED = Configuration(

@@ -170,10 +170,9 @@ def suspicious_triple(bits: Signs, furthest: int) -> tuple[int, int, int, int]: 
         found = np.asarray(irfft(cross, n=2 * length, axis=0))[: furthest + 1]
         sums[near] = np.where((far > near)[:, None], found, 0)
     edges = np.broadcast_to((width * (length - far))[None, :, None], sums.shape)
+    num_edges = np.concatenate([edges, num_features * edges[:, :, :1]], axis=2)
     both = np.concatenate([sums, sums.sum(axis=2, keepdims=True)], axis=2)
-    (near, last, feature), sign = _most_suspicious(
-        both, np.concatenate([edges, num_features * edges[:, :, :1]], axis=2)
-    )
+    (near, last, feature), sign = _most_suspicious(both, num_edges)
     return near, last, feature, sign
 
 
@@ -305,14 +304,12 @@ def explain_dependence(counts: Sequence[Counts], shapes: Sequence[Shape], name: 
 
 def _relation(code: NDArray[np.int64], shape: Shape, share: float) -> str:
     """A relation, and the share of its draws that agree."""
-    _, fixed, num_products = (int(number) for number in code[:3])
+    fixed, num_products = ("", "rows", "calls")[int(code[1])], int(code[2])
     points = code[3:].reshape(-1, 3)
     features = [shape.features[f] for f in points[:, 2]]
     what = "all draws" if num_products > 1 else " and ".join(dict.fromkeys(features))
     calls, rows = points[:, 0].tolist(), points[:, 1].tolist()
-    which = (
-        _two(("", "rows", "calls")[fixed], calls if fixed == 2 else rows, shape) if fixed else _distances(calls, rows)
-    )
+    which = _two(fixed, calls if fixed == "calls" else rows, shape) if fixed else _distances(calls, rows)
     if len(points) == 3:
         return f"{which} ({what}): the third follows from the other two in {_percent(share)} (50 % expected)"
     verb = "use the same noise" if share > 0.5 else "use opposite noise"

@@ -146,10 +146,9 @@ class Verified:
         """What each bit is."""
         if not is_verified:
             return tuple(f"emitted token {i}, bit {bit}" for i in range(self.num_draft) for bit in range(2))
-        accepted = (
-            f"acceptance at position {i}, bit {bit}" for i in range(self.num_draft) for bit in range(self.num_bits[0])
-        )
-        return (*accepted, *(f"recovered token, bit {bit}" for bit in range(self.num_bits[1])))
+        of_acceptance, of_token = map(range, self.num_bits)
+        accepted = (f"acceptance at position {i}, bit {bit}" for i in range(self.num_draft) for bit in of_acceptance)
+        return (*accepted, *(f"recovered token, bit {bit}" for bit in of_token))
 
     def bits(self, given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.bool_]:
         """Of token verification: acceptance at each reached position, and the recovered token wherever it came."""

@@ -192,9 +192,8 @@ class PairStatistic:
         missing = np.divide(least - event.rate, 1 - event.rate, out=np.zeros_like(least), where=least > event.rate)
         padded = ~event.happened & (rng.random(missing.shape) < missing)
         own = [np.where(padded, rng.random(one.shape), one) for one in event.numbers]
-        digits = [
-            np.where(one < 0, -1, (one * size).astype(np.int64)) for one, size in zip(own, self.parts, strict=True)
-        ]
+        pairs = zip(own, self.parts, strict=True)
+        digits = [np.where(one < 0, -1, (one * size).astype(np.int64)) for one, size in pairs]
         return np.where(event.happened | padded, joint_codes(*digits, sizes=self.parts), _NOT_SEEN)
 
 

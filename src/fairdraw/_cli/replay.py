@@ -273,19 +273,15 @@ def _report(record: CheckRecord, stored: _Stored, undecided: str, tries: int) ->
     if undecided:
         echo(f"UNDECIDED: {record.id}\n{undecided}")
         return "UNDECIDED"
+    why, again = "", f"run the check again with fairdraw check -k {record.code}."
     if not tries:
-        echo(
-            f"NOT REPRODUCED: {record.id}\n{name} passes this check, but the stored seed gives other tokens each time. "
-            f"Seed it, or run the check again with fairdraw check -k {record.code}."
-        )
-        return "NOT REPRODUCED"
-    if isinstance(stored.check, Check) and not 0 < tries_needed(crash.repeats) <= tries:
+        why = f"passes this check, but the stored seed gives other tokens each time. Seed it, or {again}"
+    elif isinstance(stored.check, Check) and not 0 < tries_needed(crash.repeats) <= tries:
         failed, tried = crash.repeats or _ALWAYS
-        echo(
-            f"NOT REPRODUCED: {record.id}\n{name} passed {tries} times {stored.place}, where {failed} of {tried} tries "
-            "failed when it was found. That is too few to call it gone: run the check again with fairdraw check -k "
-            f"{record.code}."
-        )
+        found = f"where {failed} of {tried} tries failed when it was found"
+        why = f"passed {tries} times {stored.place}, {found}. That is too few to call it gone: {again}"
+    if why:
+        echo(f"NOT REPRODUCED: {record.id}\n{name} {why}")
         return "NOT REPRODUCED"
     same = crash.sampler == name
     often = f", {tries} times" if crash.repeats else ""

@@ -328,8 +328,7 @@ def repeats_the_masks_of_the_last_step(answer: Tensor, batch: GrammarBatch, *, k
 @patched("masks", "GRM128")
 def takes_the_end_for_a_rejection(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """A draft that ends the text counts as forbidden, and the row that it is verified with is dropped."""
-    ends = bool((answer[-1] == ALL).all())
-    if ends and request.draft_token_ids:
+    if request.draft_token_ids and bool((answer[-1] == ALL).all()):
         answer[max(int((answer != ALL).any(dim=1).sum()) - 1, 0)] = ALL
 
 

@@ -268,14 +268,12 @@ class Summary:
 
     def _where_to_start(self) -> list[str]:
         """The failure to read first: one fault breaks many checks. A lone property failure may be another fault."""
-        failure_report = self.causes[0].reported.failure_report if self.causes else None
-        if failure_report is None:
+        report = self.causes[0].reported.failure_report if self.causes else None
+        if report is None:
             return []
         apart = next((cause.reported.code for cause in self.causes[1:] if cause.is_a_property), "")
         beside = f"; probably another fault: {apart}" if apart and has_a_lone_property(self.causes) else ""
-        return [
-            f"start with {failure_report.code} {failure_report.title}: fairdraw explain {failure_report.code}{beside}"
-        ]
+        return [f"start with {report.code} {report.title}: fairdraw explain {report.code}{beside}"]
 
     def to_declare(self) -> list[str]:
         """The capabilities that the sampler probably lacks, as the lines that declare them; empty if there are none."""

@@ -147,11 +147,9 @@ def combined(verdicts: Mapping[str, Verdict], num_named: int) -> Verdict:
         'RED: 1 of 2 samplers (mine); GREEN: 1 of 2 samplers (torch)'
     """
     names = {code: [name for name, one in verdicts.items() if one.exit_code == code] for code in _WORDS}
-    parts = [
-        f"{_WORDS[code]}: {len(own)} of {num_named} samplers ({', '.join(own)})" for code, own in names.items() if own
-    ]
-    missing = num_named - len(verdicts)
-    parts += [f"not run: {missing} of {num_named} samplers"] if missing else []
+    missing, all_of_them = num_named - len(verdicts), f"of {num_named} samplers"
+    parts = [f"{_WORDS[code]}: {len(own)} {all_of_them} ({', '.join(own)})" for code, own in names.items() if own]
+    parts += [f"not run: {missing} {all_of_them}"] if missing else []
     worst = next((code for code, own in names.items() if own), INCOMPLETE)
     is_short = missing and worst in (NOTHING_RUN, NOT_JUDGED, GREEN)
     return Verdict(INCOMPLETE if is_short else worst, ("INCOMPLETE; " if is_short else "") + "; ".join(parts))

@@ -205,9 +205,8 @@ def _open_plan(device: str, always_copies: bool, setup: PlanSetup) -> _PlanSessi
 
     thinking = ThinkingBudget(setup.start_token_ids, setup.end_token_ids)
     customs: Any = setup.custom_processors  # Any: they get rows of its own, which have the fields of `RowOfRequest`
-    return _PlanSession(
-        LogitsPlan(setup.vocab_size, device, thinking=thinking, custom_processors=customs), always_copies
-    )
+    plan = LogitsPlan(setup.vocab_size, device, thinking=thinking, custom_processors=customs)
+    return _PlanSession(plan, always_copies)
 
 
 @dataclass(frozen=True)
