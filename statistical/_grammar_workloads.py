@@ -184,8 +184,7 @@ def _verified(
         own = np.flatnonzero(goes_on & (place <= counts))
         rows, has_draft = probs[first[own] + place], place < counts[own]
         draft = np.where(has_draft, drafts[own, min(place, _MOST_DRAFTS - 1)], 0)
-        chance = np.where(has_draft, rows[np.arange(own.size), draft], 0.0)
-        accepted = rng.random(own.size) < chance
+        accepted = rng.random(own.size) < np.where(has_draft, rows[np.arange(own.size), draft], 0.0)
         rest = rows.copy()
         rest[np.flatnonzero(has_draft), draft[has_draft]] = 0.0
         tokens[own, place] = np.where(accepted, draft, _draw(rest, rng.random(own.size)))

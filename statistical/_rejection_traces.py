@@ -170,8 +170,7 @@ def decisions_of_serving_traces_follow_their_distributions_in_every_slice(
     rng, past = bulk_rng("ranks", trace.seed), Past()
     for call in trace.played(sampler.device):
         if not isinstance(call.noise, ExplicitNoise):  # decisions of given noise are compared by the properties
-            seen = read(call, answered(emit, sampler, call).tokens)
-            slices.add(*_drawn(call, seen, past, rng))
+            slices.add(*_drawn(call, read(call, answered(emit, sampler, call).tokens), past, rng))
 
 
 SLICES = decisions_of_serving_traces_follow_their_distributions_in_every_slice

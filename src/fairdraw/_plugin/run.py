@@ -354,7 +354,10 @@ class PytestRun:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """One verdict for terminal, files, JUnit and exit code. Files are written here, by the controller."""
         self._held.enter_context(Interrupts.held())
-        if self._is_worker or not self._has_run():
+        ours = self._sampler_was_named or self._files.paths
+        # There is a header, there are controls, or an interrupt came before them in a run of ours.
+        has_run = self.header is not None or self.controls or (self._ending.was_cut and ours)
+        if self._is_worker or not has_run:
             return
         summary = self._summary = self._summarised(session.exitstatus)
         if self.has_checks or self._ending.was_cut:
@@ -365,11 +368,6 @@ class PytestRun:
             self._files.write(self.header or bare, summary)
         except CannotStart as error:
             self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
-
-    def _has_run(self) -> bool:
-        """Whether there is anything to report: a header, controls, or an interrupt before them in a run of ours."""
-        ours = self._sampler_was_named or self._files.paths
-        return self.header is not None or bool(self.controls) or bool(self._ending.was_cut and ours)
 
     def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
         """The summary, with how pytest itself ended."""

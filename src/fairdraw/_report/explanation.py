@@ -71,21 +71,16 @@ class Explanation:
 def explanation(check: AnyCheck) -> Explanation:
     """What is known about `check`."""
     required, *cause = (" ".join(paragraph.split()) for paragraph in check.meaning.split("\n\n"))
-    failing = failing_examples().get(check.code)
+    failing, common = failing_examples().get(check.code), {("--profile", "ci"), ("--seed", "0")}
+    options = (f"{option} {value}" for option, value in check.again("ci", 0).items() if (option, value) not in common)
     facts = {
         "contract": check.contract.replace("_", " "),
         "suite": check.suite,
         "needs": ", ".join(check.needed) or "nothing",
-        "run it alone": " ".join(["fairdraw check SPEC", *_options(check)]),
+        "run it alone": " ".join(["fairdraw check SPEC", *options]),
     }
     fault = "" if failing is None else _faults(check.contract).get(failing.mutant, "")
     return Explanation(check.id, required, tuple(cause), facts, fault, failing)
-
-
-def _options(check: AnyCheck) -> list[str]:
-    """The options that select `check`; those that equal the defaults are left out."""
-    common = {("--profile", "ci"), ("--seed", "0")}
-    return [f"{option} {value}" for option, value in check.again("ci", 0).items() if (option, value) not in common]
 
 
 @cache
