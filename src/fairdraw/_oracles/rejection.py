@@ -140,7 +140,8 @@ class RejectionOracle:
 
     def scores(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> NDArray[np.float32]:
         """Weight times reciprocal, both rounded to float32, because vLLM does."""
-        return weights * (np.float32(1.0) / exponentials)
+        reciprocals: NDArray[np.float32] = np.divide(np.float32(1.0), exponentials)
+        return weights * reciprocals
 
 
 class DividingOracle(RejectionOracle):
