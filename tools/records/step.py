@@ -261,7 +261,7 @@ def main() -> int:
     parser.add_argument("--drafts", nargs="*", choices=Drafts.__members__, default=[*Drafts.__members__])
     parser.add_argument("--cards", type=int, default=1, help="the first so many share the draws")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set, and no further part, after so long")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set or part after so long")
     options = parser.parse_args()
     begin = time.monotonic()
     record: Json = {
