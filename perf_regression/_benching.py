@@ -93,8 +93,7 @@ def judge_ratio(benchmark: Any, name: str, timed: Timed, *, workspace: bool = Fa
     gate = limits.gate(case, device, limit if workspace else "ratio_max")
 
     def make() -> Rounds:
-        problem = why_not_timed(benchmark, case)
-        if problem:
+        if problem := why_not_timed(benchmark, case):
             benchmark.pedantic(lambda: None)  # a fixture that is not used is an error
             raise NoVerdictError(problem)
         return timed.rounds()

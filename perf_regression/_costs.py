@@ -31,11 +31,7 @@ Row = dict[str, int]
 
 VOCAB_SIZE = 1_024
 GROWING = ("launches", "syncs", "copies", "allocations")
-AXES = {
-    "requests": (8, 16, 32),
-    "drafts": (1, 4, 16),
-    "output tokens": (256, 512, 1_024),
-}
+AXES = {"requests": (8, 16, 32), "drafts": (1, 4, 16), "output tokens": (256, 512, 1_024)}
 """Sizes by axis; the others stay at `_STANDARD`."""
 _PER_LAUNCH = 4
 """More requests or drafts that may cost one launch: a loop over them costs at least one for each."""

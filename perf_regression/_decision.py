@@ -110,8 +110,7 @@ def decide(pairs: Sequence[tuple[float, float]], gate: Gate, *, num_dropped: int
         return Decision(Verdict.NO_VERDICT, f"{num_dropped} of {total} rounds were disturbed", None, *counts)
     if any(ours <= 0 or reference <= 0 for ours, reference in pairs):
         return Decision(Verdict.NO_VERDICT, "a sample took no time: the clock is too coarse", None, *counts)
-    ratio = _ratio_interval(pairs, gate.alpha_per_look)
-    if ratio is None:
+    if (ratio := _ratio_interval(pairs, gate.alpha_per_look)) is None:
         return Decision(Verdict.NO_VERDICT, f"{len(pairs)} rounds are too few for this alpha", None, *counts)
     verdict, reason = _compared(pairs, gate, ratio)
     return Decision(verdict, reason, ratio, *counts)

@@ -47,8 +47,7 @@ def compare_counts(row: Mapping[str, float], limits: CaseLimits, **sizes: int) -
     """Compare exact counts with every limit that the case has on them. Counts have no error rate."""
     found = []
     for what, value in row.items():
-        limit = getattr(limits, f"{what}_max")
-        if limit is None:
+        if (limit := getattr(limits, f"{what}_max")) is None:
             continue
         most = evaluate(limit, **sizes) if isinstance(limit, str) else limit
         found.append(counted_finding(limits.name, what, value, most, "counted"))

@@ -110,8 +110,7 @@ class Limits:
 
     def gate(self, case: CaseLimits, device: str, ratio: str = "ratio_max") -> Gate:
         """Return the gate of a case's ratio, `ratio_max` or `workspace_ratio_max`."""
-        limit = getattr(case, ratio)
-        if limit is None:
+        if (limit := getattr(case, ratio)) is None:
             raise LimitsError(f"gate: case={case.name!r} has no {ratio}, but a gate needs one. Add it to the limits.")
         return Gate(limit, self.floor_us[device] * 1e-6, self.alpha, self.looks, self.drop_fraction_max)
 

@@ -21,7 +21,7 @@ from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._rounds import Rounds
 
 
-def decide_exponent(rounds: Rounds, limit: float, alpha: float, *, drop_fraction_max: float = 0.25) -> Decision:
+def decide_exponent(rounds: Rounds, limit: float, alpha: float) -> Decision:
     """Return PASS if every doubling keeps the limit, FAIL if one breaks it. Arms are named by their sizes.
 
     Error rates:
@@ -29,7 +29,7 @@ def decide_exponent(rounds: Rounds, limit: float, alpha: float, *, drop_fraction
     """
     sizes = _sizes(rounds)
     found = [interval(values, alpha / (len(sizes) - 1)) for values in _exponents(rounds)]
-    return _decided(rounds, f"largest of {len(found)} exponents", found, limit, drop_fraction_max)
+    return _decided(rounds, f"largest of {len(found)} exponents", found, limit)
 
 
 def largest_exponent(rounds: Rounds) -> float:
@@ -57,12 +57,13 @@ def _exponents(rounds: Rounds) -> list[list[float]]:
     ]
 
 
-def _decided(
-    rounds: Rounds, what: str, found: Sequence[Interval | None], limit: float, drop_fraction_max: float
-) -> Decision:
+_MOST_DROPPED = 0.25
+
+
+def _decided(rounds: Rounds, what: str, found: Sequence[Interval | None], limit: float) -> Decision:
     """Decide: all intervals below the limit, one above it, or neither."""
     counts = len(rounds.found) - rounds.num_dropped, rounds.num_dropped
-    if rounds.num_dropped > drop_fraction_max * len(rounds.found):
+    if rounds.num_dropped > _MOST_DROPPED * len(rounds.found):
         reason = f"{rounds.num_dropped} of {len(rounds.found)} rounds were disturbed"
         return Decision(Verdict.NO_VERDICT, reason, None, *counts)
     known = [one for one in found if one is not None]
@@ -74,13 +75,13 @@ def _decided(
     return Decision(verdict, f"{what} in [{worst.low:.3f}, {worst.high:.3f}], limit {limit}", worst, *counts)
 
 
-def decide_fixed_share(rounds: Rounds, limit: float, alpha: float, *, drop_fraction_max: float = 0.25) -> Decision:
+def decide_fixed_share(rounds: Rounds, limit: float, alpha: float) -> Decision:
     """Return PASS if the fixed time is at most `limit` of the time at the largest size.
 
     Error rates:
         Either wrong verdict has probability at most `alpha`.
     """
-    return _decided(rounds, "fixed share", [interval(_fixed_shares(rounds), alpha)], limit, drop_fraction_max)
+    return _decided(rounds, "fixed share", [interval(_fixed_shares(rounds), alpha)], limit)
 
 
 def fixed_share(rounds: Rounds) -> float:

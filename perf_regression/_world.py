@@ -79,8 +79,7 @@ class BenchmarkWorld:
         Raises:
             NoVerdictError: If its answer cannot be right: a wrong step is fast. Or if it does not support the batch.
         """
-        why = subject.capabilities.why_unsupported(self.needs)
-        if why is not None:
+        if (why := subject.capabilities.why_unsupported(self.needs)) is not None:
             raise NoVerdictError(f"{subject.name} cannot be given this batch: {why}")
         return self._upstream_step(subject) or self.own_step(subject)
 

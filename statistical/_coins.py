@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fairdraw.statistical._binomial import binomial_probs
 from fairdraw.statistical._count_tables import Counts, Table, count_codes
-from fairdraw.statistical._dependence import BLOCK, SUSPECT, suspicious_triple
+from fairdraw.statistical._dependence import BLOCK, SUSPECT, suspicious_triple, unevenness
 
 _NUM_CELLS = 4
 _THREE = {"D3 three acceptances of a call": 1, "D3 three acceptances of calls": 0}
@@ -116,9 +116,5 @@ def explain_coins(counts: Sequence[Counts], shape: CoinShape, name: str) -> str:
         near, far = max(counts, key=lambda one: abs(int(one[name][0]) - int(one[name][3])))[SUSPECT + name].tolist()
         what = "rows" if "of a call" in name else "calls"
         return f"{what} {near} and {far} apart: the third acceptance follows from the other two"
-    size, ones = total.size - 1, np.arange(total.size)
-    chance = size * shape.prob * (1 - shape.prob)
-    ratio = float((total * (ones - size * shape.prob) ** 2).sum() / total.sum() / chance)
     where = name.removeprefix("D5 accepted drafts of ").partition(" (")[0]
-    what = f"the number of accepted drafts of {where} has {ratio:.2g} times the variance of chance"
-    return f"draws are too even: {what}" if ratio < 1 else f"draws go together: {what}"
+    return unevenness(total, shape.prob, f"the number of accepted drafts of {where}")

@@ -181,6 +181,28 @@ class Configuration:
         return dict(zip(own, rng.integers(0, 2**62, len(own)).tolist(), strict=True))
 
 
+def repeated(
+    drafts: NDArray[np.integer],  # [num_draft] int
+    num_rows: int,
+    target_logits: NDArray[np.floating],  # [num_draft, vocab_size] float32
+    draft_probs: NDArray[np.floating] | None,  # [num_draft, vocab_size] float32
+    origin: str,
+) -> SpecDecodeBatch:
+    """The same request `num_rows` times; bonus tokens differ from row to row."""
+    counts = [len(drafts)] * num_rows
+    return SpecDecodeBatch(
+        draft_token_ids=torch.from_numpy(np.tile(drafts.astype(np.int32), num_rows)),
+        num_draft_tokens=counts,
+        cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+        max_spec_len=len(drafts),
+        draft_probs=None if draft_probs is None else torch.from_numpy(np.tile(draft_probs, (num_rows, 1))),
+        target_logits=torch.from_numpy(np.tile(target_logits, (num_rows, 1))),
+        bonus_token_ids=(torch.arange(num_rows, dtype=torch.int32) % target_logits.shape[1])[:, None],
+        temperature=torch.ones(num_rows),
+        origin=origin,
+    )
+
+
 @lru_cache(maxsize=16)
 def _template(configuration: Configuration, batch_size: int, device: str) -> SpecDecodeBatch:
     """What all batches of a size have in common; its tokens are 0. It is checked, and they need not be."""
@@ -211,21 +233,17 @@ _UNTIED = [_TARGET[0], [0.05, 0.34, 0.26, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.35
 _DRAFT = [[0.10, 0.20, 0.30, 0.25, 0.05, 0.10], [0.30, 0.25, 0.10, 0.15, 0.20, 0.0]]
 _PEAKED_TARGET = [[0.6, 0.2, 0.1, 0.05, 0.05, 0.0], [0.1, 0.1, 0.0, 0.6, 0.1, 0.1], [0.0, 0.3, 0.3, 0.2, 0.1, 0.1]]
 _PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0.0]]
-_ONE_DISTRIBUTION = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
+_SAME = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
 
 DISAGREEING = Configuration("disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5"))
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
 
 ONE_HOT = Configuration(
-    "one-hot",
-    (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),),
-    ("S1", "S2", "S3", "S4", "SD"),
+    "one-hot", (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),), ("S1", "S2", "S3", "S4", "SD")
 )
 """0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
 
-AGREEING = Configuration(
-    "agreeing", (request_distributions([_ONE_DISTRIBUTION] * 3, [_ONE_DISTRIBUTION] * 2),), ("S1", "S5")
-)
+AGREEING = Configuration("agreeing", (request_distributions([_SAME] * 3, [_SAME] * 2),), ("S1", "S5"))
 """Both drafts are accepted in every row."""
 
 RAGGED = Configuration(
@@ -245,12 +263,7 @@ _SURE_DRAFTS = [[0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
 
 
 def mixed(
-    *,
-    dense: bool,
-    seeds: bool = False,
-    greedy: bool = False,
-    ragged: bool = False,
-    placeholders: bool = False,
+    *, dense: bool, seeds: bool = False, greedy: bool = False, ragged: bool = False, placeholders: bool = False
 ) -> Configuration:
     """Requests as they stand side by side in a server, seven in a cycle: no power of two divides their places.
 
@@ -267,9 +280,8 @@ def mixed(
         size = 2 if not ragged else len(draft)
         drafts = np.array((*draft, *_DRAFT[len(draft) :]), dtype=np.float64)[:size].reshape(size, 6)
         found = request_distributions((*target[:size], target[-1]), drafts, one_hot=not dense, roll=fields.pop("roll"))
-        is_greedy = fields.get("temperature") == GREEDY_TEMPERATURE
         kept = {**fields, "has_seed": seeds and fields.get("has_seed", False)}
-        if is_greedy and not greedy:
+        if fields.get("temperature") == GREEDY_TEMPERATURE and not greedy:
             kept["temperature"] = 1.0
         return replace(found, words=words, **kept)
 

@@ -97,8 +97,7 @@ def count_codes(
     """
     if not 0 < num_cells <= _MAX_CELLS:
         raise refuse("count_codes", f"num_cells={num_cells}", f"it must lie in [1, {_MAX_CELLS}]", "Use fewer tokens.")
-    outside = (codes < 0) | (codes >= num_cells)
-    cells = np.where(outside, num_cells, codes).ravel()
+    cells = np.where((codes < 0) | (codes >= num_cells), num_cells, codes).ravel()
     # Weighted counts are returned as float64, which is exact below 2**53.
     return np.asarray(np.bincount(cells, weights, minlength=num_cells + 1)).astype(np.int64)
 

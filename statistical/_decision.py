@@ -130,14 +130,11 @@ def decide(
     powerless = {name: tables[name] for name in plans if name not in planned and name in tables}
     counts: Counts = {name: np.zeros_like(plan.pooling.pool_of) for name, plan in planned.items()}
     counts = {**counts, **{name: np.zeros(table.probs.size + 1, np.int64) for name, table in powerless.items()}}
-    binomial = {
-        name: tables[name] for name in planned if tables[name].is_binomial and tables[name].observed_per_draw < 1
-    }
+    binomial = {name: one for name in planned if (one := tables[name]).is_binomial and one.observed_per_draw < 1}
     short_rate = _SHORTFALL_SHARE * false_fail_rate if binomial else 0.0
     log_threshold, largest, num_checkpoints = -float(np.log(false_fail_rate - short_rate)), 0.0, 0
     for new in checkpoints if planned else ():
-        missing = sorted(planned.keys() - new.keys())
-        if missing:
+        if missing := sorted(planned.keys() - new.keys()):
             raise refuse("decide", f"no counts of {missing}", "every planned table must be counted", "Count all.")
         counts = sum_counts([counts, {name: new.get(name, counts[name]) for name in counts}])
         num_checkpoints += 1

@@ -139,14 +139,10 @@ def _best_lag(bits: Signs, calls: Sequence[int], rows: Sequence[int]) -> Suspect
     same = sums[:: num_features + 1].sum(axis=0)
     num_edges = np.concatenate([np.broadcast_to(edges, sums.shape), num_features * edges[None]])
     (pair, call, row), sign = _most_suspicious(np.concatenate([sums, same[None]]), num_edges)
-    every = [(f, f) for f in range(num_features)]
-    found = every if pair == num_features**2 else [divmod(pair, num_features)]
+    every = pair == num_features**2
+    found = [(f, f) for f in range(num_features)] if every else [divmod(pair, num_features)]
     products = (((0, 0, one), (int(far[0][call]), int(far[1][row]), other)) for one, other in found)
     return Suspect(tuple(products), sign)
-
-
-def _rows_apart(bits: Signs, shape: Shape) -> Suspect:
-    return _best_lag(bits, [0], range(1, shape.furthest[1] + 1))
 
 
 def _calls_apart(bits: Signs, shape: Shape) -> Suspect:
@@ -154,21 +150,13 @@ def _calls_apart(bits: Signs, shape: Shape) -> Suspect:
     return _best_lag(bits, range(1, far_calls + 1), range(-far_rows, far_rows + 1))
 
 
-def _pair(bits: Signs, axis: int) -> tuple[int, int, int]:
-    """The pair of rows (or calls) whose bits agree, or disagree, most, and the sign."""
+def _pair(bits: Signs, axis: int) -> Suspect:
+    """The pair of calls (axis 0) or rows whose bits agree, or disagree, most."""
     flat = np.moveaxis(bits, axis, 0).reshape(bits.shape[axis], -1)
-    (one, other), sign = _most_suspicious(np.triu(flat @ flat.T, 1), np.full(1, flat.shape[1]))
-    return one, other, sign
-
-
-def _two_rows(bits: Signs, shape: Shape) -> Suspect:
-    one, other, sign = _pair(bits, 1)
-    return Suspect(tuple(((0, one, f), (0, other, f)) for f in range(len(shape.features))), sign, "rows")
-
-
-def _two_calls(bits: Signs, shape: Shape) -> Suspect:
-    one, other, sign = _pair(bits, 0)
-    return Suspect(tuple(((one, 0, f), (other, 0, f)) for f in range(len(shape.features))), sign, "calls")
+    pair, sign = _most_suspicious(np.triu(flat @ flat.T, 1), np.full(1, flat.shape[1]))
+    places = [(0, one) if axis else (one, 0) for one in pair]
+    products = tuple(tuple((*place, f) for place in places) for f in range(bits.shape[2]))
+    return Suspect(products, sign, "rows" if axis else "calls")
 
 
 def suspicious_triple(bits: Signs, furthest: int) -> tuple[int, int, int, int]:  # bits: [length, width, num_features]
@@ -182,10 +170,9 @@ def suspicious_triple(bits: Signs, furthest: int) -> tuple[int, int, int, int]: 
         found = np.asarray(irfft(cross, n=2 * length, axis=0))[: furthest + 1]
         sums[near] = np.where((far > near)[:, None], found, 0)
     edges = np.broadcast_to((width * (length - far))[None, :, None], sums.shape)
+    num_edges = np.concatenate([edges, num_features * edges[:, :, :1]], axis=2)
     both = np.concatenate([sums, sums.sum(axis=2, keepdims=True)], axis=2)
-    (near, last, feature), sign = _most_suspicious(
-        both, np.concatenate([edges, num_features * edges[:, :, :1]], axis=2)
-    )
+    (near, last, feature), sign = _most_suspicious(both, num_edges)
     return near, last, feature, sign
 
 
@@ -196,14 +183,6 @@ def _three(bits: Signs, furthest: int, axis: int) -> Suspect:
     chosen = range(num_features) if feature == num_features else [feature]
     places = [(distance, 0) if axis == 0 else (0, distance) for distance in (0, near, last)]
     return Suspect(tuple(tuple((*place, f) for place in places) for f in chosen), sign)
-
-
-def _three_rows(bits: Signs, shape: Shape) -> Suspect:
-    return _three(bits, shape.furthest_of_three, 1)
-
-
-def _three_calls(bits: Signs, shape: Shape) -> Suspect:
-    return _three(bits, shape.furthest[0], 0)
 
 
 def _within_a_row(bits: Signs, shape: Shape) -> Suspect:
@@ -217,12 +196,12 @@ def _within_a_row(bits: Signs, shape: Shape) -> Suspect:
 
 
 _SEARCHES: dict[str, Callable[[Signs, Shape], Suspect]] = {
-    "D1 rows apart": _rows_apart,
-    "D1 two rows": _two_rows,
+    "D1 rows apart": lambda bits, shape: _best_lag(bits, [0], range(1, shape.furthest[1] + 1)),
+    "D1 two rows": lambda bits, _: _pair(bits, 1),
     "D2 calls apart": _calls_apart,
-    "D2 two calls": _two_calls,
-    "D3 three rows": _three_rows,
-    "D3 three calls": _three_calls,
+    "D2 two calls": lambda bits, _: _pair(bits, 0),
+    "D3 three rows": lambda bits, shape: _three(bits, shape.furthest_of_three, 1),
+    "D3 three calls": lambda bits, shape: _three(bits, shape.furthest[0], 0),
     "D4 draws of a row": _within_a_row,
 }
 
@@ -314,7 +293,9 @@ def _coded(suspect: Suspect) -> NDArray[np.int64]:
 def explain_dependence(counts: Sequence[Counts], shapes: Sequence[Shape], name: str) -> str:
     """What is shared, in words: of this table, over the checkpoints, where it is furthest off."""
     if SUSPECT + name not in counts[0]:
-        return _unevenness(np.sum([one[name][:-1] for one in counts], axis=0), name)
+        where = name.removeprefix("D5 ones ").partition(" (")[0]
+        what = f"the number {where} that fall into the upper half"
+        return unevenness(np.sum([one[name][:-1] for one in counts], axis=0), 0.5, what)
     shape = next(one for one in shapes if name.endswith(f"({one.kind})"))
     worst = max(counts, key=lambda one: abs(int(one[name][0]) - int(one[name][1])))
     share, code = int(worst[name][0]) / int(worst[name].sum()), worst[SUSPECT + name]
@@ -323,14 +304,12 @@ def explain_dependence(counts: Sequence[Counts], shapes: Sequence[Shape], name: 
 
 def _relation(code: NDArray[np.int64], shape: Shape, share: float) -> str:
     """A relation, and the share of its draws that agree."""
-    _, fixed, num_products = (int(number) for number in code[:3])
+    fixed, num_products = ("", "rows", "calls")[int(code[1])], int(code[2])
     points = code[3:].reshape(-1, 3)
     features = [shape.features[f] for f in points[:, 2]]
     what = "all draws" if num_products > 1 else " and ".join(dict.fromkeys(features))
     calls, rows = points[:, 0].tolist(), points[:, 1].tolist()
-    which = (
-        _two(("", "rows", "calls")[fixed], calls if fixed == 2 else rows, shape) if fixed else _distances(calls, rows)
-    )
+    which = _two(fixed, calls if fixed == "calls" else rows, shape) if fixed else _distances(calls, rows)
     if len(points) == 3:
         return f"{which} ({what}): the third follows from the other two in {_percent(share)} (50 % expected)"
     verb = "use the same noise" if share > 0.5 else "use opposite noise"
@@ -360,9 +339,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} % of cases"
 
 
-def _unevenness(total: NDArray[np.int64], name: str) -> str:  # [num_cells] int64
-    """Whether numbers of ones vary too much or too little."""
-    ones, size, where = np.arange(total.size), total.size - 1, name.removeprefix("D5 ones ").partition(" (")[0]
-    ratio = float((total * (ones - size / 2) ** 2).sum() / total.sum() / (size / 4))
-    what = f"the number {where} that fall into the upper half has {ratio:.2g} times the variance of chance"
-    return f"draws are too even: {what}" if ratio < 1 else f"draws go together: {what}"
+def unevenness(total: NDArray[np.int64], prob: float, what: str) -> str:  # [num_cells] int64
+    """Whether numbers of events of this probability vary too much or too little."""
+    ones, size = np.arange(total.size), total.size - 1
+    ratio = float((total * (ones - size * prob) ** 2).sum() / total.sum() / (size * prob * (1 - prob)))
+    how = "are too even" if ratio < 1 else "go together"
+    return f"draws {how}: {what} has {ratio:.2g} times the variance of chance"

@@ -125,8 +125,7 @@ def rejection_next(setting: Setting) -> SamplingPlan:
         noise, rng = SeededNoise(noise_seed), harness_rng(seed)
         return lambda: read(given, emit_next(sampler, batch, noise), rng)[:, : len(named)]
 
-    drawing = _Drawing(features(is_verified=is_verified), given.requests[0].residual(0, 0), call)
-    return _plan(setting, drawing)
+    return _plan(setting, _Drawing(features(is_verified=is_verified), given.requests[0].residual(0, 0), call))
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
@@ -143,5 +142,4 @@ def sampling_next(setting: Setting) -> SamplingPlan:
         noise, rng = SeededNoise(noise_seed), harness_rng(seed)
         return lambda: pit_bits(probs, sample_next(sampler, batch, noise), np.ones(num_rows, bool), rng, 3)
 
-    drawing = _Drawing(tuple(f"token, bit {bit}" for bit in range(3)), probs, call)
-    return _plan(setting, drawing)
+    return _plan(setting, _Drawing(tuple(f"token, bit {bit}" for bit in range(3)), probs, call))

@@ -43,11 +43,6 @@ _FEW_DRAWS = 5_000
 """A slow sampler has fewer, and they show more in one kind less: many kinds leave each too few rows and calls."""
 
 
-def _side(num_draws: int) -> int:
-    """Calls and rows of half a checkpoint; the smallest cannot be judged with fewer draws than it has."""
-    return min(_LARGEST, max(_SMALLEST, int((num_draws / 2) ** 0.5)))
-
-
 @dataclass(frozen=True)
 class Kind:
     """A distribution, and the bits that its draws bring.
@@ -71,11 +66,10 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...], only: tuple[str, 
     Args:
         only: Tables whose names begin so.
     """
-    side = _side(setting.num_draws // len(kinds))
-    shapes, per_checkpoint = (
-        [Shape(kind.name, side, side, kind.features, kind.num_draws) for kind in kinds],
-        len(kinds) * 2 * side**2,
-    )
+    # The smallest cannot be judged with fewer draws than it has.
+    side = min(_LARGEST, max(_SMALLEST, int((setting.num_draws // len(kinds) / 2) ** 0.5)))
+    shapes = [Shape(kind.name, side, side, kind.features, kind.num_draws) for kind in kinds]
+    per_checkpoint = len(kinds) * 2 * side**2
     most = _MOST_CHECKPOINTS if setting.num_draws < _NIGHTLY_DRAWS else _NIGHTLY_CHECKPOINTS
 
     coins = {kind.name: CoinShape(kind.name, side, side, kind.acceptance) for kind in kinds if kind.acceptance}
@@ -90,10 +84,8 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...], only: tuple[str, 
     def count(sampler: Any, seed: int) -> Counts:
         pairs = zip(kinds, shapes, strict=True)
         parts = [count_kind(sampler, derive_seed(kind.name, seed), kind, shape) for kind, shape in pairs]
-        return {name: table for part in parts for name, table in part.items() if wanted(name.removeprefix(SUSPECT))}
-
-    def wanted(name: str) -> bool:
-        return name.startswith(only)
+        every = (pair for part in parts for pair in part.items())
+        return {name: table for name, table in every if name.removeprefix(SUSPECT).startswith(only)}
 
     def explain(counts: Sequence[Counts], name: str) -> str:
         found = next((one for one in coins.values() if name in coin_tables(one)), None)
@@ -101,7 +93,7 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...], only: tuple[str, 
 
     tables = {name: table for shape in shapes for name, table in dependence_tables(shape).items()}
     tables |= {name: table for shape in coins.values() for name, table in coin_tables(shape).items()}
-    tables = {name: table for name, table in tables.items() if wanted(name)}
+    tables = {name: table for name, table in tables.items() if name.startswith(only)}
     num_checkpoints = min(most, setting.num_draws // per_checkpoint)
     return ExplainedPlan(tables, count, num_checkpoints, per_checkpoint, explain)
 
@@ -154,10 +146,9 @@ class Verified:
         """What each bit is."""
         if not is_verified:
             return tuple(f"emitted token {i}, bit {bit}" for i in range(self.num_draft) for bit in range(2))
-        accepted = (
-            f"acceptance at position {i}, bit {bit}" for i in range(self.num_draft) for bit in range(self.num_bits[0])
-        )
-        return (*accepted, *(f"recovered token, bit {bit}" for bit in range(self.num_bits[1])))
+        of_acceptance, of_token = map(range, self.num_bits)
+        accepted = (f"acceptance at position {i}, bit {bit}" for i in range(self.num_draft) for bit in of_acceptance)
+        return (*accepted, *(f"recovered token, bit {bit}" for bit in of_token))
 
     def bits(self, given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.bool_]:
         """Of token verification: acceptance at each reached position, and the recovered token wherever it came."""

@@ -87,8 +87,7 @@ def noncentrality(num_cells: int, false_fail_rate: float, false_pass_rate: float
         raise refuse("noncentrality", f"num_cells={num_cells}", "it must be at least 2", "Pool less, or draw more.")
     check_rate("noncentrality", "false_fail_rate", false_fail_rate)
     check_rate("noncentrality", "false_pass_rate", false_pass_rate)
-    critical_value = chdtri(num_cells - 1, false_fail_rate)
-    return float(chndtrinc(critical_value, num_cells - 1, false_pass_rate))
+    return float(chndtrinc(chdtri(num_cells - 1, false_fail_rate), num_cells - 1, false_pass_rate))
 
 
 def finest_plan(table: Table, num_draws: int, false_fail_rate: float) -> SamplePlan | NoPower:

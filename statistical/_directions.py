@@ -85,8 +85,7 @@ def _last_tokens(request: RequestDistributions, step: float) -> Faulty:
 def _draft_temperature(request: RequestDistributions, step: float) -> Faulty:
     """The draft probabilities that the sampler uses have temperature `1 + step`."""
     flatter = request.exact_draft_probs() ** (1 / (1 + step))
-    probs = flatter / flatter.sum(axis=1, keepdims=True)
-    return _believing(request, replace(request, draft_probs=probs))
+    return _believing(request, replace(request, draft_probs=flatter / flatter.sum(axis=1, keepdims=True)))
 
 
 Fault = Callable[[RequestDistributions, float], Faulty]

@@ -89,8 +89,7 @@ class DistributionCheck(DrawnQuestion):
 
     def num_draws(self, sampler: RejectionSampler, profile: Profile) -> int:
         """How many draws `profile` has for it, on the sampler's device."""
-        factor = _CUDA_FACTOR if sampler.device.startswith("cuda") else 1
-        return super().num_draws(sampler, profile) * factor
+        return super().num_draws(sampler, profile) * (_CUDA_FACTOR if sampler.device.startswith("cuda") else 1)
 
     def plans(self, sampler: RejectionSampler, profile: Profile, seed: int) -> Plans:
         """The plan of each table, as in `planned`."""

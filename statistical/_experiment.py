@@ -17,7 +17,7 @@ from fairdraw.statistical._configurations import Configuration, RequestDistribut
 from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._directions import directed_statistics
 from fairdraw.statistical._noise import noise_for, noise_kind
-from fairdraw.statistical._outcomes import Outcomes, RowCodes, enumerate_outcomes
+from fairdraw.statistical._outcomes import RowCodes, enumerate_outcomes
 from fairdraw.statistical._rejection_statistics import Statistic
 from fairdraw.statistical._token_draws import Uniforms, draw_tokens
 from fairdraw.statistical._validation import refuse
@@ -49,7 +49,9 @@ class Experiment:
             outcomes = enumerate_outcomes(request)
             suffix = f", request {kind}" if len(requests) > 1 else ""
             suffix += f" ({request.words})" if request.words else ""
-            own = [*self._statistics(request), *self._directed(outcomes)]
+            # Directed statistics cost as many enumerations: if the configuration is made for them.
+            directed = directed_statistics(outcomes) if "SD" in self.configuration.targets else []
+            own = [*self._statistics(request), *directed]
             for statistic in (one for one in own if one.code in self.configuration.targets):
                 table = statistic.table(outcomes)
                 if table.event_prob >= _MIN_EVENT_PROB:
@@ -78,10 +80,6 @@ class Experiment:
             rejection.bonus_by_draft(),
             *(make(position) for make in by_position for position in range(request.num_draft)),
         ]
-
-    def _directed(self, outcomes: Outcomes) -> list[Statistic]:
-        """Directed statistics, if the configuration is made for them: they cost as many enumerations."""
-        return directed_statistics(outcomes) if "SD" in self.configuration.targets else []
 
     def count(self, sampler: RejectionSampler, num_calls: int, seed: int) -> dict[str, NDArray[np.int64]]:
         """The count tables of `num_calls` calls, with fresh drafts, bonus tokens and noise in each.

@@ -14,6 +14,7 @@ A masker with `emit` draws its own tokens. For others the suite draws, by the so
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def _rows_table(state: int) -> str:
     return f"G1 token in state {state}"
 
 
-def _count_rows(sampler: Any, num_rows: int, device: str, seed: int) -> Counts:  # Any: a masker
+def _count_rows(num_rows: int, device: str, sampler: Any, seed: int) -> Counts:  # Any: a masker
     """Half of the rows in each state."""
     rng = np.random.default_rng(derive_seed("grammar rows", seed))
     states = np.arange(num_rows) % 2
@@ -125,8 +126,7 @@ def _matcher(state: int | None) -> TokenMatcher | None:
     if state is None:
         return None
     matcher = TokenMatcher(_AUTOMATON)
-    entry = _ENTRY[state]
-    if entry is not None:
+    if (entry := _ENTRY[state]) is not None:
         matcher.accept(entry)
     return matcher
 
@@ -136,15 +136,11 @@ def masked_rows(setting: Setting) -> SamplingPlan:
     """One token per row, by the bitmask alone."""
     batch_size = _batch_size(setting)
 
-    def count(sampler: Any, seed: int) -> Counts:  # Any: a masker
-        return _count_rows(sampler, batch_size, setting.device, seed)
-
     def tables(num_calls: int) -> dict[str, Table]:
-        each = num_calls * batch_size // 2
-        return {
-            _rows_table(state): Table(_restricted(state), label="token {}".format, num_draws=each) for state in range(2)
-        }
+        each, label = num_calls * batch_size // 2, "token {}".format
+        return {_rows_table(state): Table(_restricted(state), label=label, num_draws=each) for state in range(2)}
 
+    count = partial(_count_rows, batch_size, setting.device)
     return SamplingPlan.of_calls(setting.num_draws, batch_size, tables, count)
 
 
@@ -156,7 +152,7 @@ def _batch_size(setting: Setting) -> int:
 # Steps
 
 
-def _count_steps(sampler: Any, num_cycles: int, device: str, seed: int) -> Counts:  # Any: a masker of drafts
+def _count_steps(num_cycles: int, device: str, sampler: Any, seed: int) -> Counts:  # Any: a masker of drafts
     """The texts of one batch, by kind."""
     rng = np.random.default_rng(derive_seed("grammar steps", seed))
     kinds = _KINDS * num_cycles
@@ -165,8 +161,7 @@ def _count_steps(sampler: Any, num_cycles: int, device: str, seed: int) -> Count
         GrammarRequest(_matcher(kind.state), tuple(own[: kind.num_drafts].tolist()))
         for kind, own in zip(kinds, drafts, strict=True)
     )
-    num_rows = sum(kind.num_drafts + 1 for kind in kinds)
-    batch = GrammarBatch(_logits(num_rows, device), requests)
+    batch = GrammarBatch(_logits(sum(kind.num_drafts + 1 for kind in kinds), device), requests)
     if hasattr(sampler, "emit"):
         tokens = emit_step(sampler, batch, SeededNoise(derive_seed("emitted", seed)))
     else:
@@ -189,8 +184,7 @@ def _verified(
         own = np.flatnonzero(goes_on & (place <= counts))
         rows, has_draft = probs[first[own] + place], place < counts[own]
         draft = np.where(has_draft, drafts[own, min(place, _MOST_DRAFTS - 1)], 0)
-        chance = np.where(has_draft, rows[np.arange(own.size), draft], 0.0)
-        accepted = rng.random(own.size) < chance
+        accepted = rng.random(own.size) < np.where(has_draft, rows[np.arange(own.size), draft], 0.0)
         rest = rows.copy()
         rest[np.flatnonzero(has_draft), draft[has_draft]] = 0.0
         tokens[own, place] = np.where(accepted, draft, _draw(rest, rng.random(own.size)))
@@ -203,13 +197,13 @@ def _completed(
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:  # [batch_size, _LENGTH] int64
     """What is missing, drawn from the exact distribution; once a text is no text of the grammar, -1."""
-    text, begins = tokens.copy(), [kind.state for kind in _KINDS]
-    for number, begin in enumerate(begins):
+    text = tokens.copy()
+    for number, kind in enumerate(_KINDS):
         own = text[number :: len(_KINDS)]
-        state = np.full(len(own), begin or 0)
+        state = np.full(len(own), kind.state or 0)
         for place in range(_LENGTH):
             missing, u = own[:, place] < 0, rng.random(len(own))
-            rows = np.stack([_restricted(None if begin is None else one) for one in range(2)])[state]
+            rows = np.stack([_restricted(None if kind.state is None else one) for one in range(2)])[state]
             own[missing, place] = _draw(rows[missing], u[missing])
             state = _NEXT[state, np.clip(own[:, place], 0, _VOCAB_SIZE - 1)]
     return text
@@ -236,9 +230,7 @@ def _text_probs(kind: _Kind) -> NDArray[np.float64]:  # [num_cells] float64
         return np.asarray(np.einsum("a,b,c->abc", one, one, one).ravel())
     rows = np.stack([np.append(_restricted(state)[_IDS], 0.0) for state in range(2)])
     behind = np.append(_NEXT[:, _IDS], [[0], [0]], axis=1)
-    first = rows[kind.state]
-    second = rows[behind[kind.state]]
-    third = rows[behind[behind[kind.state]]]
+    first, second, third = (rows[state] for state in (kind.state, behind[kind.state], behind[behind[kind.state]]))
     return np.asarray((first[:, None, None] * second[:, :, None] * third).ravel())
 
 
@@ -252,9 +244,6 @@ def masked_steps(setting: Setting) -> SamplingPlan:
     num_cycles = _batch_size(setting) // len(_KINDS)
     names = (*map(str, _IDS), "other")
 
-    def count(sampler: Any, seed: int) -> Counts:  # Any: a masker of drafts
-        return _count_steps(sampler, num_cycles, setting.device, seed)
-
     def label(cell: int) -> str:
         digits = (int(digit) for digit in np.unravel_index(cell, (_CELLS,) * _LENGTH))
         return f"text {' '.join(names[digit] for digit in digits)}"
@@ -263,4 +252,5 @@ def masked_steps(setting: Setting) -> SamplingPlan:
         each = num_calls * num_cycles
         return {_text_table(kind): Table(_text_probs(kind), label=label, num_draws=each) for kind in _KINDS}
 
+    count = partial(_count_steps, num_cycles, setting.device)
     return SamplingPlan.of_calls(setting.num_draws, num_cycles * len(_KINDS), tables, count)

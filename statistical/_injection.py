@@ -86,8 +86,7 @@ class _Handing(DispatchMode):
             return func(*args, **options)
         aten, packet = torch.ops.aten, func.overloadpacket
         if packet is aten.rand and "out" not in options:
-            empty = torch.empty(args[0], dtype=options.get("dtype"), device=options.get("device"))
-            return self._fill(empty)
+            return self._fill(torch.empty(args[0], dtype=options.get("dtype"), device=options.get("device")))
         if packet is aten.rand_like:
             return self._fill(torch.empty_like(args[0], dtype=options.get("dtype")))
         if packet is aten.uniform_ and args[1:] in ((), (0.0,), (0.0, 1.0)):

@@ -54,8 +54,7 @@ def judged_tables(
             continue
         sampling_plan, (planned, plans) = check.sampling_plan(sampler, profile), check.planned(sampler, profile, seed)
         decision = check.decide(sampler, profile, seed, out_of_time)
-        was_cut = decision.verdict is Verdict.INCONCLUSIVE and decision.num_checkpoints < planned
-        if was_cut and out_of_time():
+        if decision.verdict is Verdict.INCONCLUSIVE and decision.num_checkpoints < planned and out_of_time():
             raise BudgetEnded
         for name, counts in decision.counts.items():
             plan = plans[name]
@@ -95,8 +94,7 @@ def fingerprint(sampler: RejectionSampler) -> str:
 
     A sampler of fairdraw itself counts as its adapter and `sampler_impl`; any other as the top package of its class.
     """
-    made_of = inspect.unwrap(getattr(sampler, "function", None) or type(sampler))
-    home = made_of.__module__
+    home = inspect.unwrap(getattr(sampler, "function", None) or type(sampler)).__module__
     ours = ("fairdraw.adapters", "fairdraw.sampler_impl")
     own = ours if home.startswith(ours) else (home.split(".")[0],)
     digest = hashlib.blake2b(digest_size=8)

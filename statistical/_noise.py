@@ -19,30 +19,23 @@ def noise_kind(sampler: RejectionSampler) -> Capability:
     A sampler that takes neither gets seeds, as in the properties. It draws by itself and may ignore them, so its draws
     cannot be repeated; but they have a distribution, and a correct one fails no more often than any other.
     """
-    takes_numbers_alone = (
-        Capability.SEEDED_NOISE not in sampler.capabilities and Capability.EXPLICIT_NOISE in sampler.capabilities
-    )
-    return Capability.EXPLICIT_NOISE if takes_numbers_alone else Capability.SEEDED_NOISE
+    can, both = sampler.capabilities, (Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE)
+    return next((kind for kind in both if kind in can), Capability.SEEDED_NOISE)
 
 
-def draw_rows(
-    sampler: RejectionSampler, batch: SpecDecodeBatch, seed: int, request_seeds: Mapping[int, int] | None = None
-) -> Outputs:
+def draw_rows(sampler: RejectionSampler, batch: SpecDecodeBatch, seed: int) -> Outputs:
     """The sampler's output rows on noise of one seed.
-
-    Args:
-        request_seeds: Of requests that have one; without effect on explicit noise.
 
     Raises:
         Exception: As `emit`.
     """
-    return emit(sampler, batch, noise_for(noise_kind(sampler), batch, seed, request_seeds)).tokens
+    return emit(sampler, batch, noise_for(noise_kind(sampler), batch, seed)).tokens
 
 
 def noise_for(
     kind: Capability, batch: SpecDecodeBatch, seed: int, request_seeds: Mapping[int, int] | None = None
 ) -> Noise:
-    """Noise of one kind, fresh for every seed."""
+    """Noise of one kind, fresh for every seed. Seeds of single requests are without effect on explicit noise."""
     if kind is Capability.SEEDED_NOISE:
         return SeededNoise(seed, request_seeds or {})
     rng = np.random.default_rng(seed)

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, SpecDecodeBatch
 from fairdraw.contracts._sampling import sample_tokens
-from fairdraw.statistical._configurations import Configuration, request_distributions
+from fairdraw.statistical._configurations import Configuration, repeated, request_distributions
 from fairdraw.statistical._count_tables import NO_CELL, Counts, Table, count_codes, sum_counts
 from fairdraw.statistical._dependence_workloads import plain_batch, plain_noise
 from fairdraw.statistical._distributions import softmax_probs
@@ -123,11 +123,8 @@ class RareTokens:
         found = {}
         for name, cell in self.cells.items():
             mass = np.bincount(cell[cell >= 0], weights=probs[cell >= 0], minlength=self.num_places + 1)
-            few = 0.0 if name == _SELDOM else MIN_EXPECTED
-            outside = "a token whose probability is 1e-15 with all its like"
-            found[name] = Table(
-                mass / mass.sum(), label=self._label(name), num_draws=num_draws, outside=outside, min_expected=few
-            )
+            few, label = 0.0 if name == _SELDOM else MIN_EXPECTED, self._label(name)
+            found[name] = Table(mass / mass.sum(), label=label, num_draws=num_draws, outside=_OUTSIDE, min_expected=few)
         return found
 
     def _label(self, name: str) -> Callable[[int], str]:
@@ -139,12 +136,11 @@ class RareTokens:
 
     def count(self, tokens: NDArray[np.integer]) -> Counts:
         """The tables of drawn tokens."""
-        known = (tokens >= 0) & (tokens < self.vocab_size)
-        ids = np.where(known, tokens, 1)
+        ids = np.where((tokens >= 0) & (tokens < self.vocab_size), tokens, 1)
         return {name: count_codes(cell[ids], self.num_places + 1) for name, cell in self.cells.items()}
 
 
-_SELDOM = "N1 tokens that hardly ever come"
+_SELDOM, _OUTSIDE = "N1 tokens that hardly ever come", "a token whose probability is 1e-15 with all its like"
 
 
 @cache
@@ -157,7 +153,8 @@ def _rare_row(vocab_size: int, *, is_finest: bool, has_many_draws: bool) -> Rare
 
 def _rare_tokens(setting: Setting) -> RareTokens:
     """The finest row that the draws can judge: about 40 rare tokens must come."""
-    large = _SMALLER_VOCAB_SIZE if _is_small(setting) else _VOCAB_SIZE
+    # An interpreter needs a tenth of a second for a row of the large vocabulary.
+    large = _SMALLER_VOCAB_SIZE if setting.num_draws < 10_000 else _VOCAB_SIZE
     size = large if Capability.LARGE_VOCAB in setting.supported else _SMALLEST_VOCAB_SIZE
     return _rare_row(size, is_finest=_is_finest(setting), has_many_draws=_num_rows(setting) >= 640)
 
@@ -165,11 +162,6 @@ def _rare_tokens(setting: Setting) -> RareTokens:
 def _is_finest(setting: Setting) -> bool:
     """Whether so many numbers are drawn that exponentials of 23 bits reach 0 a dozen times."""
     return setting.num_draws >= _MOST_ROWS * _DRAWS_PER_ROW and Capability.LARGE_VOCAB in setting.supported
-
-
-def _is_small(setting: Setting) -> bool:
-    """Whether a row of the large vocabulary costs too much: an interpreter needs a tenth of a second for it."""
-    return setting.num_draws < 10_000
 
 
 def _num_rows(setting: Setting) -> int:
@@ -189,7 +181,9 @@ _Call = Callable[["RareTokens | _Odds", Any, int, int], NDArray[np.integer]]
 def _plan(setting: Setting, call: _Call, wide_rows_per_call: int) -> SamplingPlan:
     """Eight checkpoints of calls of eight rows, and of fewer wide rows for a slow sampler."""
     rare, num_calls = _rare_tokens(setting), max(1, _num_rows(setting) // (8 * _ROWS_PER_CALL))
-    has_wide_rows = _has_wide_rows(setting)
+    # For a slow sampler at `ci` and above: the plan's own rows are too few for the third kind of tokens.
+    is_large = Capability.LARGE_VOCAB in setting.supported and not _is_finest(setting)
+    has_wide_rows = setting.slow and is_large and setting.num_draws >= 3000
 
     def count(sampler: Any, seed: int) -> Counts:  # Any: of either contract
         seeds = (derive_seed("rare", seed, number) for number in range(num_calls))
@@ -199,12 +193,6 @@ def _plan(setting: Setting, call: _Call, wide_rows_per_call: int) -> SamplingPla
     num_draws = num_calls * _ROWS_PER_CALL
     tables = rare.tables(num_draws) | ({_SELDOM: _wide().table(wide_rows_per_call)} if has_wide_rows else {})
     return ExplainedPlan(tables, count, 8 if setting.num_draws >= 1000 else 0, num_draws, _explain_rare)
-
-
-def _has_wide_rows(setting: Setting) -> bool:
-    """For a slow sampler at `ci` and above: the plan's own rows are too few for the third kind of tokens."""
-    is_large = Capability.LARGE_VOCAB in setting.supported and not _is_finest(setting)
-    return setting.slow and is_large and setting.num_draws >= 3000
 
 
 _WIDE_ROWS, _SECONDS_PER_ROW = 288, 0.025
@@ -269,25 +257,13 @@ def _recovered(setting: Setting, row: RareTokens | _Odds, sampler: Any, size: in
 
 def _rejected(logits: NDArray[np.float32], size: int, device: str, *, dense: bool) -> SpecDecodeBatch:
     """One draft per request, the impossible token 1; all have the same logits, [vocab_size] float32."""
-    import torch
-
-    drafts = torch.ones(size, dtype=torch.int32)
-    return SpecDecodeBatch(
-        draft_token_ids=drafts,
-        num_draft_tokens=[1] * size,
-        cu_num_draft_tokens=torch.arange(1, size + 1, dtype=torch.int32),
-        max_spec_len=1,
-        draft_probs=torch.nn.functional.one_hot(drafts.long(), len(logits)).float() if dense else None,
-        target_logits=torch.from_numpy(np.tile(logits, (size, 1))),
-        bonus_token_ids=torch.zeros((size, 1), dtype=torch.int32),
-        temperature=torch.ones(size),
-        origin=f"<{size} rejected drafts, vocab_size={len(logits)}>",
-    ).to(device)
+    probs, origin = np.eye(1, len(logits), 1, np.float32), f"<{size} rejected drafts, vocab_size={len(logits)}>"
+    return repeated(np.array([1]), size, logits[None], probs if dense else None, origin).to(device)
 
 
 # -- tiny acceptance --------------------------------------------------------------------------------------------------
 
-_RARITIES = ("rarely", "hardly ever")
+_RARITIES = ("N2 answers that are rarely given", "N2 answers that are hardly ever given")
 _RARITY_OF, _IS_REJECTION = np.array([0, 1, 1, 0, 1, 1]), np.array([False, False, False, True, True, True])
 """Kinds of requests are counted together, by how rare the rare answer is, as the rarest would be too rare alone."""
 
@@ -338,7 +314,7 @@ def _tiny_tables(accepted: NDArray[np.float64], per_kind: int) -> dict[str, Tabl
     """
     rare, label = np.where(_IS_REJECTION, 1 - accepted, accepted), ("accepted", "rejected", "as usual").__getitem__
     tables = {}
-    for rarity, name in enumerate(map(_tiny_name, _RARITIES)):
+    for rarity, name in enumerate(_RARITIES):
         own = np.equal(_RARITY_OF, rarity)
         both = [float(rare[own & np.equal(_IS_REJECTION, side)].sum() / own.sum()) for side in (False, True)]
         probs, num_draws = np.array([*both, 1 - sum(both)]), per_kind * int(own.sum())
@@ -346,21 +322,17 @@ def _tiny_tables(accepted: NDArray[np.float64], per_kind: int) -> dict[str, Tabl
     return tables
 
 
-def _tiny_name(rarity: str) -> str:
-    return f"N2 answers that are {rarity} given"
-
-
 def _count_tiny(tokens: NDArray[np.int32]) -> Counts:  # [batch_size, 2] int32
     """What is rare, by rarity."""
     kinds = np.arange(len(tokens)) % len(_RARITY_OF)
     is_rare = ((tokens >= 0).sum(axis=1) < 2) == _IS_REJECTION[kinds]
     cells = np.where(is_rare, _IS_REJECTION[kinds].astype(np.int64), 2)
-    return {_tiny_name(name): count_codes(cells[_RARITY_OF[kinds] == i], 3) for i, name in enumerate(_RARITIES)}
+    return {name: count_codes(cells[_RARITY_OF[kinds] == i], 3) for i, name in enumerate(_RARITIES)}
 
 
 def _explain_tiny(counts: Sequence[Counts], name: str) -> str:
     """Which way the rarest events go."""
-    total = sum(one[_tiny_name(rarity)] for one in counts for rarity in _RARITIES)
+    total = sum(one[rarity] for one in counts for rarity in _RARITIES)
     return (
         "uniforms have too few bits or miss an end: against the odds, which are equal, "
         f"{total[0]} drafts were accepted and {total[1]} rejected"  # type: ignore[index]

@@ -69,8 +69,7 @@ class RowCodes:
     ) -> RowCodes:
         """What is no token and no placeholder becomes `vocab_size`, an id outside the vocabulary; fill tokens under
         emitted ones are dropped."""
-        is_known = (tokens >= PLACEHOLDER_TOKEN_ID) & (tokens < vocab_size)
-        known = torch.where(is_known, tokens, vocab_size)
+        known = torch.where((tokens >= PLACEHOLDER_TOKEN_ID) & (tokens < vocab_size), tokens, vocab_size)
         fill = torch.where(known == PLACEHOLDER_TOKEN_ID, fill_token_ids, 0)
         columns = [*(known + 1).unbind(-1), *(draft_token_ids + 1).unbind(-1), *fill.unbind(-1)]
         codes = torch.zeros_like(columns[0], dtype=torch.int64)

@@ -19,16 +19,11 @@ _MOST_CYCLES, _MOST_CYCLES_CUDA = 100, 3000
 """Of a set: 1000 requests, or 30000."""
 
 
-@Workload.of(
-    "drafter and verifier",
-    "drafter and verifier",
-    0.4,
-    0.5,
-    Capability.RAGGED,
-    Capability.REQUEST_SEEDS,
-    Capability.ONE_HOT_DRAFTS,
-    Capability.TOKEN_VERIFICATION,
-)
+_TOKEN = Capability.TOKEN_VERIFICATION
+_ADAPTS_TO = (Capability.RAGGED, Capability.REQUEST_SEEDS, Capability.ONE_HOT_DRAFTS, _TOKEN)
+
+
+@Workload.of("drafter and verifier", "drafter and verifier", 0.4, 0.5, *_ADAPTS_TO)
 def drafter_and_verifier(setting: Setting) -> SamplingPlan:
     """Sets of requests that take some steps each; a draw is a step of one request."""
     most = _MOST_CYCLES_CUDA if setting.device.startswith("cuda") else _MOST_CYCLES
@@ -46,7 +41,7 @@ def _check(
     code: str, *, stage: Stage, token: bool = True
 ) -> Callable[[Callable[[], tuple[str, ...]]], DistributionCheck]:
     """Make a check of the pair; all but two take token verification for granted."""
-    needs = (Capability.DRAFTER, *[Capability.TOKEN_VERIFICATION] * token)
+    needs = (Capability.DRAFTER, *[_TOKEN] * token)
     return DistributionCheck.of(code, drafter_and_verifier, needs, contract="rejection", stage=stage)
 
 

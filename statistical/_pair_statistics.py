@@ -182,8 +182,7 @@ class PairStatistic:
         )
 
     def _label(self, cell: int) -> str:
-        digits = np.unravel_index(cell, self.parts)
-        named = zip(self.words, digits, self.parts, strict=True)
+        named = zip(self.words, np.unravel_index(cell, self.parts), self.parts, strict=True)
         return ", ".join(f"{word} in mass {d / size:.2g} to {(d + 1) / size:.2g}" for word, d, size in named)
 
     def codes(self, numbers: Numbers, num_draft: Ints, rng: np.random.Generator) -> Ints:
@@ -193,11 +192,9 @@ class PairStatistic:
         missing = np.divide(least - event.rate, 1 - event.rate, out=np.zeros_like(least), where=least > event.rate)
         padded = ~event.happened & (rng.random(missing.shape) < missing)
         own = [np.where(padded, rng.random(one.shape), one) for one in event.numbers]
-        digits = [
-            np.where(one < 0, -1, (one * size).astype(np.int64)) for one, size in zip(own, self.parts, strict=True)
-        ]
-        codes = joint_codes(*digits, sizes=self.parts)
-        return np.where(event.happened | padded, codes, _NOT_SEEN)
+        pairs = zip(own, self.parts, strict=True)
+        digits = [np.where(one < 0, -1, (one * size).astype(np.int64)) for one, size in pairs]
+        return np.where(event.happened | padded, joint_codes(*digits, sizes=self.parts), _NOT_SEEN)
 
 
 _NOT_SEEN = -2

@@ -117,7 +117,9 @@ class PairLoop:
             for number in range(NUM_STEPS):
                 probs, drafts = self._propose(sampler)
                 batch = self._batch(probs, drafts)
-                noise = self._noise_of(sampler, batch, number)
+                noise: Noise = self._noise  # that of the drafts, if the sampler takes seeds
+                if noise_kind(sampler) is Capability.EXPLICIT_NOISE:
+                    noise = noise_for(Capability.EXPLICIT_NOISE, batch, derive_seed("numbers", self._seed, number))
                 tokens = self._by_kind(emit_next(sampler, batch, noise).astype(np.int64))
                 kinds = self._by_kind(drafts)
                 emitted = _num_emitted(tokens, kinds, self._counts) * well_formed
@@ -193,12 +195,6 @@ class PairLoop:
             origin=f"<{batch_size} requests drafted by the sampler, by statistical.PairLoop(seed={self._seed})>",
             **tensors,
         )
-
-    def _noise_of(self, sampler: DraftingSampler, batch: SpecDecodeBatch, number: int) -> Noise:
-        """The noise of a step's verification: that of the drafts, if the sampler takes seeds."""
-        if noise_kind(sampler) is Capability.SEEDED_NOISE:
-            return self._noise
-        return noise_for(Capability.EXPLICIT_NOISE, batch, derive_seed("numbers", self._seed, number))
 
 
 _NO_TOKEN = -2

@@ -251,9 +251,8 @@ def _count_ticks(axes: Axes, expected: NDArray[np.float64]) -> None:  # [num_poo
 
     decades = float(np.log10(expected[-1] / expected[0]))
     axes.set_xscale("log" if decades >= 1 else "linear")
-    axes.xaxis.set_major_locator(
-        LogLocator(subs=(1, 2, 5) if decades < 3 else (1,)) if decades >= 1 else MaxNLocator(6)
-    )
+    ticks = LogLocator(subs=(1, 2, 5) if decades < 3 else (1,)) if decades >= 1 else MaxNLocator(6)
+    axes.xaxis.set_major_locator(ticks)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
 

@@ -167,8 +167,7 @@ class ProductionExperiment:
     def tables(self, num_calls: int) -> dict[str, Table]:
         """Every table, with the draws of so many calls; a draw is a drafted position."""
         step, num_draws = self.pool.step_acceptance, num_calls * sum(self.num_draft_tokens)
-        positions = np.concatenate([np.arange(count) for count in self.cycle])
-        reached = float(np.mean(step**positions))
+        reached = float(np.mean(np.concatenate([step ** np.arange(count) for count in self.cycle])))
         # A first position is always reached, so every verifier brings this many emitted tokens.
         at_least = np.count_nonzero(self.cycle) / sum(self.cycle)
         rejected = reached * (1 - step)

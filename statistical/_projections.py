@@ -214,7 +214,6 @@ class TokenTables:
         vocab_sizes: Of the rows that are counted together, if known; the same projections tell their ids apart.
         projected: The projections; those of the vocabulary if `None`.
         cells: Those of the orders.
-        orders: Those by which tokens are counted beside the projections.
     """
 
     def __init__(
@@ -223,14 +222,13 @@ class TokenTables:
         vocab_sizes: tuple[int, ...],
         cells: PitCells | None = None,
         *,
-        orders: tuple[Order, ...] = tuple(Order),
         projected: tuple[Projection, ...] | None = None,
     ) -> None:
         sizes = " or ".join(map(str, vocab_sizes))
         self._name, self._rows = name, f", in rows of {sizes} entries" if sizes else ""
         own = projected or projections(vocab_sizes[0])
         self._projections = {one.name: one for one in own}
-        self._cells = dict.fromkeys(map(str, orders), cells or PitCells())
+        self._cells = dict.fromkeys(map(str, Order), cells or PitCells())
         # Beaten neighbours come last, and are few in peaked rows: there the cells are fine.
         self._cells |= {one.name: PitCells(1, 6) if one.block else PitCells(one.num_cells, 0) for one in own}
 

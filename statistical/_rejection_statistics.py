@@ -79,8 +79,7 @@ class Statistic:
         sizes = self.digits(outcomes.rows).sizes
         placeholder = outcomes.rows.vocab_size if self.has_placeholder else None
         table = self._image(outcomes) if self.targets is None else self._product(outcomes)
-        label = digit_label(sizes, self.words, placeholder)
-        return replace(table, label=label)
+        return replace(table, label=digit_label(sizes, self.words, placeholder))
 
     def _image(self, outcomes: Outcomes) -> Table:
         """The image of the distribution of all outcomes, given the event."""

@@ -70,12 +70,7 @@ def _residual_kinds(call: RejectionCall, rejected: Ints) -> tuple[TokenKinds, In
 
 
 def _events_of_drafts(
-    call: RejectionCall,
-    seen: Verified,
-    past: Past,
-    chance: Float64s,
-    eighths: Ints,
-    first: Ints,
+    call: RejectionCall, seen: Verified, past: Past, chance: Float64s, eighths: Ints, first: Ints
 ) -> dict[str, Event]:
     """Return the projections of each draft's acceptance, `[num_tokens]`."""
     is_first, size = call.place == 0, len(first)
@@ -132,8 +127,7 @@ def _side_by_side(
         right = other or Event(np.zeros(num_tokens, dtype=bool), np.zeros(num_tokens))
         return Event(np.concatenate([left.hit, right.hit]), np.concatenate([left.chance, right.chance]))
 
-    names = (*drafts, *tokens)
-    return {name: joined(drafts.get(name), tokens.get(name)) for name in names}
+    return {name: joined(drafts.get(name), tokens.get(name)) for name in (*drafts, *tokens)}
 
 
 def _features(call: RejectionCall, past: Past) -> dict[str, Ints]:
@@ -176,8 +170,7 @@ def decisions_of_serving_traces_follow_their_distributions_in_every_slice(
     rng, past = bulk_rng("ranks", trace.seed), Past()
     for call in trace.played(sampler.device):
         if not isinstance(call.noise, ExplicitNoise):  # decisions of given noise are compared by the properties
-            seen = read(call, answered(emit, sampler, call).tokens)
-            slices.add(*_drawn(call, seen, past, rng))
+            slices.add(*_drawn(call, read(call, answered(emit, sampler, call).tokens), past, rng))
 
 
 SLICES = decisions_of_serving_traces_follow_their_distributions_in_every_slice

@@ -57,7 +57,6 @@ def noise_of(sampler: Any, batch: SamplingBatch, seed: int, *, seeded: Iterable[
         seeded: Requests that have a seed of their own.
     """
     if noise_kind(sampler) is Capability.SEEDED_NOISE:
-        own = {i: derive_seed("own", seed, i) for i in seeded}
-        return SeededNoise(derive_seed("noise", seed), own)
+        return SeededNoise(derive_seed("noise", seed), {i: derive_seed("own", seed, i) for i in seeded})
     rng = np.random.default_rng(derive_seed("noise", seed))
     return RaceNoise(exponentials(rng, batch.batch_size, batch.vocab_size).to(batch.device))

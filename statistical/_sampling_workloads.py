@@ -209,8 +209,7 @@ def production(setting: Setting) -> SamplingPlan:
         uniforms = rng.random(distribution_ids.size)
         return seen.count_pool(pool.distributions, distribution_ids.ravel(), np.concatenate(tokens), uniforms)
 
-    tables = seen.tables(num_calls * batch_size)
-    return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
+    return SamplingPlan(seen.tables(num_calls * batch_size), count, num_checkpoints, num_calls * batch_size)
 
 
 _LARGEST_VOCAB_SIZES = (151_936, 262_144)

@@ -116,8 +116,7 @@ def _prefixes(base: GenerationRequest, tokens: Sequence[Token]) -> list[Generati
 def _lists(judge: Server, pool: Pool, prefixes: Sequence[GenerationRequest]) -> dict[GenerationRequest, _List]:
     """Return the list of each prefix, which is requested once in a run."""
     known = {one.request for one in pool.answers.get(_LISTS, ())}
-    new = [one for one in dict.fromkeys(prefixes) if one not in known]
-    found = pool.extend(judge, _LISTS, new)
+    found = pool.extend(judge, _LISTS, [one for one in dict.fromkeys(prefixes) if one not in known])
     if found and all(one.refused for one in found):
         raise CapabilityUnsupported(f"the server refuses requests for lists of prefixes: {found[0].refused}")
     return {one.request: _list_of(one, has_ids=Capability.TOKEN_IDS in judge.capabilities) for one in found}

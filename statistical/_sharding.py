@@ -130,10 +130,8 @@ def main(arguments: list[str] | None = None) -> int:
     with _group(num_processes):
         sampler, shards = _loaded(options)
         started = time.perf_counter()
-        if options.workers == 1:
-            counts = shards.count(sampler, rank, num_processes)
-        else:
-            counts = _count_by_workers(options, rank, num_processes)
+        is_alone = options.workers == 1
+        counts = shards.count(sampler, rank, num_processes) if is_alone else _by_workers(options, rank, num_processes)
         if num_processes > 1:
             counts = all_reduce(counts)
         seconds = time.perf_counter() - started
@@ -157,7 +155,7 @@ def _loaded(options: argparse.Namespace) -> tuple[RejectionSampler, Shards]:
     return sampler, Shards.of(experiment, options.draws, options.seed)
 
 
-def _count_by_workers(options: argparse.Namespace, rank: int, num_processes: int) -> Counts:
+def _by_workers(options: argparse.Namespace, rank: int, num_processes: int) -> Counts:
     """As `Shards.count`, by processes of this process: each counts as one of all workers."""
     numbers = range(rank * options.workers, (rank + 1) * options.workers)
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:

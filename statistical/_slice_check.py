@@ -21,8 +21,13 @@ _SHOWN = 3
 
 
 _SLICED = (
-    *("vocabulary", "dtype of the logits", "noise", "position"),
-    *("draft distributions", "placeholders", "acceptance"),
+    "vocabulary",
+    "dtype of the logits",
+    "noise",
+    "position",
+    "draft distributions",
+    "placeholders",
+    "acceptance",
 )
 """Features of coverage whose levels are slices, and no unions of them."""
 

@@ -104,8 +104,7 @@ class Slices:
         for name, levels in features.items():
             self._features.setdefault(name, []).append(levels.astype(np.int32))
         for name, event in events.items():
-            narrow = Event(event.hit, event.chance.astype(np.float32))
-            self._events.setdefault(name, []).append(narrow)
+            self._events.setdefault(name, []).append(Event(event.hit, event.chance.astype(np.float32)))
         self.num_draws += len(next(iter(features.values())))
 
     def evidence(self) -> Evidence:
@@ -256,8 +255,7 @@ class TokenKinds:
         alive = distributions > 0
         self.lowest, self.highest = alive.argmax(axis=1), size - 1 - alive[:, ::-1].argmax(axis=1)
         self.classes = _classes_of_ids(size)
-        members = np.stack(list(self.classes.values()), axis=1).astype(np.float64)
-        chances = distributions @ members
+        chances = distributions @ np.stack(list(self.classes.values()), axis=1).astype(np.float64)
         # What is certain or impossible up to rounding is no bet.
         self._chances = np.where(chances < _NEGLIGIBLE, 0.0, np.where(chances > 1 - _NEGLIGIBLE, 1.0, chances))
 

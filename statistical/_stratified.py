@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, ExplicitNoise, RejectionSampler, SpecDecodeBatch
-from fairdraw.statistical._configurations import RequestDistributions
+from fairdraw.statistical._configurations import RequestDistributions, repeated
 
 _HOPELESS = 1e30
 """An exponential with which no token of the residual wins against one whose exponential is of order 1."""
@@ -126,22 +126,9 @@ class StratifiedDraws:
         return emit(self.sampler, batch, noise).tokens
 
     def _batch(self, drafts: NDArray[np.integer], num_rows: int) -> SpecDecodeBatch:  # [num_draft] int
-        """The same request `num_rows` times; bonus tokens differ from row to row."""
-        import torch
-
-        request = self.request
-        counts = [request.num_draft] * num_rows
-        return SpecDecodeBatch(
-            draft_token_ids=torch.from_numpy(np.tile(drafts.astype(np.int32), num_rows)),
-            num_draft_tokens=counts,
-            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
-            max_spec_len=request.num_draft,
-            draft_probs=None if request.one_hot else torch.from_numpy(np.tile(request.draft_probs, (num_rows, 1))),
-            target_logits=torch.from_numpy(np.tile(request.target_logits[:-1], (num_rows, 1))),
-            bonus_token_ids=(torch.arange(num_rows, dtype=torch.int32) % request.vocab_size)[:, None],
-            temperature=torch.ones(num_rows),
-            origin=f"<stratified batch, drafts {drafts.tolist()}>",
-        ).to(self.sampler.device)
+        request, origin = self.request, f"<stratified batch, drafts {drafts.tolist()}>"
+        probs = None if request.one_hot else request.draft_probs
+        return repeated(drafts, num_rows, request.target_logits[:-1], probs, origin).to(self.sampler.device)
 
     def _num_broken(self, tokens: NDArray[np.int32], batch: SpecDecodeBatch) -> int:
         """Rows that are not accepted drafts, one more token (the bonus token if all are accepted), placeholders."""

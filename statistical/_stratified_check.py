@@ -13,7 +13,6 @@ Error rates:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +20,7 @@ from typing import Any
 import numpy as np
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
-from fairdraw._core.checks import (
-    Conditions,
-    DistributionCase,
-    DrawnQuestion,
-    Profile,
-    Resolution,
-    Stage,
-)
+from fairdraw._core.checks import Conditions, DistributionCase, DrawnQuestion, Profile, Resolution, Stage
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw.contracts import Capability, RejectionSampler
 from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, RequestDistributions
@@ -71,32 +63,6 @@ class Share:
 
 
 Shares = Callable[[StratifiedDraws], Iterator[Share]]
-
-
-def acceptance_shares(draws: StratifiedDraws) -> Iterator[Share]:
-    """The share of accepted strata for every draft token of every position."""
-    for position, proposal in enumerate(draws.request.exact_draft_probs()):
-        acceptance = draws.request.acceptance(position)
-        for draft in np.flatnonzero(proposal).tolist():
-            observed = draws.accepted_share(position, draft)
-            what = f"draft token {draft} at position {position} is accepted"
-            yield Share(what, observed, float(acceptance[draft]), 0.5 / draws.num_strata + ROUNDING)
-
-
-def race_shares(draws: StratifiedDraws) -> Iterator[Share]:
-    """The share of strata that each token of the vocabulary wins against the favourite, after each rejected draft."""
-    for position, proposal in enumerate(draws.request.exact_draft_probs()):
-        acceptance = draws.request.acceptance(position)
-        for draft in np.flatnonzero((proposal > 0) & (acceptance < 1 - ROUNDING)).tolist():
-            weights = draws.request.residual(position, draft)
-            favourite = int(weights.argmax())
-            for opponent in np.flatnonzero(np.arange(weights.size) != favourite).tolist():
-                num_best = None if weights[opponent] > 0 else _NUM_BEST
-                observed = draws.won_share(position, draft, favourite, opponent, num_best)
-                expected = -float(np.expm1(-weights[opponent] / weights[favourite]))
-                bound = 0.5 / draws.num_strata + ROUNDING if expected > 0 else 0.0
-                what = f"token {opponent} wins against {favourite} after draft token {draft} at position {position}"
-                yield Share(what, observed, expected, bound)
 
 
 @dataclass(frozen=True)
@@ -184,7 +150,7 @@ class InjectedCheck(StratifiedCheck):
     def _draws(self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int) -> StratifiedDraws:
         draws = super()._draws(Injected(sampler), request, num_strata)
         for num_rows in sorted({_NUM_BEST, num_strata}):  # the batches of its shares; it may draw otherwise for others
-            probe(draws, num_rows, races=self.shares is race_shares)
+            probe(draws, num_rows, races=self.stage is Stage.RECOVERY)
         return draws
 
 
@@ -212,49 +178,59 @@ def _raise_unless_exact(shares: list[Share], draws: StratifiedDraws, case: Distr
 _DRAFTS = ((Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),)
 
 
-def _check(code: str, title: str, shares: Shares, meaning: str, stage: Stage) -> StratifiedCheck:
-    """A check of the rejection contract with stratified noise."""
-    # Acceptance needs less than the race: a draft is accepted for all uniforms below some number.
-    race = [Capability.REFERENCE_RACE] * (shares is race_shares)
-    needs = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION, *race)
-    about = (code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, shares)
-    return StratifiedCheck(*about, stage=stage, needs_one_of=_DRAFTS)
+def _check(code: str, stage: Stage, *more: Capability) -> Callable[[Shares], StratifiedCheck]:
+    """Make a check of the rejection contract, with stratified noise, of a function that measures shares."""
+    needs = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION, *more)
+    about = {"contract": "rejection", "needs": needs, "needs_one_of": _DRAFTS, "stage": stage}
+    return lambda shares: StratifiedCheck.named(shares, code, suite="statistical", shares=shares, **about)
+
+
+@_check("DIST601", Stage.ACCEPTANCE)
+def stratified_uniforms_are_accepted_in_their_exact_share(draws: StratifiedDraws) -> Iterator[Share]:
+    """With evenly spaced uniforms, each draft token is accepted in a share `min(1, target / draft)` of them.
+
+    Look at the ratio: a factor, rounded probabilities, a temperature that is off by some percent. A one-hot draft
+    has draft probability 1.
+    """
+    for position, proposal in enumerate(draws.request.exact_draft_probs()):
+        acceptance = draws.request.acceptance(position)
+        for draft in np.flatnonzero(proposal).tolist():
+            observed = draws.accepted_share(position, draft)
+            what = f"draft token {draft} at position {position} is accepted"
+            yield Share(what, observed, float(acceptance[draft]), 0.5 / draws.num_strata + ROUNDING)
+
+
+# Acceptance needs less than the race: a draft is accepted for all uniforms below some number.
+@_check("DIST602", Stage.RECOVERY, Capability.REFERENCE_RACE)
+def stratified_races_are_won_in_their_exact_share(draws: StratifiedDraws) -> Iterator[Share]:
+    """With evenly spaced exponentials, each token wins against the favourite as often as the residual says.
+
+    Look at the residual: not `max(target - draft, 0)`, or exponentials that are changed before the race. After a
+    one-hot draft it is the target without that draft, and nothing else changed.
+    """
+    for position, proposal in enumerate(draws.request.exact_draft_probs()):
+        acceptance = draws.request.acceptance(position)
+        for draft in np.flatnonzero((proposal > 0) & (acceptance < 1 - ROUNDING)).tolist():
+            weights = draws.request.residual(position, draft)
+            favourite = int(weights.argmax())
+            for opponent in np.flatnonzero(np.arange(weights.size) != favourite).tolist():
+                num_best = None if weights[opponent] > 0 else _NUM_BEST
+                observed = draws.won_share(position, draft, favourite, opponent, num_best)
+                expected = -float(np.expm1(-weights[opponent] / weights[favourite]))
+                bound = 0.5 / draws.num_strata + ROUNDING if expected > 0 else 0.0
+                what = f"token {opponent} wins against {favourite} after draft token {draft} at position {position}"
+                yield Share(what, observed, expected, bound)
 
 
 def _injected(code: str, judged: StratifiedCheck) -> InjectedCheck:
     """A check of the same shares with injected noise. The probe finds out whether exponentials decide races."""
     title = f"{judged.title}, handed to torch's draws"
     meaning = f"{judged.meaning}\n\nThe sampler drew with torch, and the numbers were handed in there."
-    needs = (Capability.TOKEN_VERIFICATION,)
-    about = (code, title, meaning, judged.contract, judged.suite, needs, judged.shares)
-    return InjectedCheck(*about, stage=judged.stage, needs_one_of=_DRAFTS)
+    other = {"code": code, "title": title, "meaning": meaning, "needs": (Capability.TOKEN_VERIFICATION,)}
+    return InjectedCheck(**vars(judged) | other)
 
 
-EXPLICIT_CHECKS = (
-    _check(
-        "DIST601",
-        "stratified uniforms are accepted in their exact share",
-        acceptance_shares,
-        """With evenly spaced uniforms, each draft token is accepted in a share `min(1, target / draft)` of them.
-
-        Look at the ratio: a factor, rounded probabilities, a temperature that is off by some percent. A one-hot draft
-        has draft probability 1.
-        """,
-        stage=Stage.ACCEPTANCE,
-    ),
-    _check(
-        "DIST602",
-        "stratified races are won in their exact share",
-        race_shares,
-        """With evenly spaced exponentials, each token wins against the favourite as often as the residual says.
-
-        Look at the residual: not `max(target - draft, 0)`, or exponentials that are changed before the race. After a
-        one-hot draft it is the target without that draft, and nothing else changed.
-        """,
-        stage=Stage.RECOVERY,
-    ),
-)
-
+EXPLICIT_CHECKS = stratified_uniforms_are_accepted_in_their_exact_share, stratified_races_are_won_in_their_exact_share
 STRATIFIED_CHECKS: tuple[StratifiedCheck, ...] = (
     *EXPLICIT_CHECKS,
     *(_injected(f"DIST62{number}", judged) for number, judged in enumerate(EXPLICIT_CHECKS, start=1)),

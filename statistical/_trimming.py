@@ -18,6 +18,7 @@ from its row, whoever lost against it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def _batch(proposed: ProposedDrafts, drafts: _Drafts, kept: PerRequest, rng: np.
     )
 
 
-def _count(sampler: Any, batch_size: int, device: str, seed: int) -> Counts:  # Any: a sampler that trims
+def _count(batch_size: int, device: str, sampler: Any, seed: int) -> Counts:  # Any: a sampler that trims
     """The tables of one set of requests."""
     rng = np.random.default_rng(derive_seed("trimming", seed))
     drafts = _propose(batch_size, rng)
@@ -172,12 +173,8 @@ def trimmed_drafts(setting: Setting) -> SamplingPlan:
     most = _MOST_REQUESTS_CUDA if setting.device.startswith("cuda") else _MOST_REQUESTS
     batch_size = min(most, max(2, setting.num_draws // 32))
 
-    def count(sampler: Any, seed: int) -> Counts:  # Any: a sampler that trims
-        return _count(sampler, batch_size, setting.device, seed)
-
-    return SamplingPlan.of_calls(
-        setting.num_draws, batch_size, lambda num_sets: _tables(num_sets * batch_size), count, word="set"
-    )
+    tables, count = (lambda num_sets: _tables(num_sets * batch_size)), partial(_count, batch_size, setting.device)
+    return SamplingPlan.of_calls(setting.num_draws, batch_size, tables, count, word="set")
 
 
 _NEEDS = (Capability.TRIM, Capability.RAGGED, Capability.DENSE_DRAFTS)

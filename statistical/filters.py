@@ -34,7 +34,7 @@ def _batch(batch_size: int, device: str) -> FilterBatch:
     return FilterBatch(logits, params, [[] for _ in params], [[] for _ in params])
 
 
-def _fired(filterer: Any, batch_size: int, device: str, seed: int) -> Counts:  # Any: under this contract
+def _fired(batch_size: int, device: str, filterer: Any, seed: int) -> Counts:  # Any: under this contract
     """Two steps of one batch, with one noise object."""
     noise = SeededNoise(seed)
     steps = [call_filters(filterer, _batch(batch_size, device), noise).logits for _ in range(2)]
@@ -60,9 +60,6 @@ def coins(setting: Setting) -> SamplingPlan:
     """Rows with XTC, two steps each; a draw is a coin."""
     batch_size = min(_MOST_ROWS, max(4, setting.num_draws // 64 // 4 * 4))
 
-    def count(filterer: Any, seed: int) -> Counts:  # Any: under this contract
-        return _fired(filterer, batch_size, setting.device, seed)
-
     def tables(num_calls: int) -> dict[str, Table]:
         quarter = num_calls * batch_size // 4
         found = {
@@ -75,6 +72,7 @@ def coins(setting: Setting) -> SamplingPlan:
             found[name] = Table(np.full(4, 0.25), label=_label, num_draws=quarter)
         return found
 
+    count = partial(_fired, batch_size, setting.device)
     return SamplingPlan.of_calls(max(setting.num_draws, 2 * batch_size), 2 * batch_size, tables, count)
 
 

@@ -13,13 +13,7 @@ from fairdraw.statistical._pair_checks import PAIR_CHECKS
 from fairdraw.statistical._rejection_traces import SLICES
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical._trimming import TRIM_CHECKS
-from fairdraw.statistical._workloads import (
-    Workload,
-    long_drafts,
-    mixed_requests,
-    production,
-    small_distributions,
-)
+from fairdraw.statistical._workloads import Workload, long_drafts, mixed_requests, production, small_distributions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -86,26 +86,23 @@ class Gate:
 
     def problems(self, tree: Path) -> Iterator[str]:
         """Yield what the gate did not see; nothing if it holds."""
-        before = {one.path: (tree / one.path).read_text(encoding="utf-8") for one in self.defects if _is(tree, one)}
+        paths = {tree / one.path for one in self.defects}
+        before = {path: path.read_text(encoding="utf-8") for path in paths if path.exists()}
         for defect in self.defects:
             defect.put_into(tree)
         try:
             code, output = _run(self.command, tree)
         finally:
-            for defect in self.defects:
-                (tree / defect.path).unlink(missing_ok=True)
+            for path in paths:
+                path.unlink(missing_ok=True)
             for path, text in before.items():
-                (tree / path).write_text(text, encoding="utf-8")
+                path.write_text(text, encoding="utf-8")
         unseen = [one for one in self.defects if not re.search(one.says, output)]
         if code == 0:
             yield "ended with exit code 0"
         yield from (f"did not say {one.says!r} of {one.path}" for one in unseen)
         if code == 0 or unseen:
             yield output[-3000:]
-
-
-def _is(tree: Path, defect: Defect) -> bool:
-    return (tree / defect.path).exists()
 
 
 def _run(command: str, tree: Path) -> tuple[int | None, str]:

@@ -45,10 +45,9 @@ def python_files(folder: str) -> Iterator[Path]:
 
 def _docstring_lines(tree: ast.Module) -> set[int]:
     lines: set[int] = set()
-    for node in ast.walk(tree):
-        first = node.body[0] if isinstance(node, _SCOPES) and node.body else None
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-            lines.update(range(first.lineno, (first.end_lineno or 0) + 1))
+    for node in ast.walk(tree):  # behind a head, and behind a constant
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.update(range(node.lineno, (node.end_lineno or 0) + 1))
     return lines
 
 

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from helpers import fairdraw
 from manual import newcomer
+from servers.process import free_port
 
 WAYS = newcomer.ways()
 NEEDS = {"JAX": "jax", "C": "cc", "Triton": "triton"}
@@ -41,11 +41,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_controls: None) -
         os.kill(int(left.read_text()), signal.SIGTERM)
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_way_leads_from_red_to_green(way: str, folder: Path) -> None:
     """Commands of fairdraw run in this process. The manual runs every check; here the one that it replays is enough."""
@@ -67,7 +62,7 @@ def test_way_leads_from_red_to_green(way: str, folder: Path) -> None:
             (folder / "server.pid").unlink()
         return ""
 
-    followed = newcomer.Newcomer(folder, run).follow(re.sub(r"\b8000\b", free_port(), WAYS[way]))
+    followed = newcomer.Newcomer(folder, run).follow(re.sub(r"\b8000\b", str(free_port()), WAYS[way]))
     assert [one for one in newcomer.verdicts(followed) if one != "FAILED"] == ["RED", "FIXED", "GREEN"], followed
     assert newcomer.times(followed)["code"] == replayed(way)
 

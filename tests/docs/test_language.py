@@ -51,19 +51,6 @@ class Retired:
         return re.compile(rf"(?<![A-Za-z]){low}(?![a-z])|(?<![A-Z]){capital}(?![a-z])|(?<![A-Za-z]){upper}(?![A-Z])")
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a retired word stands; line 0 is the path itself."""
-
-    path: str
-    line: int
-    text: str
-    use: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: write {self.use!r} for {self.text!r}"
-
-
 @cache
 def retired_words() -> tuple[Retired, ...]:
     """The table."""
@@ -86,11 +73,11 @@ def sources() -> dict[str, list[str]]:
     return {name: [name, *(ROOT / name).read_text(encoding="utf-8").splitlines()] for name in files}
 
 
-def places(retired: Retired) -> list[Place]:
-    """Where it stands, but for the allowed places."""
+def places(retired: Retired) -> list[str]:
+    """Where it stands, but for the allowed places, and what to write instead. Line 0 is the path itself."""
     pattern, where = retired.pattern, re.compile(retired.where)
     return [
-        Place(path, number, match[0], retired.use)
+        f"{path}:{number}: write {retired.use!r} for {match[0]!r}"
         for path, lines in sources().items()
         if where.match(path) and not any(re.search(here, path) and retired.word == word for here, word in ALLOWED)
         for number, line in enumerate(lines)
@@ -101,7 +88,7 @@ def places(retired: Retired) -> list[Place]:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
 @pytest.mark.parametrize("retired", retired_words(), ids=lambda retired: retired.word)
 def test_retired_word_stands_nowhere(retired: Retired) -> None:
-    found = list(map(str, places(retired)))
+    found = places(retired)
     assert not found, "\n".join([f"{len(found)} places", *found[:20]])
 
 

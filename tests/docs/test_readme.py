@@ -38,7 +38,6 @@ def test_defect_is_recorded(name: str) -> None:
     if codes[0].startswith("reading the "):  # no check of a contract sees it, the page's program does
         return
     assert set(codes) <= {check.code for check in all_checks()}
-    assert all(code in (first_minute.FINDINGS / f"{name}.md").read_text().split("---")[2] for code in codes)
     if about["engine"] == "vLLM" and codes[0].startswith("REJ"):
         cells = [one for one in MATRIX if one["sampler"] == "rejection/vllm"]
         failing = [one["release"] for one in cells if codes[0] in failing_codes(one)]

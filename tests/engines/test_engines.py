@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from manual.first_minute import head
 from records import samplers as samplers_table
 
 from fairdraw._core.checks import PROFILES
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
+VLLMS = ROOT / ".cache" / "vllm"
 RECORD = ROOT / "docs" / "records" / "samplers.json"
 
 _CARD = "pip install flashinfer-python, on a machine with a GPU"
@@ -292,21 +294,31 @@ def package_of(page: Path) -> tuple[str, str]:
     return package_for(next(name for name in samplers_table.SAMPLERS if name.partition("/")[2].startswith(project)))
 
 
-def too_new(page: Path) -> str:
-    """The first release that its program needs, if a later one than the installed; else empty."""
-    package, _ = package_of(page)
-    first = re.search(r"^first: (\S+)$", page.read_text(), re.MULTILINE)
-    older = first and release_number(importlib.metadata.version(package)) < release_number(first[1])
-    return first[1] if first and older else ""
+def before(page: Path, word: str, release: str) -> bool:
+    """Whether `release` (else the installed one) comes before the one that `word` names in the page's head."""
+    named = head(page).get(word)
+    found = release or importlib.metadata.version(package_of(page)[0]) if named else ""
+    return named is not None and release_number(found) < release_number(named)
 
 
 END = "<end of the program>"
-EXECUTE = f"import sys\nfor program in sys.argv[1:]: exec(program, {{'__name__': '__main__'}}); print({END!r})"
+EXECUTE = f"""
+import sys
+for program in sys.argv[1:]:
+    exec(program, names := {{"__name__": "__main__"}})
+    for name in [name for name in names if name.startswith("test_")]:
+        try:
+            names[name]()
+            print(name, "passes")
+        except AssertionError:
+            print(name, "fails")
+    print({END!r})
+"""
 
 
 def program_of(page: Path) -> str:
-    """The page's program."""
-    return "".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    """The page's program, and behind it the test for the project's own tests, if the page has one."""
+    return "".join(re.findall(r'```python(?: title="[^"]+")?\n(.*?)```', page.read_text(), re.DOTALL))
 
 
 def needs_gpu(page: Path) -> bool:
@@ -314,12 +326,14 @@ def needs_gpu(page: Path) -> bool:
     return 'device="cuda"' in program_of(page)
 
 
-def left_out(page: Path) -> str:
+def left_out(page: Path, release: str) -> str:
     """Why its program does not run here; empty if it does."""
     if starts_servers(page):
         return "the program starts servers: FAIRDRAW_SERVER_PAGES=1 runs it"
     if needs_gpu(page) and "FAIRDRAW_GPU_PAGES" not in os.environ:
         return "the program needs a GPU: FAIRDRAW_GPU_PAGES=1 runs it"
+    if before(page, "first", release):
+        return f"the program needs {head(page)['first']} or later"
     return ""
 
 
@@ -330,32 +344,40 @@ def starts_servers(page: Path) -> bool:
 
 
 @cache
-def what_programs_print(project: str) -> tuple[dict[str, str], str]:
+def what_programs_print(project: str, release: str) -> tuple[dict[str, str], str]:
     """What the programs of all pages about `project` print, by page, and errors: one process imports it once."""
-    pages = [page for page in PAGES if page.stem.partition("-")[0] == project and not left_out(page)]
-    pages = [page for page in pages if not too_new(page)]
-    programs = [program_of(page) for page in pages]
-    command = [sys.executable, "-W", "ignore", "-c", EXECUTE, *programs]
+    pages = [page for page in PAGES if page.stem.partition("-")[0] == project and not left_out(page, release)]
+    command = [sys.executable, "-W", "ignore", "-c", EXECUTE, *map(program_of, pages)]
     # As in an activated environment: a page about a server starts it by its command.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
+    search = os.pathsep.join([str(VLLMS / release), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": search}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     printed = done.stdout.split(f"{END}\n")
     return {page.stem: text for page, text in zip(pages, printed, strict=False)}, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
-    project = page.stem.partition("-")[0]
-    if left_out(page):
-        pytest.skip(left_out(page))
-    require(*package_of(page))
-    if too_new(page):
-        pytest.skip(f"the program needs {project} {too_new(page)} or later")
+RUNS = [*((page, "") for page in PAGES), *((page, "0.33.0") for page in PAGES if page.stem.startswith("vllm-"))]
 
+
+@pytest.mark.parametrize(("page", "release"), RUNS, ids=lambda one: getattr(one, "stem", one))
+def test_page_of_a_finding_shows_what_its_program_prints(page: Path, release: str) -> None:
+    """And its test fails where the finding is open, and passes in a release that mends it."""
+    project = page.stem.partition("-")[0]
+    require(*package_of(page))
+    if left_out(page, release):
+        pytest.skip(left_out(page, release))
+    if release and not (VLLMS / release).exists():
+        pytest.skip(f"python tools/install.py vllm {release} --target .cache/vllm/{release} was not run")
+
+    printed, errors = what_programs_print(project, release)
+    is_open = "fixed" not in head(page) or before(page, "fixed", release)
     (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
-    printed, errors = what_programs_print(project)
-    assert printed.get(page.stem) == shown, errors
+    tests = re.findall(r"^def (test_\w+)", page.read_text(), re.MULTILINE)
+    outcomes = "".join(f"{test} {'fails' if is_open else 'passes'}\n" for test in tests)
+    assert tests or project not in ("vllm", "sglang", "llama")
+    expected = shown + outcomes if is_open else outcomes
+    assert printed.get(page.stem, "")[0 if is_open else -len(outcomes) :] == expected, errors
 
 
 # The table

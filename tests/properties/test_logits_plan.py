@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from fairdraw._core.checks import Profile
+from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CaseRaised, CheckFailure
 from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants.logits_plan import right
@@ -30,7 +30,7 @@ def test_planner_that_always_copies_passes_all_but_the_checks_of_copies() -> Non
     able = [check for check in CHECKS if check.why_not(planner, reference()) is None]
     assert {check.code for check in CHECKS if check not in able} == {"PLAN101", "PLAN102", "PLAN103"}
     for check in able:
-        check.run(planner, profile=FEW, reference=reference())
+        check.run(planner, profile=PROFILES["smoke"].scaled(0.25), reference=reference())
 
 
 def test_answer_of_another_shape_is_caught() -> None:

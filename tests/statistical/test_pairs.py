@@ -1,4 +1,4 @@
-"""Drafters with verifiers: each mutant is caught by its check, right pairs pass, and bad answers are named."""
+"""Drafters with verifiers: right pairs pass, and bad answers are named; `make check` tries the mutants."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,8 @@ from helpers import report_of
 
 from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile, Stage
-from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._pairs import PAIR_MUTANTS, Pair, as_pair
 from fairdraw._report.causes import find_causes
 from fairdraw._run.runner import Session, run_check
@@ -26,20 +25,13 @@ SMOKE = PROFILES["smoke"]
 OWN = {check.code: check for check in CHECKS if check.code.startswith("DIST80")}
 
 
-# The others have a property as their own check: tests/properties/test_mutants.py.
-@pytest.mark.parametrize("mutant", [mutant for mutant in PAIR_MUTANTS if mutant.caught_by[0] in OWN], ids=str)
-def test_mutant_is_caught_in_smoke(mutant: Mutant) -> None:
-    with pytest.raises(CheckFailure):
-        OWN[mutant.caught_by[0]].run(mutant.make(), profile=SMOKE, seed=DEFAULT_SEED)
-
-
 @pytest.mark.parametrize("kind", ODD_PAIRS)
 def test_right_pair_passes(kind: type[Pair]) -> None:
     sampler = as_pair(kind)
     asked = [check for check in OWN.values() if check.why_not(sampler) is None]
     assert {"DIST801", "DIST806"} <= {check.code for check in asked}
     for check in asked:
-        assert check.run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+        assert check.run(sampler, profile=SMOKE.scaled(0.4), seed=DEFAULT_SEED) > 0
 
 
 def test_our_own_drafter_and_verifier_pass() -> None:

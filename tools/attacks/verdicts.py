@@ -50,7 +50,7 @@ def words(way: str, *options: str, spec: str = "victim:make") -> list[str]:
         return ["check", spec, *chosen, *WAYS[way], *options]
     ours = [f"--fairdraw-{option.removeprefix('--')}" for option in options]
     suite = ["--pyargs", "fairdraw.properties.test_sampling", "-p", "fairdraw.pytest_plugin", "--import-mode=importlib"]
-    return ["pytest", *suite, "-p", "no:cacheprovider", "-k", " or ".join(CODES), "--sampler", spec, *ours]
+    return ["pytest", *suite, "-pno:cacheprovider", "-k", " or ".join(CODES), "--sampler", spec, *ours]
 
 
 def victim(
@@ -94,8 +94,6 @@ def _harmless(name: str, words: list[str], files: Mapping[str, str], *, prints: 
 
 def _narrowed(name: str, options: list[str], files: Mapping[str, str]) -> Attack:
     """Run two checks under pytest, of which something leaves out one."""
-    run = [*words("pytest"), *options]
-    if options in (["--sw"], ["--lf"], ["--ff"]):
-        run = [word for word in run if word != "no:cacheprovider"][:]
-        run.remove("-p")
+    caches = options in (["--sw"], ["--lf"], ["--ff"])
+    run = [word for word in (*words("pytest"), *options) if not caches or word != "-pno:cacheprovider"]
     return Attack("verdicts", name, run, {**victim(), **files}, may_be_green=True, green_says=r"\b1 of 2 checks")

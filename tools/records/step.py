@@ -261,7 +261,7 @@ def main() -> int:
     parser.add_argument("--drafts", nargs="*", choices=Drafts.__members__, default=[*Drafts.__members__])
     parser.add_argument("--cards", type=int, default=1, help="the first so many share the draws")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set, and no further part, after so long")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set or part after so long")
     options = parser.parse_args()
     begin = time.monotonic()
     record: Json = {
@@ -276,9 +276,8 @@ def main() -> int:
     cards = [f"cuda:{n}" for n in range(options.cards)] if options.device == "cuda" else [options.device]
     groups = [[name] for name in options.sets or SETS] + ([] if options.sets else [list(SETS)])
     for form, names in itertools.product((Drafts[name] for name in options.drafts), groups):
-        if time.monotonic() - begin > options.seconds:
-            continue
-        for row in draws(names, form, options.draws, cards, options.seconds - (time.monotonic() - begin)):
+        left = options.seconds - (time.monotonic() - begin)
+        for row in draws(names, form, options.draws, cards, left) if left > 0 else []:
             record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
             print(record["rows"][-1], flush=True)
         write_record(options.out, record)

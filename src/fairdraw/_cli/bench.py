@@ -29,18 +29,17 @@ Exit codes:
 """
 
 
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
 @click.command("bench", epilog=_EXIT_CODES)
 @click.argument("spec")
 @click.option("--against", metavar="SPEC", help="Compare with this sampler.  [default: vLLM's of the same contract]")
 @click.option("--limit", type=Number(min_open=True), default=1.0, help="Allow at most this part of the other's time.")
 @click.option("--roofline-min", type=Number(0, 1), help="Require this part of the copy bandwidth; needs a GPU.")
 @click.option("--strict", is_flag=True, help="Count PASS alone as green.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write findings and times.")
-@click.option(
-    "--history",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Append what was timed to this file, as JSON lines.",
-)
+@click.option("--json", "json_file", type=_FILE, help="Write findings and times.")
+@click.option("--history", type=_FILE, help="Append what was timed to this file, as JSON lines.")
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Write plots to this folder.")
 def bench_command(
     spec: str,

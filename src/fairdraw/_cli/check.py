@@ -263,7 +263,8 @@ def _work_through(waiting: deque[_Run], active: dict[_Run, Generator[bool, None,
             active[waiting[0]] = waiting[0].steps(1)
             waiting.popleft()
         for place, run in enumerate(active):
-            run.may_use((num_workers - place - 1) // len(active) + 1 if num_workers else 0)
+            if run.crew is not None:
+                run.crew.number = (num_workers - place - 1) // len(active) + 1 if num_workers else 0
         has_news = False
         for run in list(active):
             state = next(active[run], None)
@@ -299,11 +300,6 @@ class _Run:
     began: float = 0.0
     started: tuple[str, str] = ("", "")
 
-    def may_use(self, num_workers: int) -> None:
-        """Set how many worker processes it may use from now on."""
-        if self.crew is not None:
-            self.crew.number = num_workers
-
     def steps(self, num_workers: int) -> Generator[bool, None, None]:
         """Do everything, a step at a time: whether the step brought something new."""
         self.display.say(f"fairdraw {__version__}: loading {self.options.job.spec} ...")
@@ -315,13 +311,13 @@ class _Run:
             self.refusal = str(refusal)
         finally:
             self.crew.close()
-            self._drop_bars()
+            for phase in ("checks", "mutation controls"):
+                self.display.drop(f"{self.options.job.spec} {phase}")
         if self.verdict is None and self.plan is not None:
             self.report()
 
     def _work(self, crew: Crew) -> Generator[bool, None, None]:
-        planning = crew.plan()
-        self.plan = plan = yield from _each(planning)
+        self.plan = plan = yield from _each(crew.plan())
         if plan.nothing:
             summary = Summary([], scope=Scope(nothing=plan.nothing, is_silent=plan.is_silent))
             self.verdict = summary.judgement
@@ -333,7 +329,7 @@ class _Run:
         self.options.files.start(self._header(), len(plan.pieces))
         for found in crew.records(plan):
             if isinstance(found, Plan):
-                news = found.header.new_since(plan.header)
+                news = [line for line in found.header.lines() if line not in plan.header.lines()]
                 if news and self.is_alone:
                     self.display.say("\n".join(news))
                 self.plan = plan = found
@@ -348,7 +344,8 @@ class _Run:
         for control in crew.controls(plan):
             if control is not None:
                 self.controls.append(control)
-                self._say_control(control)
+                if control.is_blind:  # the summary names mutants that this run did not try or cannot show
+                    self.display.say(f"{self._label}{blindness(control)}", colour="red")
             names = {number: control.name for number, control in enumerate(plan.controls)}
             self._show("mutation controls", len(self.controls), len(plan.controls), names)
             yield control is not None
@@ -370,11 +367,6 @@ class _Run:
         if is_failure or self.options.verbose:
             self.display.say(self._label + progress_line(record), colour="red" if is_failure else None)
 
-    def _say_control(self, control: Control) -> None:
-        """Say which check is blind; the summary names mutants that this run did not try or cannot show."""
-        if control.is_blind:
-            self.display.say(f"{self._label}{blindness(control)}", colour="red")
-
     def _show(self, phase: str, done: int, total: int, titles: Mapping[Any, str]) -> None:
         """Show progress. Any: a piece, or the number of a mutation control."""
         running = {} if self.crew is None else self.crew.running()
@@ -383,10 +375,6 @@ class _Run:
             self.display.drop(f"{self.options.job.spec} checks")
         named = {titles.get(what, str(what)): since for what, since in running.items()}
         self.display.show(f"{self.options.job.spec} {phase}", done, total, named, self.began, expected)
-
-    def _drop_bars(self) -> None:
-        for phase in ("checks", "mutation controls"):
-            self.display.drop(f"{self.options.job.spec} {phase}")
 
     def report(self) -> None:
         """Print failures, summary and verdict, and write the files. No signal cuts the report."""
@@ -411,10 +399,9 @@ class _Run:
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""
-        job, unknown = self.options.job, "not loaded when the run ended"
-        bare = Header(job.spec, "unknown", job.profile, job.seed, unknown, {})
-        started, commit = self.started
-        return replace(self.plan.header if self.plan else bare, started=started, commit=commit)
+        job, (started, commit) = self.options.job, self.started
+        header = self.plan.header if self.plan else Header.unloaded(job.spec, job.profile, job.seed)
+        return replace(header, started=started, commit=commit)
 
 
 def _each(steps: Steps[T]) -> Generator[bool, None, T]:

@@ -149,9 +149,7 @@ def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> list
     words |= {"ledger": _text("ledger.txt") * draws, "option": " --ledger ledger.json" * draws, "version": __version__}
     workflow = folder / ".github" / "workflows" / "fairdraw.yml"
     adapter, test = folder / f"{module}.py", folder / f"test_{module}.py"
-    lines = [
-        f"contract: {name}" + (f", by the parameters {', '.join(known)}; --contract names another" if known else "")
-    ]
+    lines = [f"contract: {name}" + f", by the parameters {', '.join(known)}; --contract names another" * bool(known)]
     for path, template in ((adapter, words["template"]), (test, "test.txt"), (workflow, "workflow.txt")):
         lines.append(f"kept, it exists: {path}" if path.exists() else f"written: {path}")
         if not path.exists():
@@ -207,8 +205,7 @@ def _calls(target: _Target, contract: str) -> dict[str, str]:
         return {"imports": imports, "template": "object.txt", "lacking": missing_parts(target.found) or "nothing"}
     if not target.answer:
         return {"imports": imports, "call": target.call(target.made)}
-    session = _data("state")["sessions"].get(contract)
-    if session is None:
+    if (session := _data("state")["sessions"].get(contract)) is None:
         made = target.call(target.made, arguments={})
         call = target.call(f"own.{target.answer}", target.answer)
         imports += f"\nown = {made}  # one object for the whole run, as in an engine\n{_uncalled(target, call)}"
@@ -339,13 +336,8 @@ def _declared(wiring: _Wiring, names: list[str]) -> tuple[dict[str, str], str]:
 
 def _questions(name: str, meaning: str, ways: Mapping[str, str]) -> str:
     """Each way but the default, as comments of which a person may make an argument."""
-    others = list(ways.items())[1:]
-    return (
-        ""
-        if not others
-        else _comment(f"QUESTION: another way than vLLM's? {meaning}")
-        + "".join(f"{_comment(line)}{_SIGN}{name}={way},\n" for way, line in others)
-    )
+    others = "".join(f"{_comment(line)}{_SIGN}{name}={way},\n" for way, line in list(ways.items())[1:])
+    return others and _comment(f"QUESTION: another way than vLLM's? {meaning}") + others
 
 
 def _comment(text: str) -> str:

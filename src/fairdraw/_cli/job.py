@@ -183,7 +183,6 @@ class Bench:
         judging = [check for check in self.checks if check.code not in undecided]
         name = self.job.spec if self.sampler.name == self.job.spec else f"{self.job.spec} ({self.sampler.name})"
         words, seconds, scale = self._pace_of_server() if self.contract.is_remote else ((), 0.0, scale)
-        profile = self.profile.scaled(scale)
         header = Header(
             name,
             self.sampler.device,
@@ -191,7 +190,7 @@ class Bench:
             self.job.seed,
             self._reference[1],
             count_checks(self.checks),
-            worded_fairness(judging, self.sampler, profile, self.job.seed),
+            worded_fairness(judging, self.sampler, self.profile.scaled(scale), self.job.seed),
             duration="; ".join(words),
             about=about_sampler(self.sampler),
             old_answers=getattr(self.sampler, "old_answers", ""),
@@ -200,11 +199,10 @@ class Bench:
         silent = getattr(self.sampler, "silent", "")
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))
         by_suite = sorted(self.checks, key=lambda check: (check.suite == "statistical", check.code))
-        pieces = (*(check.code for check in by_suite), *([LEDGER] if self._ledger else []))
         return Plan(
             self.sampler.name,
             header,
-            pieces,
+            (*(check.code for check in by_suite), *([LEDGER] if self._ledger else [])),
             tuple(self._planned(mutant, scale).control(untried=Untried.LOST) for mutant in self._mutants),
             nothing,
             is_silent=bool(silent),

@@ -184,12 +184,10 @@ class Display:
         self._last_line, text = self._clock(), printable(text)
         if self.is_terminal:
             text = wrapped(text, min(shutil.get_terminal_size().columns, 100))
-        is_live = self._bars is not None and self._bars.live.is_started
-        if self._bars is None or not is_live:
+        if self._bars is None or not self._bars.live.is_started:
             self._print(text, colour)
             return
-        style = "" if colour is None else f"bold {colour}"
-        self._bars.console.print(Text(text, style=style), soft_wrap=True)
+        self._bars.console.print(Text(text, style=f"bold {colour}" if colour else ""), soft_wrap=True)
 
     def show(
         self, name: str, done: int, total: int, running: Mapping[str, float], since: float, expected: float = 0.0

@@ -161,10 +161,10 @@ def _allowed(path: Path, crash: Crash, spec: str | None, reference: str | None, 
     return name
 
 
-def escaped(text: str, most: int = 100) -> str:
+def escaped(text: str) -> str:
     """A name from a file, made safe to show: one line of ASCII, not too long, and harmless if it is pasted."""
     shown = ascii(text)[1:-1].replace("\\'", "'")
-    return shlex.quote(shown if len(shown) <= most else f"{shown[:most]}... ({len(text)} characters)")
+    return shlex.quote(shown if len(shown) <= 100 else f"{shown[:100]}... ({len(text)} characters)")
 
 
 def _replay(stored: _Stored, sampler: AnySampler, compared: AnySampler | None, given: Sequence[str]) -> Outcome:
@@ -235,15 +235,14 @@ def _draws_again(check: AnyCheck, sampler: AnySampler, session: Session) -> bool
     # Two objects, both alive until the end: draws are kept by the identity of what is in the wrapper.
     twins = [Limited(sampler, sampler.capabilities) for _ in seen]
     for twin, answers in zip(twins, seen, strict=True):
-        watched = Wrapped(twin, partial(_seeing, answers))
-        run_check(check, cast("AnySampler", watched), replace(session, profile=_FEW))
+
+        def see(call: Callable[[], Any], _: object, answers: list[str] = answers) -> Any:  # Any: of the contract
+            answer = call()
+            answers.append(repr(answer))
+            return answer
+
+        run_check(check, cast("AnySampler", Wrapped(twin, see)), replace(session, profile=_FEW))
     return seen[0] == seen[1]
-
-
-def _seeing(answers: list[str], call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the contract
-    answer = call()
-    answers.append(repr(answer))
-    return answer
 
 
 def _why_undecided(record: CheckRecord, stored: _Stored, sampler: AnySampler) -> str:
@@ -274,19 +273,15 @@ def _report(record: CheckRecord, stored: _Stored, undecided: str, tries: int) ->
     if undecided:
         echo(f"UNDECIDED: {record.id}\n{undecided}")
         return "UNDECIDED"
+    why, again = "", f"run the check again with fairdraw check -k {record.code}."
     if not tries:
-        echo(
-            f"NOT REPRODUCED: {record.id}\n{name} passes this check, but the stored seed gives other tokens each time. "
-            f"Seed it, or run the check again with fairdraw check -k {record.code}."
-        )
-        return "NOT REPRODUCED"
-    if isinstance(stored.check, Check) and not 0 < tries_needed(crash.repeats) <= tries:
+        why = f"passes this check, but the stored seed gives other tokens each time. Seed it, or {again}"
+    elif isinstance(stored.check, Check) and not 0 < tries_needed(crash.repeats) <= tries:
         failed, tried = crash.repeats or _ALWAYS
-        echo(
-            f"NOT REPRODUCED: {record.id}\n{name} passed {tries} times {stored.place}, where {failed} of {tried} tries "
-            "failed when it was found. That is too few to call it gone: run the check again with fairdraw check -k "
-            f"{record.code}."
-        )
+        found = f"where {failed} of {tried} tries failed when it was found"
+        why = f"passed {tries} times {stored.place}, {found}. That is too few to call it gone: {again}"
+    if why:
+        echo(f"NOT REPRODUCED: {record.id}\n{name} {why}")
         return "NOT REPRODUCED"
     same = crash.sampler == name
     often = f", {tries} times" if crash.repeats else ""

@@ -125,7 +125,8 @@ class Crew(ABC):
         """
         checks, limit = [piece for piece in plan.pieces if piece != LEDGER], plan.limit
         if plan.is_timed and (limit.run is not None or len(checks) >= _WORTH_TIMING):
-            yield from self._tenth_of_controls(plan)
+            for _ in self._controls(plan, range(0, len(plan.controls), pace.TENTH)) if limit.run is None else ():
+                yield None
             codes = pace.by_turns(checks, plan.groups, has_limit=limit.run is not None)
             quick = limit.quick(self._clock(), len(codes))
             turns = [pace.Turn(code, ends_at=limit.first, quick=quick) for code in codes]
@@ -189,11 +190,6 @@ class Crew(ABC):
         if self._done:
             seconds += sum(one.seconds for one in self._done.values()) * (pace.TENTH - 1) / workers
         return plan.announced(pace.worded_forecast(seconds, profile), seconds)
-
-    def _tenth_of_controls(self, plan: Plan) -> Iterator[None]:
-        if plan.limit.run is None:
-            for _ in self._controls(plan, range(0, len(plan.controls), pace.TENTH)):
-                yield None
 
     def controls(self, plan: Plan) -> Iterator[Control | None]:
         """The result of each mutation control. Those of checks that the time left undecided say nothing of this run."""
@@ -334,8 +330,7 @@ def _reuse_large_blocks() -> None:
 
 def _leave_with_parent() -> None:
     """End this worker when the process that started it ends, however it ended."""
-    parent = parent_process()
-    if parent is not None:
+    if (parent := parent_process()) is not None:
         connection.wait([parent.sentinel])
         os._exit(1)
 
@@ -409,8 +404,7 @@ class _Worker:
         """What to raise now; the text names the call that was made."""
         requests, drafts, vocab_size = self._sizes
         sizes = (requests, drafts, vocab_size)
-        text = how or _cause_of_death(self._process.exitcode)
-        return _Lost(text + pulse.worded_sizes(sizes), sizes)
+        return _Lost((how or _cause_of_death(self._process.exitcode)) + pulse.worded_sizes(sizes), sizes)
 
     def answer(self) -> Any:  # Any: what the bench's method returns
         """The answer, which is ready or will never come.
@@ -490,17 +484,11 @@ class Workers(Crew):
                 self._busy[worker] = argument
                 worker.order(what, argument)
             if not self._busy:
-                yield (
-                    waiting.popleft(),
-                    _Lost(f"not run: the last {self._num_lost} processes of this sampler were lost"),
-                )
+                lost = _Lost(f"not run: the last {self._num_lost} processes of this sampler were lost")
+                yield waiting.popleft(), lost
                 continue
-            is_quiet = True
-            for answer in self._answers():
-                is_quiet = False
-                yield answer
-            if is_quiet:
-                yield None
+            answers: list[Answered | None] = list(self._answers())
+            yield from answers or [None]
 
     def _free(self, groups: set[Any]) -> _Worker:  # Any: as `_spread`
         """An idle worker, one that has begun one of the groups if there is any; a new one if none is idle."""
@@ -559,6 +547,5 @@ def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:
 
 def wait_for(crews: Iterable[Crew]) -> None:
     """Wait until there is something new, for a second at most; not at all for what runs in this process."""
-    signs = [sign for crew in crews for sign in crew.signs()]
-    if signs:
+    if signs := [sign for crew in crews for sign in crew.signs()]:
         connection.wait(signs, timeout=1.0)

@@ -206,9 +206,8 @@ def budget_report(records: Iterable[_Record]) -> list[str]:
     if not cut:
         return []
     begun = [record for record in cut if not record.reason.endswith(_NEVER_BEGAN)]
-    waiting = [record.code for record in cut if record.reason.endswith(_NEVER_BEGAN)]
-    plural = "check has" if len(cut) == 1 else "checks have"
-    lines = [f"{ENDED}: {len(cut)} {plural} no verdict"]
+    waiting = [record.code for record in cut if record not in begun]
+    lines = [f"{ENDED}: {len(cut)} {'check has' if len(cut) == 1 else 'checks have'} no verdict"]
     if waiting:
         lines.append(f"  never began: {_listed(waiting)}")
     return lines + [f"  cut: {record.code} ({record.reason.removeprefix(f'{ENDED}: ')})" for record in begun]

@@ -33,6 +33,7 @@ from fairdraw._core.capabilities import AnySampler, Capabilities, Capability
 from fairdraw._core.contracts import CONTRACTS, declared_policy
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
+from fairdraw._core.validation import Validator
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -259,13 +260,10 @@ class AnyCheck(ABC):
             return f"{reference.name} has another policy: {declared_policy(reference, self.contract)}"
         return self.missing(sampler.capabilities) or self.missing(reference.capabilities)
 
-    def begin(self, sampler: Any, reference: Any, out_of_time: OutOfTime) -> None:
-        """Raise `CapabilityUnsupported` or `Inconclusive` if the check cannot be run now."""
-        reason = self.why_not(sampler, reference)
-        if reason is not None:
+    def require_support(self, sampler: Any, reference: Any) -> None:
+        """Raise `CapabilityUnsupported` if the check cannot be run on `sampler`."""
+        if (reason := self.why_not(sampler, reference)) is not None:
             raise CapabilityUnsupported(reason)
-        if out_of_time():
-            raise before_it_began()
 
     def run(
         self,
@@ -290,9 +288,7 @@ class AnyCheck(ABC):
             Ended: If the check failed (`CheckFailure`), the sampler raised (`CaseRaised`), or neither could be decided
                 (`Inconclusive`). The fields say on which case, and after how many.
         """
-        reason = self.why_not(sampler, reference)
-        if reason is not None:
-            raise CapabilityUnsupported(reason)
+        self.require_support(sampler, reference)
         return self.judge(sampler, Conditions(profile or PROFILES["ci"], seed, reference, out_of_time))
 
     @abstractmethod
@@ -325,23 +321,14 @@ class DistributionCase:
             TypeError: If `num_draws` or `scale` is no number.
             ValueError: If there is no such profile, or `scale` is no part of it.
         """
-        if type(self.num_draws) is not int:
-            raise TypeError(
-                f"DistributionCase: num_draws={self.num_draws!r}, but it must be an integer. Run the check again."
-            )
-        if self.profile not in PROFILES:
-            known = ", ".join(PROFILES)
-            raise ValueError(
-                f"DistributionCase: profile={self.profile!r}, but it must be a known word. Use one of: {known}."
-            )
-        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
-            raise TypeError(
-                f"DistributionCase: scale={self.scale!r}, but it must be a number. Use 1.0 for the whole profile."
-            )
-        if not 0 < self.scale <= 1:
-            raise ValueError(
-                f"DistributionCase: scale={self.scale!r}, but it must lie in (0, 1]. Use 1.0 for the whole profile."
-            )
+        require, draws = Validator("DistributionCase").require, f"num_draws={self.num_draws!r}"
+        require(type(self.num_draws) is int, draws, "it must be an integer", "Run the check again.", TypeError)
+        remedy = f"Use one of: {', '.join(PROFILES)}."
+        require(self.profile in PROFILES, f"profile={self.profile!r}", "it must be a known word", remedy)
+        scale, remedy = f"scale={self.scale!r}", "Use 1.0 for the whole profile."
+        is_number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
+        require(is_number, scale, "it must be a number", remedy, TypeError)
+        require(0 < self.scale <= 1, scale, "it must lie in (0, 1]", remedy)
         return PROFILES[self.profile].scaled(self.scale)
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
@@ -511,8 +498,7 @@ def no_constants_of_modules() -> Iterator[None]:
     from hypothesis.internal.conjecture import providers as module
 
     providers: Any = module  # Any: its names are internal, and one is patched
-    cache = getattr(providers, "CONSTANTS_CACHE", None)
-    if cache is None:
+    if (cache := getattr(providers, "CONSTANTS_CACHE", None)) is None:
         yield
         return
     provider = providers.HypothesisProvider
@@ -632,10 +618,11 @@ class _Trial:
         places = {request: place for place, request in reversed(list(enumerate(found.requests)))}
         different = sorted(places.items(), key=lambda item: item[1])[: _TRIES_ALONE // 2]
         num_seeds = min(_SEEDS_ALONE, _TRIES_ALONE // len(different) - 1)
+        once = {"num_rows": 0} if hasattr(found, "num_rows") else {}  # a case that repeats its requests does so no more
         for request, place in different:
             for seed in (found.seed + place, *range(num_seeds)):
                 try:
-                    self.one(_of_one(found, request, seed))
+                    self.one(found.replace(requests=(request,), seed=seed, **once))
                 except BudgetEnded:
                     self.failing = found
                     return None
@@ -653,18 +640,11 @@ class _Trial:
         if raised_by(like) is None:
             return like
         (request,) = self.failing.requests
-        optional = [field.name for field in dataclasses.fields(request) if field.default is None]
-        for name in optional:
+        for name in [one.name for one in dataclasses.fields(request) if one.default is None]:
             (request,) = self.failing.requests
             if getattr(request, name) is not None:
                 like, _ = self._without("requests", (request.replace(**{name: None}),), like)
         return like
-
-
-def _of_one(case: Any, request: Any, seed: int) -> Any:  # Any: a case of a contract, and one of its requests
-    """The case of one request; a case that repeats its requests does so no more."""
-    once = {"num_rows": 0} if hasattr(case, "num_rows") else {}
-    return case.replace(requests=(request,), seed=seed, **once)
 
 
 def check(code: str, cases: Cases, *, contract: str, **fields: Any) -> Callable[[Body], Check]:

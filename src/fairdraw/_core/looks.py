@@ -77,8 +77,7 @@ class Look:
         """Add a feature that each row has, or does not have (`None`)."""
         if words:
             self.words[name] = (*words, *[NONE] * (name in SEVERAL))
-            paired = words_of_pairs(name, self.words[name])
-            if paired:
+            if paired := words_of_pairs(name, self.words[name]):
                 self._columns.append([one if isinstance(one, tuple) or one in paired else None for one in levels])
         for level, count in Counter(levels).items():
             for one in level or (NONE,) if isinstance(level, tuple) else (level,):

@@ -17,8 +17,7 @@ def derive_seed(*parts: object) -> int:
         >>> derive_seed("noise", 0) != derive_seed("noise", 1)
         True
     """
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
 
 
 DEFAULT_SEED = derive_seed("session", __version__) % 1_000_000

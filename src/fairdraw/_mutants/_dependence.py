@@ -83,8 +83,7 @@ class _Sampling(sampling.DistributionTokenSampler):
     def race(self, probs: Any, exponentials: Any) -> Any:
         if not self.member.inverts:
             return super().race(probs, exponentials)
-        below = exponentials[:, :1] >= np.cumsum(probs, axis=1)
-        return np.minimum(below.sum(axis=1), probs.shape[1] - 1)
+        return np.minimum((exponentials[:, :1] >= np.cumsum(probs, axis=1)).sum(axis=1), probs.shape[1] - 1)
 
     def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Uniforms:
         assert not isinstance(noise, RaceNoise)
@@ -327,8 +326,7 @@ def _members_of_calls() -> tuple[Member, ...]:
     places = {"positions 0 and 1": (0, 1), "positions 0 and 2": (0, 2), "acceptance and race": (0, -1)}
     found += [Member(f"{n} share a number", partial(shared_positions, *both), _PLACES) for n, both in places.items()]
     far = partial(shared_positions, 1, 4)
-    found.append(Member("positions 1 and 4 share", far, _PLACES, min_draws=500_000))
-    return tuple(found)
+    return (*found, Member("positions 1 and 4 share", far, _PLACES, min_draws=500_000))
 
 
 # -- quality ----------------------------------------------------------------------------------------------------------
@@ -429,10 +427,9 @@ def _members_of_streams() -> tuple[Member, ...]:
         "torch's generator advances by half": advanced_by_half,
         "torch's next exponentials": raced_after_advancing,
     }
-    found = [Member(name, numbers, _NEXT) for name, numbers in streams.items()]
     name = "torch's next numbers"
     return (
-        *found,
+        *(Member(stream, numbers, _NEXT) for stream, numbers in streams.items()),
         Member(name, read_after_advancing, (("DIST345",), ())),
         Member(name, partial(read_after_advancing, by_rows=True), _NEXT_SAMPLED),
         Member(f"{name}, inverse CDF", read_after_advancing, _NEXT_SAMPLED, inverts=True),
@@ -483,8 +480,7 @@ ALL_SAMPLING = tuple(Mutant(m.name, m.description, m.codes[1], m.sampling, m.min
 
 
 def _named(mutants: Sequence[Mutant], names: str) -> tuple[Mutant, ...]:
-    known = names.split("; ")
-    return tuple(mutant for mutant in mutants if mutant.name in known)
+    return tuple(mutant for mutant in mutants if mutant.name in names.split("; "))
 
 
 # One of each family runs beside the checks of every run; tests run all.

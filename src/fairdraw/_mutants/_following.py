@@ -198,8 +198,7 @@ class SwapsOldRowsOnly(Trusting, caught_by="111"):
 
     def sync(self, changes: RowChanges) -> None:
         new = {added.row for added in changes.added}
-        swaps = (m for m in changes.moved if m.direction is Move.SWAP and {m.source, m.target} & new)
-        ignored = set(swaps)
+        ignored = {m for m in changes.moved if m.direction is Move.SWAP and {m.source, m.target} & new}
         moved = tuple(moved for moved in changes.moved if moved not in ignored)
         super().sync(RowChanges(changes.batch_size, changes.removed, changes.added, moved))
 

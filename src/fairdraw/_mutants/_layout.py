@@ -7,7 +7,6 @@ steps, or `answer`, that of the correct step.
 from __future__ import annotations
 
 import dataclasses
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -50,8 +49,7 @@ def goes_on_after_a_rejection(right: Oracle, steps: Steps, bonus: int) -> list[i
 @patched(Oracle, "random_request", "REJ102")
 def leaves_a_gap_before_the_recovered_token(answer: list[int], steps: Steps, bonus: int) -> list[int]:
     """The slot is counted once for the rejected draft and once for its replacement."""
-    cut_short = len(answer) <= len(steps)
-    return [*answer[:-1], PLACEHOLDER_TOKEN_ID, answer[-1]] if cut_short else answer
+    return answer if len(answer) > len(steps) else [*answer[:-1], PLACEHOLDER_TOKEN_ID, answer[-1]]
 
 
 @patched(Oracle, "verify", "REJ104")
@@ -178,8 +176,7 @@ def ignores_the_strides_of_the_draft_token_ids(right: Oracle, batch: Batch, nois
 @patched(Oracle, "verify", "REJ631")
 def ignores_the_strides_of_the_draft_distributions(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """The same for draft distributions, which drafters stack in another order than verification reads them."""
-    distributions = batch.draft_probs
-    if distributions is not None:
+    if (distributions := batch.draft_probs) is not None:
         batch = batch.replace(draft_probs=distributions.as_strided(distributions.shape, (batch.vocab_size, 1)))
     return right.verify(batch, noise)
 
@@ -199,7 +196,6 @@ def loses_requests_beyond_the_sixty_fourth(answer: Tensor, batch: Batch, noise: 
 @patched(Oracle, "steps", "REJ702")
 def the_row_number_enters_the_race(answer: Steps, batch: Batch, noise: ExplicitNoise) -> Steps:
     """Noise is addressed by the place in the batch, also if the caller gave it."""
-    ends = list(accumulate(batch.num_draft_tokens))
-    owners = [sum(row >= end for end in ends) for row in range(batch.num_tokens)]
+    owners = [i for i, count in enumerate(batch.num_draft_tokens) for _ in range(count)]
     pairs = zip(answer, owners, strict=True)
     return [dataclasses.replace(s, exponentials=np.roll(s.exponentials, i)) for s, i in pairs]

@@ -110,8 +110,7 @@ def divides_greedy_rows_by_zero(right: LogitsPlanOracle, row: Row) -> Edit | Non
 @patched_planner("allowed_ids", "PLAN114")
 def excludes_by_addition(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """Adds a mask of 0 and -inf: NaN stays NaN where it should be excluded."""
-    allowed = row.params.allowed_token_ids
-    if allowed is None:
+    if (allowed := row.params.allowed_token_ids) is None:
         return None
     mask = np.full(row.vocab_size, EXCLUDED, np.float32)
     mask[allowed] = 0

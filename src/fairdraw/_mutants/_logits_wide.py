@@ -327,8 +327,7 @@ def knows_prompts_by_their_ends(right: _Remembers, batch: LogitsBatch, *, kept: 
 @patched_planner("process", "PLAN110")
 def casts_late(right: LogitsPlanOracle, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
     """Where a temperature is all the work of a batch, logits in half precision are divided before they are cast."""
-    rows = right.rows(batch, setup)
-    works = [name for name in right.order if right.edits(name, rows)]
+    works = [name for name in right.order if right.edits(name, right.rows(batch, setup))]
     processed = right.process(batch, setup)
     return processed.to(batch.logits.dtype).float() if works == ["temperature"] else processed
 

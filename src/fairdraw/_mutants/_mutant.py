@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.contracts import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
+from fairdraw.contracts import Capability, FunctionTokenSampler, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:  # torch comes with it, and mutants of servers need none
     from fairdraw._oracles.sampling import SamplingOracle
@@ -147,13 +147,10 @@ def with_step(oracle: type[Any], step: str, body: Callable[..., Any]) -> type[An
     return faulty  # type: ignore[no-any-return]
 
 
-def as_token_sampler(
-    oracle: SamplingOracle, name: str, unsupported: Mapping[str, str], filters: FilterPolicy | None = None
-) -> FunctionTokenSampler:
+def as_token_sampler(oracle: SamplingOracle, name: str, unsupported: Mapping[str, str]) -> FunctionTokenSampler:
     """An oracle of the sampling contract as a sampler and drafter."""
-    # Any: each its own
-    more: dict[str, Any] = {"name": name, "unsupported": unsupported, "filters": filters, **_beside(oracle)}
-    return token_sampler(oracle.sample, drafting=oracle.draft, **more)
+    more = _beside(oracle)
+    return token_sampler(oracle.sample, drafting=oracle.draft, name=name, unsupported=unsupported, **more)
 
 
 def _beside(oracle: object) -> dict[str, Any]:  # Any: one type each

@@ -110,9 +110,8 @@ def takes_seeded_noise_by_place(right: Oracle, batch: Batch, noise: SeededNoise)
 @patched(Oracle, "draw_noise", "REJ703")
 def seed_zero_is_no_seed(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """`if seed:` for `if seed is not None:`."""
-    return right.draw_noise(
-        batch, SeededNoise(noise.seed, {i: seed for i, seed in noise.request_seeds.items() if seed})
-    )
+    others = {i: seed for i, seed in noise.request_seeds.items() if seed}
+    return right.draw_noise(batch, SeededNoise(noise.seed, others))
 
 
 @patched(Oracle, "draw_noise", "REJ703")

@@ -256,7 +256,7 @@ class _OtherPositions(Pair):
 
     def verified_at(self, positions: Tokens) -> Tokens:  # [batch_size] int64, and the same
         """What it keys by."""
-        raise NotImplementedError
+        return positions
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
         if batch.positions is not None:
@@ -264,20 +264,19 @@ class _OtherPositions(Pair):
         return super().verify(batch, noise)
 
 
-@mutant_pair("REJ659", "DIST805", "DIST806")
-class VerifiesEveryStepWithTheSameNoise(_OtherPositions):
+_elsewhere = patching(mutant_pair, _OtherPositions)
+
+
+@_elsewhere("verified_at", "REJ659", "DIST805", "DIST806")
+def verifies_every_step_with_the_same_noise(answer: Tokens, positions: Tokens) -> Tokens:
     """The key has the seed and the place in the step, and not where the request is."""
-
-    def verified_at(self, positions: Tokens) -> Tokens:
-        return np.zeros_like(positions)
+    return np.zeros_like(answer)
 
 
-@mutant_pair("REJ659")
-class KeepsPositionsInSixteenBits(_OtherPositions):
+@_elsewhere("verified_at", "REJ659")
+def keeps_positions_in_sixteen_bits(answer: Tokens, positions: Tokens) -> Tokens:
     """A long text repeats its noise."""
-
-    def verified_at(self, positions: Tokens) -> Tokens:
-        return positions % 2**16
+    return answer % 2**16
 
 
 @_patched("bonus_positions", "REJ659")

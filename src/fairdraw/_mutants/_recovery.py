@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 
 from fairdraw._core.array_types import Row32 as Row
-from fairdraw._mutants._mutant import GIVEN, RACED, RATES, as_mutant, patched
+from fairdraw._mutants._mutant import GIVEN, RACED, RATES, patched
 from fairdraw._oracles.rejection import DraftStep
 from fairdraw._oracles.rejection import RejectionOracle as Oracle
 from fairdraw.contracts import ExplicitNoise
@@ -71,8 +71,7 @@ def answers_vocab_size_without_a_distribution(right: Oracle, step: DraftStep) ->
 @patched(Oracle, "race", "REJ101")
 def lanes_beyond_the_vocabulary_race(right: Oracle, weights: Row, exponentials: Row) -> int:
     """The last tile is padded to a power of two, and the padding has weight."""
-    lanes = 1 << (weights.size - 1).bit_length()
-    scores = np.ones(lanes)
+    scores = np.ones(1 << (weights.size - 1).bit_length())
     with np.errstate(over="ignore"):
         scores[: weights.size] = weights / exponentials
     return int(np.argmax(scores))
@@ -90,19 +89,13 @@ def race_ties_go_to_the_highest_id(right: Oracle, weights: Row, exponentials: Ro
     return weights.size - 1 - right.race(weights[::-1], exponentials[::-1])
 
 
-@as_mutant("REJ646")
-class TheLastTileWinsTies(Oracle):
+@patched(Oracle, "race", "REJ646")
+def the_last_tile_wins_ties(right: Oracle, weights: Row, exponentials: Row, *, own: Oracle) -> int:
     """Lowest id inside a tile, `>=` between tiles: right in every test with a small vocabulary."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        last, rest = slice(512, None), slice(None, 512)
-        if weights.size <= 512:
-            return super().race(weights, exponentials)
-        finalists = [
-            super().race(weights[rest], exponentials[rest]),
-            512 + self.race(weights[last], exponentials[last]),
-        ]
-        return finalists[1 - super().race(weights[finalists[::-1]], exponentials[finalists[::-1]])]
+    if weights.size <= 512:
+        return right.race(weights, exponentials)
+    finalists = [512 + own.race(weights[512:], exponentials[512:]), right.race(weights[:512], exponentials[:512])]
+    return finalists[right.race(weights[finalists], exponentials[finalists])]
 
 
 @patched(Oracle, "race", "REJ406")
@@ -152,8 +145,8 @@ def never_recovers_the_bonus_token(right: Oracle, steps: Steps, bonus: int) -> l
     """The bonus token is drawn before verification, and kept out of the race as if it were used up."""
     without = [dataclasses.replace(s, target_probs=_without(s.target_probs, bonus)) for s in steps]
     emitted = right.random_request(steps, bonus)
-    cut_short = len(emitted) <= len(steps)
-    return [*emitted[:-1], right.recovered_token(without[len(emitted) - 1])] if cut_short else emitted
+    is_cut = len(emitted) <= len(steps)
+    return [*emitted[:-1], right.recovered_token(without[len(emitted) - 1])] if is_cut else emitted
 
 
 def _without(probs: Row, token: int) -> Row:

@@ -158,13 +158,10 @@ class BlockVerification(DistributionSampler):
         return np.asarray(np.divide(spare, total, out=np.ones_like(total), where=total > 0))
 
 
-@mutant_distribution("DIST102", min_draws=50_000)
-class WrongResidualInBlockVerification(BlockVerification):
+@patching(mutant_distribution, BlockVerification)("accept", "DIST102", min_draws=50_000)
+def wrong_residual_in_block_verification(answer: tuple[Tokens, Floats], call: Call) -> None:
     """Accepts blocks, and recovers as if tokens had been accepted one by one."""
-
-    def accept(self, call: Call) -> tuple[Tokens, Floats]:
-        num_accepted, ratio = super().accept(call)
-        return num_accepted, np.ones_like(ratio)
+    answer[1].fill(1)
 
 
 @_patched("offset", "REJ701", "DIST401")
@@ -399,8 +396,7 @@ def races_on_weights_in_bfloat16(
     right: Sampler, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens
 ) -> Tokens:
     """Residuals are kept in bfloat16 on the way to the race: 0.4 % at most, and 0.2 % of TV."""
-    rounded = torch.from_numpy(weights).bfloat16().float().numpy()
-    return right.recover(rounded, drawn, requests, rows)
+    return right.recover(torch.from_numpy(weights).bfloat16().float().numpy(), drawn, requests, rows)
 
 
 # Sizes.
@@ -454,12 +450,10 @@ class DrawsByPositionAndMultinomial(DrawsWithTorch):
         return np.asarray(torch.multinomial(torch.from_numpy(weights), 1)[:, 0].numpy())
 
 
-@mutant_distribution("DIST621", min_draws=50_000)
-class TemperatureHalfAPercentOff(DrawsWithTorch):
+@patching(mutant_distribution, DrawsWithTorch)("target", "DIST621", min_draws=50_000)
+def temperature_half_a_percent_off(right: Sampler, batch: Batch) -> Floats:
     """Temperature 1.005; sampling needs millions of draws to see it."""
-
-    def target(self, batch: Batch) -> Floats:
-        return np.asarray((batch.target_logits / 1.005).softmax(dim=-1).numpy())
+    return np.asarray((batch.target_logits / 1.005).softmax(dim=-1).numpy())
 
 
 _patched_draws = patching(mutant_distribution, DrawsByPositionAndMultinomial)

@@ -12,38 +12,37 @@ import torch
 from torch import Tensor
 
 from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
-from fairdraw._oracles.grammar import ALL, GrammarOracle
+from fairdraw._oracles.grammar import ALL
+from fairdraw._oracles.grammar import GrammarOracle as Oracle
 from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
 from fairdraw.contracts import num_words as words_for
 
 
 def right() -> FunctionGrammarMasker:
     """The specification as a masker: what every mutant would be without its fault."""
-    return masker_of(GrammarOracle(), "oracle")
+    return masker_of(Oracle(), "oracle")
 
 
-def masker_of(oracle: GrammarOracle, name: str) -> FunctionGrammarMasker:
+def masker_of(oracle: Oracle, name: str) -> FunctionGrammarMasker:
     """An oracle as a masker."""
     return grammar_masker(oracle.apply_bitmask, drafts=oracle.mask_drafts, name=name)
 
 
-patched = patching(partial(mutant_as, lambda faulty: masker_of(faulty(), name_of(faulty))), GrammarOracle)
+patched = patching(partial(mutant_as, lambda faulty: masker_of(faulty(), name_of(faulty))), Oracle)
 
 
 # Bits and floats
 
 
 @patched("write", "GRM101", "GRM161")
-def forbids_with_a_large_negative_number(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+def forbids_with_a_large_negative_number(right: Oracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """-1e4 seemed low enough; a logit bias of 100, or a temperature of 1000, brings the token back."""
     logits[rows] = logits[rows].masked_fill(~allowed, -1e4)
     return logits
 
 
 @patched("write", "GRM201", "GRM161")
-def forbids_halves_with_their_least_number(
-    right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor
-) -> Tensor:
+def forbids_halves_with_their_least_number(right: Oracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """`torch.finfo(dtype).min`, in half precision only."""
     if logits.dtype == torch.float32:
         return right.write(logits, rows, allowed)
@@ -52,7 +51,7 @@ def forbids_halves_with_their_least_number(
 
 
 @patched("apply_bitmask", "GRM201")
-def computes_in_float16(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def computes_in_float16(right: Oracle, batch: BitmaskBatch) -> Tensor:
     """bfloat16 logits pass through the other half precision, which has more digits and a smaller range."""
     if batch.logits.dtype != torch.bfloat16:
         return right.apply_bitmask(batch)
@@ -60,39 +59,39 @@ def computes_in_float16(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
 
 
 @patched("write", "GRM201", "GRM161")
-def adds_the_mask(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+def adds_the_mask(right: Oracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """0 or -inf is added: -0.0 becomes 0.0, and NaN and +inf stay where they are forbidden."""
     logits[rows] = logits[rows] + torch.zeros_like(logits[rows]).masked_fill(~allowed, -torch.inf)
     return logits
 
 
 @patched("write", "GRM201")
-def flushes_denormals(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+def flushes_denormals(right: Oracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """A kernel that was compiled with flush-to-zero multiplies what it keeps by 1."""
     logits[rows] = logits[rows].masked_fill(logits[rows].abs() < torch.finfo(logits.dtype).tiny, 0.0)
     return right.write(logits, rows, allowed)
 
 
 @patched("bits", "GRM201")
-def loses_the_sign_bit(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
+def loses_the_sign_bit(right: Oracle, words: Tensor, ids: Tensor) -> Tensor:
     """`word & (1 << bit) > 0`: the 32nd bit makes the product negative."""
     return right.bits(words & 0x7FFFFFFF, ids)
 
 
 @patched("bits", "GRM201")
-def takes_a_negative_word_for_all(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
+def takes_a_negative_word_for_all(right: Oracle, words: Tensor, ids: Tensor) -> Tensor:
     """-1 allows everything; a shortcut tests `word < 0`."""
     return right.bits(torch.where(words < 0, ALL, words), ids)
 
 
 @patched("bits", "GRM101")
-def counts_bits_from_above(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
+def counts_bits_from_above(right: Oracle, words: Tensor, ids: Tensor) -> Tensor:
     """The first token of a word is its highest bit, as `numpy.packbits` has it."""
     return right.bits(words, ids // 32 * 32 + 31 - ids % 32)
 
 
 @patched("allowed", "GRM201", "GRM101")
-def skips_the_partial_word(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+def skips_the_partial_word(right: Oracle, words: Tensor, vocab_size: int) -> Tensor:
     """`vocab_size // 32` words are read: up to 31 tokens at the end are never forbidden."""
     return right.allowed(words[:, : vocab_size // 32], vocab_size)
 
@@ -104,7 +103,7 @@ def forbids_the_partial_word(answer: Tensor, words: Tensor, vocab_size: int) -> 
 
 
 @patched("allowed", "GRM201")
-def knows_ids_of_16_bits(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+def knows_ids_of_16_bits(right: Oracle, words: Tensor, vocab_size: int) -> Tensor:
     """Ids wrap at 65536: tokens behind have the bits of those at the beginning."""
     return right.allowed(words, vocab_size)[:, torch.arange(vocab_size, device=words.device) % 65536]
 
@@ -119,19 +118,19 @@ def masks_one_block(answer: Tensor, words: Tensor, vocab_size: int) -> None:
 
 
 @patched("words", "GRM201")
-def numbers_bitmasks_by_place(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
+def numbers_bitmasks_by_place(right: Oracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
     """The i-th row that is named gets the i-th bitmask: right if the bitmask is compacted, and here it is not."""
     return batch.bitmask[torch.arange(len(rows), device=rows.device) % len(batch.bitmask)]
 
 
 @patched("rows", "GRM201")
-def masks_every_row(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def masks_every_row(right: Oracle, batch: BitmaskBatch) -> Tensor:
     """Indices are ignored; a request without grammar beside others gets whatever is in its bitmask."""
     return torch.arange(batch.batch_size, device=batch.device)
 
 
 @patched("rows", "GRM201")
-def takes_no_index_for_no_indices(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def takes_no_index_for_no_indices(right: Oracle, batch: BitmaskBatch) -> Tensor:
     """`if indices:` where `if indices is not None:` is meant."""
     return right.rows(batch if batch.rows.numel() else batch.replace(indices=None))
 
@@ -143,7 +142,7 @@ def has_a_grid_of_256_rows(answer: Tensor, batch: BitmaskBatch) -> Tensor:
 
 
 @patched("apply_bitmask", "GRM107")
-def takes_columns_for_the_stride(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def takes_columns_for_the_stride(right: Oracle, batch: BitmaskBatch) -> Tensor:
     """Row `i` is looked for at `i * vocab_size`, whatever the logits' stride is."""
     shape, offset = batch.logits.shape, batch.logits.storage_offset()
     return right.apply_bitmask(batch.replace(logits=batch.logits.as_strided(shape, (shape[1], 1), offset)))
@@ -171,14 +170,14 @@ def writes_the_next_zero(answer: Tensor, logits: Tensor, rows: Tensor, allowed: 
 
 
 @patched("words", "GRM108")
-def takes_words_for_the_stride(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
+def takes_words_for_the_stride(right: Oracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
     """A bitmask that is a slice of a buffer is read as if it had no gaps."""
     shape, offset = batch.bitmask.shape, batch.bitmask.storage_offset()
     return batch.bitmask.as_strided(shape, (shape[1], 1), offset)[rows]
 
 
 @patched("words", "GRM201")
-def takes_the_vocabulary_for_the_width(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
+def takes_the_vocabulary_for_the_width(right: Oracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
     """Bitmasks are found at `i * ceil(vocab_size / 32)`, though they are wider."""
     width = words_for(batch.vocab_size)
     if width >= batch.bitmask.shape[1]:
@@ -187,7 +186,7 @@ def takes_the_vocabulary_for_the_width(right: GrammarOracle, batch: BitmaskBatch
 
 
 @patched("beyond", "GRM201")
-def forbids_columns_beyond(right: GrammarOracle) -> bool:
+def forbids_columns_beyond(right: Oracle) -> bool:
     """Words that are not there are read as 0; declared is that columns beyond stay."""
     return False
 
@@ -211,7 +210,7 @@ def inverts_the_bitmask_in_place(answer: Tensor, batch: BitmaskBatch) -> None:
 
 
 @patched("apply_bitmask", "GRM112")
-def sorts_the_indices_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+def sorts_the_indices_in_place(right: Oracle, batch: BitmaskBatch) -> Tensor:
     """Rows in order are faster, and the caller's list is at hand."""
     if batch.indices is not None:
         batch.indices.copy_(batch.indices.sort().values)
@@ -243,7 +242,7 @@ def masks_one_position_early(answer: Tensor, request: GrammarRequest, width: int
 
 
 @patched("masks", "GRM121", "GRM122")
-def masks_all_rows_alike(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+def masks_all_rows_alike(right: Oracle, request: GrammarRequest, width: int) -> Tensor:
     """The grammar is not advanced over drafts: every row has the mask of the first."""
     return right.masks(request, width)[:1].repeat(len(request.draft_token_ids) + 1, 1)
 
@@ -270,7 +269,7 @@ def masks_rows_behind_the_prefix(answer: Tensor, request: GrammarRequest, width:
 
 
 @patched("fork", "GRM132")
-def sorts_requests_with_a_grammar_first(right: GrammarOracle, batch: GrammarBatch) -> Tensor:
+def sorts_requests_with_a_grammar_first(right: Oracle, batch: GrammarBatch) -> Tensor:
     """Bitmasks are made for requests with a grammar alone, and their rows are counted among those."""
     ordered = sorted(batch.requests, key=lambda request: request.grammar is None)
     return right.fork(batch.replace(requests=tuple(ordered)))
@@ -284,18 +283,18 @@ def gives_the_mask_of_the_neighbour(answer: Tensor, batch: GrammarBatch) -> Tens
 
 
 @patched("take_back", "GRM126", "GRM127")
-def does_not_roll_back(right: GrammarOracle, request: GrammarRequest, num_tokens: int) -> None:
+def does_not_roll_back(right: Oracle, request: GrammarRequest, num_tokens: int) -> None:
     """Drafts are taken for accepted ones: the next step begins behind them."""
 
 
 @patched("take_back", "GRM126", "GRM127")
-def rolls_back_one_too_few(right: GrammarOracle, request: GrammarRequest, num_tokens: int) -> None:
+def rolls_back_one_too_few(right: Oracle, request: GrammarRequest, num_tokens: int) -> None:
     """The last draft is thought to be rejected."""
     right.take_back(request, max(num_tokens - 1, 0))
 
 
 @patched("take_back", "GRM132")
-def rolls_back_twenty_at_most(right: GrammarOracle, request: GrammarRequest, num_tokens: int) -> None:
+def rolls_back_twenty_at_most(right: Oracle, request: GrammarRequest, num_tokens: int) -> None:
     """The matcher keeps a history of twenty tokens."""
     right.take_back(request, min(num_tokens, 20))
 
@@ -329,8 +328,7 @@ def repeats_the_masks_of_the_last_step(answer: Tensor, batch: GrammarBatch, *, k
 @patched("masks", "GRM128")
 def takes_the_end_for_a_rejection(answer: Tensor, request: GrammarRequest, width: int) -> None:
     """A draft that ends the text counts as forbidden, and the row that it is verified with is dropped."""
-    ends = bool((answer[-1] == ALL).all())
-    if ends and request.draft_token_ids:
+    if request.draft_token_ids and bool((answer[-1] == ALL).all()):
         answer[max(int((answer != ALL).any(dim=1).sum()) - 1, 0)] = ALL
 
 
@@ -344,7 +342,7 @@ def takes_an_empty_mask_for_none(answer: Tensor, request: GrammarRequest, width:
 
 
 @patched("write", "DIST971", "DIST972", "GRM101")
-def halves_what_it_keeps(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+def halves_what_it_keeps(right: Oracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """The temperature is applied with the mask, to masked rows only: their distribution is flatter."""
     logits[rows] = logits[rows] / 2
     return right.write(logits, rows, allowed)

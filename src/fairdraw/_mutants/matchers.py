@@ -1,4 +1,8 @@
-"""Wrong matchers, one fault each. Each class is the oracle with one step that is wrong."""
+"""Wrong matchers, one fault each.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps. A class is
+the oracle with more than a step that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of
+from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.matchers import MatcherOracle, OpensOracle, derive_all, expression_of, is_complete
 from fairdraw.contracts import MatcherGrammar, MatcherPolicy, SessionSampler
 
@@ -27,70 +31,59 @@ def _mutant(*caught_by: str, policy: MatcherPolicy | None = None) -> Callable[[t
     return mutant_as(partial(maker_of, policy=policy), *caught_by)
 
 
+_patched = patching(_mutant, MatcherOracle)
+
+
 # Masks
 
 
-@_mutant("MAT101")
-class LooksUpTheFirstByte(MatcherOracle):
+@_patched("allowed", "MAT101")
+def looks_up_the_first_byte(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """A token is allowed if one is that begins alike: the rest is left to the next step."""
-
-    def allowed(self) -> list[int]:
-        found, words = super().allowed(), self.grammar.text_tokens
-        begins = {words[i][:1] for i in found if i in words}
-        return [*found, *(i for i, token in words.items() if token[:1] in begins and i not in found)]
+    found, words = right.allowed(), own.grammar.text_tokens
+    begins = {words[i][:1] for i in found if i in words}
+    return [*found, *(i for i, token in words.items() if token[:1] in begins and i not in found)]
 
 
-@_mutant("MAT101")
-class KeepsLeavesOfTheTrie(MatcherOracle):
+@_patched("allowed", "MAT101")
+def keeps_leaves_of_the_trie(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """A token that is the beginning of another allowed one is an inner node, and gets no bit."""
-
-    def allowed(self) -> list[int]:
-        found, words = super().allowed(), self.grammar.text_tokens
-        inner = {words[i][:size] for i in found if i in words for size in range(1, len(words[i]))}
-        return [i for i in found if words.get(i) not in inner]
+    found, words = right.allowed(), own.grammar.text_tokens
+    inner = {words[i][:size] for i in found if i in words for size in range(1, len(words[i]))}
+    return [i for i in found if words.get(i) not in inner]
 
 
-@_mutant("MAT101")
-class KeepsOneOfEqualTokens(MatcherOracle):
+@_patched("allowed", "MAT101")
+def keeps_one_of_equal_tokens(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """Tokens are keys of a dict: of two with the same bytes, as a byte and a letter, the first one is lost."""
-
-    def allowed(self) -> list[int]:
-        return list({self.grammar.vocabulary[i]: i for i in super().allowed()}.values())
+    return list({own.grammar.vocabulary[i]: i for i in right.allowed()}.values())
 
 
-@_mutant("MAT101")
-class MasksWholeCharactersOnly(MatcherOracle):
+@_patched("allowed", "MAT101")
+def masks_whole_characters_only(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """Tokens are decoded before they are compared: those that end within a character are dropped."""
-
-    def allowed(self) -> list[int]:
-        words = self.grammar.text_tokens
-        return [i for i in super().allowed() if "\ufffd" not in words.get(i, b"").decode(errors="replace")]
+    words = own.grammar.text_tokens
+    return [i for i in right.allowed() if "\ufffd" not in words.get(i, b"").decode(errors="replace")]
 
 
-@_mutant("MAT101", "MAT102")
-class KnowsOneStopToken(MatcherOracle):
+@_patched("allowed", "MAT101", "MAT102")
+def knows_one_stop_token(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """The first stop token alone gets its bit; others are accepted."""
-
-    def allowed(self) -> list[int]:
-        return [i for i in super().allowed() if i not in self.grammar.stop_token_ids[1:]]
+    return [i for i in right.allowed() if i not in own.grammar.stop_token_ids[1:]]
 
 
-@_mutant("MAT101")
-class StopsWhereItMustNot(MatcherOracle):
+@_patched("allowed", "MAT101")
+def stops_where_it_must_not(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """Stop tokens are allowed everywhere, as a way out."""
-
-    def allowed(self) -> list[int]:
-        return sorted({*super().allowed(), *self.grammar.stop_token_ids})
+    return sorted({*right.allowed(), *own.grammar.stop_token_ids})
 
 
-@_mutant("MAT101")
-class ReadsSpecialTokensAsText(MatcherOracle):
+@_patched("allowed", "MAT101")
+def reads_special_tokens_as_text(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """A special token is allowed where its name is text of the grammar."""
-
-    def allowed(self) -> list[int]:
-        found, vocabulary = super().allowed(), self.grammar.vocabulary
-        texts = {vocabulary[i] for i in found}
-        return [*found, *(i for i in self.grammar.special_token_ids if vocabulary[i] in texts)]
+    found, vocabulary = right.allowed(), own.grammar.vocabulary
+    texts = {vocabulary[i] for i in found}
+    return [*found, *(i for i in own.grammar.special_token_ids if vocabulary[i] in texts)]
 
 
 # Tokens and rollbacks
@@ -107,13 +100,11 @@ class FailsForGood(MatcherOracle):
         return not self.failed and super().accept(token_id)
 
 
-@_mutant("MAT103")
-class RollsBackBytes(MatcherOracle):
+@_patched("rollback", "MAT103")
+def rolls_back_bytes(right: MatcherOracle, num_tokens: int, *, own: MatcherOracle) -> None:
     """The number of tokens is taken for a number of bytes."""
-
-    def rollback(self, num_tokens: int) -> None:
-        while num_tokens > 0:
-            num_tokens -= len(self.grammar.vocabulary[self.token_ids.pop()])
+    while num_tokens > 0:
+        num_tokens -= len(own.grammar.vocabulary[own.token_ids.pop()])
 
 
 @_mutant("MAT103")
@@ -132,26 +123,22 @@ class KeepsTheMaskOfTheDraft(MatcherOracle):
         return right if self.mask is None else self.mask
 
 
-@_mutant("MAT110")
-class RemembersSixtyFourTokens(MatcherOracle):
+@_patched("rollback", "MAT110")
+def remembers_sixty_four_tokens(right: MatcherOracle, num_tokens: int) -> None:
     """The history is a ring of 64: a longer rollback ends there."""
-
-    def rollback(self, num_tokens: int) -> None:
-        super().rollback(min(num_tokens, 64))
+    right.rollback(min(num_tokens, 64))
 
 
 # The end
 
 
-@_mutant("MAT104")
-class DoesNotCountTheStopToken(MatcherOracle):
+@_patched("rollback", "MAT104")
+def does_not_count_the_stop_token(right: MatcherOracle, num_tokens: int, *, own: MatcherOracle) -> None:
     """Where nothing else can follow it has stopped before the stop token comes: it takes back one too many."""
-
-    def rollback(self, num_tokens: int) -> None:
-        if self.is_terminated and num_tokens:
-            super().rollback(1)
-            num_tokens -= not set(self.followers()) <= set(self.grammar.stop_token_ids)
-        super().rollback(num_tokens)
+    if own.is_terminated and num_tokens:
+        right.rollback(1)
+        num_tokens -= not set(own.followers()) <= set(own.grammar.stop_token_ids)
+    right.rollback(num_tokens)
 
 
 @_mutant("MAT104")
@@ -166,12 +153,10 @@ class StaysEnded(MatcherOracle):
         return self.has_ended
 
 
-@_mutant("MAT104")
-class AcceptsBehindTheEnd(MatcherOracle):
+@_patched("accept", "MAT104")
+def accepts_behind_the_end(right: MatcherOracle, token_id: int) -> bool:
     """An ended matcher answers `True` to everything, and ignores it."""
-
-    def accept(self, token_id: int) -> bool:
-        return self.is_terminated or super().accept(token_id)
+    return right.is_terminated or right.accept(token_id)
 
 
 @_mutant("MAT104")
@@ -184,32 +169,25 @@ class EndsBeforeTheStopToken(MatcherOracle):
         return super().is_terminated or is_complete(last)
 
 
-@_mutant("MAT104")
-class FillsBehindTheEnd(MatcherOracle):
+@_patched("allowed", "MAT104")
+def fills_behind_the_end(right: MatcherOracle) -> list[int]:
     """`fill` of an ended matcher allows nothing, and it declares that it raises."""
-
-    def allowed(self) -> list[int]:
-        return self.followers()
+    return right.followers()
 
 
-@_mutant("MAT104", policy=MatcherPolicy(ended_mask="stops"))
-class AllowsTheLastStopToken(MatcherOracle):
+@_patched("allowed", "MAT104", policy=MatcherPolicy(ended_mask="stops"))
+def allows_the_last_stop_token(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """An ended matcher allows the stop token that it saw, and declares that it allows all."""
-
-    def allowed(self) -> list[int]:
-        return self.followers() or self.token_ids[-1:]
+    return own.followers() or own.token_ids[-1:]
 
 
 # Several matchers
 
 
-@_mutant("MAT105")
-class SharesMasksByLength(MatcherOracle):
+@_patched("allowed", "MAT105")
+def shares_masks_by_length(right: MatcherOracle, *, own: MatcherOracle) -> list[int]:
     """The compiled grammar caches a mask for each length of the text."""
-
-    def allowed(self) -> list[int]:
-        right = super().allowed()
-        return list(self.shared.setdefault(len(self.token_ids), right))
+    return list(own.shared.setdefault(len(own.token_ids), right.allowed()))
 
 
 @_mutant("MAT105")
@@ -221,22 +199,18 @@ class IsOneMatcher(MatcherOracle):
         self.token_ids = shared.setdefault("text", self.token_ids)
 
 
-@_mutant("MAT106")
-class ResetKeepsTheText(MatcherOracle):
+@_patched("reset", "MAT106")
+def reset_keeps_the_text(right: MatcherOracle) -> None:
     """`reset` clears the flag of the end: it takes back the stop token, and nothing else."""
-
-    def reset(self) -> None:
-        self.rollback(int(self.is_terminated))
+    right.rollback(int(right.is_terminated))
 
 
-@_mutant("MAT107")
-class ForksShareTheirText(MatcherOracle):
+@_patched("fork", "MAT107")
+def forks_share_their_text(right: MatcherOracle, *, own: MatcherOracle) -> MatcherOracle:
     """The list of tokens is copied by reference."""
-
-    def fork(self) -> Self:
-        other = super().fork()
-        other.token_ids = self.token_ids
-        return other
+    other = right.fork()
+    other.token_ids = own.token_ids
+    return other
 
 
 @_mutant("MAT107")
@@ -254,61 +228,49 @@ class ForksForget(MatcherOracle):
         super().rollback(min(num_tokens, len(self.token_ids) - self.first))
 
 
-@_mutant("MAT201")
-class ForksBeginAnewWhereTheTextHasEnded(MatcherOracle):
+@_patched("fork", "MAT201")
+def forks_begin_anew_where_the_text_has_ended(right: MatcherOracle, *, own: MatcherOracle) -> MatcherOracle:
     """A fork of an ended matcher is a new one."""
-
-    def fork(self) -> Self:
-        return type(self)(self.grammar, self.shared) if self.is_terminated else super().fork()
+    return type(own)(own.grammar, own.shared) if own.is_terminated else right.fork()
 
 
-@_mutant("MAT108")
-class JumpsOverTheEnd(MatcherOracle):
+@_patched("forced", "MAT108")
+def jumps_over_the_end(right: MatcherOracle, *, own: MatcherOracle) -> bytes:
     """Where the text may end, the one way on is taken for forced."""
-
-    def forced(self) -> bytes:
-        begins = {self.grammar.text_tokens.get(i, b"")[:1] for i in self.followers()} - {b""}
-        return super().forced() or b"".join(begins if len(begins) == 1 else ())
+    begins = {own.grammar.text_tokens.get(i, b"")[:1] for i in own.followers()} - {b""}
+    return right.forced() or b"".join(begins if len(begins) == 1 else ())
 
 
-@_mutant("MAT108")
-class JumpsAndStaysThere(MatcherOracle):
+@_patched("forced", "MAT108")
+def jumps_and_stays_there(right: MatcherOracle, *, own: MatcherOracle) -> bytes:
     """To ask what is forced moves the matcher: the bytes are walked, and not taken back."""
-
-    def forced(self) -> bytes:
-        found = super().forced()
-        self.token_ids += [i for i, token in self.grammar.text_tokens.items() if token == found][:1]
-        return found
+    found = right.forced()
+    own.token_ids += [i for i, token in own.grammar.text_tokens.items() if token == found][:1]
+    return found
 
 
 # Rows and sizes
 
 
-@_mutant("MAT109")
-class NeverClearsTheRow(MatcherOracle):
+@_patched("fill", "MAT109")
+def never_clears_the_row(right: MatcherOracle, bitmask: Tensor) -> None:
     """Bits are set in a row that is thought to be empty."""
-
-    def fill(self, bitmask: Tensor) -> None:
-        before = bitmask.clone()
-        super().fill(bitmask)
-        bitmask |= before
+    before = bitmask.clone()
+    right.fill(bitmask)
+    bitmask |= before
 
 
-@_mutant("MAT109")
-class ClearsTheNextRow(MatcherOracle):
+@_patched("fill", "MAT109")
+def clears_the_next_row(right: MatcherOracle, bitmask: Tensor) -> None:
     """The row is cleared by a count of words that was rounded up."""
-
-    def fill(self, bitmask: Tensor) -> None:
-        super().fill(bitmask)
-        bitmask.as_strided((1,), (1,), bitmask.storage_offset() + len(bitmask)).zero_()
+    right.fill(bitmask)
+    bitmask.as_strided((1,), (1,), bitmask.storage_offset() + len(bitmask)).zero_()
 
 
-@_mutant("MAT110")
-class KnowsIdsOfSixteenBits(MatcherOracle):
+@_patched("allowed", "MAT110")
+def knows_ids_of_sixteen_bits(right: MatcherOracle) -> list[int]:
     """Tokens beyond 65535 have no bit."""
-
-    def allowed(self) -> list[int]:
-        return [i for i in super().allowed() if i < 1 << 16]
+    return [i for i in right.allowed() if i < 1 << 16]
 
 
 MUTANTS = mutants_in(vars())

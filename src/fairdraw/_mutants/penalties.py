@@ -18,12 +18,12 @@ from fairdraw._core.tensor_types import LogitRows
 from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import (
     Copy,
-    PenaltiesFollower,
     PenaltiesOf,
     Scanner,
     against_its_policy,
     mutant_follower,
 )
+from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower as Follower
 from fairdraw._mutants._mutant import Memory, Mutant, mutants_in, patching, with_step
 from fairdraw._oracles.intervals import Intervals
 from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow, PenaltyFactors, penalised_intervals
@@ -31,16 +31,16 @@ from fairdraw.contracts import AddedRow, Capabilities, LiveBatch, LiveRequest, P
 
 Tokens = Sequence[int]
 
-_patched = patching(mutant_follower, PenaltiesFollower)
+_patched = patching(mutant_follower, Follower)
 
 
 def right() -> Scanner:
     """The specification behind a copy of every history: every mutant without its fault."""
-    return Scanner("oracle", PenaltiesFollower, "penalties")
+    return Scanner("oracle", Follower, "penalties")
 
 
 @_patched("count", "PEN101")
-def counts_placeholders(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
+def counts_placeholders(right: Follower, token_ids: Tokens, vocab_size: int) -> Counts:
     """-1 is an index like any other, and hits the last token of the vocabulary."""
     counts = np.zeros(vocab_size, np.int64)
     np.add.at(counts, np.array(token_ids, np.int64), 1)
@@ -69,39 +69,37 @@ _WINDOWS = {
 
 
 @_patched("within_window", "PEN101", policy=_TEXT)
-def window_of_nothing(right: PenaltiesFollower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
+def window_of_nothing(right: Follower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
     """The declared window is the whole text; the -1 that stands for it becomes 0, and nothing is penalised."""
     return (), ()
 
 
 @_patched("within_window", "PEN110", policy=_WINDOW)
-def windows_of_prompt_and_output(right: PenaltiesFollower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
+def windows_of_prompt_and_output(right: Follower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
     """The last 64 tokens of the prompt and the last 64 of the output, instead of the last 64 of both."""
     alone = PenalisedRow(row.prompt_token_ids, (), row.factors)
     return right.within_window(alone)[0], right.within_window(row)[1]
 
 
 @_patched("within_window", "PEN101", policy=_OUTPUT)
-def takes_the_last_prompt_token_for_output(right: PenaltiesFollower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
+def takes_the_last_prompt_token_for_output(right: Follower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
     """The last token of the prompt comes like those that follow, as the input of the first step."""
     return row.prompt_token_ids[:-1], [*row.prompt_token_ids[-1:], *row.output_token_ids]
 
 
 @_patched("within_window", "PEN101", policy=_TEXT)
-def counts_a_prompt_token_once(right: PenaltiesFollower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
+def counts_a_prompt_token_once(right: Follower, row: PenalisedRow) -> tuple[Tokens, Tokens]:
     """The prompt is a set of tokens, and each counts once."""
     return list(dict.fromkeys(row.prompt_token_ids)), row.output_token_ids
 
 
 @_patched("scale", "PEN101", policy=_POWER)
-def raises_to_one_power_more(
-    right: PenaltiesFollower, repetition: Any, repeats: Counts
-) -> Any:  # Any: numbers of NumPy
+def raises_to_one_power_more(right: Follower, repetition: Any, repeats: Counts) -> Any:  # Any: numbers of NumPy
     """The penalty itself is what a token has before it occurs."""
     return right.scale(repetition, repeats + 1)
 
 
-class CountsTheLastToken(PenaltiesFollower):
+class CountsTheLastToken(Follower):
     """Reads an output when its request enters, and from then on one token at each step, whatever has happened."""
 
     def advance(self, copy: Copy) -> None:
@@ -135,49 +133,49 @@ class MissesTheTokenOfAStepWithANewRow(CountsTheLastToken):
 
 
 @_patched("count", "PEN101")
-def frequency_ignores_multiplicity(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
+def frequency_ignores_multiplicity(right: Follower, token_ids: Tokens, vocab_size: int) -> Counts:
     """A token that was emitted twice is penalised once: a set where a count is needed."""
     return np.minimum(right.count(token_ids, vocab_size), 1)
 
 
 @_patched("repeated", "PEN101")
-def repeats_on_the_wrong_sign(right: PenaltiesFollower, logits: Logits, repetition: np.float32) -> Logits:
+def repeats_on_the_wrong_sign(right: Follower, logits: Logits, repetition: np.float32) -> Logits:
     """Negative logits are divided, positive ones multiplied: repetition is rewarded."""
     return np.where(logits < 0, logits * (np.float32(1) / repetition), logits * repetition)
 
 
 @_patched("draft_rows", "PEN101")
-def draft_rows_share_one_prefix(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> list[PenalisedRow]:
+def draft_rows_share_one_prefix(right: Follower, row: PenalisedRow, drafts: Tokens) -> list[PenalisedRow]:
     """Every draft row sees the committed output and no draft before it."""
     return [row for _ in drafts]
 
 
 @_patched("draft_rows", "PEN101")
-def draft_rows_see_their_own_draft(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> list[PenalisedRow]:
+def draft_rows_see_their_own_draft(right: Follower, row: PenalisedRow, drafts: Tokens) -> list[PenalisedRow]:
     """The token that a row verifies is penalised as if it had been emitted."""
     return [right.bonus_row(row, drafts[: position + 1]) for position in range(len(drafts))]
 
 
 @mutant_follower("PEN101")
-class BonusRowSeesNoDrafts(PenaltiesFollower):
+class BonusRowSeesNoDrafts(Follower):
     """The bonus token is penalised for the committed output alone."""
 
     def bonus_row(self, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
         return row
 
     def draft_rows(self, row: PenalisedRow, drafts: Tokens) -> list[PenalisedRow]:
-        return [PenaltiesFollower.bonus_row(self, row, drafts[:n]) for n in range(len(drafts))]
+        return [Follower.bonus_row(self, row, drafts[:n]) for n in range(len(drafts))]
 
 
 @_patched("seen", "PEN101")
 def takes_the_factors_of_the_first_row(
-    answer: PenalisedRow, copy: Copy, request: LiveRequest, *, own: PenaltiesFollower
+    answer: PenalisedRow, copy: Copy, request: LiveRequest, *, own: Follower
 ) -> PenalisedRow:
     """One set of penalties for the batch."""
     return replace(answer, factors=PenaltyFactors(*own.rows[0].entered.params.factors))
 
 
-class _OffInOneToken(PenaltiesFollower):
+class _OffInOneToken(Follower):
     """Correct but for one token of a penalised row, which `moved` changes."""
 
     def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
@@ -227,7 +225,7 @@ class FlipsASign(_OffInOneToken):
 
 
 @_patched("penalise", "PEN101")
-def penalises_in_bfloat16(right: PenaltiesFollower, logits: Logits, row: PenalisedRow) -> Logits:
+def penalises_in_bfloat16(right: Follower, logits: Logits, row: PenalisedRow) -> Logits:
     """Penalised logits are kept with 8 bits."""
     penalised = right.penalise(logits, row)
     is_seen = right.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
@@ -236,13 +234,13 @@ def penalises_in_bfloat16(right: PenaltiesFollower, logits: Logits, row: Penalis
 
 
 @_patched("count", "PEN110")
-def counts_saturate(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
+def counts_saturate(right: Follower, token_ids: Tokens, vocab_size: int) -> Counts:
     """Counts have 8 bits, and stay at 255."""
     return np.minimum(right.count(token_ids, vocab_size), 255)
 
 
 @_patched("count", "PEN110")
-def counts_are_half_precision(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
+def counts_are_half_precision(right: Follower, token_ids: Tokens, vocab_size: int) -> Counts:
     """Beyond 2048 not every count is a number of 16 bits."""
     return right.count(token_ids, vocab_size).astype(np.float16).astype(np.int64)
 
@@ -254,25 +252,25 @@ def reads_a_window_of_the_prompt(answer: PenalisedRow, copy: Copy, request: Live
 
 
 @_patched("count", "PEN110")
-def ids_have16_bits(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
+def ids_have16_bits(right: Follower, token_ids: Tokens, vocab_size: int) -> Counts:
     """Ids beyond 65535 hit the token with the same lower bits."""
     return right.count([i & 0xFFFF if i >= 0 else i for i in token_ids], vocab_size)
 
 
 @_patched("bonus_row", "PEN110")
-def sees_eight_drafts(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
+def sees_eight_drafts(right: Follower, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
     """Drafts after the eighth are not seen."""
     return right.bonus_row(row, drafts[:8])
 
 
 @_patched("bonus_row", "PEN110")
-def sees_seventy_drafts(right: PenaltiesFollower, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
+def sees_seventy_drafts(right: Follower, row: PenalisedRow, drafts: Tokens) -> PenalisedRow:
     """Drafts after the seventieth are not seen."""
     return right.bonus_row(row, drafts[:70])
 
 
 @_patched("count", "PEN110")
-def counts_have16_bits(right: PenaltiesFollower, token_ids: Tokens, vocab_size: int) -> Counts:
+def counts_have16_bits(right: Follower, token_ids: Tokens, vocab_size: int) -> Counts:
     """The count of a token that was repeated 32,768 times is negative."""
     return right.count(token_ids, vocab_size).astype(np.int16).astype(np.int64)
 
@@ -282,7 +280,7 @@ def _in_session(step: str, *caught_by: str) -> Callable[[Callable[..., Any]], Mu
 
     def make(body: Callable[..., Any]) -> Mutant:  # Any: as above
         fields = {"opens": with_step(PenaltiesOf, step, body), "__doc__": body.__doc__}
-        return mutant_follower(*caught_by)(type(body.__name__, (PenaltiesFollower,), fields))
+        return mutant_follower(*caught_by)(type(body.__name__, (Follower,), fields))
 
     return make
 
@@ -294,7 +292,7 @@ def has_room_for_some_draft_rows(right: PenaltiesOf, logits: LogitRows, rows: li
 
 
 @_patched("seen", "PEN110")
-def small_penalties_are_off(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
+def small_penalties_are_off(right: Follower, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """A penalty below 0.005 is taken for none."""
     row, factors = right.seen(copy, request), copy.entered.params.factors
     presence, frequency = (0.0 if abs(factor) < 0.005 else factor for factor in factors[:2])
@@ -302,7 +300,7 @@ def small_penalties_are_off(right: PenaltiesFollower, copy: Copy, request: LiveR
 
 
 @_patched("seen", "PEN110")
-def rewards_cancel_each_other(right: PenaltiesFollower, copy: Copy, request: LiveRequest) -> PenalisedRow:
+def rewards_cancel_each_other(right: Follower, copy: Copy, request: LiveRequest) -> PenalisedRow:
     """A negative presence penalty beside a negative frequency penalty is taken for a positive one."""
     row, (presence, frequency, repetition) = right.seen(copy, request), copy.entered.params.factors
     presence = abs(presence) if frequency < 0 else presence
@@ -341,7 +339,7 @@ class _SharedBuffers(PenaltiesOf):
 
 
 @mutant_follower("PEN112")
-class SharesABufferBetweenSessions(PenaltiesFollower):
+class SharesABufferBetweenSessions(Follower):
     """Each of the two calls has a buffer, but all sessions have the same two."""
 
     opens = _SharedBuffers
@@ -361,8 +359,8 @@ def answers_again_if_nothing_changed(
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    *following_mutants(PenaltiesFollower, "PEN"),
-    *against_its_policy(PenaltiesFollower, "PEN101", _FAULTS),
-    *against_its_policy(PenaltiesFollower, "PEN110", _WINDOWS),
+    *following_mutants(Follower, "PEN"),
+    *against_its_policy(Follower, "PEN101", _FAULTS),
+    *against_its_policy(Follower, "PEN110", _WINDOWS),
     *mutants_in(vars()),
 )

@@ -20,6 +20,10 @@ from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToySer
 from fairdraw.contracts import Answer, Choice, NoAnswer, Position
 from fairdraw.contracts import GenerationRequest as Request
 
+Ids = Sequence[int]
+Requests = Sequence[Request]
+Positions = tuple[Position, ...]
+
 
 def right() -> ToyServer:
     """The toy server with nothing wrong."""
@@ -40,7 +44,7 @@ def one_token_too_many(right: ToyServer, request: Request) -> int:
 
 
 @_patched("finished", "SRV101")
-def end_counts_as_length(right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
+def end_counts_as_length(right: ToyServer, stream: Stream, positions: Positions, reason: str) -> Choice:
     """Every finish reason is `length`."""
     return right.finished(stream, positions, "length")
 
@@ -65,7 +69,7 @@ def sampled_token_missing(answer: Position, token: int, logprobs: Float64s, requ
 
 
 @_patched("finished", "SRV104")
-def one_list_per_step(right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
+def one_list_per_step(right: ToyServer, stream: Stream, positions: Positions, reason: str) -> Choice:
     """Tokens that were drafted have no list."""
     return replace(right.finished(stream, positions, reason), positions=positions[::2])
 
@@ -116,11 +120,11 @@ def greedy_is_only_cold(right: ToyServer, logits: Float64s, request: Request, st
 class LogitsOfAnEarlierRequest(ToyServer):
     """A cache that is not cleared changes the logits of every second request."""
 
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
+    def answer(self, request: Request, beside: Requests) -> Answer:
         self.is_stale = next(self.calls) % 3 == 0
         return super().answer(request, beside)
 
-    def logits(self, request: Request, output: Sequence[int]) -> Float64s:
+    def logits(self, request: Request, output: Ids) -> Float64s:
         row = super().logits(request, output)
         return np.roll(row, 1) if self.is_stale and len(output) == 2 else row
 
@@ -167,25 +171,25 @@ def min_p_is_absolute(right: ToyServer, logits: Float64s, request: Request) -> F
 
 
 @_patched("seed_of", "SRV141")
-def seed_ignored(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
+def seed_ignored(right: ToyServer, request: Request, beside: Requests) -> int:
     """Seeds are not read."""
     return right.seed_of(request.replace(seed=None), beside)
 
 
 @_patched("seed_of", "SRV142")
-def seed_of_eight_bits(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
+def seed_of_eight_bits(right: ToyServer, request: Request, beside: Requests) -> int:
     """Seeds are cut to their lowest 8 bits."""
     return right.seed_of(request, beside) % 256
 
 
 @_patched("seed_of", "SRV143", "DIST921")
-def seed_zero_for_all(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
+def seed_zero_for_all(right: ToyServer, request: Request, beside: Requests) -> int:
     """A request without a seed has seed 0."""
     return request.seed or 0
 
 
 @_patched("generate", "SRV143")
-def equal_requests_share_an_answer(right: ToyServer, requests: Sequence[Request]) -> list[Answer]:
+def equal_requests_share_an_answer(right: ToyServer, requests: Requests) -> list[Answer]:
     """Requests that look alike and are on their way together are answered once."""
     known: dict[Request, Answer] = {}
     return [known.setdefault(one, right.answer(one, requests)) for one in requests]
@@ -198,7 +202,7 @@ def equal_choices(right: ToyServer, request: Request, seed: int, number: int) ->
 
 
 @_patched("seed_of", "SRV145")
-def seed_ignored_beside_unseeded(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
+def seed_ignored_beside_unseeded(right: ToyServer, request: Request, beside: Requests) -> int:
     """One request without a seed, and the whole batch is drawn with the generator of the batch."""
     is_mixed = any(one.seed is None for one in beside)
     return right.seed_of(request.replace(seed=None) if is_mixed else request, beside)
@@ -226,26 +230,26 @@ def another_path_with_lists(right: ToyServer, request: Request, seed: int, numbe
 
 
 @_patched("edited", "SRV151")
-def bias_at_the_first_token(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
+def bias_at_the_first_token(right: ToyServer, logits: Float64s, request: Request, output: Ids) -> Float64s:
     """Logit bias is applied to the first token alone."""
     return right.edited(logits, request.replace(logit_bias=()) if output else request, output)
 
 
 @_patched("edited", "SRV152")
-def bias_unapplied_to_drafts(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
+def bias_unapplied_to_drafts(right: ToyServer, logits: Float64s, request: Request, output: Ids) -> Float64s:
     """Tokens of a speculative step do not see a negative bias."""
     drafted = tuple(pair for pair in request.logit_bias if pair[1] > 0)
     return right.edited(logits, request.replace(logit_bias=drafted) if len(output) % 2 else request, output)
 
 
 @_processed("edited", "SRV153")
-def bias_twice(right: ProcessedServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
+def bias_twice(right: ProcessedServer, logits: Float64s, request: Request, output: Ids) -> Float64s:
     """Logit bias is added twice."""
     return right.edited(logits, request.replace(logit_bias=request.logit_bias * 2), output)
 
 
 @_processed("penalised", "SRV154")
-def prompt_is_penalised(right: ProcessedServer, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
+def prompt_is_penalised(right: ProcessedServer, row: Float64s, request: Request, output: Ids) -> Float64s:
     """Penalties count the tokens of the prompt, too."""
     prompt = [] if isinstance(request.prompt, str) else request.prompt
     return right.penalised(row, request, [*prompt, *output])
@@ -290,15 +294,13 @@ def first_stop_string_alone(right: ToyServer, stream: Stream) -> bool:
 
 
 @_patched("edited", "SRV162")
-def min_tokens_ignored(right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]) -> Float64s:
+def min_tokens_ignored(right: ToyServer, logits: Float64s, request: Request, output: Ids) -> Float64s:
     """A text may end before `min_tokens`."""
     return right.edited(logits, request.replace(min_tokens=0), output)
 
 
 @_patched("edited", "SRV163")
-def bad_words_at_the_first_token(
-    right: ToyServer, logits: Float64s, request: Request, output: Sequence[int]
-) -> Float64s:
+def bad_words_at_the_first_token(right: ToyServer, logits: Float64s, request: Request, output: Ids) -> Float64s:
     """Bad words are masked at the first token alone."""
     return right.edited(logits, request.replace(bad_words=()) if output else request, output)
 
@@ -309,15 +311,12 @@ def bad_words_at_the_first_token(
 @_patched("streamed", "SRV171")
 def stream_drops_a_token(right: ToyServer, made: Choice) -> Choice:
     """The last part of a stream is not sent."""
-    return replace(
-        made, positions=made.positions[:-1], text=right.text([int(one.token) for one in made.positions[:-1]])
-    )
+    kept = made.positions[:-1]
+    return replace(made, positions=kept, text=right.text([int(one.token) for one in kept]))
 
 
 @_patched("finished", "SRV173")
-def stream_loses_what_it_held_back(
-    right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str
-) -> Choice:
+def stream_loses_what_it_held_back(right: ToyServer, stream: Stream, positions: Positions, reason: str) -> Choice:
     """The last letter is not streamed if a stop string begins with it."""
     made, stop = right.finished(stream, positions, reason), stream.request.stop
     is_held = stream.request.stream and reason == "length" and made.text.endswith(tuple(one[0] for one in stop))
@@ -354,9 +353,7 @@ def lists_of_the_drafter(right: ToyServer, token: int, logprobs: Float64s, reque
 
 
 @_patched("finished", "DIST911")
-def lists_of_the_position_before(
-    right: ToyServer, stream: Stream, positions: tuple[Position, ...], reason: str
-) -> Choice:
+def lists_of_the_position_before(right: ToyServer, stream: Stream, positions: Positions, reason: str) -> Choice:
     """Log-probabilities lag behind their tokens by one position."""
     return right.finished(stream, _lagging(positions), reason)
 
@@ -436,7 +433,7 @@ class _Changed:
 
 
 @_patched("penalised", "DIST925")
-def penalties_ignored(right: ToyServer, row: Float64s, request: Request, output: Sequence[int]) -> Float64s:
+def penalties_ignored(right: ToyServer, row: Float64s, request: Request, output: Ids) -> Float64s:
     """Penalties are not applied."""
     return row
 
@@ -466,7 +463,7 @@ def generator_advances_every_second_token(right: ToyServer, stream: Stream) -> f
 
 
 @_ranking("seed_of", "DIST921")
-def neighbours_share_noise(right: ToyServer, request: Request, beside: Sequence[Request], *, kept: Memory) -> int:
+def neighbours_share_noise(right: ToyServer, request: Request, beside: Requests, *, kept: Memory) -> int:
     """Two requests without seeds that follow each other have the same noise."""
     number = kept["calls"] = kept.get("calls", -1) + 1
     return number // 2 + 10**6 if request.seed is None else request.seed
@@ -482,7 +479,7 @@ def choices_share_noise_in_pairs(right: ToyServer, request: Request, seed: int, 
 
 
 @_patched("seed_of", "DIST921")
-def seed_without_its_lowest_bit(right: ToyServer, request: Request, beside: Sequence[Request]) -> int:
+def seed_without_its_lowest_bit(right: ToyServer, request: Request, beside: Requests) -> int:
     """Seeds 2s and 2s + 1 are the same."""
     return right.seed_of(request, beside) // 2 * 2
 
@@ -515,7 +512,7 @@ class NonsenseStays(ToyServer):
         self.sign = -1.0 if found else self.sign
         return found
 
-    def logits(self, request: Request, output: Sequence[int]) -> Float64s:
+    def logits(self, request: Request, output: Ids) -> Float64s:
         return self.sign * super().logits(request, output)
 
 
@@ -552,7 +549,7 @@ def fused_greedy(right: Fused, logits: Float64s, request: Request, stream: Strea
 
 
 @_fused("seed_of", "DIST941")
-def fused_noise_is_shared(right: Fused, request: Request, beside: Sequence[Request]) -> int:
+def fused_noise_is_shared(right: Fused, request: Request, beside: Requests) -> int:
     """The fused sampler has one row of noise for two requests."""
     return next(right.calls) // 2 + 10**6 if right.is_fused else right.seed_of(request, beside)
 
@@ -573,9 +570,7 @@ def sampling_is_a_switch_of_its_own(right: ToyServer, logits: Float64s, request:
 
 
 @_patched("seed_of", "SRV148")
-def a_seed_is_set_for_the_process(
-    right: ToyServer, request: Request, beside: Sequence[Request], *, kept: Memory
-) -> int:
+def a_seed_is_set_for_the_process(right: ToyServer, request: Request, beside: Requests, *, kept: Memory) -> int:
     """A request without a seed goes on with the random numbers of the last request that had one."""
     last, count = kept.get("since", (0, 0))
     kept["since"] = (last, count + 1) if request.seed is None else (request.seed, 0)
@@ -599,7 +594,7 @@ def filter_of_the_neighbour(right: ToyServer, logits: Float64s, request: Request
 
 
 @_patched("logits", "DIST931", "SRV182")
-def speculation_sharpens(right: ToyServer, request: Request, output: Sequence[int]) -> Float64s:
+def speculation_sharpens(right: ToyServer, request: Request, output: Ids) -> Float64s:
     """Verification prefers probable drafts, and log-probabilities are those of what it does."""
     return 2.0 * right.logits(request, output)
 
@@ -610,7 +605,7 @@ class OneReplicaIsGreedy(ToyServer):
 
     number = 0
 
-    def answer(self, request: Request, beside: Sequence[Request]) -> Answer:
+    def answer(self, request: Request, beside: Requests) -> Answer:
         self.number += 1
         return super().answer(request, beside)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairdraw._mutants._following import following_mutants
-from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, against_its_policy, mutant_follower
+from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, against_its_policy, mutant_follower
+from fairdraw._mutants._lifecycle_scanners import ThinkingFollower as Follower
 from fairdraw._mutants._mutant import Mutant, mutants_in, patching
 from fairdraw.contracts import LiveBatch, LiveRequest, ThinkingPolicy
 
@@ -35,15 +36,15 @@ _SECTIONS = {
 }
 
 
-_patched = patching(mutant_follower, ThinkingFollower)
+_patched = patching(mutant_follower, Follower)
 
 
 def right() -> Scanner:
     """The specification behind a copy of every history: every mutant without its fault."""
-    return Scanner("oracle", ThinkingFollower, "thinking_budget")
+    return Scanner("oracle", Follower, "thinking_budget")
 
 
-class _MissesMarkersAcrossEdges(ThinkingFollower):
+class _MissesMarkersAcrossEdges(Follower):
     """A marker that lies across more than `most_edges` edges of steps is not found; `begins` are edges, too."""
 
     begins: tuple[int, ...] = ()
@@ -67,19 +68,19 @@ class MissesAMarkerAcrossTheWindowEdge(_MissesMarkersAcrossEdges):
 
 
 @_patched("next_token", "THK101")
-def budget_is_one_token_too_large(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> Count:
+def budget_is_one_token_too_large(right: Follower, prompt: Tokens, output: Tokens, budget: int) -> Count:
     """The end is forced after the first token beyond the budget."""
     return right.next_token(prompt, output, budget + 1)
 
 
 @_patched("next_token", "THK101")
-def budget_zero_is_no_budget(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> Count:
+def budget_zero_is_no_budget(right: Follower, prompt: Tokens, output: Tokens, budget: int) -> Count:
     """`if budget:` where `if budget is not None:` is meant."""
     return right.next_token(prompt, output, budget) if budget else None
 
 
 @_patched("think_count", "THK111", "THK101", "THK102")
-def ignores_a_second_section(answer: Count, prompt: Tokens, output: Tokens, *, own: ThinkingFollower) -> Count:
+def ignores_a_second_section(answer: Count, prompt: Tokens, output: Tokens, *, own: Follower) -> Count:
     """After one section has closed no other one is watched."""
     text = (*prompt, *output)
     opened = False
@@ -92,35 +93,31 @@ def ignores_a_second_section(answer: Count, prompt: Tokens, output: Tokens, *, o
 
 
 @_patched("next_token", "THK101")
-def cuts_a_long_end_marker(
-    answer: Count, prompt: Tokens, output: Tokens, budget: int, *, own: ThinkingFollower
-) -> Count:
+def cuts_a_long_end_marker(answer: Count, prompt: Tokens, output: Tokens, budget: int, *, own: Follower) -> Count:
     """Of an end marker of several tokens only the first is forced."""
     return answer if answer == own.end[0] else None
 
 
 @_patched("next_token", "THK101")
-def begins_the_end_marker_anew(
-    answer: Count, prompt: Tokens, output: Tokens, budget: int, *, own: ThinkingFollower
-) -> Count:
+def begins_the_end_marker_anew(answer: Count, prompt: Tokens, output: Tokens, budget: int, *, own: Follower) -> Count:
     """How much of the end marker was emitted is not remembered: its first token is forced for ever."""
     return None if answer is None else own.end[0]
 
 
 @_patched("think_count", "THK101", "THK102")
-def ignores_a_start_in_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> Count:
+def ignores_a_start_in_the_prompt(right: Follower, prompt: Tokens, output: Tokens) -> Count:
     """Chat templates open the section in the prompt; a scanner of outputs alone never sees it."""
     return right.think_count((), output)
 
 
 @_patched("placeholders", "THK101")
-def placeholders_take_no_room(right: ThinkingFollower, copy: Copy) -> list[int]:
+def placeholders_take_no_room(right: Follower, copy: Copy) -> list[int]:
     """A token that is still on the device does not count against the budget."""
     return []
 
 
 @mutant_follower("THK101")
-class ForcesTheRowOfTheNeighbour(ThinkingFollower):
+class ForcesTheRowOfTheNeighbour(Follower):
     """Rows are numbered among those with a budget instead of in the batch."""
 
     def follow(self, batch: LiveBatch) -> None:
@@ -134,20 +131,20 @@ class ForcesTheRowOfTheNeighbour(ThinkingFollower):
 
 
 @_patched("decide", "THK110", "THK101")
-def forces_only_the_first_position(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> Pairs:
+def forces_only_the_first_position(right: Follower, copy: Copy, request: LiveRequest) -> Pairs:
     """Drafts are not counted: a budget that is spent within them is overspent."""
     return [pair for pair in right.decide(copy, request) if pair[0] == 0]
 
 
 @_patched("decide", "THK101")
-def forces_after_a_rejected_draft(answer: Pairs, copy: Copy, request: LiveRequest, *, own: ThinkingFollower) -> Pairs:
+def forces_after_a_rejected_draft(answer: Pairs, copy: Copy, request: LiveRequest, *, own: Follower) -> Pairs:
     """A draft that must be rejected is followed as if it had been accepted."""
     is_rejected = answer and answer[-1][0] < len(request.draft_token_ids)
     return [*answer, (answer[-1][0] + 1, own.end[-1])] if is_rejected else answer
 
 
 @_patched("think_count", "THK101", "THK102")
-def any_start_renews_the_budget(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> Count:
+def any_start_renews_the_budget(right: Follower, prompt: Tokens, output: Tokens) -> Count:
     """A model that emits the start marker again inside a section gets its budget anew."""
     return right.think_count((*prompt, *output), ())
 
@@ -164,31 +161,31 @@ class LosesAMarkerOfThreeSteps(_MissesMarkersAcrossEdges):
 
 
 @_patched("next_token", "THK110")
-def counts_thoughts_in8_bits(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> Count:
+def counts_thoughts_in8_bits(right: Follower, prompt: Tokens, output: Tokens, budget: int) -> Count:
     """The number of thinking tokens stays at 255; larger budgets are never spent."""
     return right.next_token(prompt, output, budget) if budget < 256 else None
 
 
 @_patched("next_token", "THK110")
-def counts_thoughts_in12_bits(right: ThinkingFollower, prompt: Tokens, output: Tokens, budget: int) -> Count:
+def counts_thoughts_in12_bits(right: Follower, prompt: Tokens, output: Tokens, budget: int) -> Count:
     """The same with 4095."""
     return right.next_token(prompt, output, budget) if budget < 4096 else None
 
 
 @_patched("think_count", "THK110")
-def reads_the_end_of_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> Count:
+def reads_the_end_of_the_prompt(right: Follower, prompt: Tokens, output: Tokens) -> Count:
     """Of a prompt the last 1024 tokens are searched; a section that opened before them is not seen."""
     return right.think_count(prompt[-1024:], output)
 
 
 @_patched("think_count", "THK110")
-def reads_the_beginning_of_the_prompt(right: ThinkingFollower, prompt: Tokens, output: Tokens) -> Count:
+def reads_the_beginning_of_the_prompt(right: Follower, prompt: Tokens, output: Tokens) -> Count:
     """The same with the first 1024."""
     return right.think_count(prompt[:1024], output)
 
 
 @mutant_follower("THK110")
-class MarkersHave16Bits(ThinkingFollower):
+class MarkersHave16Bits(Follower):
     """Ids are compared in their lower 16 bits."""
 
     def marker_at_end(self, text: Tokens) -> tuple[int, ...] | None:
@@ -206,38 +203,40 @@ class MarkersHave16Bits(ThinkingFollower):
 
 
 @_patched("decide", "THK110")
-def sees_eight_drafts(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> Pairs:
+def sees_eight_drafts(right: Follower, copy: Copy, request: LiveRequest) -> Pairs:
     """Nothing is forced after the eighth draft."""
     return [pair for pair in right.decide(copy, request) if pair[0] <= 8]
 
 
 @_patched("decide", "THK110")
-def sees_fifty_drafts(right: ThinkingFollower, copy: Copy, request: LiveRequest) -> Pairs:
+def sees_fifty_drafts(right: Follower, copy: Copy, request: LiveRequest) -> Pairs:
     """Nothing is forced after the fiftieth draft."""
     return [pair for pair in right.decide(copy, request) if pair[0] <= 50]
 
 
 @mutant_follower("THK110")
-class ForcesSixteenTokensOfAnEnd(ThinkingFollower):
+class ForcesSixteenTokensOfAnEnd(Follower):
     """Of an end marker that has begun sixteen tokens are known; one that is longer begins again and again."""
 
     def next_token(self, prompt: Tokens, output: Tokens, budget: int) -> Count:
         token_id, whole = super().next_token(prompt, output, budget), self.end
-        self.end, first = whole[:17], token_id
-        first = super().next_token(prompt, output, budget) if token_id is not None and len(whole) > 17 else first
+        if token_id is None or len(whole) <= 17:
+            return token_id
+        self.end = whole[:17]
+        first = super().next_token(prompt, output, budget)
         self.end = whole
-        return token_id if token_id is None else first
+        return first
 
 
 @_patched("think_count", "THK110")
-def watches_some_sections(answer: Count, prompt: Tokens, output: Tokens, *, own: ThinkingFollower) -> Count:
+def watches_some_sections(answer: Count, prompt: Tokens, output: Tokens, *, own: Follower) -> Count:
     """After 255 sections no other one is watched."""
     ends = sum(1 for i in (*prompt, *output) if i == own.end[-1]) if answer is not None else 0
     return None if ends > 255 else answer
 
 
 @mutant_follower("THK101", "THK111")
-class MatchesMarkersWithoutOverlap(ThinkingFollower):
+class MatchesMarkersWithoutOverlap(Follower):
     """After a marker that was only begun the search starts anew behind it: 3 3 3 4 is not seen to end with 3 3 4."""
 
     reach = 1 << 30
@@ -259,8 +258,8 @@ class MatchesMarkersWithoutOverlap(ThinkingFollower):
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    *following_mutants(ThinkingFollower, "THK"),
-    *against_its_policy(ThinkingFollower, "THK101", _FAULTS),
-    *against_its_policy(ThinkingFollower, "THK110", _SECTIONS),
+    *following_mutants(Follower, "THK"),
+    *against_its_policy(Follower, "THK101", _FAULTS),
+    *against_its_policy(Follower, "THK110", _SECTIONS),
     *mutants_in(vars()),
 )

@@ -25,8 +25,7 @@ class GrammarOracle:
     def apply_bitmask(self, batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         """The masked logits, in new memory."""
         logits, rows = batch.logits.clone(memory_format=torch.contiguous_format), self.rows(batch)
-        allowed = self.allowed(self.words(batch, rows), batch.vocab_size)
-        return self.write(logits, rows, allowed)
+        return self.write(logits, rows, self.allowed(self.words(batch, rows), batch.vocab_size))
 
     def rows(self, batch: BitmaskBatch) -> RowIds:
         """The rows that are masked."""

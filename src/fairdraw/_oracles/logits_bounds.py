@@ -109,8 +109,7 @@ class RowBounds:
         return Intervals(np.minimum(low, high), np.maximum(low, high)).widened(error)
 
     def penalised(self, row: Row, text: list[int], policy: PenaltyPolicy) -> RowBounds:
-        params = row.params
-        penalised = PenalisedRow(row.source.prompt_token_ids, text, PenaltyFactors(*params.factors))
+        penalised = PenalisedRow(row.source.prompt_token_ids, text, PenaltyFactors(*row.params.factors))
         return replace(self, may_be=penalised_intervals(self.may_be, penalised, policy))
 
     @property
@@ -218,8 +217,7 @@ def logits_bounds(
     """
     logits = batch.logits.detach().to(torch.float32).numpy()
     needed = range(len(logits)) if rows is None else rows
-    given = [RowBounds.given(row) for row in logits]
-    return _Bounding(oracle, batch, setup, given, needed).bounds()
+    return _Bounding(oracle, batch, setup, [RowBounds.given(row) for row in logits], needed).bounds()
 
 
 @dataclass(eq=False)

@@ -187,8 +187,7 @@ class LogitsPlanOracle:
         return self.excluding(completed, row)
 
     def text_for_bad_words(self, row: Row) -> list[int]:
-        sees_prompt = self.policy.bad_words_see == "text"
-        return [*row.source.prompt_token_ids, *row.seen] if sees_prompt else row.seen
+        return [*row.source.prompt_token_ids, *row.seen] if self.policy.bad_words_see == "text" else row.seen
 
     def min_tokens(self, row: Row) -> Edit | None:
         stop_token_ids = row.params.all_stop_token_ids

@@ -95,5 +95,4 @@ class LogprobsOracle:
                 ids = self.ids(logits[row], token, number)
                 token_ids[row, : len(ids)], values[row, : len(ids)] = ids, self.values(scores[row], ids)
                 ranks[row] = self.rank(logits[row], token)
-        numpy = (token_ids, values, ranks)
-        return LogprobsResult(*(torch.from_numpy(one).to(batch.device) for one in numpy))
+        return LogprobsResult(*(torch.from_numpy(one).to(batch.device) for one in (token_ids, values, ranks)))

@@ -109,8 +109,7 @@ class _Parser:
     def _counted(self, part: Expression, mark: str) -> Expression:
         if mark == "{":
             low, _, high = self._up_to("}").partition(",")
-            optional = [either(EMPTY_TEXT, part)] * (int(high or low) - int(low))
-            return then(*[part] * int(low), *optional)
+            return then(*[part] * int(low), *[either(EMPTY_TEXT, part)] * (int(high or low) - int(low)))
         if mark == "?":
             return either(EMPTY_TEXT, part)
         return then(*[part] * (mark == "+"), repeated(part))
@@ -121,15 +120,12 @@ class _Parser:
             inner = self.whole()
             self._take()
             return inner
-        return either(*map(_character, self._up_to("]") if mark == "[" else mark))
+        letters = self._up_to("]") if mark == "[" else mark
+        return either(*(then(*(("byte", byte) for byte in letter.encode())) for letter in letters))
 
     def _up_to(self, end: str) -> str:
         begin, self._at = self._at, self._regex.index(end, self._at) + 1
         return self._regex[begin : self._at - 1]
-
-
-def _character(character: str) -> Expression:
-    return then(*(("byte", byte) for byte in character.encode()))
 
 
 @lru_cache(maxsize=4096)

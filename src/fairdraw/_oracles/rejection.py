@@ -51,9 +51,7 @@ class RejectionOracle:
         ends = list(accumulate(batch.num_draft_tokens))
         for request, is_greedy in enumerate(batch.is_greedy.tolist()):
             own = steps[ends[request] - batch.num_draft_tokens[request] : ends[request]]
-            emitted = (
-                self.greedy_request(own, bonus[request]) if is_greedy else self.random_request(own, bonus[request])
-            )
+            emitted = (self.greedy_request if is_greedy else self.random_request)(own, bonus[request])
             output[request, : len(emitted)] = emitted
         return torch.from_numpy(output).to(batch.device)
 
@@ -135,13 +133,15 @@ class RejectionOracle:
         return weights
 
     def race(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> int:
-        """Exponential race: argmax of `weight / exponential` over tokens with weight, lowest id on ties.
-
-        Computed as weight times reciprocal, both rounded to float32, because vLLM does.
-        """
+        """Exponential race: argmax of `weight / exponential` over tokens with weight, lowest id on ties."""
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            scores = weights * (np.float32(1.0) / exponentials)
+            scores = self.scores(weights, exponentials)
         return int(np.argmax(np.where(weights > 0, scores, np.float32(-1.0))))
+
+    def scores(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Weight times reciprocal, both rounded to float32, because vLLM does."""
+        reciprocals: NDArray[np.float32] = np.divide(np.float32(1.0), exponentials)
+        return weights * reciprocals
 
 
 class DividingOracle(RejectionOracle):
@@ -151,10 +151,8 @@ class DividingOracle(RejectionOracle):
     reciprocal overflows. A sampler that supports `upstream-stream` is held to the product, any other to one of the two.
     """
 
-    def race(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> int:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            scores = weights / exponentials
-        return int(np.argmax(np.where(weights > 0, scores, np.float32(-1.0))))
+    def scores(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> NDArray[np.float32]:
+        return weights / exponentials
 
 
 def draw_noise(batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:

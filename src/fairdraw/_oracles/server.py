@@ -122,8 +122,7 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
         probs = np.append(np.where(kept, probs[:-1], 0.0), 0.0)
         probs /= probs.sum()
         return _ordered(probs, found, position.token, rest_is_possible=False)
-    place = _place(found, position.token)
-    if is_changed and place == len(found.tokens):
+    if is_changed and _place(found, position.token) == len(found.tokens):
         return None
     return _ordered(probs / probs.sum(), found, position.token, rest_is_possible=not is_changed)
 

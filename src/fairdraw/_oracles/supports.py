@@ -74,11 +74,10 @@ class Support:
         """Whether each row has one right distribution."""
         return (self.required == self.allowed).all(axis=-1)
 
-    def row(self, number: int) -> Support:
-        """Return one row of many."""
-        slack = self.slack if np.ndim(self.slack) == 0 else float(self.slack[number, 0])
-        bounds = self.required[number], self.allowed[number]
-        return Support(*bounds, self.probs[number], self.is_distribution[number], slack)
+    def at(self, rows: Any) -> Support:  # Any: an index of NumPy
+        """Return one row of many, or some of them."""
+        slack = self.slack if np.ndim(self.slack) == 0 else self.slack[rows]
+        return Support(self.required[rows], self.allowed[rows], self.probs[rows], self.is_distribution[rows], slack)
 
     def distribution(self) -> Float64s:
         """Return the filtered distributions of settled rows.
@@ -111,7 +110,7 @@ def support_of(request: Request, policy: FilterPolicy, slack: float = 0.0) -> Su
         np.array([1.0 if request.top_p is None else request.top_p]),
         np.array([0.0 if request.min_p is None else request.min_p]),
     )
-    found = supports_of_rows(request.logits[None], parameters, policy, slack).row(0)
+    found = supports_of_rows(request.logits[None], parameters, policy, slack).at(0)
     return found if found.is_distribution else None
 
 
@@ -151,18 +150,10 @@ def _filtered(whole: Support, parameters: Parameters, policy: FilterPolicy) -> S
         is_on, apply = _FILTERS[name]
         rows = np.flatnonzero(is_on(parameters, whole.probs.shape[1]))
         if rows.size:
-            part = _taken(found, rows)
-            seen = _taken(whole, rows) if policy.joint else part
-            values = getattr(parameters, name)[rows, None]
-            found = _put(found, rows, apply(part, seen, values, policy))
+            part = found.at(rows)
+            seen = whole.at(rows) if policy.joint else part
+            found = _put(found, rows, apply(part, seen, getattr(parameters, name)[rows, None], policy))
     return found
-
-
-def _taken(support: Support, rows: Ints) -> Support:
-    """Return some rows of `support`."""
-    slack = support.slack if np.ndim(support.slack) == 0 else support.slack[rows]
-    bounds = support.required[rows], support.allowed[rows]
-    return Support(*bounds, support.probs[rows], support.is_distribution[rows], slack)
 
 
 def _put(support: Support, rows: Ints, part: Support) -> Support:

@@ -122,8 +122,7 @@ class ThinkingBudgetOracle:
             return forced
         output = self.known(prompt, output, budget)
         for position in range(len(drafts) + 1):
-            token_id = self.next_token(prompt, (*output, *drafts[:position]), budget)
-            if token_id is not None:
+            if (token_id := self.next_token(prompt, (*output, *drafts[:position]), budget)) is not None:
                 forced.append((position, token_id))
                 if position < len(drafts) and drafts[position] != token_id:
                     break

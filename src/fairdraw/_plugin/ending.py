@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairdraw._core.interrupts import Interrupted
 from fairdraw._report.verdict import Scope
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord
@@ -50,8 +49,7 @@ class Ending:
             return None
         if not report.failed or (self.planned and node_id not in self.planned):
             return None
-        check = next((check for check in all_checks() if check.id in node_id), None)
-        if check is None:
+        if (check := next((check for check in all_checks() if check.id in node_id), None)) is None:
             return None
         self.planned.add(node_id)
         self._done.add(node_id)
@@ -69,8 +67,3 @@ def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
     return next(iter([*marked, *lines[-1:]]), "the test ended without a result")
-
-
-def is_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether a person interrupted the run. xdist and `-x` raise subclasses of their own."""
-    return excinfo.type in (KeyboardInterrupt, Interrupted)

@@ -24,10 +24,10 @@ from fairdraw import __version__
 from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.foreign import printable
-from fairdraw._core.interrupts import Interrupts
+from fairdraw._core.interrupts import Interrupted, Interrupts
 from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import limit_calls
-from fairdraw._plugin.ending import Ending, is_interrupt
+from fairdraw._plugin.ending import Ending
 from fairdraw._report.files import RunFiles, require_apart
 from fairdraw._report.summary import (
     NO_STATISTICS,
@@ -75,8 +75,7 @@ class CheckUnderPytest:
 
     def __call__(self, sampler: AnySampler) -> None:
         __tracebackhide__ = True
-        item = _current_item.get()
-        if item is None:  # called outside a test
+        if (item := _current_item.get()) is None:  # called outside a test
             self.check(sampler)
         else:
             item.config.stash[RUN].conduct(self.check, sampler, item)
@@ -124,7 +123,10 @@ class PytestRun:
     def sampler_or_fail(self, contract: str = "") -> AnySampler:
         """The same. One that cannot be loaded fails the test with one sentence."""
         __tracebackhide__ = True
-        return _or_failed(lambda: self.sampler_for(contract))
+        try:
+            return self.sampler_for(contract)
+        except CannotStart as error:
+            pytest.fail(str(error), pytrace=False)
 
     def _spec(self, contract: str) -> str:
         return str(self.config.getoption("sampler") or CONTRACTS[contract or next(iter(CONTRACTS))].default)
@@ -158,9 +160,9 @@ class PytestRun:
         contract = first.contract
         sampler = self.sampler_or_fail(contract)
         checks = all_checks(contract=contract)
-        session = self._sessions.get(contract)
-        if session is None:
-            session, _ = self._open(_about_contract(item.session.items, contract) or [first])
+        if (session := self._sessions.get(contract)) is None:
+            collected = filter(None, map(_about, item.session.items))
+            session, _ = self._open([check for check in collected if check.contract == contract] or [first])
         control = run_control(plan_control(mutant, checks, sampler, session), sampler, session)
         _keep(item, _CONTROL, dataclasses.asdict(control))
         if control.untried:
@@ -178,7 +180,9 @@ class PytestRun:
         path, _, names = item.nodeid.partition("::")  # relative to pytest's root, which need not be where it was typed
         test = f"{os.path.relpath(item.path)}::{names}" if names else path
         options = ["--fairdraw-profile", session.profile.name, "--fairdraw-seed", str(session.seed)]
-        return dataclasses.replace(session, spec=None, renew=None, command=shlex.join(["pytest", test, *options]))
+        return dataclasses.replace(
+            session, spec=None, renew=lambda: None, command=shlex.join(["pytest", test, *options])
+        )
 
     def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
         """The session that all tests of one contract share, and a text about its reference."""
@@ -226,7 +230,9 @@ class PytestRun:
 
     def leave_out(self, items: list[pytest.Item]) -> None:
         """Deselect checks of other suites, and of other contracts than the named sampler's, and unwanted controls."""
-        only, contract = self.config.getoption("fairdraw_only"), self._named_contract()
+        only, is_run = self.config.getoption("fairdraw_only"), not self.config.option.collectonly
+        named = _or_usage_error(self.sampler_for) if self._sampler_was_named and is_run else None
+        contract = None if named is None else contract_name(named)
         others = [
             item
             for item in items
@@ -237,12 +243,6 @@ class PytestRun:
         if others:
             self.config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item not in others]
-
-    def _named_contract(self) -> str | None:
-        """The contract of the named sampler; `None` if none is named, or nothing is run."""
-        if not self._sampler_was_named or self.config.option.collectonly:
-            return None
-        return contract_name(_or_usage_error(self.sampler_for))
 
     @pytest.hookimpl(tryfirst=True)  # before the header is printed
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -260,7 +260,7 @@ class PytestRun:
             self.config.workeroutput["fairdraw"] = self._not_sent  # type: ignore[attr-defined]  # xdist's
         else:
             self._hold_end(session)
-            self._start_files()
+            self._start_files(self.header)
 
     def _hold_end(self, session: pytest.Session) -> None:
         """Let no signal and nothing that the sampler does end the process before the verdict was said."""
@@ -285,10 +285,8 @@ class PytestRun:
             self.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
         return int(session.exitstatus)
 
-    def _start_files(self) -> None:
-        if self.header is not None:
-            header = self.header
-            _or_usage_error(lambda: self._files.start(header, len(self._ending.planned)))
+    def _start_files(self, header: Header) -> None:
+        _or_usage_error(lambda: self._files.start(header, len(self._ending.planned)))
 
     def pytest_report_collectionfinish(self) -> list[str]:
         self.header_was_shown = True
@@ -309,7 +307,7 @@ class PytestRun:
         self._ending.plan(planned)
         if self.header is None:
             self.header = Header(**header)
-            self._start_files()
+            self._start_files(self.header)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -348,7 +346,7 @@ class PytestRun:
         self.controls += [Control(**fields) for fields in found.get(_CONTROL, ())]
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        if is_interrupt(excinfo):
+        if excinfo.type in (KeyboardInterrupt, Interrupted):  # xdist and `-x` raise subclasses of their own
             self._ending.signal = self._interrupts.received or "SIGINT"
             self._held.enter_context(Interrupts.held())
 
@@ -356,20 +354,20 @@ class PytestRun:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """One verdict for terminal, files, JUnit and exit code. Files are written here, by the controller."""
         self._held.enter_context(Interrupts.held())
-        if self._is_worker or not self._has_run():
+        ours = self._sampler_was_named or self._files.paths
+        # There is a header, there are controls, or an interrupt came before them in a run of ours.
+        has_run = self.header is not None or self.controls or (self._ending.was_cut and ours)
+        if self._is_worker or not has_run:
             return
         summary = self._summary = self._summarised(session.exitstatus)
         if self.has_checks or self._ending.was_cut:
             self._end_with(session, summary)
         try:
-            self._files.write(self.header or self._bare_header(), summary)
+            option = self.config.option
+            bare = Header.unloaded(option.sampler or "ours", option.fairdraw_profile, option.fairdraw_seed)
+            self._files.write(self.header or bare, summary)
         except CannotStart as error:
             self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
-
-    def _has_run(self) -> bool:
-        """Whether there is anything to report: a header, controls, or an interrupt before them in a run of ours."""
-        ours = self._sampler_was_named or self._files.paths
-        return self.header is not None or bool(self.controls) or bool(self._ending.was_cut and ours)
 
     def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
         """The summary, with how pytest itself ended."""
@@ -384,11 +382,9 @@ class PytestRun:
 
     def _narrowed(self) -> str:
         """What the user left out by name."""
-        option = self.config.option
+        option, given = self.config.option, {"--fairdraw-only": "fairdraw_only", "-k": "keyword", "-m": "markexpr"}
         words = [
-            *([f"--fairdraw-only {option.fairdraw_only}"] if option.fairdraw_only else []),
-            *([f"-k {option.keyword}"] if getattr(option, "keyword", "") else []),
-            *([f"-m {option.markexpr}"] if getattr(option, "markexpr", "") else []),
+            *(f"{word} {value}" for word, name in given.items() if (value := getattr(option, name, ""))),
             *(word for word, name in (("--lf", "lf"), ("--sw", "stepwise")) if getattr(option, name, False)),
             *(f"--deselect {name}" for name in getattr(option, "deselect", None) or ()),
             *(f"--ignore {name}" for name in getattr(option, "ignore", None) or ()),
@@ -406,13 +402,6 @@ class PytestRun:
             if hasattr(plugin, "add_global_property"):  # pytest's writer of JUnit files
                 plugin.add_global_property("fairdraw.verdict", summary.verdict)
                 plugin.add_global_property("fairdraw.exit_code", str(int(session.exitstatus)))
-
-    def _bare_header(self) -> Header:
-        """Of a run that was interrupted before a sampler was loaded."""
-        option = self.config.option
-        unknown = "not loaded when the run ended"
-        spec = option.sampler or "ours"
-        return Header(spec, "unknown", option.fairdraw_profile, option.fairdraw_seed, unknown, {})
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         summary = self._summary
@@ -456,8 +445,7 @@ class PytestRun:
         samplers = {sampler.name: sampler for item, _ in pairs if (sampler := _params(item).get("sampler"))}
         if self._sampler_was_named:
             return {**samplers, self._spec(""): self.sampler_for()}
-        unnamed = {check.contract for item, check in pairs if "sampler" not in _params(item)}
-        for contract in sorted(unnamed):
+        for contract in sorted({check.contract for item, check in pairs if "sampler" not in _params(item)}):
             samplers[f"{self._spec(contract)} (the default; choose with --sampler)"] = self.sampler_for(contract)
         return samplers
 
@@ -506,8 +494,7 @@ def _check_of(item: pytest.Item) -> AnyCheck | None:
 
 def _about(item: pytest.Item) -> AnyCheck | None:
     """The check that a test is about: it runs it on a sampler, or on a mutant that the check has to catch."""
-    check = _check_of(item)
-    if check is not None:
+    if (check := _check_of(item)) is not None:
         return check
     if not _is_control(item):
         return None
@@ -518,20 +505,6 @@ def _about(item: pytest.Item) -> AnyCheck | None:
 def _is_control(item: pytest.Item) -> bool:
     """Whether a test runs a check on its mutant."""
     return "fairdraw_control" in getattr(item, "fixturenames", ())
-
-
-def _about_contract(items: Iterable[pytest.Item], contract: str) -> list[AnyCheck]:
-    """The checks of one contract that the collected tests are about."""
-    return [check for item in items if (check := _about(item)) and check.contract == contract]
-
-
-def _or_failed(action: Callable[[], T]) -> T:
-    """The result of `action`. What cannot start fails the test with one sentence."""
-    __tracebackhide__ = True
-    try:
-        return action()
-    except CannotStart as error:
-        pytest.fail(str(error), pytrace=False)
 
 
 def _keep(item: pytest.Item, prefix: str, fields: Fields) -> None:

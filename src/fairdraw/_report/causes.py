@@ -65,10 +65,9 @@ class Cause:
     @property
     def is_a_property(self) -> bool:
         """Whether one example decides, and the check is not about the shape of the output."""
-        is_example = self.reported.suite != "statistical" and self.reported.stage != Stage.SHAPE
-        return is_example and not (
-            self.missing or self.reported.status == "error" or self.reported.failure_report is None
-        )
+        one, is_unjudged = self.reported, self.missing or self.reported.status == "error"
+        is_example = one.suite != "statistical" and one.stage != Stage.SHAPE
+        return is_example and not is_unjudged and one.failure_report is not None
 
     @property
     def may_be_lone(self) -> bool:
@@ -160,8 +159,7 @@ def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[s
         return "unfinished", record.reason
     if record.status == "inconclusive":
         return "undecided", ENDED if undecided_by_budget(record) else record.reason
-    kind = _raised(record)
-    if kind:
+    if kind := _raised(record):
         words = {missing.get(other.code, "") for other in records if _raised(other) == kind}
         if len(words) > 1 or "" in words:
             return "raised", kind
@@ -176,11 +174,8 @@ def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[s
 
 def _raised(record: CheckRecord) -> str:
     """Which exception ended a check; empty if none did."""
-    return (
-        without_numbers(record.failure_report.effect)
-        if record.status == "error" and record.failure_report is not None
-        else ""
-    )
+    report = record.failure_report
+    return without_numbers(report.effect) if record.status == "error" and report is not None else ""
 
 
 def _rank(cause: Cause, *, is_lone: bool) -> tuple[int, bool, int, str]:

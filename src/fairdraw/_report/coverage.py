@@ -191,9 +191,7 @@ def _coverage(sampler: str, contract: str, own: Sequence[tuple[CheckRecord, Draw
     names = dict.fromkeys(name for one in every for name in one.ranges)
     for name in names:
         features += _rows_of_sizes(name, properties, workloads, every)
-    ranges = {
-        name: {suite: found for suite, some in drawns.items() if (found := _ranges(name, some))} for name in names
-    }
+    judged = {name: {suite: _ranges(name, some) for suite, some in drawns.items()} for name in names}
     return Coverage(
         sampler,
         contract,
@@ -202,16 +200,15 @@ def _coverage(sampler: str, contract: str, own: Sequence[tuple[CheckRecord, Draw
         sum(one.draws for one in workloads),
         features,
         [_row("", pair, pair, properties, workloads) for pair in sorted(_possible_pairs(words))],
-        ranges,
+        {name: {suite: found for suite, found in own.items() if found} for name, own in judged.items()},
     )
 
 
 def _possible_pairs(words: dict[str, tuple[str, ...]]) -> set[str]:
     """Return the pairs of words of two features, and of one of which a request may have several."""
     known = [(name, word) for name, own in words.items() for word in words_of_pairs(name, own)]
-    return {
-        pair_of(one[1], other[1]) for one, other in combinations(known, 2) if one[0] != other[0] or one[0] in SEVERAL
-    }
+    pairs = ((one, other) for one, other in combinations(known, 2) if one[0] != other[0] or one[0] in SEVERAL)
+    return {pair_of(one[1], other[1]) for one, other in pairs}
 
 
 def _rows_of_sizes(
@@ -224,10 +221,8 @@ def _rows_of_sizes(
         powers[low.bit_length()] = min(low, smallest), max(high, largest)
     for bits, (low, high) in powers.items():
         words = f"{low}-{high}" if low < high else str(low)
-        row = _row(name, words, str(bits), properties, workloads)
-        found.append((low, row))
-    judged = _ranges(name, every)
-    for (_, before), (after, _) in pairwise(judged):
+        found.append((low, _row(name, words, str(bits), properties, workloads)))
+    for (_, before), (after, _) in pairwise(_ranges(name, every)):
         words = f"{before + 1}-{after - 1}" if before + 2 < after else str(before + 1)
         found.append((before + 1, Row(name, words)))
     return [row for _, row in sorted(found, key=lambda one: one[0])]

@@ -60,10 +60,9 @@ class Explanation:
         paragraphs = [self.title, f"required: {self.required}"]
         paragraphs += [f"usual cause: {' '.join(self.cause)}"] if self.cause else []
         if self.failing is not None:
-            failing = self.failing
-            shown = [f"caught mutant: {failing.mutant}. {self.fault}", f"failing example: {failing.effect}"]
-            shown += [f"evidence: {failing.evidence}"]
-            shown += [f"smallest case: {failing.example}"] if failing.example else []
+            one, labels = self.failing, ("failing example", "evidence", "smallest case")
+            texts = zip(labels, (one.effect, one.evidence, one.example), strict=True)
+            shown = [f"caught mutant: {one.mutant}. {self.fault}", *(f"{what}: {text}" for what, text in texts if text)]
             paragraphs.append("\n".join(shown))
         paragraphs.append("\n".join(f"{label}: {text}" for label, text in self.facts.items()))
         return "\n\n".join(paragraphs).splitlines()
@@ -72,28 +71,22 @@ class Explanation:
 def explanation(check: AnyCheck) -> Explanation:
     """What is known about `check`."""
     required, *cause = (" ".join(paragraph.split()) for paragraph in check.meaning.split("\n\n"))
-    failing = failing_examples().get(check.code)
+    failing, common = failing_examples().get(check.code), {("--profile", "ci"), ("--seed", "0")}
+    options = (f"{option} {value}" for option, value in check.again("ci", 0).items() if (option, value) not in common)
     facts = {
         "contract": check.contract.replace("_", " "),
         "suite": check.suite,
         "needs": ", ".join(check.needed) or "nothing",
-        "run it alone": " ".join(["fairdraw check SPEC", *_options(check)]),
+        "run it alone": " ".join(["fairdraw check SPEC", *options]),
     }
     fault = "" if failing is None else _faults(check.contract).get(failing.mutant, "")
     return Explanation(check.id, required, tuple(cause), facts, fault, failing)
 
 
-def _options(check: AnyCheck) -> list[str]:
-    """The options that select `check`; those that equal the defaults are left out."""
-    common = {("--profile", "ci"), ("--seed", "0")}
-    return [f"{option} {value}" for option, value in check.again("ci", 0).items() if (option, value) not in common]
-
-
 @cache
 def failing_examples() -> Mapping[str, FailingExample]:
     """By check code, as recorded."""
-    rows = json.loads(RECORD.read_text(encoding="utf-8"))
-    return {row.pop("code"): FailingExample(**row) for row in rows}
+    return {row.pop("code"): FailingExample(**row) for row in json.loads(RECORD.read_text(encoding="utf-8"))}
 
 
 @cache

@@ -89,8 +89,7 @@ def require_apart(files: Iterable[tuple[str, Path | None]]) -> None:
         try:
             if path is None or path.is_char_device():  # nothing is kept in /dev/null
                 continue
-            place = os.path.realpath(path)
-            file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else place
+            file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else os.path.realpath(path)
         except OSError as error:  # a name that is too long
             raise CannotStart(f"{option}: {error.strerror}. Name another file.") from None
         if first.setdefault(file, option) != option:
@@ -142,8 +141,7 @@ class RunFiles:
             CannotStart: If that fails.
         """
         begun = Summary([], scope=Scope(not_run=num_checks, is_begun=True))
-        lines = [next(run_lines(header, begun))]
-        self._write(header, begun, (), lines, "Nothing was run.")
+        self._write(header, begun, (), [next(run_lines(header, begun))], "Nothing was run.")
 
     def add(self, record: CheckRecord) -> None:
         """Append a finished check to the lines. `write` sorts them at the end."""

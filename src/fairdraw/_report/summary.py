@@ -93,10 +93,15 @@ class Header:
     def __post_init__(self) -> None:
         make_printable(self)
 
+    @classmethod
+    def unloaded(cls, sampler: str, profile: str, seed: int) -> Header:
+        """The header of a run that was interrupted before a sampler was loaded."""
+        return cls(sampler, "unknown", profile, seed, "not loaded when the run ended", {})
+
     def lines(self) -> list[str]:
         """The header as text."""
         number = ", ".join(f"{suite} {count}" for suite, count in self.checks.items())
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        versions = ", ".join(map(" ".join, self.versions.items()))
         return [
             f"fairdraw {self.suite_version}: sampler {self.sampler} on {self.device}",
             *(f"  {line}" for line in self.about),
@@ -106,10 +111,6 @@ class Header:
             f"  error rates: {self.fairness}",
             *([f"  {self.duration}"] if self.duration else []),
         ]
-
-    def new_since(self, before: Header) -> list[str]:
-        """The lines that are other ones than those of `before`."""
-        return [line for line in self.lines() if line not in before.lines()]
 
 
 def about_sampler(sampler: Any) -> tuple[str, ...]:  # Any: of any contract
@@ -267,22 +268,20 @@ class Summary:
 
     def _where_to_start(self) -> list[str]:
         """The failure to read first: one fault breaks many checks. A lone property failure may be another fault."""
-        failure_report = self.causes[0].reported.failure_report if self.causes else None
-        if failure_report is None:
+        report = self.causes[0].reported.failure_report if self.causes else None
+        if report is None:
             return []
         apart = next((cause.reported.code for cause in self.causes[1:] if cause.is_a_property), "")
         beside = f"; probably another fault: {apart}" if apart and has_a_lone_property(self.causes) else ""
-        return [
-            f"start with {failure_report.code} {failure_report.title}: fairdraw explain {failure_report.code}{beside}"
-        ]
+        return [f"start with {report.code} {report.title}: fairdraw explain {report.code}{beside}"]
 
     def to_declare(self) -> list[str]:
         """The capabilities that the sampler probably lacks, as the lines that declare them; empty if there are none."""
-        lacking = [cause for cause in self.causes if cause.missing]
         lines = [
             f'    "{cause.missing}": "say why",  # failed: {", ".join(record.code for record in cause.records)}; '
             f"checks that this skips: {cause.num_needing}"
-            for cause in lacking
+            for cause in self.causes
+            if cause.missing
         ]
         return ["Possibly unsupported. To skip these checks, declare:", *lines] if lines else []
 

@@ -79,9 +79,9 @@ class Verdict:
     @property
     def colour(self) -> Literal["green", "yellow", "red"]:
         """The colour of the line on a terminal and on the page."""
-        return (
-            "green" if self.exit_code == GREEN else "yellow" if self.exit_code in (NOT_JUDGED, NOTHING_RUN) else "red"
-        )
+        if self.exit_code == GREEN:
+            return "green"
+        return "yellow" if self.exit_code in (NOT_JUDGED, NOTHING_RUN) else "red"
 
 
 def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope | None = None) -> Verdict:
@@ -98,23 +98,19 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
         return Verdict(INCOMPLETE, _incomplete(why, records))
     if ended.is_silent:
         return Verdict(INCOMPLETE, f"INCOMPLETE: {ended.nothing}")
-    unfinished = [record for record in records if record.status == "incomplete"]
-    red = _red_reasons(records, num_missed)
     if ended.signal:
-        return Verdict(
-            INTERRUPTED, _incomplete(f"interrupted by {ended.signal} after {_done(records, ended)}", records)
-        )
-    if unfinished:
+        why = f"interrupted by {ended.signal} after {_done(records, ended)}"
+        return Verdict(INTERRUPTED, _incomplete(why, records))
+    if unfinished := [record for record in records if record.status == "incomplete"]:
         return Verdict(INCOMPLETE, _incomplete(_unfinished(unfinished, records, ended), records))
-    if red:
+    if red := _red_reasons(records, num_missed):
         left_out = sum(record.reason == LEFT_OUT for record in records)
         not_run = {"checks not run": ended.not_run, "checks left out for want of time": left_out}
         return Verdict(RED, "RED: " + "; ".join(f"{what}: {n}" for what, n in (red | not_run).items() if n))
     if ended.not_run:
         return Verdict(INCOMPLETE, _incomplete(f"the run ended after {_done(records, ended)}", records))
-    late = [record for record in records if undecided_by_budget(record)]
-    if late:
-        why = f"the time budget ended with {len(late)} of {len(records)} checks undecided"
+    if late := sum(map(undecided_by_budget, records)):
+        why = f"the time budget ended with {late} of {len(records)} checks undecided"
         return Verdict(INCOMPLETE, _incomplete(why, records))
     if ended.num_lost:
         why = f"the process was lost in {ended.num_lost} mutation controls, which show that checks can fail here"
@@ -122,9 +118,8 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
     if ended.outside:
         return Verdict(RED, f"NOT GREEN: {ended.outside}")
     if not any(_is_judged(record) for record in records):
-        known = _count(records, "xfailed")
         why = "every check was skipped" if records else ended.nothing or "no check was run"
-        why = "every check was skipped, or is known to raise" if known else why
+        why += ", or is known to raise" * bool(_count(records, "xfailed"))
         return Verdict(NOTHING_RUN, f"NOTHING MEASURED: {why}")
     return _green(records, ended)
 
@@ -152,11 +147,9 @@ def combined(verdicts: Mapping[str, Verdict], num_named: int) -> Verdict:
         'RED: 1 of 2 samplers (mine); GREEN: 1 of 2 samplers (torch)'
     """
     names = {code: [name for name, one in verdicts.items() if one.exit_code == code] for code in _WORDS}
-    parts = [
-        f"{_WORDS[code]}: {len(own)} of {num_named} samplers ({', '.join(own)})" for code, own in names.items() if own
-    ]
-    missing = num_named - len(verdicts)
-    parts += [f"not run: {missing} of {num_named} samplers"] if missing else []
+    missing, all_of_them = num_named - len(verdicts), f"of {num_named} samplers"
+    parts = [f"{_WORDS[code]}: {len(own)} {all_of_them} ({', '.join(own)})" for code, own in names.items() if own]
+    parts += [f"not run: {missing} {all_of_them}"] if missing else []
     worst = next((code for code, own in names.items() if own), INCOMPLETE)
     is_short = missing and worst in (NOTHING_RUN, NOT_JUDGED, GREEN)
     return Verdict(INCOMPLETE if is_short else worst, ("INCOMPLETE; " if is_short else "") + "; ".join(parts))
@@ -167,6 +160,10 @@ def combined(verdicts: Mapping[str, Verdict], num_named: int) -> Verdict:
 
 def _count(records: Iterable[CheckRecord], *statuses: str) -> int:
     return sum(record.status in statuses for record in records)
+
+
+def _undecided(records: Iterable[CheckRecord]) -> int:
+    return sum(record.status == "inconclusive" and not undecided_by_budget(record) for record in records)
 
 
 def _is_judged(record: CheckRecord) -> bool:
@@ -182,17 +179,14 @@ def _red_reasons(records: Sequence[CheckRecord], num_missed: int) -> dict[str, i
         "checks failed": _count(records, "failed"),
         "checks that ended in an exception": _count(records, "error"),
         "known failures gone": _count(records, "xpassed"),
-        "checks undecided": sum(
-            record.status == "inconclusive" and not undecided_by_budget(record) for record in records
-        ),
+        "checks undecided": _undecided(records),
         "mutants missed, so that the checks cannot be trusted here": num_missed,
     }
     return found if any(found.values()) else {}
 
 
 def _done(records: Sequence[CheckRecord], ended: Scope) -> str:
-    finished = len(records) - _count(records, "incomplete")
-    return f"{finished} of {len(records) + ended.not_run} checks"
+    return f"{len(records) - _count(records, 'incomplete')} of {len(records) + ended.not_run} checks"
 
 
 def _unfinished(unfinished: Sequence[CheckRecord], records: Sequence[CheckRecord], ended: Scope) -> str:
@@ -204,8 +198,7 @@ def _unfinished(unfinished: Sequence[CheckRecord], records: Sequence[CheckRecord
 
 def _incomplete(why: str, records: Sequence[CheckRecord]) -> str:
     failed = [record for record in records if record.status in ("failed", "error")]
-    undecided = sum(record.status == "inconclusive" and not undecided_by_budget(record) for record in records)
-    others = {"known failures gone": _count(records, "xpassed"), "undecided": undecided}
+    others = {"known failures gone": _count(records, "xpassed"), "undecided": _undecided(records)}
     found = [f"failed until then: {_codes(failed)}"] if failed else []
     found += [f"{what}: {count}" for what, count in others.items() if count]
     return f"INCOMPLETE: {why}; " + ("; ".join(found) or "nothing else failed")

@@ -170,7 +170,10 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
         return planned.control(untried=Untried.OUT_OF_TIME)
     started = time.perf_counter()
     check, mutant = planned.check, planned.mutant
-    asked = _as_asked(mutant.make(), sampler)
+    wrong, beside = mutant.make(), sampler.capabilities
+    # As slow as the sampler under test, and without what that sampler does not support.
+    unsupported = {**beside.unsupported, **wrong.capabilities.unsupported}
+    asked: Any = Limited(wrong, Capabilities(unsupported, beside.slow))  # Any: as the mutant
     if check.why_not(asked, _reference(check)) is not None:
         # Together they support too little, for example one seeded and the other explicit noise.
         return planned.control(untried=Untried.SKIPPED, detail="the mutant and the sampler support different things")
@@ -244,25 +247,15 @@ def _proven(mutant: Mutant) -> Profile:
 
 def _is_proven(check: AnyCheck, sampler: AnySampler, session: Session) -> bool:
     """Whether the run's own numbers are at least the proven ones, so that a miss needs no second run."""
-    can, least = sampler.capabilities, _RELEASE.profile
-    enough = (
-        session.profile.examples_for(can, 1.0) >= least.examples
-        if isinstance(check, Check)
-        else session.profile.draws_for(can) >= least.draws
-    )
-    return enough and session.seed == DEFAULT_SEED and not can.unsupported
+    can, least, now = sampler.capabilities, _RELEASE.profile, session.profile
+    cases, draws = now.examples_for(can, 1.0) >= least.examples, now.draws_for(can) >= least.draws
+    return (cases if isinstance(check, Check) else draws) and session.seed == DEFAULT_SEED and not can.unsupported
 
 
 def _reference(check: AnyCheck) -> AnySampler | None:
     """The specification: results of controls do not depend on the reference sampler that is installed."""
     reference: AnySampler | None = load_part(CONTRACTS[check.contract].right)() if check.differential else None
     return reference
-
-
-def _as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
-    """The mutant, as slow as the sampler under test, and without what that sampler does not support."""
-    own, beside = mutant.capabilities, sampler.capabilities
-    return Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
 
 
 class _Caught(BaseException):
@@ -297,16 +290,13 @@ def controls_lines(controls: Sequence[Control]) -> list[str]:
 
 def _lines_of(contract: str, controls: Sequence[Control]) -> list[str]:
     tried = [control for control in controls if not control.untried]
-    weak = [control for control in tried if control.is_missed and control.weak]
     lines = [_count_line(contract, tried)] if tried else [_heading(contract) + f"none of {len(controls)} tried"]
-    if weak:
+    if weak := [control for control in tried if control.is_missed and control.weak]:
         lines.append(f"  {len(weak)} not shown, as this run or the sampler has too little to show them: {_names(weak)}")
     for why in Untried:
-        untried = [control for control in controls if control.untried == why]
-        if untried:
+        if untried := [control for control in controls if control.untried == why]:
             lines.append(f"  {len(untried)} not tried, {why}: {_names(untried)}")
-    blind = [control for control in tried if control.is_blind]
-    return lines + [f"  {blindness(control)}" for control in blind]
+    return lines + [f"  {blindness(control)}" for control in tried if control.is_blind]
 
 
 def blindness(control: Control) -> str:

@@ -112,8 +112,7 @@ class Watch:
     def _bounded(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
         """Make a call, and let its sizes be known meanwhile: it may be the one that ends this process."""
         sizes = sizes_of(arguments)
-        like = pulse.shunned(sizes)
-        if like is not None:
+        if (like := pulse.shunned(sizes)) is not None:
             self._seen.clear()
             self._why_not = f"not called again with as much as{pulse.worded_sizes(like)}, which did not end"
             raise self._refusal()

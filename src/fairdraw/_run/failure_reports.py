@@ -128,9 +128,9 @@ def _about(check: AnyCheck, session: Session, error: BaseException, sampler: Any
     if isinstance(error, CheckFailure) and raised_by(error) is None:
         meaning, *usually = (" ".join(paragraph.split()) for paragraph in check.meaning.split("\n\n"))
         evidence = error.evidence or "one example decides"
-        diagnosis = " ".join(usually).removeprefix("Usually ")
-        diagnosis = diagnosis[:1].upper() + diagnosis[1:]
-        return FailureReport(check.code, check.title, meaning, error.effect, evidence, usually=diagnosis)
+        cause = " ".join(usually).removeprefix("Usually ")
+        usual = cause[:1].upper() + cause[1:]
+        return FailureReport(check.code, check.title, meaning, error.effect, evidence, usually=usual)
     title = _raised_title(error, sampler, session.reference)
     return FailureReport(
         CONTRACTS[check.contract].raised,
@@ -196,13 +196,8 @@ def _repeats(check: AnyCheck, session: Session, sampler: AnySampler, case: Any) 
     with suite_state(sampler), suppress(SamplerHangs):
         while isinstance(check, Check) and tried < NUM_REPEATS and time.monotonic() < ends_at:
             tried += 1
-            failed += _fails(check, session, _new(session) or sampler if check.plays_traces else sampler, case)
+            failed += _fails(check, session, session.renew() or sampler if check.plays_traces else sampler, case)
     return None if failed == tried else [failed, tried]
-
-
-def _new(session: Session) -> AnySampler | None:
-    """Return a sampler that was not called yet, if the run can make one."""
-    return None if session.renew is None else session.renew()
 
 
 def _fails(check: Any, session: Session, sampler: AnySampler, case: Any) -> bool:
@@ -221,7 +216,7 @@ def _saved(
         return "", ()
     repeats = _repeats(check, session, sampler, case)
     chance = () if repeats is None else (f"this example failed in {repeats[0]} of {repeats[1]} more tries",)
-    if repeats is None and check.plays_traces and (new := _new(session)) is not None:
+    if repeats is None and check.plays_traces and (new := session.renew()) is not None:
         _fails(check, session, new, case)
         if not _fails(check, session, new, case):
             chance = ("a new sampler fails, one that was called before does not: look at what a first call sets up",)

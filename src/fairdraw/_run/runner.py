@@ -39,7 +39,7 @@ from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
 from fairdraw.contracts import AnySampler, NoAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Mapping
 
 
 Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
@@ -81,7 +81,7 @@ class Session:
     ends_at: float | None = None
     clock: Callable[[], float] = time.time
     first: FirstPart | None = None
-    renew: Callable[[], AnySampler | None] | None = None
+    renew: Callable[[], AnySampler | None] = lambda: None
     under_pytest: bool = False
     expected: Expected = field(default_factory=Expected)
     stored: dict[str, str] = field(default_factory=dict)
@@ -193,7 +193,7 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
     watched = recorder.watched(check, sampler, session.profile, session.seed)
 
     judging, renew = watched.check, session.renew
-    if renew is not None and judging.plays_traces:
+    if judging.plays_traces:
         judging = dataclasses.replace(judging, renew=lambda: (made := renew()) and watched.watch.wrap(made))
 
     def search() -> int:
@@ -220,7 +220,7 @@ def replay_case(check: Check, sampler: AnySampler, case: Any, session: Session) 
     """Run one check on one case: no search."""
 
     def once() -> int:
-        check.begin(sampler, session.reference, Deadline(None))
+        check.require_support(sampler, session.reference)
         try:
             check.on_case(sampler, case, session.reference)
         except (Exception, SystemExit) as error:
@@ -240,7 +240,8 @@ def _recorded(
     error: BaseException | None = None
     try:
         with suite_state(sampler):
-            _read_attributes(sampler)
+            with calling(sampler):  # what every sampler has may be properties, which raise the sampler's own exceptions
+                _ = sampler.name, sampler.device, sampler.capabilities
             cases = run()
     except BaseException as caught:
         if not _is_of_the_sampler(caught):
@@ -268,12 +269,6 @@ def _is_of_the_sampler(error: BaseException) -> bool:
     return isinstance(error, (Exception, SystemExit, SamplerHangs)) or raised_by(error) is not None
 
 
-def _read_attributes(sampler: AnySampler) -> None:
-    """Read what every sampler has, which may be properties: what they raise is the sampler's own exception."""
-    with calling(sampler):
-        _ = sampler.name, sampler.device, sampler.capabilities
-
-
 def check_sampler(
     sampler: AnySampler,
     *,
@@ -299,17 +294,13 @@ def check_sampler(
     Randomness:
         Cases follow from `seed` and the check's code.
     """
-    _require_known("profile", profile, PROFILES)
-    _require_known("only", only, (None, *SUITES))
+    for name, value, known in (("profile", profile, PROFILES), ("only", only, SUITES)):
+        if value is not None and value not in known:
+            words = ", ".join(known)
+            raise ValueError(f"check_sampler: {name}={value!r}, but it must be a known word. Use one of: {words}.")
     session = Session(profile=PROFILES[profile], seed=seed, reference=reference, crash_folder=None)
     subject = as_sampler(sampler)
     return [run_check(check, subject, session) for check in all_checks(only, contract_name(subject))]
-
-
-def _require_known(name: str, value: str | None, known: Container[str | None]) -> None:
-    if value not in known:
-        words = ", ".join(PROFILES if name == "profile" else SUITES)
-        raise ValueError(f"check_sampler: {name}={value!r}, but it must be a known word. Use one of: {words}.")
 
 
 def _name(sampler: AnySampler) -> str:

@@ -6,7 +6,7 @@ that are added to OpenAI's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairdraw.contracts import Capability, Choice, GenerationRequest, NoAnswer, Position
@@ -157,10 +157,9 @@ class LlamaCpp:
         }
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
-        prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
         # Its defaults filter (top_k 40, top_p 0.95, min_p 0.05), so that each filter is set, to nothing if need be.
         return _shared(request) | _given(
-            prompt=prompt,
+            prompt=request.prompt if isinstance(request.prompt, str) else list(request.prompt),
             n_predict=request.max_tokens,
             top_k=request.top_k or 0,
             top_p=1.0 if request.top_p is None else request.top_p,
@@ -238,12 +237,8 @@ def _joined(parts: Sequence[JSON], read: Any) -> tuple[Choice, ...]:  # Any: a f
             found[index] = Choice((*old.positions, *new.positions), old.text + new.text, reason)
     if not found:
         raise KeyError("choices")
-    usage = parts[-1].get("usage") or {}
-    counted = usage.get("completion_tokens") if len(found) == 1 else None
-    return tuple(
-        Choice(found[index].positions, found[index].text, found[index].finish_reason, counted)
-        for index in sorted(found)
-    )
+    counted = (parts[-1].get("usage") or {}).get("completion_tokens") if len(found) == 1 else None
+    return tuple(replace(one, num_tokens=counted) for _, one in sorted(found.items()))
 
 
 def _of_completion(one: JSON) -> Choice:
@@ -282,20 +277,14 @@ def _of_chat(one: JSON) -> Choice:
     message = one.get("message") or one.get("delta") or {}
     rows = (one.get("logprobs") or {}).get("content") or ()
     positions = tuple(_of_row(row) for row in rows) or tuple(map(Position, one.get("token_ids") or ()))
-    text = str(message.get("content") or "")
-    return Choice(positions, text, str(one.get("finish_reason") or ""))
+    return Choice(positions, str(message.get("content") or ""), str(one.get("finish_reason") or ""))
 
 
 def _of_row(row: JSON) -> Position:
     """One token with its list, as chats and llama.cpp write it."""
-    own = row.get("logprob")
-    listed = row.get("top_logprobs") or row.get("top_probs") or ()
-    return Position(
-        _token(row.get("token"), row.get("id")),
-        None if own is None else float(own),
-        _pairs(listed),
-        _text(row.get("token")),
-    )
+    token, own = row.get("token"), row.get("logprob")
+    top = _pairs(row.get("top_logprobs") or row.get("top_probs") or ())
+    return Position(_token(token, row.get("id")), None if own is None else float(own), top, _text(token))
 
 
 def _aligned(rows: Sequence[Position], ids: Sequence[int]) -> tuple[Position, ...]:

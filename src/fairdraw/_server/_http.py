@@ -90,10 +90,9 @@ class HttpServer:
         lists = Capability.TOP_LOGPROBS in self.capabilities
         ids = "token ids" if Capability.TOKEN_IDS in self.capabilities else "texts of tokens"
         judged = f"lists of {self.settings.logprobs} log-probabilities, {ids}" if lists else "no log-probabilities"
-        lacks = ", ".join(map(str, self.capabilities.unsupported)) or "nothing"
         return [
             f"dialect: {self.dialect.name}, model {self.model or 'unnamed'}: {judged}",
-            f"cannot be judged: {lacks}",
+            f"cannot be judged: {', '.join(map(str, self.capabilities.unsupported)) or 'nothing'}",
             *self.journal.about(),
             *([f"SRV122 and SRV141 compare with {self.settings.against}"] if self.settings.against else []),
         ]
@@ -190,9 +189,8 @@ def _first_that_answers(transport: Transport, journals: tuple[Journal, Journal],
     known: list[Dialect] = [*([native[vendor]] if vendor in native else []), Completions(extensions), Chat(extensions)]
     found, reasons = [], []
     for dialect in known:
-        server = _bare(transport, journals, model, dialect)
         try:
-            server = _with_lists(server)
+            server = _with_lists(_bare(transport, journals, model, dialect))
         except NoAnswer as error:
             reasons.append(str(error))
             continue
@@ -210,10 +208,8 @@ def _bare(transport: Transport, journals: tuple[Journal, Journal], model: str, d
     order = dialect.filters_after_temperature
     claims = _STAGES.get(settings.stage, Claims(by=""))
     claims = dataclasses.replace(claims, filters_after_temperature=order, stop_waits=dialect.stop_waits)
-    name = transport.base + (f"#{model}" if model else "")
-    return HttpServer(
-        name, model, transport, dialect, settings, Capabilities.of(unsupported, slow=True), claims, *journals
-    )
+    name, can = transport.base + (f"#{model}" if model else ""), Capabilities.of(unsupported, slow=True)
+    return HttpServer(name, model, transport, dialect, settings, can, claims, *journals)
 
 
 def _with_lists(server: HttpServer) -> HttpServer:

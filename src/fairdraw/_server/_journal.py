@@ -85,8 +85,7 @@ class Journal:
         """Return the next known answer to this request, or a new one, which is written."""
         if self._path is None:
             return ask()
-        known = self.known(request)
-        if known is not None:
+        if (known := self.known(request)) is not None:
             return known
         found = ask()
         line = json.dumps([_key(request), found.parts, found.refused, round(time.time())])

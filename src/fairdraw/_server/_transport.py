@@ -127,8 +127,7 @@ class Transport:
         def attempt() -> Reply:
             # llama.cpp may close a connection behind a stream without saying so.
             head = {"Connection": "close"} if stream else {}
-            received = self._received("POST", url, json=body, headers=head)
-            return _reply(url, received, stream=stream)
+            return _reply(url, self._received("POST", url, json=body, headers=head), stream=stream)
 
         return self._patiently(attempt)
 

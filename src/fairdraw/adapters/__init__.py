@@ -95,8 +95,7 @@ def load(spec: str, device: str | None = None) -> AnySampler:
 
 def _row(name: str) -> SamplerRow:
     """Return the row of a name or an alias. Where it is fairdraw's own, no other catalogue is read."""
-    own = OWN_ROWS.get(ALIASES.get(name, name))
-    if own is not None:
+    if (own := OWN_ROWS.get(ALIASES.get(name, name))) is not None:
         return own
     found = find_catalogues()
     return found.rows[name] if name in found.rows else _refuse_name(name, found)
@@ -183,9 +182,7 @@ def _attribute(spec: str, module: object, path: str) -> object:
 
 def _made(spec: str, found: object) -> object:
     """Return the sampler itself: `found`, or what it returns when called."""
-    if _is_sampler(found) and not isinstance(found, type):
-        return found
-    if not callable(found):
+    if not callable(found) or (_is_sampler(found) and not isinstance(found, type)):
         return found
     try:
         return found()
@@ -199,16 +196,13 @@ def _is_sampler(value: object) -> TypeGuard[AnySampler]:
 
 
 def _checked(spec: str, sampler: object) -> AnySampler:
-    if _is_sampler(sampler):
-        if not isinstance(sampler.capabilities, Capabilities):
-            given = type(sampler.capabilities).__name__
-            raise _refusal(spec, f"its capabilities are {given}, not Capabilities", "Use fairdraw.Capabilities()")
-        return sampler
-    raise _refusal(
-        spec,
-        f"it gave {type(sampler).__name__}, which has no {missing_parts(sampler)}",
-        "Return fairdraw.rejection_sampler(function)",
-    )
+    if not _is_sampler(sampler):
+        rule = f"it gave {type(sampler).__name__}, which has no {missing_parts(sampler)}"
+        raise _refusal(spec, rule, "Return fairdraw.rejection_sampler(function)")
+    if not isinstance(sampler.capabilities, Capabilities):
+        given = type(sampler.capabilities).__name__
+        raise _refusal(spec, f"its capabilities are {given}, not Capabilities", "Use fairdraw.Capabilities()")
+    return sampler
 
 
 def _refusal(spec: str, rule: str, remedy: str) -> SamplerNotFound:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, TypeGuard
+from typing import Any, NotRequired, TypedDict
 
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.foreign import one_line
@@ -200,13 +200,9 @@ def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:
     api = data.get("api")
     if type(api) is not int or api != API:
         other = "a newer" if type(api) is int and api > API else "an older"
-        stale = "fairdraw" if other == "a newer" else owner
-        raise BadCatalogue(
-            f"{path} has api={api!r}, but this fairdraw reads {API}: it was made for {other} one. "
-            f"Install a newer {stale}."
-        )
-    problem = _problem(data) or _problem_of_defects(package, data["samplers"])
-    if problem is not None:
+        stale, rule = "fairdraw" if other == "a newer" else owner, f"it was made for {other} one"
+        raise BadCatalogue(f"{path} has api={api!r}, but this fairdraw reads {API}: {rule}. Install a newer {stale}.")
+    if (problem := _problem(data) or _problem_of_defects(package, data["samplers"])) is not None:
         raise BadCatalogue(f"{package}: {problem}. Correct it, or run pip uninstall {owner}.")
     install = data.get("install", {})
     return {name: SamplerRow(name, package, install, **row) for name, row in data["samplers"].items()}
@@ -233,7 +229,8 @@ _FIELDS: dict[str, type] = {
 def _problem(data: Mapping[str, Any]) -> str | None:  # Any: whatever stands in the file
     """Return what breaks a rule of `samplers.toml`; `None` if nothing does."""
     samplers, install = data.get("samplers"), data.get("install", {})
-    if not isinstance(samplers, dict) or not _are_strings(install):
+    is_table = isinstance(install, dict) and all(isinstance(one, str) for one in install.values())
+    if not isinstance(samplers, dict) or not is_table:
         return "samplers must be a table of samplers by name, and install a table of commands"
     for name, row in samplers.items():
         contract, _, origin = name.partition("/")
@@ -257,10 +254,6 @@ def _problem_of_defects(package: str, samplers: Mapping[str, object]) -> str | N
     except (ValueError, TypeError, AttributeError) as error:  # of TOML, or of other types than an entry has
         return f"known_defects.toml: {brief(error)}"
     return f"known_defects.toml names {', '.join(unknown)}, which samplers.toml has not" if unknown else None
-
-
-def _are_strings(value: object) -> TypeGuard[Mapping[str, str]]:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
 
 
 def brief(error: BaseException) -> str:

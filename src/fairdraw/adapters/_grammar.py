@@ -90,8 +90,7 @@ def step(row: SamplerRow, device: str, *, backend: Backend) -> StepMasker:
     def drafts(batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         return _processed(batch.logits, _forked(batch), backend)
 
-    capabilities = capabilities_of(row, backend, device)
-    return StepMasker(row.name, apply, drafts, device, capabilities, backend=backend)
+    return StepMasker(row.name, apply, drafts, device, capabilities_of(row, backend, device), backend=backend)
 
 
 def _processed(logits: AnyLogitRows, words: Bitmasks, backend: Backend) -> AnyLogitRows:

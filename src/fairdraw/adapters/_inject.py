@@ -122,16 +122,13 @@ class _InjectionMode(DispatchMode):
     ) -> Tensor:
         values, times_before = getattr(self.noise, kind), getattr(self.injected, kind)
         drew = f"inject_noise: the sampler drew {tensor.dtype} {list(tensor.shape)} with {func}"
+        once = "Draw them once, for the whole batch."
         if tensor.numel() != values.numel():
-            raise NoiseNotInjected(
-                f"{drew}, but the {kind} handed in are {list(values.shape)}. Draw them once, for the whole batch."
-            )
+            raise NoiseNotInjected(f"{drew}, but the {kind} handed in are {list(values.shape)}. {once}")
         if tensor.dtype not in _FLOATS:
             raise NoiseNotInjected(f"{drew}, but {kind} must be float32 or float64. Draw wider, then convert.")
         if times_before:
-            raise NoiseNotInjected(
-                f"{drew}, but the {kind} were handed in already. Draw them once, for the whole batch."
-            )
+            raise NoiseNotInjected(f"{drew}, but the {kind} were handed in already. {once}")
         setattr(self.injected, kind, times_before + 1)
         if kind == "uniforms":
             values = values.to(tensor.dtype).clamp(max=1 - torch.finfo(tensor.dtype).eps / 2)

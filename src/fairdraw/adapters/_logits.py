@@ -170,14 +170,12 @@ class _PaddedSession:
         self, logits: LogitRows, batch: LiveBatch, request: list[int], outputs: Sequence[Sequence[int]]
     ) -> LogitRows:
         """Penalise as specified, for the tokens that were built."""
-        seen = [
-            PenalisedRow(
-                batch.requests[i].prompt_token_ids, list(own), PenaltyFactors(*batch.requests[i].params.factors)
-            )
-            for i, own in zip(request, outputs, strict=True)
-        ]
-        rows = zip(logits.numpy(), seen, strict=True)
-        return torch.from_numpy(np.stack([PenaltiesOracle().penalise(*row) for row in rows]))
+        found = []
+        for row, i, own in zip(logits.numpy(), request, outputs, strict=True):
+            one = batch.requests[i]
+            seen = PenalisedRow(one.prompt_token_ids, list(own), PenaltyFactors(*one.params.factors))
+            found.append(PenaltiesOracle().penalise(row, seen))
+        return torch.from_numpy(np.stack(found))
 
 
 # Thinking budget
@@ -207,9 +205,8 @@ def _open_plan(device: str, always_copies: bool, setup: PlanSetup) -> _PlanSessi
 
     thinking = ThinkingBudget(setup.start_token_ids, setup.end_token_ids)
     customs: Any = setup.custom_processors  # Any: they get rows of its own, which have the fields of `RowOfRequest`
-    return _PlanSession(
-        LogitsPlan(setup.vocab_size, device, thinking=thinking, custom_processors=customs), always_copies
-    )
+    plan = LogitsPlan(setup.vocab_size, device, thinking=thinking, custom_processors=customs)
+    return _PlanSession(plan, always_copies)
 
 
 @dataclass(frozen=True)

@@ -131,15 +131,13 @@ def _counter_step(batch: SpecDecodeBatch, seeds: RequestInts, backend: Backend, 
     from fairdraw.sampler_impl.rejection_counter import make_workspace, rejection_sample
 
     sizes = (batch.batch_size, batch.max_spec_len, batch.target_logits.shape[1])
-    # The batch's logits are processed: a random request has temperature 1.
-    temperature = torch.where(batch.is_greedy, 0.0, 1.0).to(torch.float32)
     return partial(
         rejection_sample,
         batch.draft_token_ids,
         batch.cu_num_draft_tokens,
         batch.max_spec_len,
         batch.target_logits if batch.bonus_logits is None else rows_of(batch, bonus_mask(batch)),
-        temperature,
+        torch.where(batch.is_greedy, 0.0, 1.0).to(torch.float32),  # logits are processed: a random request has 1
         seeds,
         seeds.new_zeros(batch.batch_size) if batch.positions is None else batch.positions,
         draft_probs=batch.draft_probs,

@@ -59,8 +59,7 @@ def rejection(row: SamplerRow, device: str, *, backend: Backend, draft_logits: b
         draft_logits: Give logarithms of the batch's draft probabilities in their place.
     """
     verify = functools.partial(_verify, backend, draft_logits)
-    capabilities = capabilities_of(row, backend, device)
-    return FunctionSampler(row.name, verify, device, capabilities, propose=draft_by_counter)
+    return FunctionSampler(row.name, verify, device, capabilities_of(row, backend, device), propose=draft_by_counter)
 
 
 def capabilities_of(row: SamplerRow, backend: Backend, device: str) -> Capabilities:
@@ -137,8 +136,7 @@ def _verify(backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise:
     from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs
 
     seeds, positions = counters_of(batch, noise)
-    dense = Drafts.LOGITS if draft_logits else Drafts.PROBS
-    drafts = Drafts.ONE_HOT if batch.draft_probs is None else dense
+    drafts = Drafts.ONE_HOT if batch.draft_probs is None else Drafts.LOGITS if draft_logits else Drafts.PROBS
     width = rounded_up(max(batch.max_spec_len, 1))
     sizes = (rounded_up(batch.batch_size), width, batch.vocab_size)
     plan = plan_for(Capacity(*sizes, batch.target_logits.dtype, drafts, filters=False), batch.device, backend)

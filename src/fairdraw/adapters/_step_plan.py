@@ -116,9 +116,8 @@ def _penalties(requests: Sequence[LogitsRequest], logits: AnyLogitRows) -> Penal
     from fairdraw.sampler_impl.step import Penalties
 
     device, vocab_size = logits.device, logits.shape[1]
-    presence, frequency, repetition = (
-        _floats([request.params.factors[i] for request in requests], device) for i in range(3)
-    )
+    factors = zip(*(request.params.factors for request in requests), strict=True)
+    presence, frequency, repetition = (_floats(one, device) for one in factors)
     prompts = torch.stack([_counted(request.prompt_token_ids, vocab_size) for request in requests]) > 0
     outputs = torch.stack([_counted(request.output_token_ids, vocab_size) for request in requests])
     return Penalties(presence, frequency, repetition, outputs.int().to(device), words_of(prompts).to(device))
