@@ -1,15 +1,26 @@
-"""15x, 16x and 20x: filters with a text, over steps, and in traces of every size, with every setting."""
+"""10x to 20x: each filter alone, filters with a text, over steps, and in traces of every size, with every setting."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from fairdraw._core.checks import Check
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.filters import FiltersOracle, RowContext, logits_of, without_mirostat
-from fairdraw.contracts import Capabilities, Capability, FilterBatch, LogitsFilterer, SeededNoise
+from fairdraw.contracts import (
+    LOGIT_FILTERS,
+    Capabilities,
+    Capability,
+    FilterBatch,
+    LogitsFilterer,
+    SeededNoise,
+    capability_of,
+)
 from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._filters_asserts import (
     Specified,
@@ -29,6 +40,24 @@ _MIROSTAT = ((Capability.MIROSTAT_V1, Capability.MIROSTAT_V2),)
 _TEMPERATURES = (1.0, 0.6, 1.3, 0.3)
 _NUM_STEPS = 6
 _MANY_STEPS, _FEWER_STEPS = 150, 20
+
+
+# -- single filters ---------------------------------------------------------------------------------------------------
+
+
+def alone(name: str) -> Check:
+    """Return the check of one filter: the docstring of its step is its title, what is required, and usual causes."""
+    said = inspect.getdoc(getattr(FiltersOracle, name)) or ""
+    title, _, meaning = said.partition("\n\nExample:")[0].partition(".\n\n")
+    title = title if title[:3].isupper() else title[0].lower() + title[1:]
+    fields: dict[str, Any] = {"title": title, "meaning": meaning, "needs": (capability_of(name),)}  # Any: of a check
+    return check(LOGIT_FILTERS[name].code, lambda can: filter_cases(can, filters=(name,)), **fields)(require_rows)
+
+
+SINGLE = tuple(map(alone, LOGIT_FILTERS))
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
 
 
 def every_row_of_a_trace_follows_the_specification(filterer: LogitsFilterer, trace: FilterTrace) -> None:

@@ -255,15 +255,3 @@ def probabilities(batch: SpecDecodeBatch) -> tuple[Rows32, Rows32]:
         if token != PLACEHOLDER_TOKEN_ID:
             draft_probs[row, token] = 1
     return target_probs, draft_probs
-
-
-def sound(batch: SpecDecodeBatch, emission: Emission) -> None:
-    """The structure that every output has, whatever the noise: ids, an accepted prefix, one token more, its kind."""
-    for answer in answers(batch, emission):
-        most, accepted = len(answer.drafts) + 1, answer.num_accepted
-        answer.forbid(not 1 <= len(answer.tokens) <= most, f", but 1 to {most} tokens are expected")
-        is_prefix = answer.tokens[:-1] == answer.drafts[:accepted]
-        answer.forbid(not is_prefix, f", whose first {accepted} tokens are not the drafts")
-        answer.forbid(answer.leaves_vocabulary, f", which leaves [0, {batch.vocab_size})")
-        is_own = not answer.is_fully_accepted or answer.tokens[-1] == answer.bonus_token_id
-        answer.forbid(not is_own, f", but the bonus token is {answer.bonus_token_id}")
