@@ -202,9 +202,7 @@ def as_specified(
     planner: LogitsPlanner, case: LogitsCase, answer: Answer, why: str, rows: set[int] | None = None
 ) -> None:
     """Logits equal those of the specification, in all rows or in `rows`; fails with the first difference."""
-    wanted = specified(planner, case, answer)
-    wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=True)
-    _fail_at_first(answer, wanted, wrong, why, rows)
+    same_logits(planner, case, answer, specified(planner, case, answer), why, rows, is_specified=True)
 
 
 def equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
@@ -213,24 +211,32 @@ def equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
         as_specified(planner, case, answer, f"by the specification, in step {step}")
 
 
-def same_logits(
-    planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, why: str, rows: set[int] | None = None
-) -> None:
-    """Logits equal those of another answer, in all rows or in `rows`; fails with the first difference."""
-    wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=False)
-    _fail_at_first(answer, wanted, wrong, why, rows)
-
-
 def _shortened(token_ids: list[int]) -> str:
     """A long text by its length and its end."""
     return str(token_ids) if len(token_ids) <= 20 else f"{len(token_ids)} tokens that end with {token_ids[-10:]}"
 
 
-def _fail_at_first(answer: Answer, wanted: LogitRows, wrong: RowsFlags, why: str, rows: set[int] | None) -> None:
+def same_logits(
+    planner: LogitsPlanner,
+    case: LogitsCase,
+    answer: Answer,
+    wanted: LogitRows,
+    why: str,
+    rows: set[int] | None = None,
+    *,
+    is_specified: bool = False,
+) -> None:
+    """Logits equal those of another answer, in all rows or in `rows`; fails with the first difference.
+
+    Args:
+        is_specified: The other answer is the specification's, and not one that is itself up to rounding.
+    """
+    seen = as_float32(answer.processed)
+    wrong = wrong_logits(planner, case, answer, wanted, seen, is_specified=is_specified)
     differing = [int(row) for row in np.flatnonzero(wrong.any(axis=1)) if rows is None or row in rows]
     if not differing:
         return
-    row, seen = differing[0], as_float32(answer.processed)
+    row = differing[0]
     token = int(np.flatnonzero(wrong[row])[0])
     who = answer.batch.rows()[row]
     broken(

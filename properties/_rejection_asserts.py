@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -63,15 +63,24 @@ def is_improbable(count: int, draws: int, prob: float) -> bool:
 
 def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str) -> Emission | None:
     """Return the emission, or `None` if the call was refused by a message that names the argument or a strided one."""
+    strided = [name for name, tensor in batch.tensors().items() if not tensor.is_contiguous()]
+    names, what = (argument, *strided), f"{argument}, without naming it"
+    return unless_refused(lambda: emit(sampler, batch, noise), names, what)
+
+
+_Found = TypeVar("_Found")
+
+
+def unless_refused(run: Callable[[], _Found], names: Sequence[str], what: str) -> _Found | None:
+    """Return what a call on strided tensors gives, or `None` if its message has one of these names."""
     try:
-        return emit(sampler, batch, noise)
-    except AdapterError:
+        return run()
+    except (AdapterError, CheckFailure):
         raise
     except Exception as refusal:
-        strided = [name for name, tensor in batch.tensors().items() if not tensor.is_contiguous()]
-        if any(name in str(refusal) for name in (argument, *strided)):
+        if any(name in str(refusal) for name in names):
             return None
-        broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
+        broken(f"{type(refusal).__name__}({refusal}) for strided {what}")
 
 
 def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either contract

@@ -60,8 +60,8 @@ def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSample
     Longer rows come from an output that is not filled with -1, or from a loop bounded by `max_spec_len`.
     """
     for answer in emitted(sampler, case):
-        if len(answer.tokens) > len(answer.drafts) + 1:
-            broken(f"{answer}, but at most {len(answer.drafts) + 1} tokens are expected")
+        most = len(answer.drafts) + 1
+        answer.forbid(len(answer.tokens) > most, f", but at most {most} tokens are expected")
 
 
 @check("REJ105", ordinary, stage=Stage.SHAPE)
@@ -72,8 +72,8 @@ def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case:
     a rejection.
     """
     for answer in emitted(sampler, case):
-        if answer.tokens[:-1] != answer.drafts[: len(answer.tokens[:-1])]:
-            broken(f"{answer}, whose tokens before the last are not its first drafts")
+        is_prefix = answer.tokens[:-1] == answer.drafts[: len(answer.tokens[:-1])]
+        answer.forbid(not is_prefix, ", whose tokens before the last are not its first drafts")
 
 
 @check("REJ106", accepting)
@@ -83,8 +83,8 @@ def fully_accepted_requests_end_with_their_bonus_token(sampler: RejectionSampler
     Otherwise bonus tokens are indexed by something else than the request, for example by its rows.
     """
     for answer in emitted(sampler, case):
-        if answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id:
-            broken(f"{answer}, but the bonus token is {answer.bonus_token_id}")
+        is_another = answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id
+        answer.forbid(is_another, f", but the bonus token is {answer.bonus_token_id}")
 
 
 @check(
@@ -111,8 +111,9 @@ def tokens_without_target_probability_are_never_emitted(sampler: RejectionSample
     """
     for answer in emitted(sampler, case):
         for position, token in enumerate(answer.tokens[: len(answer.drafts)]):
-            if answer.is_masked(position):
-                broken(f"{answer}, whose token {token} at position {position} is masked with -inf")
+            answer.forbid(
+                answer.is_masked(position), f", whose token {token} at position {position} is masked with -inf"
+            )
 
 
 # A sampler may compute its softmax in another order, so that a probability moves by some float32 steps.
@@ -251,14 +252,10 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
     """
     batch, _, emission = emit_case(sampler, case)
     expected = emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
-    rows = [
-        answer.request
-        for answer in answers(batch, emission)
-        if not (  # accepted drafts that begin the oracle's tokens, of a sampler that may accept fewer
-            is_left_to(sampler, answer.tokens, answer.drafts)
-            and answer.tokens == expected.emitted(answer.request)[: len(answer.tokens)]
-        )
-    ]
+    # Left out: accepted drafts that begin the oracle's tokens, of a sampler that may accept fewer.
+    begun = [one for one in answers(batch, emission) if is_left_to(sampler, one.tokens, one.drafts)]
+    left = [one.request for one in begun if one.tokens == expected.emitted(one.request)[: len(one.tokens)]]
+    rows = [request for request in range(batch.batch_size) if request not in left]
     same_rows(expected.tokens[rows], emission.tokens[rows], "rows with NaN")
 
 

@@ -146,8 +146,6 @@ def numbers_of(batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.float64
 
 
 def _is_settled(request: Request, exponentials: NDArray[np.float64], shift: float) -> bool:  # [vocab_size] float64
-    if request.is_greedy:
-        return has_one_largest(request.logits)
     probs = SamplingOracle().distribution(request).astype(np.float64)
     scores = probs / exponentials
     if np.isnan(scores).any():
