@@ -159,14 +159,14 @@ def differing_rows(wanted: LogitRows, seen: LogitRows) -> list[int]:
 
 
 def wrong_logits(
-    planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, seen: LogitRows, *, is_specified: bool
+    planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, *, is_specified: bool
 ) -> RowsFlags:
-    """Where `seen` differs from `wanted`: in its bits, or beyond what rounding and ties explain if none are declared.
+    """Where the answer differs from `wanted`: in its bits, or beyond what rounding and ties explain if none are declared.
 
     Args:
         is_specified: `wanted` is the specification's answer, and not one that is itself up to rounding.
     """
-    found, due, declared = seen.numpy(), wanted.numpy(), rounding_of(planner)
+    found, due, declared = as_float32(answer.processed).numpy(), wanted.numpy(), rounding_of(planner)
     wrong: NDArray[np.bool_] = ~alike(found, due)
     wrong[sorted(unread_rows(planner, case, answer))] = False
     if declared is not Rounding.VLLM_TORCH and wrong.any():
@@ -202,7 +202,8 @@ def as_specified(
     planner: LogitsPlanner, case: LogitsCase, answer: Answer, why: str, rows: set[int] | None = None
 ) -> None:
     """Logits equal those of the specification, in all rows or in `rows`; fails with the first difference."""
-    same_logits(planner, case, answer, specified(planner, case, answer), why, rows, is_specified=True)
+    wanted = specified(planner, case, answer)
+    _fail_at_first(answer, wanted, wrong_logits(planner, case, answer, wanted, is_specified=True), why, rows)
 
 
 def equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
@@ -211,32 +212,23 @@ def equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
         as_specified(planner, case, answer, f"by the specification, in step {step}")
 
 
+def same_logits(
+    planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, why: str, rows: set[int] | None = None
+) -> None:
+    """Logits equal those of another answer, in all rows or in `rows`; fails with the first difference."""
+    _fail_at_first(answer, wanted, wrong_logits(planner, case, answer, wanted, is_specified=False), why, rows)
+
+
 def _shortened(token_ids: list[int]) -> str:
     """A long text by its length and its end."""
     return str(token_ids) if len(token_ids) <= 20 else f"{len(token_ids)} tokens that end with {token_ids[-10:]}"
 
 
-def same_logits(
-    planner: LogitsPlanner,
-    case: LogitsCase,
-    answer: Answer,
-    wanted: LogitRows,
-    why: str,
-    rows: set[int] | None = None,
-    *,
-    is_specified: bool = False,
-) -> None:
-    """Logits equal those of another answer, in all rows or in `rows`; fails with the first difference.
-
-    Args:
-        is_specified: The other answer is the specification's, and not one that is itself up to rounding.
-    """
-    seen = as_float32(answer.processed)
-    wrong = wrong_logits(planner, case, answer, wanted, seen, is_specified=is_specified)
+def _fail_at_first(answer: Answer, wanted: LogitRows, wrong: RowsFlags, why: str, rows: set[int] | None) -> None:
     differing = [int(row) for row in np.flatnonzero(wrong.any(axis=1)) if rows is None or row in rows]
     if not differing:
         return
-    row = differing[0]
+    row, seen = differing[0], as_float32(answer.processed)
     token = int(np.flatnonzero(wrong[row])[0])
     who = answer.batch.rows()[row]
     broken(
