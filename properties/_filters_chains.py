@@ -16,13 +16,13 @@ from fairdraw.contracts import (
     LOGIT_FILTERS,
     Capabilities,
     Capability,
-    FilterBatch,
     LogitsFilterer,
     SeededNoise,
     capability_of,
 )
 from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._filters_asserts import (
+    Logits,
     Specified,
     broken,
     call,
@@ -169,28 +169,22 @@ def _require_steps(filterer: LogitsFilterer, case: FilterCase, num_steps: int = 
         found = call_filters(filterer, batch, noise)
         if found.token_ids is None:
             broken("a row with mirostat comes back without its token")
-        for number, token in enumerate(found.token_ids.tolist()):
+        for number, (given, token) in enumerate(zip(logits_of(batch), found.token_ids.tolist(), strict=True)):
             if context[number].mu:
-                context[number] = _follow(filterer, batch, number, context[number], found.logits[number], token, step)
+                where = f"row {number}, {context[number].params!r}, step {step}"
+                context[number] = _follow(filterer, given, context[number], found.logits[number], token, where)
 
 
 def _follow(
-    filterer: LogitsFilterer,
-    batch: FilterBatch,
-    number: int,
-    context: RowContext,
-    found: np.ndarray,  # [vocab_size] float32
-    token: int,
-    step: int,
+    filterer: LogitsFilterer, given: Logits, context: RowContext, found: Logits, token: int, where: str
 ) -> RowContext:
     """Compare one step of a row; what it is asked next."""
-    oracle = FiltersOracle(filterer.chain)
-    logits, params = logits_of(batch)[number], context.params
-    row, before = oracle.row(logits, context), oracle.row(logits, without_mirostat(context))
+    oracle, params = FiltersOracle(filterer.chain), context.params
+    row, before = oracle.row(given, context), oracle.row(given, without_mirostat(context))
     if not row.possible[token]:
-        broken(f"row {number}, {params!r}, step {step}: token {token} was drawn, and mu = {context.mu:.6g} excludes it")
+        broken(f"{where}: token {token} was drawn, and mu = {context.mu:.6g} excludes it")
     rows = Specified.of([row], filterer.chain, [params])
-    require_specified([params], rows, logits[None], found[None])
+    require_specified([params], rows, given[None], found[None])
     stays = row if is_one_hot(params, filterer.chain) else dataclasses.replace(row, kept=np.isfinite(found))
     return dataclasses.replace(context, mu=oracle.next_mu(context.mu, params, stays, before, token))
 

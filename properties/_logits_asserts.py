@@ -62,13 +62,10 @@ class Counted(DispatchMode):
         if name in _COPYING and result.shape == self._shape:
             source = args[1] if name == "aten::copy_" else args[0]
             if _memory(source) in self._copies:
-                self._note_copy(result)
+                self.num_copies += 1
+                self._copies.add(_memory(result))
+                self._kept.append(result)
         return result
-
-    def _note_copy(self, copy: Tensor) -> None:
-        self.num_copies += 1
-        self._copies.add(_memory(copy))
-        self._kept.append(copy)
 
 
 def _memories(values: Iterable[Any]) -> Iterator[int]:  # Any: arguments of an operator
@@ -161,7 +158,7 @@ def differing_rows(wanted: LogitRows, seen: LogitRows) -> list[int]:
 def wrong_logits(
     planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, *, is_specified: bool
 ) -> RowsFlags:
-    """Where the answer differs from `wanted`: in its bits, or beyond what rounding and ties explain if none are declared.
+    """Where the answer differs from `wanted`: in bits, or beyond what rounding and ties explain if none is declared.
 
     Args:
         is_specified: `wanted` is the specification's answer, and not one that is itself up to rounding.

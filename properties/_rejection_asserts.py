@@ -29,7 +29,7 @@ from fairdraw.contracts import (
     rejection_sampler,
 )
 from fairdraw.contracts._rejection import Emission, emit
-from fairdraw.properties._rejection_settled import covered_requests
+from fairdraw.properties._rejection_settled import covered_requests, overflows
 from fairdraw.strategies import RejectionCase
 from fairdraw.strategies.rows import bulk_rng
 
@@ -116,10 +116,6 @@ def covered(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> 
     return covered_requests(sampler, batch, noise)
 
 
-# Below, a float32 reciprocal may overflow; torch's generators draw no such exponential.
-_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
-
-
 def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Every request of the case has the oracle's tokens, as far as the sampler specifies them."""
     equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
@@ -146,7 +142,7 @@ def disagreement(
         return expected, []
     free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
     if isinstance(noise, ExplicitNoise):
-        free |= (noise.exponentials < _SMALLEST_NORMAL).any(-1).cpu().numpy()
+        free |= [overflows(row) for row in noise.exponentials.cpu().numpy()]
     right = free & (emit(DIVIDING, batch, fresh(noise)).tokens == seen).all(axis=1)
     return expected, [i for i in covered(sampler, batch, noise) if differing[i] and not right[i]]
 
@@ -196,11 +192,6 @@ class Answer:
     def is_cut_short(self) -> bool:
         """A draft was rejected, so that the last token is a recovered one."""
         return 0 <= self.num_accepted < len(self.drafts)
-
-    @property
-    def last_row(self) -> int:
-        """The row in the per-token tensors where the request was cut short."""
-        return self.first_row + self.num_accepted
 
     def is_masked(self, position: int) -> bool:
         """Whether the token there has logit -inf. An id outside the vocabulary has no logit; REJ101 names it."""

@@ -135,9 +135,8 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
     target_probs, draft_probs = probabilities(batch)
     for answer in answers(batch, emission):
         if answer.is_cut_short and 0 <= answer.tokens[-1] < batch.vocab_size:
-            target_prob, draft_prob = (
-                float(distribution[answer.last_row, answer.tokens[-1]]) for distribution in (target_probs, draft_probs)
-            )
+            place = answer.first_row + answer.num_accepted, answer.tokens[-1]
+            target_prob, draft_prob = float(target_probs[place]), float(draft_probs[place])
             if target_prob == 0 or target_prob < draft_prob * (1 - _ROUNDING):
                 broken(
                     f"{answer}: the recovered token {answer.tokens[-1]} has target probability {target_prob:.6g}, "
@@ -202,8 +201,8 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
     batch, _, emission = emit_case(sampler, case)
     _, draft_probs = probabilities(batch)
     for answer in answers(batch, emission):
-        if answer.num_accepted > 0 and draft_probs[answer.first_row, answer.drafts[0]] == 0:
-            broken(f"{answer}, but its first draft has draft probability 0")
+        is_possible = answer.num_accepted == 0 or draft_probs[answer.first_row, answer.drafts[0]] != 0
+        answer.forbid(not is_possible, ", but its first draft has draft probability 0")
 
 
 @check(
@@ -289,8 +288,8 @@ def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler
     """
     for answer in emitted(sampler, case):
         is_whole = answer.tokens == [*answer.drafts, answer.bonus_token_id]
-        if not (is_whole or is_left_to(sampler, answer.tokens, answer.drafts)):
-            broken(f"{answer}, but every draft has target probability 1")
+        is_right = is_whole or is_left_to(sampler, answer.tokens, answer.drafts)
+        answer.forbid(not is_right, ", but every draft has target probability 1")
 
 
 @check("REJ501", lambda can: rejecting(can, explicit=False, greedy=None), needs=(Capability.SEEDED_NOISE,))

@@ -27,7 +27,7 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw._core.array_types import Flags, Float64s, Ints
+    from fairdraw._core.array_types import Flags, Float64s, Ints, Outputs
     from fairdraw.contracts import Capabilities, Noise
     from fairdraw.strategies._rejection_traces import RejectionCall
 
@@ -254,11 +254,7 @@ def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Rejection
 
 
 def _require_same(
-    sampler: RejectionSampler,
-    call: RejectionCall,
-    seen: NDArray[np.int32],
-    rows: Ints,
-    memory: dict[str, torch.Tensor],
+    sampler: RejectionSampler, call: RejectionCall, seen: Outputs, rows: Ints, memory: dict[str, torch.Tensor]
 ) -> None:
     batch, noise = _asked_again(call, rows)
     again = emit(sampler, _in_memory(batch, memory), noise).tokens
@@ -291,11 +287,7 @@ def _asked_again(call: RejectionCall, rows: Ints) -> tuple[SpecDecodeBatch, Nois
 
 
 def _is_near_tie(
-    sampler: RejectionSampler,
-    call: RejectionCall,
-    row: int,
-    first: NDArray[np.int32],
-    again: NDArray[np.int32],
+    sampler: RejectionSampler, call: RejectionCall, row: int, first: NDArray[np.int32], again: NDArray[np.int32]
 ) -> bool:
     """Whether the answers differ by a decision that was open up to rounding: tilted, it falls one way and the other."""
     place = int(np.flatnonzero(first != again)[0])

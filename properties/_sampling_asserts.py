@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core import checks
 from fairdraw._core.array_types import PerRequest
-from fairdraw._oracles.sampling import (
-    MultiplyingOracle,
-    SamplingOracle,
-    draft,
-    draw_exponentials,
-    requests_of,
-    sample,
-)
+from fairdraw._oracles.sampling import MultiplyingOracle, SamplingOracle, draft, draw_exponentials, requests_of, sample
 from fairdraw._oracles.supports import Support, log_error, support_of
 from fairdraw.contracts import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
 from fairdraw.contracts._sampling import Sampled, sample_tokens

@@ -27,10 +27,8 @@ from fairdraw.properties._sampling_asserts import (
 from fairdraw.properties._traces import left_alone
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
-_GREEDY = (Capability.GREEDY,)
 
-
-@check("SAM121", lambda can: ordinary(can, min_vocab_size=2), needs=_GREEDY)
+@check("SAM121", lambda can: ordinary(can, min_vocab_size=2), needs=(Capability.GREEDY,))
 def greedy_requests_take_the_largest_logit(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request of temperature 0 gets the token with the largest logit, the lowest id on ties.
 

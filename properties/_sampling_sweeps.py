@@ -217,11 +217,7 @@ def _drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch
 # -- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def _many_elements(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
-    return plain(can, 262_144)
-
-
-@check("SAM188", _many_elements, needs=(Capability.LARGE_VOCAB,), needs_one_of=NOISE, weight=0.005)
+@check("SAM188", lambda can: plain(can, 262_144), needs=(Capability.LARGE_VOCAB,), needs_one_of=NOISE, weight=0.005)
 def rows_keep_their_logits_beyond_2_to_the_24_elements(sampler: TokenSampler, case: SamplingCase) -> None:
     """65 requests of 262144 entries, 2**24 together: each has two tokens of its own, and draws one of them.
 
