@@ -1,17 +1,28 @@
-"""15x, 16x and 20x: filters with a text, over steps, and in traces of every size, with every setting."""
+"""10x to 20x: each filter alone, filters with a text, over steps, and in traces of every size, with every setting."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from fairdraw._core.checks import Check
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.filters import FiltersOracle, RowContext, logits_of, without_mirostat
-from fairdraw.contracts import Capabilities, Capability, FilterBatch, LogitsFilterer, SeededNoise
+from fairdraw.contracts import (
+    LOGIT_FILTERS,
+    Capabilities,
+    Capability,
+    LogitsFilterer,
+    SeededNoise,
+    capability_of,
+)
 from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._filters_asserts import (
+    Logits,
     Specified,
     broken,
     call,
@@ -29,6 +40,24 @@ _MIROSTAT = ((Capability.MIROSTAT_V1, Capability.MIROSTAT_V2),)
 _TEMPERATURES = (1.0, 0.6, 1.3, 0.3)
 _NUM_STEPS = 6
 _MANY_STEPS, _FEWER_STEPS = 150, 20
+
+
+# -- single filters ---------------------------------------------------------------------------------------------------
+
+
+def alone(name: str) -> Check:
+    """Return the check of one filter: the docstring of its step is its title, what is required, and usual causes."""
+    said = inspect.getdoc(getattr(FiltersOracle, name)) or ""
+    title, _, meaning = said.partition("\n\nExample:")[0].partition(".\n\n")
+    title = title if title[:3].isupper() else title[0].lower() + title[1:]
+    fields: dict[str, Any] = {"title": title, "meaning": meaning, "needs": (capability_of(name),)}  # Any: of a check
+    return check(LOGIT_FILTERS[name].code, lambda can: filter_cases(can, filters=(name,)), **fields)(require_rows)
+
+
+SINGLE = tuple(map(alone, LOGIT_FILTERS))
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
 
 
 def every_row_of_a_trace_follows_the_specification(filterer: LogitsFilterer, trace: FilterTrace) -> None:
@@ -140,28 +169,22 @@ def _require_steps(filterer: LogitsFilterer, case: FilterCase, num_steps: int = 
         found = call_filters(filterer, batch, noise)
         if found.token_ids is None:
             broken("a row with mirostat comes back without its token")
-        for number, token in enumerate(found.token_ids.tolist()):
+        for number, (given, token) in enumerate(zip(logits_of(batch), found.token_ids.tolist(), strict=True)):
             if context[number].mu:
-                context[number] = _follow(filterer, batch, number, context[number], found.logits[number], token, step)
+                where = f"row {number}, {context[number].params!r}, step {step}"
+                context[number] = _follow(filterer, given, context[number], found.logits[number], token, where)
 
 
 def _follow(
-    filterer: LogitsFilterer,
-    batch: FilterBatch,
-    number: int,
-    context: RowContext,
-    found: np.ndarray,  # [vocab_size] float32
-    token: int,
-    step: int,
+    filterer: LogitsFilterer, given: Logits, context: RowContext, found: Logits, token: int, where: str
 ) -> RowContext:
     """Compare one step of a row; what it is asked next."""
-    oracle = FiltersOracle(filterer.chain)
-    logits, params = logits_of(batch)[number], context.params
-    row, before = oracle.row(logits, context), oracle.row(logits, without_mirostat(context))
+    oracle, params = FiltersOracle(filterer.chain), context.params
+    row, before = oracle.row(given, context), oracle.row(given, without_mirostat(context))
     if not row.possible[token]:
-        broken(f"row {number}, {params!r}, step {step}: token {token} was drawn, and mu = {context.mu:.6g} excludes it")
+        broken(f"{where}: token {token} was drawn, and mu = {context.mu:.6g} excludes it")
     rows = Specified.of([row], filterer.chain, [params])
-    require_specified([params], rows, logits[None], found[None])
+    require_specified([params], rows, given[None], found[None])
     stays = row if is_one_hot(params, filterer.chain) else dataclasses.replace(row, kept=np.isfinite(found))
     return dataclasses.replace(context, mu=oracle.next_mu(context.mu, params, stays, before, token))
 

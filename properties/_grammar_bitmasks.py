@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw.contracts import Capabilities, Capability, GrammarMasker
 from fairdraw.contracts._grammar import bits_of, mask_rows
 from fairdraw.properties._grammar_asserts import check, differential, first_fault, require_masked
-from fairdraw.properties._rejection_asserts import broken
+from fairdraw.properties._rejection_asserts import broken, unless_refused
 from fairdraw.properties._traces import WrongRow, trace_check
 from fairdraw.strategies._cases import require_far_memory
 from fairdraw.strategies._grammar_cases import mask_trace
@@ -132,16 +131,10 @@ def every_row_of_a_trace_is_masked(masker: GrammarMasker, trace: MaskTrace) -> N
 
 def _fault_unless_refused(masker: GrammarMasker, case: BitmaskCase) -> tuple[int, str]:
     """Return the first fault, as `first_fault`; strided logits may be refused by name instead."""
-    try:
+    if case.layout == "contiguous":
         return first_fault(masker, case)
-    except (AdapterError, CheckFailure):
-        raise
-    except Exception as refusal:
-        if case.layout == "contiguous":
-            raise
-        if any(word in str(refusal) for word in ("logits", "stride", "contiguous")):
-            return 0, ""
-        broken(f"{type(refusal).__name__}({refusal}) for strided logits, without naming them")
+    names, what = ("logits", "stride", "contiguous"), "logits, without naming them"
+    return unless_refused(lambda: first_fault(masker, case), names, what) or (0, "")
 
 
 TRACES = (trace_check("GRM201", "grammar", mask_trace, every_row_of_a_trace_is_masked),)

@@ -62,13 +62,10 @@ class Counted(DispatchMode):
         if name in _COPYING and result.shape == self._shape:
             source = args[1] if name == "aten::copy_" else args[0]
             if _memory(source) in self._copies:
-                self._note_copy(result)
+                self.num_copies += 1
+                self._copies.add(_memory(result))
+                self._kept.append(result)
         return result
-
-    def _note_copy(self, copy: Tensor) -> None:
-        self.num_copies += 1
-        self._copies.add(_memory(copy))
-        self._kept.append(copy)
 
 
 def _memories(values: Iterable[Any]) -> Iterator[int]:  # Any: arguments of an operator
@@ -159,14 +156,14 @@ def differing_rows(wanted: LogitRows, seen: LogitRows) -> list[int]:
 
 
 def wrong_logits(
-    planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, seen: LogitRows, *, is_specified: bool
+    planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, *, is_specified: bool
 ) -> RowsFlags:
-    """Where `seen` differs from `wanted`: in its bits, or beyond what rounding and ties explain if none are declared.
+    """Where the answer differs from `wanted`: in bits, or beyond what rounding and ties explain if none is declared.
 
     Args:
         is_specified: `wanted` is the specification's answer, and not one that is itself up to rounding.
     """
-    found, due, declared = seen.numpy(), wanted.numpy(), rounding_of(planner)
+    found, due, declared = as_float32(answer.processed).numpy(), wanted.numpy(), rounding_of(planner)
     wrong: NDArray[np.bool_] = ~alike(found, due)
     wrong[sorted(unread_rows(planner, case, answer))] = False
     if declared is not Rounding.VLLM_TORCH and wrong.any():
@@ -203,8 +200,7 @@ def as_specified(
 ) -> None:
     """Logits equal those of the specification, in all rows or in `rows`; fails with the first difference."""
     wanted = specified(planner, case, answer)
-    wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=True)
-    _fail_at_first(answer, wanted, wrong, why, rows)
+    _fail_at_first(answer, wanted, wrong_logits(planner, case, answer, wanted, is_specified=True), why, rows)
 
 
 def equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
@@ -217,8 +213,7 @@ def same_logits(
     planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, why: str, rows: set[int] | None = None
 ) -> None:
     """Logits equal those of another answer, in all rows or in `rows`; fails with the first difference."""
-    wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=False)
-    _fail_at_first(answer, wanted, wrong, why, rows)
+    _fail_at_first(answer, wanted, wrong_logits(planner, case, answer, wanted, is_specified=False), why, rows)
 
 
 def _shortened(token_ids: list[int]) -> str:

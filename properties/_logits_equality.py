@@ -127,15 +127,7 @@ def values_just_inside_their_range_equal_the_oracle(planner: LogitsPlanner, case
         equal_to_the_oracle(planner, case.replace(vocab_size=size))
 
 
-def _drafted(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
-    return logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=_HISTORY, idle=False)
-
-
-def _bonus_rows(batch: LogitsBatch) -> set[int]:
-    return {first + count for first, count in zip(batch.first_rows, batch.num_draft_tokens, strict=True)}
-
-
-@check("PLAN121", _drafted)
+@check("PLAN121", lambda can: logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=_HISTORY, idle=False))
 def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> None:
     """It is used only if all drafts are accepted, so it sees `output + drafts`.
 
@@ -143,7 +135,8 @@ def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> N
     output alone.
     """
     for answer in follow(planner, case):
-        as_specified(planner, case, answer, "by the specification of bonus rows", _bonus_rows(answer.batch))
+        counts = zip(answer.batch.first_rows, answer.batch.num_draft_tokens, strict=True)
+        as_specified(planner, case, answer, "by the specification of bonus rows", {sum(one) for one in counts})
 
 
 @differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8))

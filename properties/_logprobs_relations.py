@@ -1,11 +1,20 @@
-"""What a row gets depends on that row alone; the order of an answer, and ranks."""
+"""What a row gets depends on that row alone; the order of an answer, and ranks; a function that draws; traces.
+
+In traces every row of every call is compared with the specification, as arrays.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+
 from fairdraw._core.checks import Stage
-from fairdraw.contracts import ALL_LOGPROBS, Capability, LogprobsSampler
-from fairdraw.properties._logprobs_asserts import Rows, another_first, check, require, require_same, wrong_ranks
-from fairdraw.strategies.logprobs import LogprobsCase, logprobs_cases
+from fairdraw.contracts import ALL_LOGPROBS, Capability, DrawingLogprobsSampler, LogprobsSampler, SeededNoise
+from fairdraw.contracts._logprobs import call_draw
+from fairdraw.properties._logprobs_asserts import Rows, another_first, check, faults, require, require_same, wrong_ranks
+from fairdraw.properties._rejection_asserts import broken
+from fairdraw.properties._traces import WrongRow, left_alone, trace_check
+from fairdraw.strategies.logprobs import LogprobsCase, LogprobsTrace, logprobs_cases, logprobs_trace
+from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 
 @check("LPR101", logprobs_cases, stage=Stage.SHAPE)
@@ -58,3 +67,78 @@ def rows_do_not_depend_on_other_rows(sampler: LogprobsSampler, case: LogprobsCas
     for row, place in enumerate(together.places.tolist()):
         alone = Rows.of(sampler, batch.select([place]))
         require_same(sampler, alone, 0, together, row, "beside other rows")
+
+
+# -- a function that draws --------------------------------------------------------------------------------------------
+
+
+@check(
+    "LPR161",
+    lambda can: sampling_cases(can, explicit=False, greedy=False, logits=("flat", "normal", "half", "one-hot", "tied")),
+    needs=(Capability.DRAWN_TOKENS,),
+)
+def drawn_tokens_are_possible_under_what_is_returned(sampler: DrawingLogprobsSampler, case: SamplingCase) -> None:
+    """A drawn token has a finite log-probability, and those of all tokens sum to 1: the distribution that it came from.
+
+    Raw log-probabilities under the name of processed ones, or a mask that only one of the two has seen.
+    """
+    batch = case.batch(sampler.device)
+    seen = call_draw(sampler, batch, SeededNoise(case.seed))
+    for row in range(batch.batch_size):
+        total = float(np.exp(seen.logprobs[row, 1:].astype(np.float64)).sum())
+        if not abs(total - 1) <= 2.0**-16:
+            broken(f"request {row}: the probabilities that are returned sum to {total:.9g}")
+        if not np.isfinite(seen.logprobs[row, 0]):
+            broken(f"request {row} drew token {seen.token_ids[row, 0]}, of log-probability {seen.logprobs[row, 0]}")
+
+
+@check(
+    "LPR162",
+    lambda can: sampling_cases(can, explicit=False, greedy=False, logits=("flat", "normal", "half", "zipf")),
+    needs=(Capability.DRAWN_TOKENS,),
+)
+def drawn_tokens_have_the_value_of_their_entry(sampler: DrawingLogprobsSampler, case: SamplingCase) -> None:
+    """The log-probability that comes with a drawn token is the one that the whole list has for it, within rounding.
+
+    A kernel that draws and a kernel that lists: the first returns a value before filters, of a rejected draft, or in a
+    lower precision.
+    """
+    batch = case.batch(sampler.device)
+    seen = call_draw(sampler, batch, SeededNoise(case.seed))
+    for row, (token, own) in enumerate(zip(seen.token_ids[:, 0], seen.logprobs[:, 0], strict=True)):
+        ids, values = seen.token_ids[row, 1:], seen.logprobs[row, 1:].astype(np.float64)
+        for listed in values[ids == token]:
+            slack = 2.0**-23 * (64 + 2 * abs(values.max() - listed) + 4 * abs(values.max()))
+            if not abs(float(own) - listed) <= slack:
+                broken(f"request {row}: token {token} comes with {own!s}, and the list has {listed:.9g} for it")
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
+
+
+def every_row_of_a_trace_has_its_own_log_probabilities(sampler: LogprobsSampler, trace: LogprobsTrace) -> None:
+    """In calls of every size and vocabulary, each row has the values, the list and the rank of its own logits.
+
+    The emitted token comes first; then come as many as its request asks for, the most probable ones, sorted, each
+    once and with the value that the softmax of its own stage has in float64, within rounding. Excluded tokens have
+    -inf, and rows with NaN give NaN. What is given is not written. Stages, dtypes, strides, types of ids, lengths of
+    lists, rows of a request (or of no request) and rows without a token change from call to call, in every pair.
+    Suspect a value of the other stage, one that is normalised over the list, in half precision or before the mask;
+    ranks of rounded values; rows that are computed in chunks, an index of requests that slips behind one of many rows
+    or of none, a last tile, ids or counts of 16 bits, 0 that is taken for none, and what an earlier call left in a
+    buffer.
+    """
+    for call, batch in trace.batches(sampler.device):
+        with left_alone(batch, number=call.number):
+            rows = Rows.of(sampler, batch)
+            for is_wrong, words in faults(rows, sampler) if len(rows.places) else ():
+                if is_wrong.any():
+                    row = int(np.flatnonzero(is_wrong)[0])
+                    how = f"{int(is_wrong.sum())} of {len(batch.token_ids)} rows are wrong like it"
+                    setting = f"{how}; {batch.stage}, {batch.logits.dtype}"
+                    raise WrongRow(
+                        f"row {rows.places[row]}: {words(row)} ({setting})", call.number, int(rows.places[row])
+                    )
+
+
+TRACES = (trace_check("LPR201", "logprobs", logprobs_trace, every_row_of_a_trace_has_its_own_log_probabilities),)

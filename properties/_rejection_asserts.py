@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -29,7 +29,7 @@ from fairdraw.contracts import (
     rejection_sampler,
 )
 from fairdraw.contracts._rejection import Emission, emit
-from fairdraw.properties._rejection_settled import covered_requests
+from fairdraw.properties._rejection_settled import covered_requests, overflows
 from fairdraw.strategies import RejectionCase
 from fairdraw.strategies.rows import bulk_rng
 
@@ -63,15 +63,24 @@ def is_improbable(count: int, draws: int, prob: float) -> bool:
 
 def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str) -> Emission | None:
     """Return the emission, or `None` if the call was refused by a message that names the argument or a strided one."""
+    strided = [name for name, tensor in batch.tensors().items() if not tensor.is_contiguous()]
+    names, what = (argument, *strided), f"{argument}, without naming it"
+    return unless_refused(lambda: emit(sampler, batch, noise), names, what)
+
+
+_Found = TypeVar("_Found")
+
+
+def unless_refused(run: Callable[[], _Found], names: Sequence[str], what: str) -> _Found | None:
+    """Return what a call on strided tensors gives, or `None` if its message has one of these names."""
     try:
-        return emit(sampler, batch, noise)
-    except AdapterError:
+        return run()
+    except (AdapterError, CheckFailure):
         raise
     except Exception as refusal:
-        strided = [name for name, tensor in batch.tensors().items() if not tensor.is_contiguous()]
-        if any(name in str(refusal) for name in (argument, *strided)):
+        if any(name in str(refusal) for name in names):
             return None
-        broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
+        broken(f"{type(refusal).__name__}({refusal}) for strided {what}")
 
 
 def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either contract
@@ -107,10 +116,6 @@ def covered(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> 
     return covered_requests(sampler, batch, noise)
 
 
-# Below, a float32 reciprocal may overflow; torch's generators draw no such exponential.
-_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
-
-
 def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Every request of the case has the oracle's tokens, as far as the sampler specifies them."""
     equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
@@ -137,7 +142,7 @@ def disagreement(
         return expected, []
     free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
     if isinstance(noise, ExplicitNoise):
-        free |= (noise.exponentials < _SMALLEST_NORMAL).any(-1).cpu().numpy()
+        free |= [overflows(row) for row in noise.exponentials.cpu().numpy()]
     right = free & (emit(DIVIDING, batch, fresh(noise)).tokens == seen).all(axis=1)
     return expected, [i for i in covered(sampler, batch, noise) if differing[i] and not right[i]]
 
@@ -187,11 +192,6 @@ class Answer:
     def is_cut_short(self) -> bool:
         """A draft was rejected, so that the last token is a recovered one."""
         return 0 <= self.num_accepted < len(self.drafts)
-
-    @property
-    def last_row(self) -> int:
-        """The row in the per-token tensors where the request was cut short."""
-        return self.first_row + self.num_accepted
 
     def is_masked(self, position: int) -> bool:
         """Whether the token there has logit -inf. An id outside the vocabulary has no logit; REJ101 names it."""
@@ -255,15 +255,3 @@ def probabilities(batch: SpecDecodeBatch) -> tuple[Rows32, Rows32]:
         if token != PLACEHOLDER_TOKEN_ID:
             draft_probs[row, token] = 1
     return target_probs, draft_probs
-
-
-def sound(batch: SpecDecodeBatch, emission: Emission) -> None:
-    """The structure that every output has, whatever the noise: ids, an accepted prefix, one token more, its kind."""
-    for answer in answers(batch, emission):
-        most, accepted = len(answer.drafts) + 1, answer.num_accepted
-        answer.forbid(not 1 <= len(answer.tokens) <= most, f", but 1 to {most} tokens are expected")
-        is_prefix = answer.tokens[:-1] == answer.drafts[:accepted]
-        answer.forbid(not is_prefix, f", whose first {accepted} tokens are not the drafts")
-        answer.forbid(answer.leaves_vocabulary, f", which leaves [0, {batch.vocab_size})")
-        is_own = not answer.is_fully_accepted or answer.tokens[-1] == answer.bonus_token_id
-        answer.forbid(not is_own, f", but the bonus token is {answer.bonus_token_id}")

@@ -15,16 +15,10 @@ from fairdraw.properties._rejection_asserts import (
     pick,
     same_rows,
 )
-from fairdraw.properties._rejection_cases import (
-    Cases,
-    lively,
-    rejecting,
-    synthetic,
-)
+from fairdraw.properties._rejection_cases import Cases, lively, rejecting, synthetic
 from fairdraw.strategies import LARGE_VOCAB_SIZES, RejectionCase
 
 _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
-_ROUNDING = (*_RACE, Capability.REFERENCE_ROUNDING)
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
 
 
@@ -40,7 +34,7 @@ def tokens_equal_the_oracle_on_the_same_noise(sampler: RejectionSampler, case: R
 @check(
     "REJ406",
     lambda can: rejecting(can, explicit=True, exponentials=("denormal",)),
-    needs=(*_ROUNDING, Capability.LOWEST_ID_TIES),
+    needs=(*_RACE, Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES),
 )
 def a_race_with_denormal_exponentials_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If exponentials are so small that their reciprocal is infinite, the lowest id of infinite score wins.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fairdraw.contracts import DraftingSampler, SpecDecodeBatch
     from fairdraw.strategies import RejectionCase
 
-_OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
-
 
 _EQUAL = 16
 
@@ -35,7 +33,7 @@ _SLOW_POSITIONS = (0, 1, 2, 16, 256, 1 << 16, 1 << 24)
 @check(
     "REJ659",
     lambda can: identical_requests(can, vocab_size=32, num_drafts=1),
-    needs=(*_OWN, Capability.DRAFTER),
+    needs=(Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS, Capability.DRAFTER),
     weight=0.12,
 )
 def every_position_of_a_request_draws_new_noise(sampler: DraftingSampler, case: RejectionCase) -> None:

@@ -1,4 +1,4 @@
-"""1xx: what every output looks like, whatever the noise."""
+"""1xx, 310 and 501: what every output looks like, whatever the noise; drafts that are certain; runs that must agree."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSample
     Longer rows come from an output that is not filled with -1, or from a loop bounded by `max_spec_len`.
     """
     for answer in emitted(sampler, case):
-        if len(answer.tokens) > len(answer.drafts) + 1:
-            broken(f"{answer}, but at most {len(answer.drafts) + 1} tokens are expected")
+        most = len(answer.drafts) + 1
+        answer.forbid(len(answer.tokens) > most, f", but at most {most} tokens are expected")
 
 
 @check("REJ105", ordinary, stage=Stage.SHAPE)
@@ -72,8 +72,8 @@ def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case:
     a rejection.
     """
     for answer in emitted(sampler, case):
-        if answer.tokens[:-1] != answer.drafts[: len(answer.tokens[:-1])]:
-            broken(f"{answer}, whose tokens before the last are not its first drafts")
+        is_prefix = answer.tokens[:-1] == answer.drafts[: len(answer.tokens[:-1])]
+        answer.forbid(not is_prefix, ", whose tokens before the last are not its first drafts")
 
 
 @check("REJ106", accepting)
@@ -83,8 +83,8 @@ def fully_accepted_requests_end_with_their_bonus_token(sampler: RejectionSampler
     Otherwise bonus tokens are indexed by something else than the request, for example by its rows.
     """
     for answer in emitted(sampler, case):
-        if answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id:
-            broken(f"{answer}, but the bonus token is {answer.bonus_token_id}")
+        is_another = answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id
+        answer.forbid(is_another, f", but the bonus token is {answer.bonus_token_id}")
 
 
 @check(
@@ -111,8 +111,9 @@ def tokens_without_target_probability_are_never_emitted(sampler: RejectionSample
     """
     for answer in emitted(sampler, case):
         for position, token in enumerate(answer.tokens[: len(answer.drafts)]):
-            if answer.is_masked(position):
-                broken(f"{answer}, whose token {token} at position {position} is masked with -inf")
+            answer.forbid(
+                answer.is_masked(position), f", whose token {token} at position {position} is masked with -inf"
+            )
 
 
 # A sampler may compute its softmax in another order, so that a probability moves by some float32 steps.
@@ -134,9 +135,8 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
     target_probs, draft_probs = probabilities(batch)
     for answer in answers(batch, emission):
         if answer.is_cut_short and 0 <= answer.tokens[-1] < batch.vocab_size:
-            target_prob, draft_prob = (
-                float(distribution[answer.last_row, answer.tokens[-1]]) for distribution in (target_probs, draft_probs)
-            )
+            place = answer.first_row + answer.num_accepted, answer.tokens[-1]
+            target_prob, draft_prob = float(target_probs[place]), float(draft_probs[place])
             if target_prob == 0 or target_prob < draft_prob * (1 - _ROUNDING):
                 broken(
                     f"{answer}: the recovered token {answer.tokens[-1]} has target probability {target_prob:.6g}, "
@@ -201,8 +201,8 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
     batch, _, emission = emit_case(sampler, case)
     _, draft_probs = probabilities(batch)
     for answer in answers(batch, emission):
-        if answer.num_accepted > 0 and draft_probs[answer.first_row, answer.drafts[0]] == 0:
-            broken(f"{answer}, but its first draft has draft probability 0")
+        is_possible = answer.num_accepted == 0 or draft_probs[answer.first_row, answer.drafts[0]] != 0
+        answer.forbid(not is_possible, ", but its first draft has draft probability 0")
 
 
 @check(
@@ -251,14 +251,10 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
     """
     batch, _, emission = emit_case(sampler, case)
     expected = emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
-    rows = [
-        answer.request
-        for answer in answers(batch, emission)
-        if not (  # accepted drafts that begin the oracle's tokens, of a sampler that may accept fewer
-            is_left_to(sampler, answer.tokens, answer.drafts)
-            and answer.tokens == expected.emitted(answer.request)[: len(answer.tokens)]
-        )
-    ]
+    # Left out: accepted drafts that begin the oracle's tokens, of a sampler that may accept fewer.
+    begun = [one for one in answers(batch, emission) if is_left_to(sampler, one.tokens, one.drafts)]
+    left = [one.request for one in begun if one.tokens == expected.emitted(one.request)[: len(one.tokens)]]
+    rows = [request for request in range(batch.batch_size) if request not in left]
     same_rows(expected.tokens[rows], emission.tokens[rows], "rows with NaN")
 
 
@@ -274,3 +270,36 @@ def rows_without_a_distribution_never_leave_the_vocabulary(sampler: RejectionSam
     """
     for answer in emitted(sampler, case):
         answer.forbid(not answer.tokens or answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")
+
+
+# -- 310 and 501 ------------------------------------------------------------------------------------------------------
+
+
+@check(
+    "REJ310",
+    lambda can: accepting(
+        can, targets=("one-hot", "last-only"), drafts=("independent", "uniform"), tokens=("likely",), min_drafts=1
+    ),
+)
+def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A draft with target probability 1 is accepted at every uniform, whatever its draft distribution.
+
+    A grammar often leaves one legal token: a draft that guessed it must not be lost.
+    """
+    for answer in emitted(sampler, case):
+        is_whole = answer.tokens == [*answer.drafts, answer.bonus_token_id]
+        is_right = is_whole or is_left_to(sampler, answer.tokens, answer.drafts)
+        answer.forbid(not is_right, ", but every draft has target probability 1")
+
+
+@check("REJ501", lambda can: rejecting(can, explicit=False, greedy=None), needs=(Capability.SEEDED_NOISE,))
+def the_same_seeds_give_the_same_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Two calls with fresh generators from the same seeds emit the same tokens.
+
+    If not, some number comes from elsewhere: the clock, memory that was not initialised, a race between threads, or a
+    generator that no seed reaches. The global ones of torch, NumPy and Python are seeded. If you mean to draw from
+    another, declare `seeded-noise` unsupported.
+    """
+    _, _, first = emit_case(sampler, case)
+    _, _, second = emit_case(sampler, case)
+    same_rows(first.tokens, second.tokens, "a second call with the same seeds")

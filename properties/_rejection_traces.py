@@ -19,7 +19,7 @@ from fairdraw.contracts import Capability, ExplicitNoise, RejectionSampler, Seed
 from fairdraw.contracts._rejection import Emission, emit
 from fairdraw.properties._rejection_asserts import disagreement
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import TraceCheck, WrongRow, left_alone, trace_checks
+from fairdraw.properties._traces import WrongRow, have_own_noise, left_alone, require_none, trace_checks
 from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for, seeds_of
 from fairdraw.strategies._serving import answered, asked_first
 from fairdraw.strategies.rows import bulk_rng
@@ -27,7 +27,7 @@ from fairdraw.strategies.rows import bulk_rng
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw._core.array_types import Flags, Float64s, Ints
+    from fairdraw._core.array_types import Flags, Float64s, Ints, Outputs
     from fairdraw.contracts import Capabilities, Noise
     from fairdraw.strategies._rejection_traces import RejectionCall
 
@@ -61,18 +61,14 @@ def steps_of_a_serving_trace_are_legal(sampler: RejectionSampler, trace: Rejecti
 
 
 def _wrong(call: RejectionCall, requests: Flags, seen: Verified, what: str) -> None:
-    """Raise for the first of these requests, in words that name its circumstances."""
-    if requests.any():
-        row = int(np.flatnonzero(requests)[0])
+    """Raise for the first of these requests."""
+
+    def said(row: int) -> str:
         drafts = call.drafts[call.owner == row].tolist()
         emitted = seen.tokens[row, : max(1, int(seen.num_emitted[row]))].tolist()
-        setting = ", ".join(f"{name} {value}" for name, value in call.setting.items())
-        raise WrongRow(
-            f"request {row} of {len(requests)} (drafts {drafts[:12]}) emitted {emitted[:13]}: {what} "
-            f"({int(requests.sum())} requests of the call; {setting})",
-            call.number,
-            row,
-        )
+        return f"request {row} of {len(requests)} (drafts {drafts[:12]}) emitted {emitted[:13]}: {what}"
+
+    require_none(call, requests, said, "requests")
 
 
 def _any_token(call: RejectionCall, tokens: Flags | Ints) -> Flags:  # [batch_size] bool
@@ -246,9 +242,7 @@ def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Rejection
     """
     rng = bulk_rng("again", trace.seed)
     for call, seen in asked_first(emit, sampler, trace):
-        own = np.zeros(call.batch.batch_size, dtype=bool)
-        own[slice(None) if isinstance(call.noise, ExplicitNoise) else list(call.noise.request_seeds)] = True
-        own &= call.is_random & (np.array(call.batch.num_draft_tokens) > 0)
+        own = have_own_noise(call) & (np.array(call.batch.num_draft_tokens) > 0)
         if own.any():
             order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
             memory: dict[str, torch.Tensor] = {}
@@ -260,11 +254,7 @@ def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Rejection
 
 
 def _require_same(
-    sampler: RejectionSampler,
-    call: RejectionCall,
-    seen: NDArray[np.int32],
-    rows: Ints,
-    memory: dict[str, torch.Tensor],
+    sampler: RejectionSampler, call: RejectionCall, seen: Outputs, rows: Ints, memory: dict[str, torch.Tensor]
 ) -> None:
     batch, noise = _asked_again(call, rows)
     again = emit(sampler, _in_memory(batch, memory), noise).tokens
@@ -297,11 +287,7 @@ def _asked_again(call: RejectionCall, rows: Ints) -> tuple[SpecDecodeBatch, Nois
 
 
 def _is_near_tie(
-    sampler: RejectionSampler,
-    call: RejectionCall,
-    row: int,
-    first: NDArray[np.int32],
-    again: NDArray[np.int32],
+    sampler: RejectionSampler, call: RejectionCall, row: int, first: NDArray[np.int32], again: NDArray[np.int32]
 ) -> bool:
     """Whether the answers differ by a decision that was open up to rounding: tilted, it falls one way and the other."""
     place = int(np.flatnonzero(first != again)[0])
@@ -374,24 +360,13 @@ def _recovered(sampler: RejectionSampler, seeds: list[int], noise: SeededNoise, 
     return emit(sampler, batch, noise).tokens[:, 0].astype(np.int64)
 
 
-def _made(check: TraceCheck) -> TraceCheck:
-    """Return the check with what this contract adds: what rests on it, and seeds of calls beside those of requests."""
-    if check.code == "REJ701":
-        return check
-    made = replace(check, depends_on=("REJ501",))
-    if check.is_single:
-        return replace(made, needs=(Capability.SEEDED_NOISE,))
-    return replace(made, needs_one_of=((Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE),))
-
-
-TRACES = tuple(
-    _made(check)
-    for check in trace_checks(
-        "rejection",
-        "REJ70",
-        rejection_trace_for,
-        legal=steps_of_a_serving_trace_are_legal,
-        repeat=requests_of_serving_steps_repeat,
-        apart=seeds_of_a_family_recover_tokens_of_their_own,
-    )
+TRACES = trace_checks(
+    "rejection",
+    "REJ70",
+    rejection_trace_for,
+    legal=steps_of_a_serving_trace_are_legal,
+    repeat=requests_of_serving_steps_repeat,
+    apart=seeds_of_a_family_recover_tokens_of_their_own,
+    seeds=Capability.SEEDED_NOISE,
+    depends_on=("REJ501",),
 )

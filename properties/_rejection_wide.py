@@ -56,9 +56,8 @@ def _end_where_they_must(sampler: RejectionSampler, case: RejectionCase) -> None
         place = next((i for i, draft in enumerate(request.drafts) if draft == IMPOSSIBLE), len(answer.drafts))
         is_whole = place == len(answer.drafts)
         last = answer.bonus_token_id if is_whole else possible[answer.first_row + place]
-        if answer.tokens != [*answer.drafts[:place], last] and not is_left_to(
-            sampler, answer.tokens, answer.drafts[:place]
-        ):
+        certain = answer.drafts[:place]
+        if answer.tokens != [*certain, last] and not is_left_to(sampler, answer.tokens, certain):
             broken(
                 f"request {answer.request} of {batch.batch_size}, with {len(answer.drafts)} drafts, emitted "
                 f"{len(answer.tokens)} tokens that end with {answer.tokens[-2:]}, but "

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core import checks
 from fairdraw._core.array_types import PerRequest
-from fairdraw._oracles.sampling import (
-    MultiplyingOracle,
-    SamplingOracle,
-    draft,
-    draw_exponentials,
-    requests_of,
-    sample,
-)
+from fairdraw._oracles.sampling import MultiplyingOracle, SamplingOracle, draft, draw_exponentials, requests_of, sample
 from fairdraw._oracles.supports import Support, log_error, support_of
 from fairdraw.contracts import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
 from fairdraw.contracts._sampling import Sampled, sample_tokens
@@ -146,8 +139,6 @@ def numbers_of(batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.float64
 
 
 def _is_settled(request: Request, exponentials: NDArray[np.float64], shift: float) -> bool:  # [vocab_size] float64
-    if request.is_greedy:
-        return has_one_largest(request.logits)
     probs = SamplingOracle().distribution(request).astype(np.float64)
     scores = probs / exponentials
     if np.isnan(scores).any():

@@ -1,29 +1,34 @@
-"""Greedy requests, and two runs that must agree though neither is known to be right."""
+"""Greedy requests, runs that must agree though neither is known to be right, and what must not be shared."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 from fairdraw._oracles.sampling import Request, requests_of
-from fairdraw.contracts import Capability, TokenSampler
+from fairdraw.contracts import Capabilities, Capability, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
+from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._sampling_asserts import (
+    FILTERS,
     POSITIVE,
     RACE,
+    are_allowed,
     broken,
     call,
     check,
     covered_rows,
+    fixed,
     ordinary,
     same_tokens,
+    supports_of,
 )
-from fairdraw.strategies.sampling import SamplingCase
+from fairdraw.properties._traces import left_alone
+from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
-_GREEDY = (Capability.GREEDY,)
 
-
-@check("SAM121", lambda can: ordinary(can, min_vocab_size=2), needs=_GREEDY)
+@check("SAM121", lambda can: ordinary(can, min_vocab_size=2), needs=(Capability.GREEDY,))
 def greedy_requests_take_the_largest_logit(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request of temperature 0 gets the token with the largest logit, the lowest id on ties.
 
@@ -59,3 +64,84 @@ def the_temperature_divides_the_logits(sampler: TokenSampler, case: SamplingCase
     divided = batch.replace(logits=logits, temperature=ones)
     other, rows = sample_tokens(sampler, divided, noise), covered_rows(sampler, batch, noise)
     same_tokens(other.tokens, seen.tokens, "against logits that were divided before", rows)
+
+
+# -- seeds, generators and counters -----------------------------------------------------------------------------------
+
+
+_COUNTER = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS, Capability.COUNTER_NOISE)
+
+
+def _request_seeds(case: SamplingCase) -> SamplingCase:
+    return case.replace(requests=tuple(r.replace(request_seed=True) for r in case.requests))
+
+
+def _random_with_request_seeds(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return ordinary(can, explicit=False, greedy=False, min_requests=2, min_vocab_size=2).map(_request_seeds)
+
+
+@check("SAM161", lambda can: ordinary(can, explicit=False), needs=(Capability.SEEDED_NOISE,))
+def the_same_seeds_give_the_same_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Two calls with fresh generators from the same seeds draw the same tokens.
+
+    If not, some number comes from elsewhere: the clock, memory that was not initialised, a race between threads, or a
+    generator that no seed reaches. The global ones of torch, NumPy and Python are seeded. If you mean to draw from
+    another, declare `seeded-noise` unsupported.
+    """
+    _, _, first = call(sampler, case)
+    _, _, second = call(sampler, case)
+    same_tokens(first.tokens, second.tokens, "a second call with the same seeds")
+
+
+@check("SAM166", _random_with_request_seeds, needs=_COUNTER)
+def counters_leave_every_generator_alone(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A sampler with counter noise advances no generator: neither torch's own nor a request's.
+
+    A counter that is mixed with a generator's state depends on what was drawn before.
+    """
+    _, noise, seen = call(sampler, case)
+    assert isinstance(noise, SeededNoise)
+    untouched = SeededNoise(noise.seed, noise.request_seeds).generators(sampler.device)
+    for request, state in seen.generator_states.items():
+        if state != untouched[request].get_state().numpy().tobytes():
+            broken(f"the generator of request {request} moved")
+
+
+# -- hundreds of equal calls ------------------------------------------------------------------------------------------
+
+_MANY, _MANY_SLOW = 600, 12
+
+
+def _cheap(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    """Few requests, whose filters leave some tokens out."""
+    requests = (
+        SampledRequest("half", 0.7),
+        SampledRequest("normal", 2.0, top_k=2),
+        SampledRequest("normal", 0.7, top_p=0.5),
+        SampledRequest("normal", 1.5, min_p=0.5),
+    )
+    off = {name: None for name, need in FILTERS.items() if need not in can}
+    return fixed(11, *(request.replace(**off) for request in requests), explicit=Capability.EXPLICIT_NOISE in can)
+
+
+@check(
+    "SAM193",
+    _cheap,
+    needs_one_of=((Capability.EXPLICIT_NOISE, Capability.SEEDED_NOISE),),
+    weight=0.02,
+    depends_on=("SAM161",),
+)
+def no_call_of_a_thousand_is_different(sampler: TokenSampler, case: SamplingCase) -> None:
+    """600 calls of one batch with the same noise give the same tokens, and its tensors stay what they were.
+
+    At least two batches are tried, one after the other.
+
+    Suspect a buffer that is used in turn, a counter that wraps, work that is not waited for. Interpreted kernels are
+    called 12 times.
+    """
+    batch, noise, first = call(sampler, case)
+    are_allowed(supports_of(sampler, batch), first.tokens)
+    with left_alone(batch):
+        for number in range(_MANY_SLOW if sampler.capabilities.slow else _MANY):
+            seen = sample_tokens(sampler, batch, fresh(noise))
+            same_tokens(first.tokens, seen.tokens, f"call {number + 2}")

@@ -22,9 +22,6 @@ from fairdraw.properties._sampling_asserts import (
 )
 from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
-_TEMPERATURE = ("SAM126",)
-"""Filters work on what the temperature gives: if that is wrong, their supports are others, too."""
-
 
 @check("SAM101", sampling_cases, stage=Stage.SHAPE)
 def token_ids_lie_in_the_vocabulary(sampler: TokenSampler, case: SamplingCase) -> None:
@@ -39,16 +36,6 @@ def token_ids_lie_in_the_vocabulary(sampler: TokenSampler, case: SamplingCase) -
             broken(f"request {request} got token {token}, which leaves [0, {batch.vocab_size})")
 
 
-def _lie_in_their_support(sampler: TokenSampler, case: SamplingCase) -> None:
-    """The drawn tokens, and those that come when noise is aimed at the most probable token outside of each support."""
-    batch, _, seen = call(sampler, case)
-    supports = supports_of(sampler, batch)
-    are_allowed(supports, seen.tokens)
-    if sampler.capabilities.why_unsupported(RACE) is None:
-        outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
-        are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
-
-
 def _filtered(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     """Draw requests with any filters, or with a single one."""
     found = ordinary(can, greedy=False)
@@ -57,14 +44,21 @@ def _filtered(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return found
 
 
-@check("SAM102", _filtered, depends_on=_TEMPERATURE)
+# Filters work on what the temperature gives: if that is wrong, their supports are others, too.
+@check("SAM102", _filtered, depends_on=("SAM126",))
 def tokens_lie_in_the_support_of_the_filters(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token is one that min-p, top-k and top-p, in the declared order, may keep.
 
     Typical: one token too many stays (`<=` at the threshold's index), the mass is added up from the wrong end, or the
     parameter is another row's. If it takes several filters, look at the order, and at what the later one is given.
     """
-    _lie_in_their_support(sampler, case)
+    batch, _, seen = call(sampler, case)
+    supports = supports_of(sampler, batch)
+    are_allowed(supports, seen.tokens)
+    # Also if noise is aimed at the most probable token outside of each support.
+    if sampler.capabilities.why_unsupported(RACE) is None:
+        outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
+        are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
 
 
 @check("SAM111", lambda can: ordinary(can, explicit=True, greedy=False, logits=("normal", "zipf", "half")), needs=RACE)

@@ -1,4 +1,4 @@
-"""Each parameter over its whole range, in one batch; offsets beyond 2**24.
+"""Each parameter over its whole range, in one batch; offsets beyond 2**24, and rows that are far apart.
 
 Rows are made for the value: the tokens on both sides of the edge are near it, so that a value that is rounded, clamped
 or taken for off keeps other tokens. With explicit noise both sides are aimed at. A sampler with noise of its own draws
@@ -18,16 +18,20 @@ from fairdraw._core.array_types import Float64s, Ints
 from fairdraw._oracles.supports import Support
 from fairdraw.contracts import Capabilities, Capability, SamplingBatch, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
+from fairdraw.properties._rejection_asserts import fresh
 from fairdraw.properties._sampling_asserts import (
     FILTERS,
     RACE,
     aimed_at,
     broken,
+    call,
     check,
+    fixed,
     same_tokens,
     supports_of,
 )
 from fairdraw.properties._sampling_noise import NOISE, noise_of, plain
+from fairdraw.strategies._cases import require_far_memory, reserved
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
@@ -213,11 +217,7 @@ def _drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch
 # -- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def _many_elements(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
-    return plain(can, 262_144)
-
-
-@check("SAM188", _many_elements, needs=(Capability.LARGE_VOCAB,), needs_one_of=NOISE, weight=0.005)
+@check("SAM188", lambda can: plain(can, 262_144), needs=(Capability.LARGE_VOCAB,), needs_one_of=NOISE, weight=0.005)
 def rows_keep_their_logits_beyond_2_to_the_24_elements(sampler: TokenSampler, case: SamplingCase) -> None:
     """65 requests of 262144 entries, 2**24 together: each has two tokens of its own, and draws one of them.
 
@@ -239,3 +239,31 @@ def rows_keep_their_logits_beyond_2_to_the_24_elements(sampler: TokenSampler, ca
     if wrong:
         row = wrong[0]
         broken(f"request {row} of {rows} got token {seen[row]}; only {own[row].tolist()} have probability")
+
+
+def _two_rows(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    require_far_memory()
+    return fixed(100, *[SampledRequest("one-hot")] * 2, explicit=Capability.EXPLICIT_NOISE in can)
+
+
+@check("SAM184", _two_rows, needs=(Capability.STRIDED_INPUTS,), weight=0.02)
+def rows_may_be_2_to_the_31_elements_apart(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Rows of logits with a stride above 2**31 elements give the tokens of contiguous ones, or a `ValueError`.
+
+    On a CPU the memory between them is never touched, and never taken. Offsets of 32 bits wrap, and read another row.
+    """
+    batch, noise, expected = call(sampler, case)
+    if batch.device.type != "cpu":
+        return
+    stride = 2**31 + 2**16
+    memory = reserved(stride + batch.vocab_size, torch.float32)
+    assert memory is not None  # `require_far_memory` reserved more
+    far = memory.as_strided((2, batch.vocab_size), (stride, 1))
+    far.copy_(batch.logits)
+    try:
+        seen = sample_tokens(sampler, batch.replace(logits=far), fresh(noise))
+    except ValueError as error:
+        if "logits" not in str(error):
+            broken(f"far strides are refused, but not by name: {error}")
+        return
+    same_tokens(expected.tokens, seen.tokens, f"with rows {stride} elements apart")

@@ -16,7 +16,7 @@ from fairdraw._oracles.supports import log_error
 from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import WrongRow, left_alone, trace_checks
+from fairdraw.properties._traces import have_own_noise, left_alone, require_none, trace_checks
 from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace, trace_for
 from fairdraw.strategies._serving import answered, asked_first
 from fairdraw.strategies.rows import bulk_rng
@@ -51,15 +51,8 @@ def tokens_of_a_serving_trace_are_legal(sampler: TokenSampler, trace: SamplingTr
 
 
 def _wrong(call: SamplingCall, rows: Flags, tokens: Ints, what: str) -> None:
-    """Raise for the first of these rows, in words that name the row's circumstances."""
-    if rows.any():
-        row = int(np.flatnonzero(rows)[0])
-        setting = ", ".join(f"{name} {value}" for name, value in call.setting.items())
-        raise WrongRow(
-            f"row {row} of {len(rows)} got token {tokens[row]}, {what} ({int(rows.sum())} rows of the call; {setting})",
-            call.number,
-            row,
-        )
+    """Raise for the first of these rows."""
+    require_none(call, rows, lambda row: f"row {row} of {len(rows)} got token {tokens[row]}, {what}", "rows")
 
 
 def _require_legal(call: SamplingCall, tokens: Ints) -> None:
@@ -142,9 +135,7 @@ def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTra
 
 
 def _has_own_noise(call: SamplingCall) -> Flags:  # [batch_size] bool
-    own = np.zeros(call.batch.batch_size, dtype=bool)
-    own[slice(None) if isinstance(call.noise, RaceNoise) else list(call.noise.request_seeds)] = True
-    return np.asarray(own & call.is_random & call.support.is_settled)
+    return np.asarray(have_own_noise(call) & call.support.is_settled)
 
 
 def _require_same(sampler: TokenSampler, call: SamplingCall, tokens: Ints, rows: Ints) -> None:

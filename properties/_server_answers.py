@@ -10,12 +10,11 @@ import numpy as np
 
 from fairdraw._core.checks import Stage
 from fairdraw._oracles.server import TIE, is_ambiguous
-from fairdraw.contracts import Answer, Capability, Choice, Position
-from fairdraw.properties._server_check import Trial, positions_of, require, server_check
+from fairdraw.contracts import Answer, Capability, Position
+from fairdraw.properties._server_check import LISTS, Trial, count_of, positions_of, require, server_check
 from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, first_list, powers
 from fairdraw.strategies._server_requests import MIXED, PLAIN, kind
 
-_LISTS = (Capability.TOP_LOGPROBS,)
 NUM_PLAIN = 24
 """Answers of a kind that are looked at one by one."""
 
@@ -42,11 +41,6 @@ def _positions(answers: list[Answer]) -> Iterator[tuple[Answer, int, Position]]:
             yield answer, number, position
 
 
-def _count(choice: Choice) -> int | None:
-    """Tokens of a choice, as far as the server shows them."""
-    return len(choice.positions) or choice.num_tokens
-
-
 @server_check("SRV101", stage=Stage.SHAPE, num_requests=8)
 def an_answer_has_as_many_tokens_as_requested_at_most(trial: Trial) -> None:
     """A choice has at most `max_tokens` tokens; `length` is its finish reason if and only if it was cut there.
@@ -56,14 +50,14 @@ def an_answer_has_as_many_tokens_as_requested_at_most(trial: Trial) -> None:
     for answer in [*trial.take(PLAIN, NUM_PLAIN), *trial.take(_THREE, 8)]:
         require(len(answer.choices) == answer.request.n, answer, f"{len(answer.choices)} choices, not 1")
         for choice in answer.choices:
-            count, most = _count(choice), answer.request.max_tokens
+            count, most = count_of(choice), answer.request.max_tokens
             require(bool(choice.finish_reason), answer, "a choice has no finish reason")
             require(count is None or count <= most, answer, f"{count} tokens, but max_tokens is {most}")
             is_short = count is not None and count < most - 1
             require(not is_short or choice.finish_reason != "length", answer, f"cut at {count} of {most} tokens")
 
 
-@server_check("SRV102", _LISTS, stage=Stage.SHAPE)
+@server_check("SRV102", LISTS, stage=Stage.SHAPE)
 def log_probabilities_are_finite_and_at_most_0(trial: Trial) -> None:
     """Every returned log-probability is a finite number and not above 0; -inf only for what a filter removed.
 
@@ -76,7 +70,7 @@ def log_probabilities_are_finite_and_at_most_0(trial: Trial) -> None:
         require(not wrong, answer, f"position {number}: the log-probability {wrong[:1]} is impossible")
 
 
-@server_check("SRV103", _LISTS, stage=Stage.SHAPE)
+@server_check("SRV103", LISTS, stage=Stage.SHAPE)
 def the_sampled_token_has_its_log_probability(trial: Trial) -> None:
     """The emitted token has a log-probability; if it is listed, that is the one of the list, else none above the list.
 
@@ -103,7 +97,7 @@ def _near(value: float) -> float:
     return TIE * max(1.0, abs(value))
 
 
-@server_check("SRV104", _LISTS, stage=Stage.SHAPE)
+@server_check("SRV104", LISTS, stage=Stage.SHAPE)
 def every_token_has_a_list_of_its_own(trial: Trial) -> None:
     """There are as many lists as tokens; only the token that ends a text may be left out.
 
@@ -120,7 +114,7 @@ def every_token_has_a_list_of_its_own(trial: Trial) -> None:
             require(not bare, answer, f"{bare} of {shown} tokens have no list of log-probabilities")
 
 
-@server_check("SRV105", _LISTS, stage=Stage.SHAPE)
+@server_check("SRV105", LISTS, stage=Stage.SHAPE)
 def a_list_is_sorted_and_names_no_token_twice(trial: Trial) -> None:
     """Apart from the sampled token, which may come first, lists fall; each token occurs once, and none is left out.
 
@@ -141,7 +135,7 @@ def a_list_is_sorted_and_names_no_token_twice(trial: Trial) -> None:
         require(most - least <= 1, lengths[least], f"lists have {least} to {most} other tokens")
 
 
-@server_check("SRV106", _LISTS)
+@server_check("SRV106", LISTS)
 def the_probabilities_of_a_list_sum_to_at_most_1(trial: Trial) -> None:
     """The listed probabilities of a position sum to at most 1, at every temperature and whatever a request asks for.
 
@@ -153,7 +147,7 @@ def the_probabilities_of_a_list_sum_to_at_most_1(trial: Trial) -> None:
         require(total <= 1 + _SUM_TOLERANCE, answer, f"position {number}: the probabilities sum to {total:.6g}")
 
 
-@server_check("SRV107", _LISTS, num_requests=3 * NUM_PROMPTS)
+@server_check("SRV107", LISTS, num_requests=3 * NUM_PROMPTS)
 def log_probabilities_are_raw_or_follow_the_temperature(trial: Trial) -> None:
     """From temperature 1 to 1/2 and 2, differences of log-probabilities stay as they are, or are divided by it; those
     that are divided sum to 1 again.
@@ -197,7 +191,7 @@ def _misplaced(plain: Answer, other: Answer) -> float:
     return float(max(0.0, beyond) / max(1.0, abs(before[token] * power)))
 
 
-@server_check("SRV108", _LISTS, num_requests=NUM_PROMPTS)
+@server_check("SRV108", LISTS, num_requests=NUM_PROMPTS)
 def log_probabilities_do_not_depend_on_how_many_are_requested(trial: Trial) -> None:
     """The entries of a list of two are the first of a longer list for the same prompt.
 

@@ -11,9 +11,9 @@ from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import AnyCheck, Conditions, DistributionCase, Profile
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, NoAnswer, Position, Server
+from fairdraw.contracts import Answer, Capability, Choice, Claims, GenerationRequest, NoAnswer, Position, Server
 from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_requests import Kind, Pool, num_tokens, pool_of
+from fairdraw.strategies._server_requests import Kind, Pool, kind, num_tokens, pool_of
 
 
 @dataclass
@@ -88,6 +88,17 @@ def failure(answer: Answer, effect: str, evidence: str = "") -> CheckFailure:
     error = CheckFailure(effect, evidence=evidence)
     error.remarks = (f"the request: {answer.curl}",) if answer.curl else ()
     return error
+
+
+LISTS = (Capability.TOP_LOGPROBS,)
+"""What a property of log-probabilities needs."""
+
+GREEDY = kind("greedy", temperature=0.0)
+
+
+def count_of(choice: Choice) -> int | None:
+    """Tokens of a choice, as far as the server shows them."""
+    return len(choice.positions) or choice.num_tokens
 
 
 Body = Callable[[Trial], None]

@@ -9,14 +9,12 @@ from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, Position
 from fairdraw.contracts._server import Token
-from fairdraw.properties._server_check import Trial, require, server_check
+from fairdraw.properties._server_check import GREEDY, LISTS, Trial, count_of, require, server_check
 from fairdraw.strategies._server_claims import AT_ONE, TOLERANCE
 from fairdraw.strategies._server_requests import PLAIN, kind, own_ids
 
-_LISTS = (Capability.TOP_LOGPROBS,)
-_BIASED = (*_LISTS, Capability.TOKEN_IDS, Capability.LOGIT_BIAS)
+_BIASED = (*LISTS, Capability.TOKEN_IDS, Capability.LOGIT_BIAS)
 _NUM = 8
-_GREEDY = kind("greedy", temperature=0.0)
 _PENALISED = kind("penalised", frequency_penalty=1.0, presence_penalty=0.5)
 _ONE_GREEDY = kind("one greedy token", temperature=0.0, max_tokens=1)
 
@@ -25,10 +23,15 @@ def _tokens_of(answer: Answer) -> tuple[Token, ...]:
     return answer.choices[0].tokens if answer.choices else ()
 
 
+def _first_position(answer: Answer) -> Position | None:
+    """Of the first choice, if there are log-probabilities."""
+    return next(iter(answer.choices[0].positions), None) if answer.choices else None
+
+
 def _listed_tokens(answer: Answer) -> list[Token]:
     """Tokens of the first list, the most probable first."""
-    positions = answer.choices[0].positions if answer.choices else ()
-    return [token for token, _ in sorted(positions[0].top, key=lambda one: -one[1])] if positions else []
+    position = _first_position(answer)
+    return [token for token, _ in sorted(position.top, key=lambda one: -one[1])] if position else []
 
 
 @server_check("SRV151", _BIASED, num_requests=_NUM)
@@ -55,7 +58,7 @@ def a_bias_of_minus_100_forbids_its_tokens(trial: Trial) -> None:
 
     A bias that is applied at the first position only, or lost for tokens that were drafted.
     """
-    plain = trial.take(_GREEDY, _NUM)
+    plain = trial.take(GREEDY, _NUM)
     banned = [tuple((token, -100.0) for token in sorted(set(_tokens_of(answer)), key=str)) for answer in plain]
     requests = [answer.request.replace(logit_bias=bias) for answer, bias in zip(plain, banned, strict=True)]
     for answer in trial.ask("bias -100", requests):
@@ -76,10 +79,9 @@ def a_bias_moves_the_log_odds_by_as_much(trial: Trial) -> None:
         requests += [answer.request.replace(logit_bias=tuple((token, 2.0) for token in chosen))]
     shift = 2.0 if trial.claims.after_edits else 0.0
     for before, after in zip(plain, trial.ask("bias +2", requests), strict=True):
-        if not (after.request.logit_bias and before.choices[0].positions and after.choices[0].positions):
-            continue
-        (token, _), *_ = after.request.logit_bias
-        _require_shift(before.choices[0].positions[0], after, 0, {token: shift})
+        position = _first_position(before)
+        if after.request.logit_bias and position and _first_position(after):
+            _require_shift(position, after, 0, {after.request.logit_bias[0][0]: shift})
 
 
 def _require_shift(before: Position, after: Answer, at: int, shifts: dict[Token, float]) -> None:
@@ -115,8 +117,8 @@ def penalties_move_the_log_odds_by_what_was_emitted(trial: Trial) -> None:
         prefixes = [plain.replace(prompt=(*ids, *(int(token) for token in tokens[:at]))) for at in places]
         replayed = trial.ask(f"without penalties, {number}", prefixes)
         for at, other in zip(places, replayed, strict=True):
-            if other.choices and other.choices[0].positions:
-                _require_shift(other.choices[0].positions[0], answer, at, _shifts(trial, answer, tokens[:at]))
+            if position := _first_position(other):
+                _require_shift(position, answer, at, _shifts(trial, answer, tokens[:at]))
 
 
 def _penalised(trial: Trial) -> list[GenerationRequest]:
@@ -141,7 +143,7 @@ def _ids_prompt(trial: Trial) -> tuple[int, ...]:
 
 
 @server_check(
-    "SRV155", (*_LISTS, Capability.TOKEN_IDS, Capability.REPETITION_PENALTY, Capability.GREEDY), num_requests=8 * _NUM
+    "SRV155", (*LISTS, Capability.TOKEN_IDS, Capability.REPETITION_PENALTY, Capability.GREEDY), num_requests=8 * _NUM
 )
 def a_repetition_penalty_lowers_emitted_tokens_by_a_factor(trial: Trial) -> None:
     """A repetition penalty makes no token more probable, and lowers those that were emitted by a factor of the logit.
@@ -229,9 +231,9 @@ def _unpenalised(trial: Trial, number: int, answer: Answer, scale: float) -> dic
     ]
     found = zip(lifts.items(), trial.ask(f"without repetition, {number}", prefixes), strict=True)
     return {
-        at: {token: scale * value - lift.get(token, 0.0) for token, value in one.choices[0].positions[0].top}
+        at: {token: scale * value - lift.get(token, 0.0) for token, value in position.top}
         for (at, lift), one in found
-        if one.choices and one.choices[0].positions
+        if (position := _first_position(one))
     }
 
 
@@ -271,7 +273,7 @@ def _require_stopped(answers: Sequence[Answer], texts: Sequence[str]) -> None:
 def _stopping(trial: Trial) -> list[tuple[GenerationRequest, str]]:
     """Greedy requests with a stop string of two or five letters that their answer holds, and the text before it."""
     found = []
-    for number, answer in enumerate(trial.take(_GREEDY, _NUM)):
+    for number, answer in enumerate(trial.take(GREEDY, _NUM)):
         text = answer.choices[0].text if answer.choices else ""
         middle, size = len(text) // 2, 5 if number % 2 else 2
         stop = text[middle : middle + size]
@@ -305,7 +307,7 @@ def a_text_does_not_end_before_min_tokens(trial: Trial) -> None:
     requests = [PLAIN.request(number, trial.server, 0).replace(max_tokens=32, min_tokens=32) for number in range(16)]
     for answer in trial.ask("min tokens", requests):
         choice = answer.choices[0]
-        count = len(choice.positions) or choice.num_tokens
+        count = count_of(choice)
         require(count is None or count >= 32, answer, f"the text ended after {count} tokens, but min_tokens is 32")
 
 
@@ -326,12 +328,12 @@ def a_stop_string_waits_for_min_tokens(trial: Trial) -> None:
     requests = [request.replace(min_tokens=request.max_tokens) for request, _ in _stopping(trial)]
     for answer in trial.ask("stop and min tokens", requests):
         choice, least = answer.choices[0], answer.request.min_tokens
-        count = len(choice.positions) or choice.num_tokens
+        count = count_of(choice)
         effect = f"stop={answer.request.stop!r} ended the text after {count} tokens, but min_tokens is {least}"
         require(count is None or count >= least, answer, effect)
 
 
-@server_check("SRV163", (*_LISTS, Capability.BAD_WORDS, Capability.GREEDY), num_requests=4 * _NUM)
+@server_check("SRV163", (*LISTS, Capability.BAD_WORDS, Capability.GREEDY), num_requests=4 * _NUM)
 def bad_words_do_not_come(trial: Trial) -> None:
     """A word of one token, which a greedy answer holds, does not come if it is a bad word: at no place.
 

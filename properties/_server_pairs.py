@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
-from itertools import zip_longest
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.contracts import Answer, Capability, GenerationRequest, Position
-from fairdraw.properties._server_check import Trial, require, server_check
-from fairdraw.properties._server_tokens import require_same_greedy
+from fairdraw.properties._server_check import GREEDY, LISTS, Trial, require, server_check
+from fairdraw.properties._server_tokens import paired, require_same_greedy, shared, variation
 from fairdraw.strategies._server_claims import TOLERANCE
-from fairdraw.strategies._server_requests import PLAIN, kind, pool_of
+from fairdraw.strategies._server_requests import PLAIN, pool_of
 
-_LISTS = (Capability.TOP_LOGPROBS,)
-_GREEDY = kind("greedy", temperature=0.0)
 _NUM = 6
 
 
@@ -27,20 +23,24 @@ _LETTERS = ("Prices: 5 €, 10 €, 20 €", "café, thé, été, é", "😀 �
 _NUM_STREAMED = 4
 
 
-def _pairs(trial: Trial) -> list[tuple[Answer, Answer]]:
+Ways = tuple[list[Answer], list[Answer]]
+"""Answers as a whole, and streamed."""
+
+
+def _pairs(trial: Trial) -> Ways:
     """The same requests as a whole and as a stream: greedy ones, seeded ones, and several choices."""
     requests = _repeatable(trial)
-    found = _both_ways(trial, "", requests)
+    whole, streamed = _both_ways(trial, "", requests)
     if Capability.N_CHOICES in trial.server.capabilities and requests[-1].seed is not None:
         with contextlib.suppress(CapabilityUnsupported):  # a server may refuse them
-            found += _both_ways(trial, " choices", [one.replace(n=2) for one in requests[-2:]])
-    return found
+            choices = _both_ways(trial, " choices", [one.replace(n=2) for one in requests[-2:]])
+            return whole + choices[0], streamed + choices[1]
+    return whole, streamed
 
 
-def _both_ways(trial: Trial, name: str, requests: Sequence[GenerationRequest]) -> list[tuple[Answer, Answer]]:
+def _both_ways(trial: Trial, name: str, requests: Sequence[GenerationRequest]) -> Ways:
     whole = trial.ask(f"whole{name}", requests, alone=True)
-    streamed = trial.ask(f"streamed{name}", [one.replace(stream=True) for one in requests], alone=True)
-    return list(zip(whole, streamed, strict=True))
+    return whole, trial.ask(f"streamed{name}", [one.replace(stream=True) for one in requests], alone=True)
 
 
 def _repeatable(trial: Trial) -> list[GenerationRequest]:
@@ -65,17 +65,16 @@ def a_stream_holds_the_same_text(trial: Trial) -> None:
     _require_same_text(_pairs(trial))
 
 
-def _require_same_text(pairs: Sequence[tuple[Answer, Answer]]) -> None:
-    for whole, streamed in pairs:
-        for one, two in zip(whole.choices, streamed.choices, strict=True):
-            effect = f"streamed the text is {two.text[:80]!r}, as a whole {one.text[:80]!r}"
-            require(one.text == two.text or _moved(one.positions, two.positions), streamed, effect)
-            counts = (len(one.positions), len(two.positions))
-            # A stream may hold texts alone.
-            is_whole = counts[1] in (0, counts[0])
-            require(is_whole, streamed, f"{counts[1]} tokens are streamed, of {counts[0]}")
-            ends = (one.finish_reason, two.finish_reason)
-            require(ends[0] == ends[1], streamed, f"streamed it ends with {ends[1]!r}, as a whole with {ends[0]!r}")
+def _require_same_text(pairs: Ways) -> None:
+    for streamed, one, two in paired(*pairs):
+        effect = f"streamed the text is {two.text[:80]!r}, as a whole {one.text[:80]!r}"
+        require(one.text == two.text or _moved(one.positions, two.positions), streamed, effect)
+        counts = (len(one.positions), len(two.positions))
+        # A stream may hold texts alone.
+        is_whole = counts[1] in (0, counts[0])
+        require(is_whole, streamed, f"{counts[1]} tokens are streamed, of {counts[0]}")
+        ends = (one.finish_reason, two.finish_reason)
+        require(ends[0] == ends[1], streamed, f"streamed it ends with {ends[1]!r}, as a whole with {ends[0]!r}")
 
 
 def _moved(ones: tuple[Position, ...], twos: tuple[Position, ...]) -> bool:
@@ -89,28 +88,24 @@ def _moved(ones: tuple[Position, ...], twos: tuple[Position, ...]) -> bool:
 
 
 def _are_near(one: Position, two: Position, tolerance: float) -> bool:
-    mine, theirs = dict(one.top), dict(two.top)
-    return all(abs(mine[t] - theirs[t]) <= tolerance * max(1.0, abs(mine[t])) for t in mine if t in theirs)
+    return all(abs(mine - theirs) <= tolerance * max(1.0, abs(mine)) for mine, theirs in shared(one, two))
 
 
-@server_check("SRV172", (*_LISTS, Capability.STREAMING), stage=Stage.SHAPE)
+@server_check("SRV172", (*LISTS, Capability.STREAMING), stage=Stage.SHAPE)
 def a_stream_holds_the_same_log_probabilities(trial: Trial) -> None:
     """Each streamed token comes with the list that it has in the answer as a whole.
 
     Lists that lag behind their tokens by a part, or that are sent for the first token of a part only.
     """
     pairs = _pairs(trial)
-    if not any(choice.positions for _, streamed in pairs for choice in streamed.choices):
+    if not any(choice.positions for streamed in pairs[1] for choice in streamed.choices):
         raise CapabilityUnsupported("streaming is unsupported for this: its streams hold no log-probabilities")
-    for whole, streamed in pairs:
-        for one, two in zip(whole.choices, streamed.choices, strict=True):
-            for number, (mine, theirs) in enumerate(zip_longest(one.positions, two.positions)):
-                if mine is None or theirs is None or mine.token != theirs.token:
-                    break
-                require(bool(theirs.top), streamed, f"position {number}: no list is streamed")
-                require(
-                    _are_near(mine, theirs, TOLERANCE), streamed, f"position {number}: the streamed list is another"
-                )
+    for streamed, one, two in paired(*pairs):
+        for number, (mine, theirs) in enumerate(zip(one.positions, two.positions, strict=False)):
+            if mine.token != theirs.token:
+                break
+            require(bool(theirs.top), streamed, f"position {number}: no list is streamed")
+            require(_are_near(mine, theirs, TOLERANCE), streamed, f"position {number}: the streamed list is another")
 
 
 @server_check(
@@ -131,37 +126,35 @@ def a_stream_with_stop_strings_holds_the_same_text(trial: Trial) -> None:
     _require_same_text(_both_ways(trial, " stop", chosen))
 
 
-@server_check("SRV181", (*_LISTS, Capability.GREEDY), stage=Stage.PAIRS, differential=True, num_requests=_NUM)
+@server_check("SRV181", (*LISTS, Capability.GREEDY), stage=Stage.PAIRS, differential=True, num_requests=_NUM)
 def greedy_answers_equal_those_of_the_reference(trial: Trial) -> None:
     """Greedy requests give the tokens that the second server gives, unless two tokens are almost equally probable.
 
     The second server is the same one without speculation (`--reference ADDRESS`). A draft that is accepted although it
     is not the most probable token, or a token that is lost when a draft is rejected.
     """
-    for mine, theirs in zip(trial.take(_GREEDY, _NUM), _of_reference(trial), strict=True):
-        require_same_greedy(theirs, mine, "beside the reference")
+    mine = trial.take(GREEDY, _NUM)
+    require_same_greedy(_of_reference(trial), mine, "beside the reference")
 
 
 def _of_reference(trial: Trial) -> list[Answer]:
     assert trial.reference is not None, "differential checks have one"
-    return pool_of(trial.reference, trial.pool.seed).take(trial.reference, _GREEDY, _NUM)
+    return pool_of(trial.reference, trial.pool.seed).take(trial.reference, GREEDY, _NUM)
 
 
-@server_check("SRV182", (*_LISTS, Capability.GREEDY), stage=Stage.PAIRS, differential=True)
+@server_check("SRV182", (*LISTS, Capability.GREEDY), stage=Stage.PAIRS, differential=True)
 def log_probabilities_equal_those_of_the_reference(trial: Trial) -> None:
     """As long as greedy tokens are the same, the lists of both servers are: within a total variation of 0.02.
 
     Log-probabilities of the draft model, or of the position before; a cache that a rejected draft has changed.
     """
-    for mine, theirs in zip(trial.take(_GREEDY, _NUM), _of_reference(trial), strict=True):
-        for one, two in zip(mine.choices, theirs.choices, strict=True):
-            for number, (a, b) in enumerate(zip(one.positions, two.positions, strict=False)):
-                known = dict(b.top)
-                apart = [abs(math.exp(value) - math.exp(known[token])) for token, value in a.top if token in known]
-                distance = 0.5 * sum(apart)
-                require(distance <= _MOST_APART, mine, f"position {number}: total variation {distance:.3g}")
-                if a.token != b.token:
-                    break
+    mine = trial.take(GREEDY, _NUM)
+    for answer, one, two in paired(_of_reference(trial), mine):
+        for number, (theirs, own) in enumerate(zip(one.positions, two.positions, strict=False)):
+            distance = variation(own, theirs)
+            require(distance <= _MOST_APART, answer, f"position {number}: total variation {distance:.3g}")
+            if own.token != theirs.token:
+                break
 
 
 _MOST_APART = 0.02

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from scipy.special import pdtrc
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
-from fairdraw.contracts import Answer, Capability, Choice, GenerationRequest
-from fairdraw.properties._server_check import ALPHA, Trial, failure, positions_of, require, server_check
+from fairdraw.contracts import Answer, Capability, Choice, GenerationRequest, Position
+from fairdraw.properties._server_check import ALPHA, GREEDY, LISTS, Trial, failure, positions_of, require, server_check
 from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import (
     MIN_P,
@@ -30,8 +30,6 @@ from fairdraw.strategies._server_requests import (
     supported,
 )
 
-_LISTS = (Capability.TOP_LOGPROBS,)
-_GREEDY = kind("greedy", temperature=0.0)
 _NUM = 8
 _NUM_MET = 48
 """Requests among which two choices begin with the same token."""
@@ -43,13 +41,13 @@ _NUM_DRAWN = 40
 # -- greedy -----------------------------------------------------------------------------------------------------------
 
 
-@server_check("SRV121", (*_LISTS, Capability.GREEDY), num_requests=_NUM)
+@server_check("SRV121", (*LISTS, Capability.GREEDY), num_requests=_NUM)
 def greedy_takes_the_most_probable_token(trial: Trial) -> None:
     """At temperature 0 each token is the most probable one of its list; any of equal ones will do.
 
     A temperature that is clamped to something small, or the argmax of other logits (drafts, raw ones under a bias).
     """
-    for answer, number, position in positions_of(trial.take(_GREEDY, _NUM)):
+    for answer, number, position in positions_of(trial.take(GREEDY, _NUM)):
         found = listed(position, answer.request.logprobs or 0)
         if found.tokens and position.logprob is not None:
             best = float(found.logprobs.max())
@@ -64,20 +62,35 @@ def greedy_answers_are_repeated(trial: Trial) -> None:
     Alone, and side by side with requests at temperature 1. Randomness that reaches greedy requests, state of an earlier
     request, or a temperature of the batch. With `--against-journal`: what changed since an earlier run.
     """
-    first, again = trial.take(_GREEDY, _NUM), trial.take(kind("greedy again", temperature=0.0), _NUM)
-    for one, two in zip(first, again, strict=True):
-        require_same_greedy(one, two, "requested again")
+    first, again = trial.take(GREEDY, _NUM), trial.take(kind("greedy again", temperature=0.0), _NUM)
+    require_same_greedy(first, again, "requested again")
     both = [(answer.request, answer.request.replace(temperature=1.0)) for answer in first]
     beside = trial.ask("greedy beside others", [request for pair in both for request in pair])
-    for one, two in zip(first, beside[::2], strict=True):
-        require_same_greedy(one, two, "beside requests at temperature 1")
-    for one, two in zip(*trial.earlier(first), strict=True):
-        require_same_greedy(one, two, "in an earlier run")
+    require_same_greedy(first, beside[::2], "beside requests at temperature 1")
+    require_same_greedy(*trial.earlier(first), "in an earlier run")
 
 
-def require_same_greedy(one: Answer, two: Answer, how: str) -> None:
-    """Two answers have the same tokens, as far as their own distributions decide it."""
-    for mine, theirs in zip(one.choices, two.choices, strict=True):
+def paired(ones: Sequence[Answer], twos: Sequence[Answer]) -> Iterator[tuple[Answer, Choice, Choice]]:
+    """Each choice of two answers to the same requests, with the second answer."""
+    for one, two in zip(ones, twos, strict=True):
+        for mine, theirs in zip(one.choices, two.choices, strict=True):
+            yield two, mine, theirs
+
+
+def shared(one: Position, two: Position) -> list[tuple[float, float]]:
+    """The log-probabilities of the tokens that both lists have."""
+    mine, theirs = dict(one.top), dict(two.top)
+    return [(mine[token], theirs[token]) for token in mine if token in theirs]
+
+
+def variation(one: Position, two: Position) -> float:
+    """The total variation between two lists, of the tokens that both have."""
+    return 0.5 * sum(abs(math.exp(mine) - math.exp(theirs)) for mine, theirs in shared(one, two))
+
+
+def require_same_greedy(ones: Sequence[Answer], twos: Sequence[Answer], how: str) -> None:
+    """Answers have the same tokens as before, as far as their own distributions decide it."""
+    for two, mine, theirs in paired(ones, twos):
         at = _first_difference(mine, theirs)
         if at is None or _is_near_tie(mine, theirs, at):
             continue
@@ -110,8 +123,7 @@ def _is_near_tie(one: Choice, two: Choice, at: int) -> bool:
 
 def _moved(one: Choice, two: Choice, at: int) -> float:
     """How far the log-probabilities of two equal prefixes are apart; rounding at least."""
-    mine, theirs = dict(one.positions[at].top), dict(two.positions[at].top)
-    return max([2 * TIE, *(2 * abs(mine[token] - theirs[token]) for token in mine if token in theirs)])
+    return max([2 * TIE, *(2 * abs(a - b) for a, b in shared(one.positions[at], two.positions[at]))])
 
 
 def require_same_drawn(ones: Sequence[Answer], twos: Sequence[Answer], how: str) -> None:
@@ -120,18 +132,19 @@ def require_same_drawn(ones: Sequence[Answer], twos: Sequence[Answer], how: str)
     Where log-probabilities moved, another token may come, at most as often as distributions are apart. More differences
     than that are those of the sampler. Without log-probabilities more than half of the answers must differ.
     """
-    pairs = [(one, two, a, b) for one, two in zip(ones, twos, strict=True) for a, b in _choices(one, two)]
-    places = [_first_difference(a, b) for _, _, a, b in pairs]
+    answers = zip(ones, twos, strict=True)
+    pairs = [(two, a, b) for one, two in answers for a, b in zip(one.choices, two.choices, strict=False)]
+    places = [_first_difference(a, b) for _, a, b in pairs]
     num_different = sum(at is not None for at in places)
     if not num_different:
         return
-    has_lists = all(a.positions and a.positions[0].top for _, _, a, _ in pairs if a.tokens)
-    moved = [_apart(a, b, at) for (_, _, a, b), at in zip(pairs, places, strict=True)]
+    has_lists = all(a.positions and a.positions[0].top for _, a, _ in pairs if a.tokens)
+    moved = [_apart(a, b, at) for (_, a, b), at in zip(pairs, places, strict=True)]
     chance = float(pdtrc(num_different - 1, 4 * sum(moved) + 1e-12))
     if chance >= ALPHA if has_lists else 2 * num_different <= len(pairs):
         return
     number = next(number for number, at in enumerate(places) if at is not None)
-    (_, two, a, b), at = pairs[number], places[number] or 0
+    (two, a, b), at = pairs[number], places[number] or 0
     said = f"distributions moved by {sum(moved):.2g} in all: a correct server does so with probability {chance:.1g}"
     effect = (
         f"{how}, {num_different} of {len(pairs)} texts differ: at position {at} {_shown(b, at)}, not {_shown(a, at)}"
@@ -139,23 +152,14 @@ def require_same_drawn(ones: Sequence[Answer], twos: Sequence[Answer], how: str)
     raise failure(two, effect, evidence=said if has_lists else "")
 
 
-def _choices(one: Answer, two: Answer) -> list[tuple[Choice, Choice]]:
-    return list(zip(one.choices, two.choices, strict=False))
-
-
 def _apart(one: Choice, two: Choice, at: int | None) -> float:
     """The total variation between the lists of equal prefixes, added up; an end beyond the lists counts nothing."""
     most = min(len(one.positions), len(two.positions))
     places = range(most if at is None else min(at + 1, most))
-    total = 0.0
-    for place in places:
-        mine, theirs = dict(one.positions[place].top), dict(two.positions[place].top)
-        common = [token for token in mine if token in theirs]
-        total += 0.5 * sum(abs(math.exp(mine[token]) - math.exp(theirs[token])) for token in common)
-    return total
+    return sum(variation(one.positions[place], two.positions[place]) for place in places)
 
 
-@server_check("SRV123", _LISTS, stage=Stage.TOKENS)
+@server_check("SRV123", LISTS, stage=Stage.TOKENS)
 def tokens_at_temperature_1_are_drawn(trial: Trial) -> None:
     """At temperature 1, not every token is the most probable one.
 
@@ -176,7 +180,7 @@ def tokens_at_temperature_1_are_drawn(trial: Trial) -> None:
         raise failure(answers[0], f"all tokens of {len(answers)} answers are the most probable ones", evidence=said)
 
 
-@server_check("SRV124", _LISTS, stage=Stage.TOKENS)
+@server_check("SRV124", LISTS, stage=Stage.TOKENS)
 def no_text_at_temperature_1_is_greedy(trial: Trial) -> None:
     """At temperature 1, no part of the texts is greedy: a text of most probable tokens alone is as seldom as it should.
 
@@ -223,7 +227,7 @@ def _require_support(trial: Trial, one: Kind, what: str) -> None:
         raise CapabilityUnsupported(f"top-logprobs is unsupported: lists are too short for {what}")
 
 
-@server_check("SRV131", (*_LISTS, Capability.TOP_K), stage=Stage.TOKENS)
+@server_check("SRV131", (*LISTS, Capability.TOP_K), stage=Stage.TOKENS)
 def tokens_lie_within_top_k(trial: Trial) -> None:
     """With `top_k`, only the so many most probable tokens are emitted, and no more than those are listed.
 
@@ -240,7 +244,7 @@ _REMOVED = -1e3
 """Log-probabilities below are those of removed tokens: servers write a large negative number for -inf."""
 
 
-@server_check("SRV132", (*_LISTS, Capability.TOP_P), stage=Stage.TOKENS)
+@server_check("SRV132", (*LISTS, Capability.TOP_P), stage=Stage.TOKENS)
 def tokens_lie_within_top_p(trial: Trial) -> None:
     """With `top_p`, only the tokens that first reach it are emitted.
 
@@ -249,7 +253,7 @@ def tokens_lie_within_top_p(trial: Trial) -> None:
     _require_support(trial, TOP_P, "top-p")
 
 
-@server_check("SRV133", (*_LISTS, Capability.MIN_P), stage=Stage.TOKENS)
+@server_check("SRV133", (*LISTS, Capability.MIN_P), stage=Stage.TOKENS)
 def tokens_lie_within_min_p(trial: Trial) -> None:
     """With `min_p`, only tokens of at least so many times the largest probability are emitted.
 
@@ -306,7 +310,7 @@ def _log_chance(choice: Choice) -> float | None:
     return None if not own or None in own else float(np.sum([value for value in own if value is not None]))
 
 
-@server_check("SRV142", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM)
+@server_check("SRV142", (*LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM)
 def different_seeds_give_different_tokens(trial: Trial) -> None:
     """The same request with other seeds gives other tokens, as seldom equal as its own probabilities say.
 
@@ -321,7 +325,7 @@ _SEEDS = (0, 1, 2, 3, 256, 65_536, 2**31 - 1, 1_234_567)
 """Neighbours, and seeds that are equal in their lowest 8 or 16 bits."""
 
 
-@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM, num_alone=_NUM)
+@server_check("SRV143", LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM, num_alone=_NUM)
 def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
     """The same request without a seed gives other tokens each time, one after the other and side by side.
 
@@ -337,7 +341,7 @@ def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
         _require_different(answers, [answer.choices[0] for answer in answers], "without a seed")
 
 
-@server_check("SRV144", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=8)
+@server_check("SRV144", (*LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=8)
 def choices_of_a_request_differ(trial: Trial) -> None:
     """The `n` choices of a request, up to 64, are other tokens, with a seed and without.
 
@@ -368,7 +372,7 @@ def _require_choices(trial: Trial, requests: Sequence[GenerationRequest]) -> Non
     require_same_drawn(seeded, again, "with the same seeds")
 
 
-@server_check("SRV150", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=_NUM_MET)
+@server_check("SRV150", (*LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=_NUM_MET)
 def choices_of_a_request_may_be_equal(trial: Trial) -> None:
     """The first tokens of the `n` choices of a request are sometimes equal, as independent ones are.
 
@@ -458,9 +462,7 @@ def _strong(trial: Trial, alone: Sequence[Answer]) -> list[dict[str, Any]]:  # A
     return supported([*filters, *others, {"min_tokens": TOKENS_EACH}], trial.server.capabilities)
 
 
-@server_check(
-    "SRV146", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM, num_alone=_NUM
-)
+@server_check("SRV146", (*LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM, num_alone=_NUM)
 def asking_for_log_probabilities_does_not_change_tokens(trial: Trial) -> None:
     """A seeded request gives the same tokens whether it asks for log-probabilities or not.
 
@@ -469,10 +471,9 @@ def asking_for_log_probabilities_does_not_change_tokens(trial: Trial) -> None:
     requests = _seeded(trial, _NUM)
     with_lists = trial.ask("seeds", requests, alone=True)
     without = trial.ask("seeds, no lists", [one.replace(logprobs=None) for one in requests], alone=True)
-    for one, two in zip(with_lists, without, strict=True):
-        for mine, theirs in zip(one.choices, two.choices, strict=True):
-            effect = f"with log-probabilities the text is {_brief(mine.text)}, without {_brief(theirs.text)}"
-            require(mine.text == theirs.text or not theirs.text, two, effect)
+    for two, mine, theirs in paired(with_lists, without):
+        effect = f"with log-probabilities the text is {_brief(mine.text)}, without {_brief(theirs.text)}"
+        require(mine.text == theirs.text or not theirs.text, two, effect)
 
 
 def _brief(text: str) -> str:

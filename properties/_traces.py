@@ -14,12 +14,14 @@ from functools import partial
 from itertools import islice, product
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
+from fairdraw._core.array_types import Flags
 from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import Check, Conditions, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Capability, SeededNoise
 from fairdraw.strategies._trace_plans import traces
 
 Fresh = Callable[[], Any]  # Any: a sampler of the check's contract
@@ -31,6 +33,21 @@ class WrongRow(CheckFailure):
     def __init__(self, effect: str, call: int, row: int) -> None:
         super().__init__(f"in call {call}, {effect}")
         self.call, self.row = call, row
+
+
+def require_none(call: Any, wrong: Flags, said: Callable[[int], str], things: str) -> None:  # Any: call of a trace
+    """Raise for the first of these rows, in words that name the circumstances."""
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        setting = ", ".join(f"{name} {value}" for name, value in call.setting.items())
+        raise WrongRow(f"{said(row)} ({int(wrong.sum())} {things} of the call; {setting})", call.number, row)
+
+
+def have_own_noise(call: Any) -> Flags:  # Any: call of a trace
+    """Return the random requests that have seeds of their own, or all of them if the noise is given."""
+    own = np.zeros(call.batch.batch_size, dtype=bool)
+    own[list(call.noise.request_seeds) if isinstance(call.noise, SeededNoise) else slice(None)] = True
+    return np.asarray(own & call.is_random)
 
 
 @contextmanager
@@ -167,18 +184,21 @@ def trace_checks(
     legal: Callable[..., None],
     repeat: Callable[..., None],
     apart: Callable[..., None],
+    seeds: Capability = Capability.REQUEST_SEEDS,
+    depends_on: tuple[str, ...] = (),
 ) -> tuple[TraceCheck, ...]:
     """Return the checks of a contract's traces: exact, asked again, and seeds of a family.
 
     Args:
         family: Beginning of their codes.
         trace: As `TraceCheck` has it.
+        seeds: What repeats: requests, or whole calls.
+        depends_on: Checks that what is asked again rests on.
     """
     of = partial(trace_check, contract=contract, trace=trace)
-    either = (Capability.REQUEST_SEEDS, Capability.EXPLICIT_NOISE)
-    seeded = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
+    either, seeded = (seeds, Capability.EXPLICIT_NOISE), tuple(dict.fromkeys((Capability.SEEDED_NOISE, seeds)))
     return (
         of(f"{family}1", body=legal),
-        of(f"{family}2", body=repeat, needs_one_of=(either,)),
-        of(f"{family}3", body=apart, needs=seeded, is_single=True),
+        of(f"{family}2", body=repeat, needs_one_of=(either,), depends_on=depends_on),
+        of(f"{family}3", body=apart, needs=seeded, is_single=True, depends_on=depends_on),
     )

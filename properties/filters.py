@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _filters_chains as chains
-from fairdraw.properties import _filters_single as single
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(Check, single, chains)
+CHECKS = checks_in(Check, chains)

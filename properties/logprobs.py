@@ -7,10 +7,8 @@ calls, which hold every row against the specification: values, lists, ranks and 
 from __future__ import annotations
 
 from fairdraw._core.checks import Check, checks_in
-from fairdraw.properties import _logprobs_drawn as drawn
 from fairdraw.properties import _logprobs_relations as relations
-from fairdraw.properties import _logprobs_traces as traces
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(Check, relations, drawn, traces)
+CHECKS = checks_in(Check, relations)

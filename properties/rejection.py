@@ -9,9 +9,7 @@ from __future__ import annotations
 from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _rejection_equality as equality
 from fairdraw.properties import _rejection_greedy as greedy
-from fairdraw.properties import _rejection_low_logits as low_logits
 from fairdraw.properties import _rejection_positions as positions
-from fairdraw.properties import _rejection_relations as relations
 from fairdraw.properties import _rejection_structure as structure
 from fairdraw.properties import _rejection_tiles as tiles
 from fairdraw.properties import _rejection_traces as serving
@@ -19,4 +17,4 @@ from fairdraw.properties import _rejection_wide as wide
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(Check, structure, greedy, low_logits, relations, equality, tiles, positions, wide, serving)
+CHECKS = checks_in(Check, structure, greedy, equality, tiles, positions, wide, serving)

@@ -10,13 +10,11 @@ from fairdraw._core.checks import Check, checks_in
 from fairdraw.properties import _sampling_equality as equality
 from fairdraw.properties import _sampling_noise as noise
 from fairdraw.properties import _sampling_relations as relations
-from fairdraw.properties import _sampling_seeds as seeds
 from fairdraw.properties import _sampling_structure as structure
 from fairdraw.properties import _sampling_sweeps as sweeps
 from fairdraw.properties import _sampling_tiles as tiles
-from fairdraw.properties import _sampling_time as time
 from fairdraw.properties import _sampling_traces as serving
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(Check, structure, relations, equality, seeds, tiles, time, sweeps, noise, serving)
+CHECKS = checks_in(Check, structure, relations, equality, tiles, sweeps, noise, serving)
