@@ -419,20 +419,11 @@ def as_odd(kind: type[VectorRejection]) -> FunctionSampler:
     return rejection_sampler(one.verify, name=name_of(kind), sync=sync, unsupported=unsupported, slow=kind.slow)
 
 
-def _block() -> FunctionSampler:
-    """Sun et al. (2025), for what its few lines take."""
-    unsupported = OWN_SCHEME | {
-        Capability.EXPLICIT_NOISE: "draws its own numbers",
-        Capability.REQUEST_SEEDS: "one generator serves the whole batch",
-        Capability.PLACEHOLDER_DRAFTS: "placeholders are taken out before",
-        Capability.NAN_LOGITS: "caught before",
-        Capability.EMPTY_ROWS: "caught before",
-    }
-    return rejection_sampler(BlockVerification().verify, name="verifies a block", unsupported=unsupported)
+_OF_BLOCKS = {**OWN_SCHEME, **BlockVerification.unsupported, Capability.REQUEST_SEEDS: "one generator serves all"}
 
 
 ODD_REJECTION: tuple[FunctionSampler, ...] = (
     *map(as_odd, kinds_of(VectorRejection, globals())),
-    _block(),
+    rejection_sampler(BlockVerification().verify, name="verifies a block", unsupported=_OF_BLOCKS),
 )
 """Correct samplers of another design, each with what it declares unsupported."""
