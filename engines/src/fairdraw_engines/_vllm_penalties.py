@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -112,7 +113,7 @@ def _request_state(name: str, added: AddedRow) -> Upstream:
 
 
 def cached_state(
-    name: str, params: Upstream, prompt: list[int], output: list[int], generator: torch.Generator | None = None
+    name: str, params: Upstream, prompt: Sequence[int], output: Sequence[int], generator: torch.Generator | None = None
 ) -> Upstream:
     """Return a `CachedRequestState`; `output` is live."""
     return vllm_module("worker.gpu_input_batch").CachedRequestState(

@@ -12,7 +12,7 @@ import inspect
 import os
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from fairdraw.adapters import derive_seed, prepare_triton, quiet_imports
 from fairdraw.contracts import Markers
@@ -171,8 +171,7 @@ class Server:
         generator = torch.Generator().manual_seed(number) if own else None
         entered = self.served.add(params, prompt, [])
         assert entered is not None, "there is room"
-        output = cast("list[int]", entered.output_token_ids)
-        script.state = cached_state(entered.req_id, params, prompt, output, generator)
+        script.state = cached_state(entered.req_id, params, prompt, entered.output_token_ids, generator)
         self.scripts[entered.req_id] = script
         self.batch.add_request(script.state)
 

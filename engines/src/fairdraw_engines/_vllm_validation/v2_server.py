@@ -24,7 +24,7 @@ from fairdraw_engines._vllm_validation import v2_device
 
 with quiet_imports():
     RELEASE = v2_device.import_objects()
-    from vllm import SamplingParams
+    from vllm import SamplingParams as SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
