@@ -48,8 +48,8 @@ def _lowest_within(scores: Tensor, factor: float) -> Tensor:  # [num_rows, vocab
 class RecoversTheSecondBestWithinOnePercent(rejection.VectorRejection):
     """Declares its own rounding, and calls a gap of one percent rounding."""
 
-    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:
-        return _lowest_within(torch.where(weights > 0, self.scores(weights, exponentials), -1e-30), 0.99)
+    def winner(self, scores: Tensor) -> Tensor:
+        return _lowest_within(scores, 0.99)
 
 
 @_abuse("REJ701", rejection.OWN_ROUNDING)
@@ -81,8 +81,8 @@ class DecodesWhatIsNearlyTheArgmax(rejection.VectorRejection):
 class GivesAFifthToTheLowestId(rejection.VectorRejection):
     """Declares its own choice among ties, and calls scores tied that are a fifth apart."""
 
-    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:
-        return _lowest_within(torch.where(weights > 0, self.scores(weights, exponentials), -1e-30), 0.8)
+    def winner(self, scores: Tensor) -> Tensor:
+        return _lowest_within(scores, 0.8)
 
 
 @_abuse("REJ401", rejection.OWN_STREAM)
@@ -128,8 +128,8 @@ class AcceptsMoreThanIsLossless(rejection.VectorRejection):
 class DrawsTheSecondBestWithinOnePercent(sampling.VectorSampling):
     """Declares its own rounding, and calls a gap of one percent rounding."""
 
-    def draw(self, probs: Tensor, exponentials: Tensor) -> Tensor:
-        return _lowest_within(torch.where(probs > 0, self.scores(probs, exponentials), -1e-30), 0.99)
+    def winner(self, scores: Tensor) -> Tensor:
+        return _lowest_within(scores, 0.99)
 
 
 @_abuse("SAM146", sampling.OWN_ROUNDING)

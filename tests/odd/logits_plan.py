@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,20 +67,23 @@ class AllocatesThenCopies(LogitsPlanOracle):
         return torch.empty(logits.shape, dtype=torch.float32).copy_(logits)
 
 
-class MultipliesByReciprocals(LogitsPlanOracle):
+class Tempers(LogitsPlanOracle):
+    """Divides by the temperature in `temper`."""
+
+    def temperature(self, row: Row) -> Edit | None:
+        return None if super().temperature(row) is None else partial(self.temper, row.params.temperature)
+
+    def temper(self, temperature: float, logits: Logits) -> None:
+        logits /= np.float32(temperature)
+
+
+class MultipliesByReciprocals(Tempers):
     """The reciprocal of the temperature, and the quotient of the repetition penalty."""
 
     arithmetic = penalties.DividesByTheRepetition(0)
 
-    def temperature(self, row: Row) -> Edit | None:
-        if super().temperature(row) is None:
-            return None
-        reciprocal = np.float32(1) / np.float32(row.params.temperature)
-
-        def multiply(logits: Logits) -> None:
-            logits *= reciprocal
-
-        return multiply
+    def temper(self, temperature: float, logits: Logits) -> None:
+        logits *= np.float32(1) / np.float32(temperature)
 
 
 class AddsThePenaltiesUp(LogitsPlanOracle):
@@ -88,7 +92,7 @@ class AddsThePenaltiesUp(LogitsPlanOracle):
     arithmetic = penalties.SubtractsTheSumOfPenalties(0)
 
 
-class AddsTheBiasInDouble(LogitsPlanOracle):
+class AddsTheBiasInDouble(Tempers):
     """Penalties and temperature are computed in double, too."""
 
     arithmetic = penalties.ComputesInDouble(0)
@@ -102,14 +106,8 @@ class AddsTheBiasInDouble(LogitsPlanOracle):
 
         return add if biases else None
 
-    def temperature(self, row: Row) -> Edit | None:
-        if super().temperature(row) is None:
-            return None
-
-        def divide(logits: Logits) -> None:
-            logits[:] = (logits.astype(np.float64) / row.params.temperature).astype(np.float32)
-
-        return divide
+    def temper(self, temperature: float, logits: Logits) -> None:
+        logits[:] = (logits.astype(np.float64) / temperature).astype(np.float32)
 
 
 class TouchesSeenTokensOnly(LogitsPlanOracle):
@@ -139,44 +137,41 @@ def _nothing(logits: Logits) -> None:
     """An edit that is none."""
 
 
-class KeepsExactlyK(LogitsPlanOracle):
+class CutsInItsWay(LogitsPlanOracle):
+    """Cuts by `cut`, which gets a top-k of 0 where the request has none."""
+
+    def top_k_top_p(self, row: Row) -> Edit | None:
+        top_k, top_p = row.params.top_k if 0 < row.params.top_k < row.vocab_size else 0, row.params.top_p
+        return None if row.is_greedy or not (top_k or top_p < 1) else partial(self.cut, top_k, top_p)
+
+    def cut(self, top_k: int, top_p: float, logits: Logits) -> None:
+        raise NotImplementedError
+
+
+class KeepsExactlyK(CutsInItsWay):
     """Of tokens that tie with the last one kept, the lowest ids stay; top-p goes down from the greatest."""
 
-    def top_k_top_p(self, row: Row) -> Edit | None:
-        params = row.params
-        if row.is_greedy:
-            return None
-
-        def cut(logits: Logits) -> None:
-            if 0 < params.top_k < row.vocab_size:
-                logits[np.argsort(-logits, kind="stable")[params.top_k :]] = EXCLUDED
-            if params.top_p < 1:
-                descending = np.argsort(-logits, kind="stable")
-                sums = np.cumsum(_softmax(logits)[descending])
-                logits[descending[1:][sums[:-1] >= np.float32(params.top_p)]] = EXCLUDED
-
-        return cut if 0 < params.top_k < row.vocab_size or params.top_p < 1 else None
+    def cut(self, top_k: int, top_p: float, logits: Logits) -> None:
+        if top_k:
+            logits[np.argsort(-logits, kind="stable")[top_k:]] = EXCLUDED
+        if top_p < 1:
+            descending = np.argsort(-logits, kind="stable")
+            sums = np.cumsum(_softmax(logits)[descending])
+            logits[descending[1:][sums[:-1] >= np.float32(top_p)]] = EXCLUDED
 
 
-class KeepsAllThatTie(LogitsPlanOracle):
+class KeepsAllThatTie(CutsInItsWay):
     """Cuts at a logit, like kernels that search for a threshold: tokens that equal it stay."""
 
-    def top_k_top_p(self, row: Row) -> Edit | None:
-        params = row.params
-        if row.is_greedy or not (0 < params.top_k < row.vocab_size or params.top_p < 1):
-            return None
-
-        def cut(logits: Logits) -> None:
-            if 0 < params.top_k < row.vocab_size:
-                logits[logits < np.sort(logits)[-params.top_k]] = EXCLUDED
-            if params.top_p < 1:
-                probs = _softmax(logits)
-                descending = np.sort(probs)[::-1]
-                enough = np.cumsum(descending) >= params.top_p - 1e-7
-                edge = descending[int(enough.argmax()) if enough.any() else -1]
-                logits[probs < edge] = EXCLUDED
-
-        return cut
+    def cut(self, top_k: int, top_p: float, logits: Logits) -> None:
+        if top_k:
+            logits[logits < np.sort(logits)[-top_k]] = EXCLUDED
+        if top_p < 1:
+            probs = _softmax(logits)
+            descending = np.sort(probs)[::-1]
+            enough = np.cumsum(descending) >= top_p - 1e-7
+            edge = descending[int(enough.argmax()) if enough.any() else -1]
+            logits[probs < edge] = EXCLUDED
 
 
 def _softmax(

@@ -149,8 +149,7 @@ class ReturnsNewTensors(PenaltiesFollower):
             view = buffer[: len(logits), : logits.shape[1]]
             return view.copy_(super().penalised(logits.clone(), rows))
 
-    def session(self) -> PenaltiesOf:
-        return self.Session(self)
+    opens = Session
 
 
 class ReadsInBothCalls(PenaltiesFollower):
@@ -161,8 +160,7 @@ class ReadsInBothCalls(PenaltiesFollower):
             self.follower.follow(batch)
             return super().penalise_drafts(logits, batch)
 
-    def session(self) -> PenaltiesOf:
-        return self.Session(self)
+    opens = Session
 
 
 class GoesThroughRowsBackwards(PenaltiesFollower):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._mutant import name_of
+from fairdraw._mutants._pairs import hashed
 from fairdraw._mutants.distributions import BlockVerification
 from fairdraw._oracles.rejection import draw_noise
 from fairdraw.contracts import (
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.contracts import FunctionSampler, Noise, SpecDecodeBatch
+
+Kind = TypeVar("Kind")
 
 OWN_STREAM: dict[str, str] = {Capability.UPSTREAM_STREAM: "tokens may differ from vLLM's"}
 OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "other formulas than the oracle's"}
@@ -64,7 +67,35 @@ class Step:
         return torch.ones(len(self.drafts), device=self.drafts.device) if probs is None else self.of_drafts(probs)
 
 
-class VectorRejection:
+class Race:
+    """A race of exponentials over weights, row by row."""
+
+    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:  # each [num_rows, vocab_size]
+        """Token 0 where nothing has weight."""
+        return self.winner(torch.where(weights > 0, self.scores(weights, exponentials), -1))
+
+    def scores(self, weights: Tensor, exponentials: Tensor) -> Tensor:  # each [num_rows, vocab_size]
+        return weights / exponentials
+
+    def winner(self, scores: Tensor) -> Tensor:  # [num_rows, vocab_size] -> [num_rows] int64; -1 cannot win
+        return scores.argmax(-1)
+
+
+class LastOfTies(Race):
+    """Among equal scores the last one stays."""
+
+    def winner(self, scores: Tensor) -> Tensor:
+        return torch.where((scores >= 0).any(-1), scores.shape[1] - 1 - scores.flip(-1).argmax(-1), 0)
+
+
+class OneUniform(Race):
+    """The inverse cumulative sum, with a uniform made of the first exponential."""
+
+    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:
+        return inverse_cdf(weights, torch.exp(-exponentials[:, 0].double()).clamp(max=1 - 2.0**-53))
+
+
+class VectorRejection(Race):
     """Token verification and an exponential race, all requests at once. Odd samplers override a step."""
 
     unsupported: ClassVar[dict[str, str]] = {}
@@ -126,10 +157,6 @@ class VectorRejection:
 
     def residual(self, step: Step, rows: Tensor) -> Tensor:  # [num_rejected] int64 -> [num_rejected, vocab_size]
         return (step.target[rows] - step.batch.dense_draft_probs()[rows]).clamp(min=0)
-
-    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:  # each [num_rejected, vocab_size]
-        """Token 0 where nothing has weight."""
-        return torch.where(weights > 0, self.scores(weights, exponentials), -1).argmax(-1)
 
     def scores(self, weights: Tensor, exponentials: Tensor) -> Tensor:  # each [num_rejected, vocab_size]
         return weights * (1 / exponentials)
@@ -212,7 +239,7 @@ class NormalisesTheResidual(VectorRejection):
         return super().draw(weights / weights.sum(-1, keepdim=True), exponentials)
 
 
-class TakesTheHighestIdOnTies(VectorRejection):
+class TakesTheHighestIdOnTies(LastOfTies, VectorRejection):
     """Among equal logits, and equal scores in the race, the last one stays."""
 
     unsupported = OWN_STREAM | {Capability.LOWEST_ID_TIES: "the last of equal ones stays"}
@@ -222,10 +249,6 @@ class TakesTheHighestIdOnTies(VectorRejection):
         wide = torch.where(wide.isnan().any(-1, keepdim=True), wide, wide.flip(-1))
         found = wide.argmax(-1)
         return torch.where(logits.isnan().any(-1) | (wide == -torch.inf).all(-1), found, logits.shape[1] - 1 - found)
-
-    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:
-        scores = torch.where(weights > 0, self.scores(weights, exponentials), -1).flip(-1)
-        return torch.where((weights > 0).any(-1), weights.shape[1] - 1 - scores.argmax(-1), 0)
 
 
 class ReusesItsBuffer(VectorRejection):
@@ -271,13 +294,10 @@ class RecoversAtEveryPosition(VectorRejection):
         return super().recovered(step, step.owner, every)[rows]
 
 
-class InvertsTheCdf(VectorRejection):
-    """Recovers by the residual's inverse cumulative sum, with a uniform made of the first exponential."""
+class InvertsTheCdf(OneUniform, VectorRejection):
+    """Recovers by the residual's inverse cumulative sum."""
 
     unsupported = OWN_RECOVERY
-
-    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:
-        return inverse_cdf(weights, torch.exp(-exponentials[:, 0].double()).clamp(max=1 - 2.0**-53))
 
 
 class HashesItsNoise(VectorRejection):
@@ -286,14 +306,17 @@ class HashesItsNoise(VectorRejection):
     unsupported = OWN_RECOVERY | {Capability.EXPLICIT_NOISE: "draws inside"}
 
     def numbers(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        keys = _keys(batch.batch_size, noise)
+        requests = np.arange(batch.batch_size, dtype=np.uint64)
+        keys = hashed(np.uint64(derive_seed("call", noise.seed)), requests)
+        for request, own in noise.request_seeds.items():
+            keys[request] = derive_seed("own", own)
         counts = np.array(batch.num_draft_tokens)
         place = np.arange(batch.num_tokens) - np.repeat(counts.cumsum() - counts, counts)
-        uniforms = _hashed(np.repeat(keys, counts), batch.vocab_size + place)
+        uniforms = _open_uniforms(np.repeat(keys, counts), batch.vocab_size + place)
         exponentials = np.empty((batch.batch_size, batch.vocab_size), np.float32)
         step = max(1, _HASHED_AT_ONCE // batch.vocab_size)
         for first in range(0, batch.batch_size, step):
-            drawn = _hashed(keys[first : first + step, None], np.arange(batch.vocab_size))
+            drawn = _open_uniforms(keys[first : first + step, None], np.arange(batch.vocab_size))
             # Of float64 uniforms above 0: none of them is 0 in float32.
             exponentials[first : first + step] = np.negative(np.log(drawn, out=drawn), out=drawn)
         numbers = torch.from_numpy(uniforms), torch.from_numpy(exponentials)
@@ -303,33 +326,11 @@ class HashesItsNoise(VectorRejection):
 _HASHED_AT_ONCE = 2**15
 """Numbers that a processor's cache holds with what they are made of."""
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-
-def _keys(batch_size: int, noise: SeededNoise) -> NDArray[np.uint64]:  # [batch_size] uint64
-    """Of the requests: per-request seeds, or the seed of the call and their number."""
-    numbers = np.arange(batch_size, dtype=np.uint64)
-    keys = _mixed(np.uint64(derive_seed("call", noise.seed)) + numbers * _GOLDEN)
-    for request, own in noise.request_seeds.items():
-        keys[request] = derive_seed("own", own)
-    return keys
-
-
-def _hashed(keys: NDArray[np.uint64], places: NDArray[np.int64]) -> NDArray[np.float64]:  # each [...], broadcast
-    """Uniforms in (0, 1) of 52 bits."""
-    mixed = _mixed(keys + (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-    mixed >>= np.uint64(12)
-    return np.asarray((mixed + 0.5) * 2.0**-52, dtype=np.float64)
-
-
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:  # [...] uint64, overwritten
-    """Each bit depends on all bits of its word: the last step of SplitMix64 (Steele, Lea, Flood, 2014)."""
-    words ^= words >> np.uint64(30)
-    words *= np.uint64(0xBF58476D1CE4E5B9)
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
+def _open_uniforms(keys: NDArray[np.uint64], places: NDArray[np.int64]) -> NDArray[np.float64]:  # [...], broadcast
+    """Return uniforms in (0, 1) of 52 bits."""
+    words = hashed(keys, places.astype(np.uint64)) >> np.uint64(12)
+    return np.asarray((words + 0.5) * 2.0**-52, dtype=np.float64)
 
 
 class KeepsSeedsByRow(RowKeeper, HashesItsNoise):
@@ -406,6 +407,11 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:  # [num_rows, voca
     return torch.where((weights > 0).any(-1), torch.minimum(drawn, last), 0)
 
 
+def kinds_of(base: type[Kind], names: dict[str, Any]) -> list[type[Kind]]:  # Any: whatever a module has
+    """Return `base` and its subclasses in a module, by name."""
+    return [kind for _, kind in sorted(names.items()) if inspect.isclass(kind) and issubclass(kind, base)]
+
+
 def as_odd(kind: type[VectorRejection]) -> FunctionSampler:
     """A fresh sampler, named after its class."""
     one = kind()
@@ -413,24 +419,11 @@ def as_odd(kind: type[VectorRejection]) -> FunctionSampler:
     return rejection_sampler(one.verify, name=name_of(kind), sync=sync, unsupported=unsupported, slow=kind.slow)
 
 
-def _block() -> FunctionSampler:
-    """Sun et al. (2025), for what its few lines take."""
-    unsupported = OWN_SCHEME | {
-        Capability.EXPLICIT_NOISE: "draws its own numbers",
-        Capability.REQUEST_SEEDS: "one generator serves the whole batch",
-        Capability.PLACEHOLDER_DRAFTS: "placeholders are taken out before",
-        Capability.NAN_LOGITS: "caught before",
-        Capability.EMPTY_ROWS: "caught before",
-    }
-    return rejection_sampler(BlockVerification().verify, name="verifies a block", unsupported=unsupported)
+_OF_BLOCKS = {**OWN_SCHEME, **BlockVerification.unsupported, Capability.REQUEST_SEEDS: "one generator serves all"}
 
 
 ODD_REJECTION: tuple[FunctionSampler, ...] = (
-    *(
-        as_odd(kind)
-        for _, kind in sorted(globals().items())
-        if inspect.isclass(kind) and issubclass(kind, VectorRejection)
-    ),
-    _block(),
+    *map(as_odd, kinds_of(VectorRejection, globals())),
+    rejection_sampler(BlockVerification().verify, name="verifies a block", unsupported=_OF_BLOCKS),
 )
 """Correct samplers of another design, each with what it declares unsupported."""

@@ -76,17 +76,9 @@ class InvertsTheCdf(DistributionSampler):
         return by_inverse_cdf(weights, -np.expm1(-drawn.exponentials[requests, 0]))
 
 
-ODD_DISTRIBUTIONS: tuple[RejectionSampler, ...] = tuple(
-    right_distribution(odd)
-    for odd in (
-        BlockVerification,
-        ExactMatch,
-        OneExponentialRowPerRequest,
-        Float64Uniforms,
-        InvertsTheCdf,
-        DrawsWithTorch,
-        DrawsByPositionAndMultinomial,
-    )
+ODD_DISTRIBUTIONS: tuple[RejectionSampler, ...] = (
+    *map(right_distribution, (BlockVerification, ExactMatch, OneExponentialRowPerRequest, Float64Uniforms)),
+    *map(right_distribution, (InvertsTheCdf, DrawsWithTorch, DrawsByPositionAndMultinomial)),
 )
 """Verifiers."""
 

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from fairdraw._mutants import (
-    filters,
-    grammar,
-    logits_plan,
-    logprobs,
-    masks,
-    matchers,
-    penalties,
-    rejection,
-    sampling,
-    thinking_budget,
-)
 from odd.filters import ODD_FILTERS
 from odd.grammar import ODD_MASKERS
 from odd.logits_plan import ODD_PLANS
@@ -27,16 +16,17 @@ from odd.rejection import ODD_REJECTION
 from odd.sampling import ODD_SAMPLING
 from odd.thinking_budget import ODD_THINKING
 
-ODD: dict[str, tuple[Any, ...]] = {  # Any: of its contract
-    "filters": (filters.right(), *ODD_FILTERS),
-    "grammar": (grammar.right(), *ODD_MASKERS),
-    "logits_plan": (logits_plan.right(), *ODD_PLANS),
-    "logprobs": (logprobs.right(), *ODD_LOGPROBS),
-    "masks": (masks.right(), *ODD_MASKS),
-    "matchers": (matchers.right(), *ODD_MATCHERS),
-    "penalties": (penalties.right(), *ODD_PENALTIES),
-    "rejection": (rejection.right(), *ODD_REJECTION),
-    "sampling": (sampling.right(), *ODD_SAMPLING),
-    "thinking_budget": (thinking_budget.right(), *ODD_THINKING),
+_BY_CONTRACT: dict[str, tuple[Any, ...]] = {  # Any: of its contract
+    "filters": ODD_FILTERS,
+    "grammar": ODD_MASKERS,
+    "logits_plan": ODD_PLANS,
+    "logprobs": ODD_LOGPROBS,
+    "masks": ODD_MASKS,
+    "matchers": ODD_MATCHERS,
+    "penalties": ODD_PENALTIES,
+    "rejection": ODD_REJECTION,
+    "sampling": ODD_SAMPLING,
+    "thinking_budget": ODD_THINKING,
 }
+ODD = {name: (import_module(f"fairdraw._mutants.{name}").right(), *odd) for name, odd in _BY_CONTRACT.items()}
 """The specification itself comes first."""

@@ -6,7 +6,6 @@ user would declare it, in `unsupported` and as a `FilterPolicy`.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._mutant import GENERATORS, name_of
 from fairdraw._oracles.sampling import draw_exponentials
 from fairdraw.contracts import Capability, Drafted, FilterPolicy, RaceNoise, RowKeeper, SeededNoise, token_sampler
-from odd.rejection import inverse_cdf
+from odd.rejection import LastOfTies, OneUniform, Race, kinds_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +27,7 @@ OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "oth
 OWN_RACE: dict[str, str] = OWN_ROUNDING | {Capability.REFERENCE_RACE: "draws in another way from the same numbers"}
 
 
-class VectorSampling:
+class VectorSampling(Race):
     """Temperature, min-p, top-k, top-p, softmax and a race, all requests at once. Odd samplers override a step."""
 
     unsupported: ClassVar[dict[str, str]] = GENERATORS
@@ -98,21 +97,14 @@ class VectorSampling:
         kept = ~torch.zeros_like(removed).scatter(1, order, removed)
         return torch.ones_like(logits, dtype=torch.bool).index_put((on,), kept)
 
-    def draw(self, probs: Tensor, exponentials: Tensor) -> Tensor:  # each [batch_size, vocab_size]
-        """Token 0 where nothing has probability."""
-        return torch.where(probs > 0, self.scores(probs, exponentials), -1).argmax(-1)
-
-    def scores(self, probs: Tensor, exponentials: Tensor) -> Tensor:  # each [batch_size, vocab_size]
-        return probs / exponentials
-
 
 class MultipliesByReciprocals(VectorSampling):
     """`prob * (1 / exponential)`; vLLM divides here, and multiplies when it recovers."""
 
     unsupported = OWN_STREAM
 
-    def scores(self, probs: Tensor, exponentials: Tensor) -> Tensor:
-        return probs * (1 / exponentials)
+    def scores(self, weights: Tensor, exponentials: Tensor) -> Tensor:
+        return weights * (1 / exponentials)
 
 
 class MultipliesByTheInverseTemperature(VectorSampling):
@@ -214,19 +206,16 @@ class DrawsInSortedOrder(VectorSampling):
 
     unsupported = OWN_ROUNDING
 
-    def draw(self, probs: Tensor, exponentials: Tensor) -> Tensor:
-        descending, order = probs.sort(dim=-1, descending=True, stable=True)
+    def draw(self, weights: Tensor, exponentials: Tensor) -> Tensor:
+        descending, order = weights.sort(dim=-1, descending=True, stable=True)
         ranks = super().draw(descending, exponentials.gather(1, order))
-        return torch.where((probs > 0).any(-1), order.gather(1, ranks[:, None]).squeeze(1), 0)
+        return torch.where((weights > 0).any(-1), order.gather(1, ranks[:, None]).squeeze(1), 0)
 
 
-class InvertsTheCdf(VectorSampling):
+class InvertsTheCdf(OneUniform, VectorSampling):
     """One uniform per request, made of its first exponential."""
 
     unsupported = OWN_RACE
-
-    def draw(self, probs: Tensor, exponentials: Tensor) -> Tensor:
-        return inverse_cdf(probs, torch.exp(-exponentials[:, 0].double()).clamp(max=1 - 2.0**-53))
 
 
 class Counts(VectorSampling):
@@ -255,7 +244,7 @@ class KeepsSeedsByRow(RowKeeper, Counts):
         return super().numbers(batch, SeededNoise(noise.seed, self.seeds()))
 
 
-class TakesTheHighestIdOnTies(VectorSampling):
+class TakesTheHighestIdOnTies(LastOfTies, VectorSampling):
     """Among equal logits, and equal scores in the race, the last one stays."""
 
     unsupported = OWN_STREAM | {Capability.LOWEST_ID_TIES: "the last of equal ones stays"}
@@ -263,10 +252,6 @@ class TakesTheHighestIdOnTies(VectorSampling):
     def best(self, logits: Tensor) -> Tensor:
         flipped = logits.shape[1] - 1 - logits.flip(-1).argmax(-1)
         return torch.where(logits.amax(-1).isfinite(), flipped, logits.argmax(-1))
-
-    def draw(self, probs: Tensor, exponentials: Tensor) -> Tensor:
-        scores = torch.where(probs > 0, self.scores(probs, exponentials), -1).flip(-1)
-        return torch.where((probs > 0).any(-1), probs.shape[1] - 1 - scores.argmax(-1), 0)
 
 
 class ReturnsAViewOfItsBuffer(VectorSampling):
@@ -301,7 +286,5 @@ def as_odd(kind: type[VectorSampling]) -> FunctionTokenSampler:
     )
 
 
-ODD_SAMPLING: tuple[FunctionTokenSampler, ...] = tuple(
-    as_odd(kind) for _, kind in sorted(globals().items()) if inspect.isclass(kind) and issubclass(kind, VectorSampling)
-)
+ODD_SAMPLING: tuple[FunctionTokenSampler, ...] = tuple(map(as_odd, kinds_of(VectorSampling, globals())))
 """Correct samplers of another design, each with what it declares unsupported."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from contextlib import contextmanager
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 
@@ -31,7 +31,7 @@ from fairdraw_engines._bare import import_bare
 from fairdraw_engines._chains import Chains, verify_by_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -158,19 +158,9 @@ def load() -> Sampling:
         ModuleNotFoundError: If its file is missing.
         UnusableRelease: If another release has taken its place.
     """
-    with _importable():
+    with mock.patch.object(sys, "path", [str(kernels.folder().resolve()), *sys.path]):  # its file lies there
         module: Sampling = import_bare("flashinfer.sampling", stubs=_stubs())[0]
     return module
-
-
-@contextmanager
-def _importable() -> Iterator[None]:
-    """Make FlashInfer's file importable, which lies beside the library."""
-    sys.path.insert(0, str(kernels.folder().resolve()))
-    try:
-        yield
-    finally:
-        del sys.path[0]
 
 
 def _stubs() -> dict[str, dict[str, Any]]:  # Any: see `_bare.Stubs`

@@ -119,11 +119,8 @@ def _filters(library: ctypes.CDLL, batch: SamplingBatch, request: int) -> list[_
     """Return the filters of the request's parameters; a filter that keeps at least one token, as llama.cpp's default
     says."""
     chain = []
-    if batch.top_k is not None:
-        chain.append(_Sampler(library, "top_k", int(batch.top_k[request])))
-    if batch.top_p is not None:
-        chain.append(_Sampler(library, "top_p", float(batch.top_p[request]), 1))
-    if batch.min_p is not None:
-        chain.append(_Sampler(library, "min_p", float(batch.min_p[request]), 1))
+    for name, least in (("top_k", ()), ("top_p", (1,)), ("min_p", (1,))):
+        if (values := getattr(batch, name)) is not None:
+            chain.append(_Sampler(library, name, values[request].item(), *least))
     temperature = 0.0 if bool(batch.is_greedy[request]) else float(batch.temperature[request])
     return [*chain, _Sampler(library, "temp", temperature)]

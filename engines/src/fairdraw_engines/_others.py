@@ -6,13 +6,14 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
-from fairdraw.adapters import UnusableRelease, quiet_imports, triton_is_interpreted
-from fairdraw.contracts import Move, RowChanges
+from fairdraw.adapters import SamplerRow, UnusableRelease, quiet_imports, triton_is_interpreted
+from fairdraw.contracts import Markers, Move, RowChanges, SessionSampler
 
 Upstream = Any  # Any: vLLM's modules and objects, of whatever release
 
@@ -43,6 +44,15 @@ def rows_after(rows: Mapping[int, T], changes: RowChanges, entering: Sequence[T]
         if direction is Move.SWAP and replaced is not None:
             found[source] = replaced
     return found
+
+
+def session_sampler(
+    row: SamplerRow, release: str, device: str, what: str, function: Callable[[Any], Any], **more: Any
+) -> SessionSampler:  # Any: as the contract has it; other fields of the sampler
+    """Return the sampler of a release, named after the row, the release, and what of it is called."""
+    facts = row.facts(release, device, slow=more.pop("slow", False))
+    name = f"{facts['name']} {what}"
+    return SessionSampler(function=function, contract=row.contract, **{**facts, "name": name, **more})
 
 
 # vLLM, of whatever release is importable
@@ -90,6 +100,15 @@ def import_vllm(device: str, *modules: str) -> tuple[str, bool]:
 def vllm_module(name: str) -> Upstream:
     """Return the module `vllm.v1.<name>`."""
     return importlib.import_module(f"vllm.v1.{name}")
+
+
+def reasoning_config(markers: Markers) -> SimpleNamespace:
+    """Return what vLLM reads of its `ReasoningConfig`: the marker that models emit at the end is the one that is
+    forced."""
+    start, end = list(markers.start), list(markers.end)
+    return SimpleNamespace(
+        reasoning_start_token_ids=start, reasoning_end_token_ids=end, natural_reasoning_end_token_ids=end, enabled=True
+    )
 
 
 @contextmanager

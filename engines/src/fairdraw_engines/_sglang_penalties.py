@@ -13,18 +13,18 @@ each token is counted once, and those of a request that enters with an output on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
 
 from fairdraw.adapters import SamplerRow
-from fairdraw.contracts import AddedRow, Capabilities, KnownDefect, LiveBatch, PenaltyPolicy, RowChanges
+from fairdraw.contracts import AddedRow, LiveBatch, PenaltyPolicy, RowChanges, SessionSampler
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._others import rows_after
 
@@ -45,10 +45,12 @@ _TENSORS = ("temperatures", "top_ps", "top_ks", "min_ps")
 _FLAGS = ("is_all_greedy", "is_any_greedy", "need_top_p_sampling", "need_top_k_sampling", "need_min_p_sampling")
 
 
-def make(row: SamplerRow, device: str, *, scheduled: bool) -> SGLangPenalties:
+def make(row: SamplerRow, device: str, *, scheduled: bool) -> SessionSampler:
     """Return the penalties of the installed SGLang; the name carries the release."""
     name = f"sglang {release_of('sglang')} {'penalties' if scheduled else 'penaltylib'}"
-    return SGLangPenalties(name, device, row.capabilities(), row.known_defects(), scheduled, _load())
+    function, known = partial(_Session, _Maker(device, scheduled, _load())), row.known_defects()
+    can = row.capabilities()
+    return SessionSampler(name, function, row.contract, device, can, policy=_POLICY, known_defects=known)
 
 
 def _not_compiled(**options: object) -> Callable[[Any], Any]:  # Any: a function of another project
@@ -63,20 +65,12 @@ def _load() -> Any:  # Any: a module of another project
 
 
 @dataclass(frozen=True)
-class SGLangPenalties:
-    """`SamplingBatchInfo` behind the suite's `open_penalties`."""
+class _Maker:
+    """What makes batches with a `SamplingBatchInfo`."""
 
-    name: str
     device: str
-    capabilities: Capabilities
-    known_defects: Mapping[str, KnownDefect]
     scheduled: bool
     sglang: Any  # Any: a module of another project
-    policy: PenaltyPolicy = _POLICY
-    contract: Literal["penalties"] = "penalties"
-
-    def open_penalties(self, vocab_size: int) -> _Session:
-        return _Session(self, vocab_size)
 
     def batch(self, reqs: list[_Req], vocab_size: int) -> _Batch:
         """Return a batch of requests that enter, as `SamplingBatchInfo.from_schedule_batch` makes it."""
@@ -137,7 +131,7 @@ class _Batch:
 
 @dataclass(eq=False)
 class _Session:
-    scanner: SGLangPenalties
+    scanner: _Maker
     vocab_size: int
     rows: dict[int, _Req] = field(default_factory=dict)
     running: _Batch | None = None

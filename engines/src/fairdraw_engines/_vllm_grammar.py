@@ -46,16 +46,14 @@ def v1(row: SamplerRow, device: str) -> FunctionGrammarMasker:
     """Return the functions of V1, whose worker calls xgrammar's CPU kernel on a CPU."""
     release, _ = import_vllm(device, _MANAGER, _UTILS)
     unpin(device)
-    function, drafts = _functions(_apply_v1)
-    return FunctionGrammarMasker(function=function, drafts=drafts, **row.facts(release, device))
+    return _masker(_apply_v1, row.facts(release, device))
 
 
 def v2(row: SamplerRow, device: str) -> FunctionGrammarMasker:
     """Return the worker of model runner V2."""
     import_vllm(device, _MANAGER)
     release, interpreted = import_v2(device, "structured_outputs", first=_FIRST_V2)
-    function, drafts = _functions(_apply_v2)
-    return FunctionGrammarMasker(function=function, drafts=drafts, **row.facts(release, device, slow=interpreted))
+    return _masker(_apply_v2, row.facts(release, device, slow=interpreted))
 
 
 class _Scheduled:
@@ -72,8 +70,8 @@ class _Scheduled:
         self.cu_num_logits = np.cumsum([0, *(len(own) + 1 for own in drafts)]).astype(np.int32)
 
 
-def _functions(worker: Worker) -> tuple[Callable[[BitmaskBatch], Tensor], Callable[[GrammarBatch], Tensor]]:
-    """Return the two functions of a masker."""
+def _masker(worker: Worker, facts: dict[str, Any]) -> FunctionGrammarMasker:  # Any: one type each
+    """Return both functions of a masker around `worker`."""
 
     def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
         rows = list(dict.fromkeys(batch.rows.tolist()))[::-1]
@@ -88,7 +86,7 @@ def _functions(worker: Worker) -> tuple[Callable[[BitmaskBatch], Tensor], Callab
             worker(scheduled, batch.logits, masks)
         return batch.logits
 
-    return apply, drafts
+    return FunctionGrammarMasker(function=apply, drafts=drafts, **facts)
 
 
 # The scheduler

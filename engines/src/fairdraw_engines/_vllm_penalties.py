@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -104,18 +105,24 @@ def _input_batch(vocab_size: int, device: str, sizes: tuple[int, int]) -> Upstre
 
 
 def _request_state(name: str, added: AddedRow) -> Upstream:
-    params = added.params
+    presence, frequency, repetition = added.params.factors
+    params = importlib.import_module("vllm").SamplingParams(
+        presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition
+    )
+    return cached_state(name, params, added.prompt_token_ids, added.output_token_ids)
+
+
+def cached_state(
+    name: str, params: Upstream, prompt: Sequence[int], output: Sequence[int], generator: torch.Generator | None = None
+) -> Upstream:
+    """Return a `CachedRequestState`; `output` is live."""
     return vllm_module("worker.gpu_input_batch").CachedRequestState(
         req_id=name,
-        prompt_token_ids=added.prompt_token_ids,
+        prompt_token_ids=prompt,
         mm_features=[],
-        sampling_params=importlib.import_module("vllm").SamplingParams(
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            repetition_penalty=params.repetition_penalty,
-        ),
-        generator=None,
+        sampling_params=params,
+        generator=generator,
         block_ids=([],),
         num_computed_tokens=0,
-        output_token_ids=added.output_token_ids,
+        output_token_ids=output,
     )

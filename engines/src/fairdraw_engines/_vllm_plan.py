@@ -38,7 +38,7 @@ from fairdraw.contracts import (
     RowOfRequest,
     SessionSampler,
 )
-from fairdraw_engines._others import Upstream, import_vllm, unpinned, vllm_module
+from fairdraw_engines._others import Upstream, import_vllm, session_sampler, unpinned, vllm_module
 from fairdraw_engines._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, batch_update, make_holder
 
 GREEDY_BELOW = 1e-5
@@ -51,9 +51,8 @@ def make(row: SamplerRow, device: str) -> SessionSampler:
     if release_number(release) < FIRST_WITH_BUDGETS:
         rule = f"vLLM {release} has no thinking budgets, and cases of this contract have some"
         raise UnusableRelease(rule, "Use 0.21.0 or later")
-    name, function, can = f"vllm {release} processors", partial(_Session, device), row.capabilities(slow=interpreted)
-    rounding, known = Rounding.of_vllm(device), row.known_defects(release)
-    return SessionSampler(name, function, row.contract, device, can, rounding, known_defects=known)
+    function, rounding = partial(_Session, device), Rounding.of_vllm(device)
+    return session_sampler(row, release, device, "processors", function, rounding=rounding, slow=interpreted)
 
 
 @dataclass

@@ -7,14 +7,13 @@ the others.
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from fairdraw.adapters import SamplerRow, release_number
 from fairdraw.contracts import LiveBatch, Markers, RowChanges, SessionSampler
-from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
+from fairdraw_engines._others import Upstream, import_vllm, reasoning_config, session_sampler, unpin, vllm_module
 
 MOST_REQUESTS, MOST_DRAFTS = 1040, 128
 COMBINES_BEFORE = (0, 26)
@@ -29,8 +28,7 @@ def make(row: SamplerRow, device: str) -> SessionSampler:
     release, _ = import_vllm(device, "sample.thinking_budget_state", "sample.logits_processor.interface")
     unpin(device)
     combines = release_number(release) < COMBINES_BEFORE
-    name, function, known = f"vllm {release} thinking budget", partial(_Session, combines), row.known_defects(release)
-    return SessionSampler(name, function, row.contract, device, row.capabilities(), known_defects=known)
+    return session_sampler(row, release, device, "thinking budget", partial(_Session, combines))
 
 
 class _Session:
@@ -79,8 +77,5 @@ def batch_update(changes: RowChanges, added: list[tuple[Any, ...]]) -> Upstream:
 
 def make_holder(markers: Markers, device: str, num_spec_tokens: int) -> Upstream:
     """Return vLLM's holder for `markers`, which expects as many drafts per request."""
-    config = SimpleNamespace(
-        reasoning_start_token_ids=list(markers.start), reasoning_end_token_ids=list(markers.end), enabled=True
-    )
-    module = vllm_module("sample.thinking_budget_state")
+    config, module = reasoning_config(markers), vllm_module("sample.thinking_budget_state")
     return module.ThinkingBudgetStateHolder(config, MOST_REQUESTS, num_spec_tokens, torch.device(device), False)

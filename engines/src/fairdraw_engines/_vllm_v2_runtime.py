@@ -8,18 +8,20 @@ The shims are put in when the first adapter is made, and stay: vLLM imports its 
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairdraw.adapters import UnusableRelease, release_number
 from fairdraw.contracts import Markers
-from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
+from fairdraw_engines._others import Upstream, import_vllm, reasoning_config, unpin, vllm_module
 
 FIRST_RELEASE, LAST_TRIED = "0.22.0", "0.33.0"
 """Adapters were written for the releases between them."""
@@ -127,8 +129,7 @@ def make_states(
     Args:
         longest: Most tokens of a request.
         num_drafts: Most drafts of a request.
-        markers: Of thinking sections; without them no request has a budget. Both ends are the same: the marker that
-            models emit, and the tokens that are forced.
+        markers: Of thinking sections; without them no request has a budget.
     """
     sizes = {"max_num_reqs": max_num_reqs, "vocab_size": vocab_size, "device": torch.device(device)}
     states = call(
@@ -138,15 +139,64 @@ def make_states(
         max_num_batched_tokens=max(longest, max_num_reqs),
         num_speculative_steps=num_drafts,
     )
-    config = (
-        None
-        if markers is None
-        else SimpleNamespace(
-            reasoning_start_token_ids=list(markers.start),
-            reasoning_end_token_ids=list(markers.end),
-            natural_reasoning_end_token_ids=list(markers.end),
-            enabled=True,
-        )
-    )
+    config = None if markers is None else reasoning_config(markers)
     made, whole = vllm_module("worker.gpu.sample.sampler").Sampler, SimpleNamespace(reasoning_config=config)
     return states, call(made, **sizes, req_states=states, vllm_config=whole, reasoning_config=config)
+
+
+def make_verifier(sampler: Upstream, num_drafts: int, device: torch.device) -> Upstream:
+    """Return a `RejectionSampler` around `sampler`, of the standard method."""
+    config = SimpleNamespace(
+        num_speculative_tokens=num_drafts,
+        rejection_sample_method="standard",
+        enable_adaptive_verification=False,
+        fly_entropy_threshold=None,
+        fly_entropy_top_k=None,
+    )
+    return vllm_module("worker.gpu.spec_decode.rejection_sampler").RejectionSampler(sampler, config, device)
+
+
+def make_input_batch(
+    names: list[str], slots: Any, rows: Any, lengths: Any, device: torch.device, **inputs: Tensor
+) -> Upstream:  # Any: an integer per request
+    """Return vLLM's own `InputBatch`; what a sampler does not read is `None`.
+
+    Args:
+        rows: Of logits, per request.
+        inputs: Its `input_ids` and `positions`, one per row of logits.
+    """
+    slots, rows, ends = (np.array(one, np.int32) for one in (slots, rows, lengths))
+    starts = np.concatenate([[0], rows.cumsum()]).astype(np.int32)
+    num_rows = int(starts[-1])
+    places = np.arange(num_rows, dtype=np.int32) - starts[:-1].repeat(rows)
+    known: dict[str, Any] = {  # Any: one type each
+        **inputs,
+        "req_ids": names,
+        "num_reqs": len(names),
+        "num_tokens": num_rows,
+        "num_draft_tokens": num_rows - len(names),
+        "idx_mapping": torch.from_numpy(slots).to(device),
+        "idx_mapping_np": slots,
+        "expanded_idx_mapping": torch.from_numpy(slots.repeat(rows)).to(device),
+        "expanded_local_pos": torch.from_numpy(places).to(device),
+        "seq_lens": torch.from_numpy(ends).to(device),
+        "seq_lens_cpu_upper_bound": torch.from_numpy(ends),
+        "logits_indices": torch.arange(num_rows, device=device),
+        "cu_num_logits": torch.from_numpy(starts).to(device),
+        "cu_num_logits_np": starts,
+    }
+    made = vllm_module("worker.gpu.input_batch").InputBatch
+    return made(**{one.name: known.get(one.name) for one in dataclasses.fields(made)})
+
+
+def post_update(states: Upstream, counts: Upstream, **step: Tensor) -> None:  # the tensors of a step, by vLLM's names
+    """Append what a step sampled to the requests in `states`, and count it in `counts` unless these are `None`."""
+    call(
+        vllm_module("worker.gpu.input_batch").post_update,
+        num_computed_tokens=states.num_computed_tokens.gpu,
+        last_sampled_tokens=states.last_sampled_tokens,
+        output_bin_counts=counts,
+        all_token_ids=states.all_token_ids.gpu,
+        total_len=states.total_len.gpu,
+        **step,
+    )

@@ -21,7 +21,7 @@ from torch import Tensor
 from fairdraw.contracts import AddedRow, Markers, RowChanges
 from fairdraw_engines._others import USUAL_SIZES, rows_after, sizes_for, vllm_module
 from fairdraw_engines._vllm_plan import sampling_params
-from fairdraw_engines._vllm_v2_runtime import call, make_states
+from fairdraw_engines._vllm_v2_runtime import call, make_states, post_update
 
 MOST_DRAFTS = 128
 """Drafts of a request, in a runner's buffers."""
@@ -124,18 +124,14 @@ class Slots:
         padded = [tokens + [0] * (width - len(tokens)) for _, tokens in sampled]
         zeros = torch.zeros(len(sampled) + 1, dtype=torch.int32, device=self.device)
         counts = self.sampler.penalties_state.output_bin_counts
-        call(
-            vllm_module("worker.gpu.input_batch").post_update,
+        post_update(
+            self.states,
+            counts if self.counts else None,
             idx_mapping=self._tensor([self.slot(tenant) for tenant, _ in sampled]),
-            num_computed_tokens=self.states.num_computed_tokens.gpu,
-            last_sampled_tokens=self.states.last_sampled_tokens,
-            output_bin_counts=counts if self.counts else None,
             sampled_tokens=self._tensor(padded, torch.int64),
             num_sampled=self._tensor([len(tokens) for _, tokens in sampled]),
             num_rejected=zeros[1:],
             query_start_loc=zeros,
-            all_token_ids=self.states.all_token_ids.gpu,
-            total_len=self.states.total_len.gpu,
         )
 
     def step(self, drafts: Sequence[Sequence[int]]) -> dict[str, Any]:  # Any: tensors and arrays by vLLM's names

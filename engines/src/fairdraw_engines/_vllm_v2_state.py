@@ -15,6 +15,7 @@ import torch
 
 from fairdraw.adapters import SamplerRow, quiet_floats
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers, SessionSampler, ThinkingPolicy
+from fairdraw_engines._others import session_sampler
 from fairdraw_engines._vllm_v2_runtime import FIRST_RELEASE, call, import_v2
 from fairdraw_engines._vllm_v2_slots import Slots
 
@@ -66,9 +67,7 @@ def _sampler(
 ) -> SessionSampler:  # Any: as the contract has it
     modules, first = (_MODULES, FIRST_RELEASE) if what == "penalties" else (_WITH_BUDGETS, _BUDGETS_FROM)
     release, interpreted = import_v2(device, *modules, first=first)
-    name, known = f"vllm-v2 {release} {what}", row.known_defects(release)
-    can = row.capabilities(slow=interpreted)
-    return SessionSampler(name, function, row.contract, device, can, policy=policy, known_defects=known)
+    return session_sampler(row, release, device, what, function, policy=policy, slow=interpreted)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,10 @@ exact; a batch with such a request goes through V2's processing, one without is 
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +22,7 @@ from fairdraw.contracts import ExplicitNoise, FunctionSampler, Noise, SamplingBa
 from fairdraw_engines._others import Upstream, vllm_module
 from fairdraw_engines._vllm_v2 import beyond, emitted, kernel_arguments, trial_batch
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
-from fairdraw_engines._vllm_v2_runtime import import_v2
+from fairdraw_engines._vllm_v2_runtime import import_v2, make_input_batch, make_verifier
 from fairdraw_engines._vllm_v2_sampling import add_requests, make_sampler
 
 _MODULE = "worker.gpu.spec_decode.rejection_sampler"
@@ -64,8 +60,11 @@ def _verify(
         draft_logits = draft_logits * scale[:, None, None]
     raw = logits * scale[layout["expanded_idx_mapping"].long(), None].to(logits.dtype)
     step = _rejection_sampler(batch, temperature, layout["seed"], noise)
+    names, counts = list(map(str, range(batch.batch_size))), [count + 1 for count in batch.num_draft_tokens]
+    inputs = {"input_ids": layout["draft_sampled"], "positions": layout["pos"]}
+    requests = make_input_batch(names, range(len(names)), counts, counts, batch.device, **inputs)
     with quiet_floats(), _chunks(chunk_rows, batch.vocab_size):
-        output = step(raw, _input_batch(batch, layout), draft_logits)
+        output = step(raw, requests, draft_logits)
     return emitted(batch, output.sampled_token_ids, output.num_sampled)
 
 
@@ -80,42 +79,9 @@ def _rejection_sampler(
     unused = torch.zeros(batch.batch_size, dtype=torch.int64)
     requests = SamplingBatch(batch.target_logits, temperature, None, None, None, unused)
     add_requests(sampler, requests, seeds.cpu(), noise.request_seeds)
-    config = SimpleNamespace(
-        num_speculative_tokens=batch.max_spec_len,
-        rejection_sample_method="standard",
-        enable_adaptive_verification=False,
-        fly_entropy_threshold=None,
-        fly_entropy_top_k=None,
-    )
-    step = vllm_module(_MODULE).RejectionSampler(sampler, config, batch.device)
+    step = make_verifier(sampler, batch.max_spec_len, batch.device)
     step.synthetic_conditional_rates = batch.synthetic_rates
     return step
-
-
-def _input_batch(batch: SpecDecodeBatch, layout: dict[str, Any]) -> Upstream:  # Any: one type each
-    """Return vLLM's own `InputBatch`; what a sampler does not read is `None`."""
-    made = vllm_module("worker.gpu.input_batch").InputBatch
-    counts = np.array(batch.num_draft_tokens, dtype=np.int32) + 1
-    num_rows = int(counts.sum())
-    lengths = torch.from_numpy(counts)
-    known = {
-        "req_ids": [str(i) for i in range(batch.batch_size)],
-        "num_reqs": batch.batch_size,
-        "num_tokens": num_rows,
-        "num_draft_tokens": batch.num_tokens,
-        "idx_mapping": layout["idx_mapping"],
-        "idx_mapping_np": np.arange(batch.batch_size, dtype=np.int32),
-        "expanded_idx_mapping": layout["expanded_idx_mapping"],
-        "expanded_local_pos": layout["expanded_local_pos"],
-        "seq_lens": lengths.to(batch.device),
-        "seq_lens_cpu_upper_bound": lengths,
-        "input_ids": layout["draft_sampled"],
-        "positions": layout["pos"],
-        "logits_indices": torch.arange(num_rows, device=batch.device),
-        "cu_num_logits": layout["cu_num_logits"],
-        "cu_num_logits_np": np.concatenate([[0], counts.cumsum()]).astype(np.int32),
-    }
-    return made(**{field.name: known.get(field.name) for field in dataclasses.fields(made)})
 
 
 def _chunks(rows: int | None, vocab_size: int) -> AbstractContextManager[object]:

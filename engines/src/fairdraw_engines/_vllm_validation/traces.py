@@ -12,11 +12,13 @@ import inspect
 import os
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from fairdraw.adapters import derive_seed, prepare_triton, quiet_imports
+from fairdraw.contracts import Markers
 from fairdraw.strategies._serving_batch import MOST_REQUESTS, ServedRequest, ServingBatch
-from fairdraw_engines._others import unpinned
+from fairdraw_engines._others import reasoning_config, unpinned
+from fairdraw_engines._vllm_penalties import cached_state
 
 prepare_triton("cpu")
 os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
@@ -27,7 +29,7 @@ with quiet_imports():
     from vllm.v1.sample.rejection_sampler import RejectionSampler
     from vllm.v1.sample.sampler import Sampler
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
-    from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
+    from vllm.v1.worker.gpu_input_batch import InputBatch
 
 RELEASE = str(vllm.__version__).partition("+")[0]
 MOST_DRAFTS, VOCAB_SIZE, CPU = 3, 40, torch.device("cpu")
@@ -85,8 +87,7 @@ class Server:
         self.records: list[Record] = []
         self.num_forced = 0
         self.step = 0
-        start, end = trace.markers
-        config = SimpleNamespace(reasoning_start_token_ids=list(start), reasoning_end_token_ids=list(end))
+        config = reasoning_config(Markers(*trace.markers))
         self.batch = make_batch(config if trace.thinking else None, MOST_DRAFTS if trace.speculative else 0)
         self.sampler = Sampler()
         self.verifier = RejectionSampler(self.sampler)
@@ -170,16 +171,7 @@ class Server:
         generator = torch.Generator().manual_seed(number) if own else None
         entered = self.served.add(params, prompt, [])
         assert entered is not None, "there is room"
-        script.state = CachedRequestState(
-            req_id=entered.req_id,
-            prompt_token_ids=prompt,
-            mm_features=[],
-            sampling_params=params,
-            generator=generator,
-            block_ids=([],),
-            num_computed_tokens=0,
-            output_token_ids=cast("list[int]", entered.output_token_ids),
-        )
+        script.state = cached_state(entered.req_id, params, prompt, entered.output_token_ids, generator)
         self.scripts[entered.req_id] = script
         self.batch.add_request(script.state)
 

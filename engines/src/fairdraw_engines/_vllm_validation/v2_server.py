@@ -8,7 +8,6 @@ of each of some requests, in any order. A drafter gives tokens alone, or draws t
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,13 +17,14 @@ import torch
 
 from fairdraw.adapters import derive_seed, quiet_imports
 from fairdraw.contracts import Markers
-from fairdraw_engines._others import Upstream, vllm_module
-from fairdraw_engines._vllm_v2_runtime import call, make_states
+from fairdraw_engines._others import Upstream
+from fairdraw_engines._others import vllm_module as vllm_module
+from fairdraw_engines._vllm_v2_runtime import call, make_input_batch, make_states, make_verifier, post_update
 from fairdraw_engines._vllm_validation import v2_device
 
 with quiet_imports():
     RELEASE = v2_device.import_objects()
-    from vllm import SamplingParams
+    from vllm import SamplingParams as SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +36,6 @@ DEVICE = torch.device("cuda:0" if v2_device.chosen() == "cuda" else "cpu")
 NUM_SLOTS, VOCAB_SIZE, MOST_DRAFTS, LONGEST = 6, 48, 5, 96
 START, END = 1, 2
 """Markers of a thinking section."""
-MODES = {
-    "rejection_sample_method": "standard",
-    "enable_adaptive_verification": False,
-    "fly_entropy_threshold": None,
-    "fly_entropy_top_k": None,
-}
 
 
 @dataclass(frozen=True)
@@ -129,9 +123,7 @@ class Server:
         sizes, markers = (trace.num_slots, trace.vocab_size, str(DEVICE)), Markers((START,), (END,))
         made = make_states(*sizes, longest=LONGEST, num_drafts=trace.most_drafts, markers=markers)
         self.states, self.sampler = made
-        verifier = vllm_module("worker.gpu.spec_decode.rejection_sampler").RejectionSampler
-        modes = SimpleNamespace(num_speculative_tokens=trace.most_drafts, **MODES)
-        self.verifier = verifier(self.sampler, modes, DEVICE)
+        self.verifier = make_verifier(self.sampler, trace.most_drafts, DEVICE)
         shape, dtype = (trace.num_slots, trace.most_drafts, trace.vocab_size), getattr(torch, trace.dtype)
         self.draft_logits = torch.zeros(shape, dtype=dtype, device=DEVICE) if trace.probabilistic else None
 
@@ -236,35 +228,17 @@ class Server:
         return self.verifier(self.logits, batch, self.draft_logits, invalid.to(DEVICE) if invalid.any() else None)
 
     def input_batch(self, parts: Sequence[Part]) -> Upstream:
-        """Return vLLM's own `InputBatch`; what a sampler does not read is `None`."""
-        slots = np.array([self.slot(part.request) for part in parts], np.int32)
-        counts = np.array([part.num_rows for part in parts], np.int32)
-        lengths = [part.request.prefilled for part in parts]
-        ends = torch.tensor([length + len(part.drafts) for length, part in zip(lengths, parts, strict=True)])
-        locals_ = [place for part in parts for place in range(part.num_rows)]
-        inputs = [
-            i for length, p in zip(lengths, parts, strict=True) for i in (p.request.tokens[length - 1], *p.drafts)
-        ]
-        starts = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
-        known = {
-            "req_ids": [part.request.name for part in parts],
-            "num_reqs": len(parts),
-            "num_tokens": int(counts.sum()),
-            "num_draft_tokens": int(counts.sum()) - len(parts),
-            "idx_mapping": torch.from_numpy(slots).to(DEVICE),
-            "idx_mapping_np": slots,
-            "expanded_idx_mapping": torch.from_numpy(slots.repeat(counts)).to(DEVICE),
-            "expanded_local_pos": torch.tensor(locals_, dtype=torch.int32, device=DEVICE),
-            "seq_lens": ends.int().to(DEVICE),
-            "seq_lens_cpu_upper_bound": ends.int(),
-            "input_ids": torch.tensor(inputs, dtype=torch.int32, device=DEVICE),
-            "positions": torch.from_numpy(np.array(lengths).repeat(counts) - 1 + np.array(locals_)).to(DEVICE),
-            "logits_indices": torch.arange(len(inputs), device=DEVICE),
-            "cu_num_logits": torch.from_numpy(starts).to(DEVICE),
-            "cu_num_logits_np": starts,
+        """Return vLLM's own `InputBatch`."""
+        slots, rows = [self.slot(part.request) for part in parts], [part.num_rows for part in parts]
+        starts = [part.request.prefilled - 1 for part in parts]
+        ends = [start + count for start, count in zip(starts, rows, strict=True)]
+        positions = [place for start, end in zip(starts, ends, strict=True) for place in range(start, end)]
+        token_ids = [i for start, p in zip(starts, parts, strict=True) for i in (p.request.tokens[start], *p.drafts)]
+        inputs = {
+            "input_ids": torch.tensor(token_ids, dtype=torch.int32, device=DEVICE),
+            "positions": torch.tensor(positions, device=DEVICE),
         }
-        made = vllm_module("worker.gpu.input_batch").InputBatch
-        return made(**{one.name: known.get(one.name) for one in dataclasses.fields(made)})
+        return make_input_batch([part.request.name for part in parts], slots, rows, ends, DEVICE, **inputs)
 
     def commit(self, parts: Sequence[Part], output: Upstream) -> None:
         """Do as the runner's `postprocess_sampled`."""
@@ -272,18 +246,14 @@ class Server:
             part.request.tokens += tokens
             part.request.prefilled = len(part.request.tokens)
         counts = torch.tensor([0, *(part.num_rows for part in parts)], dtype=torch.int32, device=DEVICE)
-        call(
-            vllm_module("worker.gpu.input_batch").post_update,
+        post_update(
+            self.states,
+            self.sampler.penalties_state.output_bin_counts,
             idx_mapping=torch.tensor([self.slot(part.request) for part in parts], dtype=torch.int32, device=DEVICE),
-            num_computed_tokens=self.states.num_computed_tokens.gpu,
-            last_sampled_tokens=self.states.last_sampled_tokens,
-            output_bin_counts=self.sampler.penalties_state.output_bin_counts,
             sampled_tokens=output.sampled_token_ids,
             num_sampled=output.num_sampled,
             num_rejected=output.num_rejected,
             query_start_loc=counts.cumsum(0, dtype=torch.int32),
-            all_token_ids=self.states.all_token_ids.gpu,
-            total_len=self.states.total_len.gpu,
         )
 
 

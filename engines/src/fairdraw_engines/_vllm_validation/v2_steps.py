@@ -51,7 +51,7 @@ from fairdraw.statistical._pit import Order, PitCells, randomised_pit
 from fairdraw_engines._vllm_v2_runtime import use_torch_filters
 from fairdraw_engines._vllm_validation.v2_device import DEVICES, VARIABLE
 from fairdraw_engines._vllm_validation.v2_rows import KNOWN, NO_LEEWAY, compare_rows, leeway_of
-from fairdraw_engines._vllm_validation.v2_server import DEVICE, RELEASE, Server, Trace, tokens_of
+from fairdraw_engines._vllm_validation.v2_server import DEVICE, RELEASE, SamplingParams, Server, Trace, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -319,20 +319,11 @@ class Comparison:
         return {"gpu": gpu, "vllm's filters": filters, "rounding, of what is allowed": round(self.rounding, 3)}
 
 
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    "top_k": (-1, 0),
-    "top_p": (1.0,),
-    "min_p": (0.0,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "repetition_penalty": (1.0,),
-    "logit_bias": (None,),
-    "allowed_token_ids": (None,),
-    "min_tokens": (0,),
-    "bad_words_token_ids": (None,),
-    "seed": (None,),
-    "logprobs": (None,),
-}
+_OPTIONAL = (
+    *("top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("allowed_token_ids", "min_tokens", "bad_words_token_ids", "seed", "logprobs"),
+)
+NEUTRAL = {name: (getattr(SamplingParams(), name),) for name in _OPTIONAL} | {"top_k": (-1, 0)}
 """Values that vLLM's `SamplingParams` holds where a parameter is not used."""
 
 
