@@ -39,7 +39,7 @@ def _mutants_of(item: pytest.Item) -> list[Mutant]:
 def tried_on(spec: str) -> Callable[[Mutant], bool]:
     """Return whether a run on the sampler tries a mutant on the check that names it first."""
     from fairdraw._core.contracts import contract_name
-    from fairdraw._run.controls import _as_asked, mutants_of, plan_control
+    from fairdraw._run.controls import as_asked, mutants_of, plan_control
     from fairdraw._run.loading import all_checks, load_sampler
     from fairdraw._run.runner import Session
 
@@ -52,6 +52,6 @@ def tried_on(spec: str) -> Callable[[Mutant], bool]:
             return False
         planned = plan_control(mutant, checks, sampler, Session())
         able = not planned.untried and planned.check.code == mutant.caught_by[0]
-        return able and planned.check.why_not(_as_asked(mutant.make(), sampler)) is None
+        return able and planned.check.why_not(as_asked(mutant.make(), sampler)) is None
 
     return is_tried

@@ -170,10 +170,7 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
         return planned.control(untried=Untried.OUT_OF_TIME)
     started = time.perf_counter()
     check, mutant = planned.check, planned.mutant
-    wrong, beside = mutant.make(), sampler.capabilities
-    # As slow as the sampler under test, and without what that sampler does not support.
-    unsupported = {**beside.unsupported, **wrong.capabilities.unsupported}
-    asked: Any = Limited(wrong, Capabilities(unsupported, beside.slow))  # Any: as the mutant
+    asked = as_asked(mutant.make(), sampler)
     if check.why_not(asked, _reference(check)) is not None:
         # Together they support too little, for example one seeded and the other explicit noise.
         return planned.control(untried=Untried.SKIPPED, detail="the mutant and the sampler support different things")
@@ -187,6 +184,12 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
     weak = not caught and _is_weak(planned, sampler, session)
     seconds = round(time.perf_counter() - started, 3)
     return planned.control(caught, seconds=seconds, distance=distance, weak=weak, detail=raised)
+
+
+def as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
+    """The mutant, as slow as the sampler under test, and without what that sampler does not support."""
+    beside = sampler.capabilities
+    return Limited(mutant, Capabilities({**beside.unsupported, **mutant.capabilities.unsupported}, beside.slow))
 
 
 def sees(
