@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core import checks
 from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
-from fairdraw._core.checks import Check, Stage
+from fairdraw._core.checks import Check
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
 from fairdraw.contracts import Capabilities, Capability, MaskedSampler, MaskPolicy, SamplingBatch, policy_of
@@ -205,7 +205,7 @@ def _cases(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:
     return ordinary(can, **{"max_vocab_size": 129, **narrow})
 
 
-@check("MSK101", _cases, stage=Stage.SHAPE)
+@check("MSK101", _cases)
 def the_mask_holds_the_drawn_token(sampler: MaskedSampler, case: SamplingCase) -> None:
     """The token of a request is one of its mask: the policy that drew it gives it a probability.
 

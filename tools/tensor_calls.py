@@ -230,6 +230,8 @@ def _steps(backend: Any, device: str) -> dict[str, Call]:  # Any: a word
         found[f"StepPlan, {kind}"] = Call(plan, {"inputs": case.inputs})
     found["StepPlan.drafted"] = Call(plan.drafted, {"inputs": case.inputs})
     found["StepPlan.processed_logits"] = Call(plan.processed_logits, {"inputs": case.inputs})
+    words = torch.zeros(len(case.inputs.logits), -(-VOCAB_SIZE // 32), dtype=torch.int32)
+    found["StepPlan.masked"] = Call(plan.masked, {"inputs": case.inputs, "kept_words": words}, "kept_words")
     return found
 
 
