@@ -131,7 +131,7 @@ _SMALL_BATCH = {"min_vocab_size": _MANY_TILES, "max_vocab_size": _MANY_TILES, "m
 
 
 def _then_an_impossible_draft(case: RejectionCase) -> RejectionCase:
-    """Of the only request: what it accepts and what it recovers are then both seen."""
+    """Append a draft that cannot have been drawn: what is accepted and what is recovered are then both seen."""
     (request,) = case.requests
     impossible = dataclasses.replace(request.drafts[-1], draft="elsewhere", token="drawn")
     return case.replace(requests=(dataclasses.replace(request, drafts=(*request.drafts, impossible)),))

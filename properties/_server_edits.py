@@ -24,7 +24,7 @@ def _tokens_of(answer: Answer) -> tuple[Token, ...]:
 
 
 def _first_position(answer: Answer) -> Position | None:
-    """Of the first choice, if there are log-probabilities."""
+    """Return the first position of the first choice, if there are log-probabilities."""
     return next(iter(answer.choices[0].positions), None) if answer.choices else None
 
 

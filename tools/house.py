@@ -33,7 +33,6 @@ SLACK = 50
 """Lines that a limit may be above what a folder has."""
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 _BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
-_SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def python_files(folder: str) -> Iterator[Path]:
@@ -44,8 +43,9 @@ def python_files(folder: str) -> Iterator[Path]:
 
 
 def _docstring_lines(tree: ast.Module) -> set[int]:
+    """Return the lines of docstrings: of modules, classes, functions, and constants."""
     lines: set[int] = set()
-    for node in ast.walk(tree):  # behind a head, and behind a constant
+    for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.update(range(node.lineno, (node.end_lineno or 0) + 1))
     return lines

@@ -239,10 +239,20 @@ class Launches:
         if checked.batch_size > 0:
             with quiet_numpy():
                 self._launch(inputs, checked, emits=emits)
-                given, strides = self._given(inputs), (0, 0) if kept_words is None else kept_words.stride()
-                of_step = given["inputs"], given["requests"], checked.num_rows, checked.num_slots, self.sizes
-                grid, kept = (checked.batch_size, self.all_tiles, self.width), self.owned.memory.results.kept_ptr
-                processed_kernel[grid](processed, kept_words, *strides, kept, *of_step, **EACH_ROUNDED)
+                given, (stride, step) = self._given(inputs), (0, 0) if kept_words is None else kept_words.stride()
+                processed_kernel[checked.batch_size, self.all_tiles, self.width](
+                    processed_ptr=processed,
+                    kept_words_ptr=kept_words,
+                    words_stride=stride,
+                    words_step=step,
+                    kept_ptr=self.owned.memory.results.kept_ptr,
+                    inputs=given["inputs"],
+                    requests=given["requests"],
+                    num_rows=checked.num_rows,
+                    num_slots=checked.num_slots,
+                    sizes=self.sizes,
+                    **EACH_ROUNDED,
+                )
         return self._views_of(checked.batch_size)
 
     def _launch(self, inputs: StepInputs, checked: Checked, *, emits: bool) -> None:

@@ -149,7 +149,7 @@ class CutsInItsWay(LogitsPlanOracle):
 
 
 class KeepsExactlyK(CutsInItsWay):
-    """Of tokens that tie with the last one kept, the lowest ids stay; top-p goes down from the greatest."""
+    """Keeps the lowest ids of those that tie with the last one kept; top-p goes down from the greatest."""
 
     def cut(self, top_k: int, top_p: float, logits: Logits) -> None:
         if top_k:

@@ -107,7 +107,7 @@ def test_drafter_gets_the_tokens_of_a_step_and_its_rows(backend: str) -> None:
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize("edits", [False, True])
 def test_masks_have_the_bits_of_the_rows_that_are_kept(backend: str, edits: bool) -> None:
-    """Of accepted drafts and of what follows them; in words that lie apart, and of which nothing else is written."""
+    """Masks are of accepted drafts and of what follows them, in words that lie apart; nothing else is written."""
     case = make_case(5, COUNTS, 70, edits=edits)
     plan, inputs, size = plan_of(case, backend), case.on(DEVICE), case.inputs.num_rows
     rows, expected = plan.processed_logits(inputs) != -torch.inf, plan(inputs).token_ids.clone()
