@@ -83,14 +83,14 @@ def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-ben
     return limits.reference_problem()
 
 
-def judge_ratio(benchmark: Any, name: str, timed: Timed, *, workspace: bool = False) -> Finding:  # Any: as above
-    """Judge the ratio of a case's two arms; with `workspace` of our step on a GPU with a workspace, and without.
+def judge_ratio(benchmark: Any, name: str, timed: Timed, device: str = "cpu") -> Finding:  # Any: as above
+    """Judge the ratio of a case's two arms, on a `cpu` or a `gpu`.
 
     The verdict, its interval and its evidence go to `extra_info` of pytest-benchmark.
     """
     limits = read_limits()
-    case, device, limit = limits.cases[name], "gpu" if workspace else "cpu", "workspace_ratio_max"
-    gate = limits.gate(case, device, limit if workspace else "ratio_max")
+    case = limits.cases[name]
+    gate = limits.gate(case, device)
 
     def make() -> Rounds:
         if problem := why_not_timed(benchmark, case):
@@ -98,10 +98,9 @@ def judge_ratio(benchmark: Any, name: str, timed: Timed, *, workspace: bool = Fa
             raise NoVerdictError(problem)
         return timed.rounds()
 
-    what = "time with / without workspace" if workspace else "time of ours / reference"
     finding, rounds = decided(
         case.name,
-        what,
+        "time of ours / reference",
         timed,
         gate.limit,
         lambda rounds: measured(rounds, gate, benchmark),

@@ -94,26 +94,37 @@ def thinking_host(outputs: Outputs) -> Callable[[], None]:
 
 
 def whole_step(
-    sizes: Sizes, *, filters: bool, penalties: bool, apart: bool, slope: float = 1.5, top_k: int = 20
+    sizes: Sizes,
+    device: str = "cpu",
+    *,
+    filters: bool = True,
+    penalties: bool = False,
+    apart: bool | None = None,
+    slope: float = 1.5,
+    top_k: int = 20,
 ) -> Callable[[], StepOutput]:
     """Return a step by a plan that was used before, in Triton: bfloat16 rows, and no draft is accepted.
 
     Rows fall by `slope` per logarithm of the rank: of 1.5 as a model's, and of 0.05 as flat rows full of ties.
 
     Rows that are `apart` have programs of their own, as in small batches; otherwise a program reads a request's rows,
-    as in large ones. The size does not decide it here: large batches take minutes in the interpreter.
+    as in large ones. The size decides it if `None`; but large batches take minutes in the interpreter.
     """
+    import torch
+
     from fairdraw._core.interpreter import prepare_triton
 
-    prepare_triton("cpu")
+    prepare_triton(device)
     from fairdraw.sampler_impl._step import launch
     from fairdraw.sampler_impl.step import Capacity, StepPlan
 
     capacity = Capacity(sizes.batch_size, sizes.max_spec_len, sizes.vocab_size, filters=filters, penalties=penalties)
-    plan, inputs = StepPlan(capacity, "cpu", backend="triton"), _step_inputs(capacity, slope, top_k)
+    plan, most = StepPlan(capacity, device, backend="triton"), {None: launch.MOST_APART, True: sys.maxsize, False: 0}
+    with torch.device(device):
+        inputs = _step_inputs(capacity, slope, top_k)
 
     def step() -> StepOutput:
-        with mock.patch.object(launch, "MOST_APART", sys.maxsize if apart else 0):
+        with mock.patch.object(launch, "MOST_APART", most[apart]):
             return plan(inputs)
 
     step()
@@ -126,7 +137,7 @@ def _step_inputs(capacity: Any, slope: float, top_k: int) -> StepInputs:  # Any:
 
     from fairdraw.sampler_impl.step import Parameters, Penalties, StepInputs
 
-    noise = torch.Generator().manual_seed(1)
+    noise = torch.Generator(torch.get_default_device()).manual_seed(1)
     size, rows, vocab_size = capacity.batch_size, capacity.max_rows, capacity.vocab_size
     ranks = torch.rand(rows, vocab_size, generator=noise).argsort(-1)
     filters = (torch.full((size,), top_k).int(), torch.full((size,), 0.95)) if capacity.filters else ()

@@ -33,7 +33,7 @@ class CaseLimits:
         reference: The release that `ratio_max` compares with: `vllm==0.22.0`.
         golden: What was measured when the limits were set, by whom and when. It only shows the slack.
         ratio_max: Most time, as a part of the reference's.
-        workspace_ratio_max: Most time with a workspace, as a part of our own time without: it needs no reference.
+        own_ratio_max: Most time, as a part of another step of ours: it needs no reference.
         roofline_min: Least part of the copy bandwidth, on the bytes that must be moved.
         bytes_max: Most logical bytes, a formula in B, K, V, such as `3*B*V*4 + 64*B*K`.
         launches_max: Kernels per call.
@@ -53,7 +53,7 @@ class CaseLimits:
     name: str
     reference: str | None = None
     ratio_max: float | None = None
-    workspace_ratio_max: float | None = None
+    own_ratio_max: float | None = None
     roofline_min: float | None = None
     bytes_max: str | None = None
     tokens_read_max: str | None = None
@@ -73,7 +73,7 @@ class CaseLimits:
     @property
     def num_timed(self) -> int:
         """Count the limits that are decided by a clock."""
-        once = (self.ratio_max, self.workspace_ratio_max, self.roofline_min, self.fixed_share_max)
+        once = (self.ratio_max, self.own_ratio_max, self.roofline_min, self.fixed_share_max)
         return sum(limit is not None for limit in once) + len(self.time_exponent_max)
 
     def reference_problem(self) -> str:
@@ -108,10 +108,10 @@ class Limits:
         """
         return self.family_alpha / max(1, sum(case.num_timed for case in self.cases.values()))
 
-    def gate(self, case: CaseLimits, device: str, ratio: str = "ratio_max") -> Gate:
-        """Return the gate of a case's ratio, `ratio_max` or `workspace_ratio_max`."""
-        if (limit := getattr(case, ratio)) is None:
-            raise LimitsError(f"gate: case={case.name!r} has no {ratio}, but a gate needs one. Add it to the limits.")
+    def gate(self, case: CaseLimits, device: str) -> Gate:
+        """Return the gate of a case's ratio."""
+        if (limit := case.own_ratio_max if case.ratio_max is None else case.ratio_max) is None:
+            raise LimitsError(f"gate: case={case.name!r} has no ratio_max, but a gate needs one. Add it to the limits.")
         return Gate(limit, self.floor_us[device] * 1e-6, self.alpha, self.looks, self.drop_fraction_max)
 
 

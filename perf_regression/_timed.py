@@ -29,6 +29,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "rejection": {"B": (2, 4, 8, 16), "K": (1, 2, 4, 8), "V": (8_000, 16_000, 32_000, 64_000)},
 }
 AXES = {"B": "batch_size", "K": "max_spec_len", "L": "length", "V": "vocab_size"}
+DEVICE_SIZE = {"batch_size": 64, "max_spec_len": 3, "vocab_size": 128_256}
 DEVICE_SIZES = {"B": (64, 128, 256), "K": (2, 4, 8), "V": (64_000, 100_003, 128_256, 151_936, 202_048)}
 """All are large enough for programs of several tiles. With K=1 or V=32000, 64 requests take another path."""
 
@@ -86,33 +87,44 @@ def device_growth(axis: str) -> Rounds:
     Raises:
         NoVerdictError: As `steps_on_gpu`.
     """
-    steps = {}
-    for size in DEVICE_SIZES[axis]:
-        at = {"B": 64, "K": 3, "V": 128_256} | {axis: size}
-        steps[str(size)] = replay_of(steps_on_gpu(Sizes(*at.values()))[True])
-    return Rounds(steps, inner=5, clock=event_clock, watches=gpu_watches())
+    sizes = {str(size): Sizes(**{**DEVICE_SIZE, AXES[axis]: size}) for size in DEVICE_SIZES[axis]}
+    return _replayed({name: steps_on_gpu(at)[True] for name, at in sizes.items()})
 
 
-def workspace_pair(batch_size: int, max_spec_len: int, vocab_size: int) -> Rounds:
+def workspace_pair(**sizes: int) -> Rounds:
     """Return our fast path with a workspace, and the same without, as graphs on the same batch, with a cold L2.
 
     Raises:
         NoVerdictError: As `steps_on_gpu`.
     """
-    steps = steps_on_gpu(Sizes(batch_size, max_spec_len, vocab_size))
-    replays = {"ours": replay_of(steps[True]), "reference": replay_of(steps[False])}
+    steps = steps_on_gpu(Sizes(**sizes))
+    return _replayed({"ours": steps[True], "reference": steps[False]})
+
+
+def flat_pair(**sizes: int) -> Rounds:
+    """Return our whole step on flat rows full of ties, and on rows like a model's, as graphs, with a cold L2.
+
+    Raises:
+        NoVerdictError: Without a GPU.
+    """
+    require_gpu()
+    flat = _internals.whole_step(Sizes(**sizes), "cuda", slope=0.05, top_k=5_000)
+    return _replayed({"ours": flat, "reference": _internals.whole_step(Sizes(**sizes), "cuda")})
+
+
+def _replayed(steps: Mapping[str, Step]) -> Rounds:
+    replays = {name: replay_of(step) for name, step in steps.items()}
     return Rounds(replays, inner=5, clock=event_clock, watches=gpu_watches())
 
 
-def device_roofline(batch_size: int, max_spec_len: int, vocab_size: int, *, workspace: bool) -> Rounds:
+def device_roofline(*, workspace: bool, **sizes: int) -> Rounds:
     """Return our fast path as a graph, and a copy of the bytes that it must move.
 
     Raises:
         NoVerdictError: As `steps_on_gpu`.
     """
-    sizes = Sizes(batch_size, max_spec_len, vocab_size)
-    step = replay_of(steps_on_gpu(sizes)[workspace])
-    return roofline_rounds(step, bytes_that_must_move(sizes, 2))
+    step = replay_of(steps_on_gpu(Sizes(**sizes))[workspace])
+    return roofline_rounds(step, bytes_that_must_move(Sizes(**sizes), 2))
 
 
 def steps_on_gpu(sizes: Sizes) -> Mapping[bool, Step]:

@@ -106,11 +106,11 @@ def test_scanner_reads_new_tokens_alone(make: Callable[..., BenchmarkWorld], len
 
 
 STEPS: dict[str, Any] = {  # Any: arguments of `whole_step`
-    "plain": {"filters": False, "penalties": False, "apart": True},
-    "filters": {"filters": True, "penalties": False, "apart": True},
-    "filters.flat": {"filters": True, "penalties": False, "apart": True, "slope": 0.05, "top_k": 5_000},
-    "penalties": {"filters": True, "penalties": True, "apart": False},
-    "penalties.apart": {"filters": True, "penalties": True, "apart": True},
+    "plain": {"filters": False, "apart": True},
+    "filters": {"apart": True},
+    "filters.flat": {"apart": True, "slope": 0.05, "top_k": 5_000},
+    "penalties": {"penalties": True, "apart": False},
+    "penalties.apart": {"penalties": True, "apart": True},
 }
 
 

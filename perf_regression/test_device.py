@@ -31,10 +31,6 @@ CASES = {
 """Sizes, and whether there is a workspace."""
 
 
-def at(sizes: Sizes) -> dict[str, int]:
-    return {name: size for name, size in vars(sizes).items() if name != "length"}
-
-
 @pytest.mark.parametrize("name", [ALONE, EAGER])
 def test_step_neither_waits_nor_compiles_and_can_be_captured(name: str, verdicts: Note) -> None:
     sizes, workspace = CASES[name]
@@ -53,8 +49,13 @@ def test_step_neither_waits_nor_compiles_and_can_be_captured(name: str, verdicts
 
 def test_workspace_costs_no_time(benchmark: Any, verdicts: Note) -> None:
     sizes, _ = CASES[EAGER]
-    timed = Timed("fairdraw.perf_regression._timed:workspace_pair", at(sizes))
-    verdicts([judge_ratio(benchmark, EAGER, timed, workspace=True)])
+    timed = Timed("fairdraw.perf_regression._timed:workspace_pair", vars(sizes))
+    verdicts([judge_ratio(benchmark, EAGER, timed, "gpu")])
+
+
+def test_time_of_a_step_depends_on_its_rows_within_limits(benchmark: Any, verdicts: Note) -> None:
+    timed = Timed("fairdraw.perf_regression._timed:flat_pair", vars(CASES[ALONE][0]))
+    verdicts([judge_ratio(benchmark, "step.flat", timed, "gpu")])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -63,5 +64,5 @@ def test_step_reaches_its_part_of_the_copy_bandwidth(name: str, verdicts: Note) 
     limits, (sizes, workspace) = read_limits(), CASES[name]
     limit = limits.cases[name].roofline_min
     assert limit is not None
-    timed = Timed("fairdraw.perf_regression._timed:device_roofline", {**at(sizes), "workspace": workspace})
+    timed = Timed("fairdraw.perf_regression._timed:device_roofline", {**vars(sizes), "workspace": workspace})
     verdicts([judge_roofline(name, timed, limit, limits.alpha, limits.confirm_processes)])

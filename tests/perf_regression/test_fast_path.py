@@ -116,7 +116,7 @@ def test_ratio_has_the_workspace_above_the_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(timed, "gpu_watches", list)
     monkeypatch.setattr(timed, "replay_of", lambda step: step)
     monkeypatch.setattr(timed, "rejection_batch", lambda sizes, on, dtype: rejection_batch(sizes, DEVICE, dtype))
-    steps: Any = timed.workspace_pair(2, 1, 50).steps
+    steps: Any = timed.workspace_pair(batch_size=2, max_spec_len=1, vocab_size=50).steps
     ours, reference = (step.keywords["workspace"] for step in steps.values())
     assert list(steps) == ["ours", "reference"]
     assert ours is not None

@@ -44,7 +44,7 @@ def test_case_is_read_with_its_gate(tmp_path: Path) -> None:
 
 def test_every_timing_limit_has_its_share_of_alpha(tmp_path: Path) -> None:
     axes = "time_exponent_max = { L = 0.1, B = 1.15 }\nroofline_min = 0.5\nfixed_share_max = 0.3\nlaunches_max = 3"
-    timed = f"{axes}\nworkspace_ratio_max = 1.0"
+    timed = f"{axes}\nown_ratio_max = 1.0"
     limits = read_limits(limits_file(tmp_path, f"{HEAD}{CASE}[case.two]\n{timed}\n{GOLDEN}"))
     assert limits.alpha == 0.01 / 6
 
@@ -118,6 +118,5 @@ def test_reference_of_another_version_is_a_problem(installed: str, named: str, m
 
 def test_case_without_a_ratio_has_no_gate(tmp_path: Path) -> None:
     limits = read_limits(limits_file(tmp_path, f"{HEAD}[case.one]\nlaunches_max = 3\n{GOLDEN}"))
-    for ratio in ("ratio_max", "workspace_ratio_max"):
-        with pytest.raises(LimitsError, match=f"no {ratio}"):
-            limits.gate(limits.cases["one"], "cpu", ratio)
+    with pytest.raises(LimitsError, match="no ratio_max"):
+        limits.gate(limits.cases["one"], "cpu")

@@ -124,7 +124,9 @@ def test_a_layout_changes_nothing_or_is_refused_by_name(
     for sums in set(is_sum.values()):
         tensors = {path: tensor for path, tensor in call.tensors().items() if is_sum[path] is sums}
         laid_out = {path: layout(tensor) for path, tensor in tensors.items()}
-        if layout is other_type:  # processors compute in the type of the logits
+        # Processors compute in the type of the logits; and penalties round otherwise on a card where these are not
+        # contiguous, as vLLM's do.
+        if layout is other_type or (name == "Penalties.apply" and DEVICE == "cuda"):
             laid_out = {path: tensor for path, tensor in laid_out.items() if "logits" not in path[-1]}
         copies = {path: in_order(tensor, tensors[path].dtype) for path, tensor in laid_out.items()}
         seen = run_or_refused(call, laid_out)
