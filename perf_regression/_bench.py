@@ -152,5 +152,4 @@ def _roofline(ours: Contender, limit: float) -> Iterator[Finding]:
     for sizes in GPU_SIZES:
         arguments = {"ours": ours.spec, "sizes": astuple(sizes)}
         timed = Timed("fairdraw.perf_regression._timed:rejection_roofline", arguments)
-        case = f"rejection.step {sizes}"
-        yield judge_roofline(case, timed, limit, FAMILY_ALPHA / len(GPU_SIZES), NUM_PROCESSES)
+        yield judge_roofline(f"rejection.step {sizes}", timed, limit, FAMILY_ALPHA / len(GPU_SIZES), NUM_PROCESSES)

@@ -163,12 +163,11 @@ def decide_roofline(rounds: Rounds, limit: float, alpha: float) -> Decision:
         return decision
     slowness = decision.ratio
     fraction = Interval(1 / slowness.middle, 1 / slowness.high, 1 / slowness.low)
+    verdict, reason = decision.verdict, f"fraction in [{fraction.low:.3f}, {fraction.high:.3f}], limit {limit}"
     if fraction.middle > MOST_FRACTION:
+        verdict = Verdict.NO_VERDICT
         reason = f"{fraction.middle:.2f} of the copy bandwidth: bytes came from a cache, or were not moved"
-        return replace(decision, verdict=Verdict.NO_VERDICT, reason=reason, ratio=fraction)
-    return replace(
-        decision, reason=f"fraction in [{fraction.low:.3f}, {fraction.high:.3f}], limit {limit}", ratio=fraction
-    )
+    return replace(decision, verdict=verdict, reason=reason, ratio=fraction)
 
 
 def require_cold_clock(clock: Clock = event_clock, warm: Clock = warm_clock, num_bytes: int = SMALL_COPY) -> None:

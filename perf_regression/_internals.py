@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
+import torch
 
 from fairdraw.contracts import all_added
 from fairdraw.perf_regression._named import NoVerdictError
@@ -93,52 +94,43 @@ def thinking_host(outputs: Outputs) -> Callable[[], None]:
     return step
 
 
-def whole_step(
-    sizes: Sizes,
-    device: str = "cpu",
-    *,
-    filters: bool = True,
-    penalties: bool = False,
-    apart: bool | None = None,
-    slope: float = 1.5,
-    top_k: int = 20,
-) -> Callable[[], StepOutput]:
-    """Return a step by a plan that was used before, in Triton: bfloat16 rows, and no draft is accepted.
+def whole_step(sizes: Sizes, name: str, device: str = "cpu") -> Callable[[], StepOutput]:
+    """Return a step by a plan that was used before, in Triton: bfloat16 rows, T=0.6, and no draft is accepted.
 
-    Rows fall by `slope` per logarithm of the rank: of 1.5 as a model's, and of 0.05 as flat rows full of ties.
+    Its name has words, with dots between: a `plain` one has no filters, others have top-k 20 and top-p 0.95; with
+    `penalties` presence 1.5; on `flat` rows, which are full of ties, top-k is 5000. Other rows are like a model's.
 
-    Rows that are `apart` have programs of their own, as in small batches; otherwise a program reads a request's rows,
-    as in large ones. The size decides it if `None`; but large batches take minutes in the interpreter.
+    On a CPU rows have programs of their own, as in small batches, unless they have `penalties` alone: then a program
+    reads a request's rows, as in large ones. On a GPU the size decides; large batches take minutes in the interpreter.
     """
-    import torch
-
     from fairdraw._core.interpreter import prepare_triton
 
     prepare_triton(device)
     from fairdraw.sampler_impl._step import launch
     from fairdraw.sampler_impl.step import Capacity, StepPlan
 
+    filters, penalties = name != "plain", "penalties" in name
     capacity = Capacity(sizes.batch_size, sizes.max_spec_len, sizes.vocab_size, filters=filters, penalties=penalties)
-    plan, most = StepPlan(capacity, device, backend="triton"), {None: launch.MOST_APART, True: sys.maxsize, False: 0}
+    most_apart = launch.MOST_APART if device != "cpu" else 0 if name == "penalties" else sys.maxsize
+    plan = StepPlan(capacity, device, backend="triton")
     with torch.device(device):
-        inputs = _step_inputs(capacity, slope, top_k)
+        inputs = _step_inputs(capacity, is_flat="flat" in name)
 
     def step() -> StepOutput:
-        with mock.patch.object(launch, "MOST_APART", most[apart]):
+        with mock.patch.object(launch, "MOST_APART", most_apart):
             return plan(inputs)
 
     step()
     return step
 
 
-def _step_inputs(capacity: Any, slope: float, top_k: int) -> StepInputs:  # Any: Capacity
-    """Return rows like Zipf's: T=0.6; with filters `top_k` and top-p 0.95; with penalties presence 1.5."""
-    import torch
-
+def _step_inputs(capacity: Any, *, is_flat: bool) -> StepInputs:  # Any: Capacity
+    """Return rows like Zipf's, which fall by a slope per logarithm of the rank."""
     from fairdraw.sampler_impl.step import Parameters, Penalties, StepInputs
 
     noise = torch.Generator(torch.get_default_device()).manual_seed(1)
     size, rows, vocab_size = capacity.batch_size, capacity.max_rows, capacity.vocab_size
+    slope, top_k = (0.05, 5_000) if is_flat else (1.5, 20)
     ranks = torch.rand(rows, vocab_size, generator=noise).argsort(-1)
     filters = (torch.full((size,), top_k).int(), torch.full((size,), 0.95)) if capacity.filters else ()
     counts = torch.randint(0, 2, (size, vocab_size), generator=noise).int()

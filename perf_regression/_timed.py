@@ -42,7 +42,10 @@ def pair(world: str, ours: str, reference: str, device: str = "cpu", **sizes: in
     """
     if contract_of(world) != "rejection":
         torch.set_num_threads(1)
-        _settle_allocator()
+        # Make glibc's malloc keep freed blocks of up to 32 MB, as it does in a server that has run for a while. A young
+        # process may return large tensors to the system at every step and pay for fresh pages at the next one: the
+        # ratio of `logits_plan.busy` was between 0.27 and 0.80 from process to process.
+        torch.empty(SETTLING_BYTES, dtype=torch.int8).fill_(0)
     samplers = [_internals.load_sampler(name) for name in (ours, reference)]
     for sampler in samplers:
         if sampler.device != device:
@@ -51,15 +54,6 @@ def pair(world: str, ours: str, reference: str, device: str = "cpu", **sizes: in
             raise NoVerdictError(f"{sampler.name} runs in an interpreter, whose time says nothing: needs a GPU")
     made = make_world(world, device, **sizes)
     return made.rounds(steps_of_both(made, *samplers))
-
-
-def _settle_allocator() -> None:
-    """Make glibc's malloc keep freed blocks of up to 32 MB, as it does in a server that has run for a while.
-
-    A young process may return large tensors to the system at every step and pay for fresh pages at the next one. The
-    ratio of `logits_plan.busy` was therefore between 0.27 and 0.80 from process to process.
-    """
-    torch.empty(SETTLING_BYTES, dtype=torch.int8).fill_(0)
 
 
 def growth(world: str, ours: str, axis: str, **standard: int) -> Rounds:
@@ -108,8 +102,8 @@ def flat_pair(**sizes: int) -> Rounds:
         NoVerdictError: Without a GPU.
     """
     require_gpu()
-    flat = _internals.whole_step(Sizes(**sizes), "cuda", slope=0.05, top_k=5_000)
-    return _replayed({"ours": flat, "reference": _internals.whole_step(Sizes(**sizes), "cuda")})
+    flat = _internals.whole_step(Sizes(**sizes), "filters.flat", "cuda")
+    return _replayed({"ours": flat, "reference": _internals.whole_step(Sizes(**sizes), "filters", "cuda")})
 
 
 def _replayed(steps: Mapping[str, Step]) -> Rounds:

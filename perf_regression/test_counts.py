@@ -60,8 +60,12 @@ def launches_of(name: str, sizes: Sizes) -> list[Launch]:
 
 
 def launches_with_workspace(sizes: Sizes) -> list[Launch]:
-    """Record launches without running them: bfloat16 logits and several tiles per program, as on a GPU that is busy."""
-    step = _internals.fast_path(unwritten_batch(sizes, dtype=torch.bfloat16), workspace=True)
+    """Return launches of bfloat16 logits and several tiles per program, as on a GPU that is busy."""
+    return recorded(_internals.fast_path(unwritten_batch(sizes, dtype=torch.bfloat16), workspace=True))
+
+
+def recorded(step: Callable[[], object]) -> list[Launch]:
+    """Return the launches of a step, of which no kernel runs."""
     with counted(run_kernels=False) as counts:
         step()
     return counts.launches
@@ -73,9 +77,7 @@ def compiled() -> dict[str, list[CompiledKernel]]:
     groups = {name: [one for sizes in SWEEP for one in launches_of(name, sizes)] for name in KERNELS}
     groups["overlap"] = [one for sizes in LARGE for one in launches_with_workspace(sizes)]
     groups |= {launch.kernel: [launch] for launch in launches_with_workspace(OF_A_GPU)}
-    with counted(run_kernels=False) as counts:
-        _internals.whole_step(Sizes(2, 3, 5001), **STEPS["penalties"])()
-    groups["step"] = counts.launches
+    groups["step"] = recorded(_internals.whole_step(Sizes(2, 3, 5001), "penalties"))
     assert {_internals.is_overlapping(one.arguments) for one in groups["overlap"]} <= {True, None}
     return compile_groups(groups)
 
@@ -105,17 +107,8 @@ def test_scanner_reads_new_tokens_alone(make: Callable[..., BenchmarkWorld], len
     verdicts(found)
 
 
-STEPS: dict[str, Any] = {  # Any: arguments of `whole_step`
-    "plain": {"filters": False, "apart": True},
-    "filters": {"apart": True},
-    "filters.flat": {"apart": True, "slope": 0.05, "top_k": 5_000},
-    "penalties": {"penalties": True, "apart": False},
-    "penalties.apart": {"penalties": True, "apart": True},
-}
-
-
 STEP_SIZES = [
-    *((name, Sizes(2, 3, 5001)) for name in STEPS if name != "filters.flat"),
+    *((name, Sizes(2, 3, 5001)) for name in ("plain", "filters", "penalties", "penalties.apart")),
     ("filters.flat", Sizes(2, 1, 60000)),
     ("plain", Sizes(4, 1, 12000)),
 ]
@@ -123,7 +116,7 @@ STEP_SIZES = [
 
 @pytest.mark.parametrize(("name", "sizes"), STEP_SIZES, ids=str)
 def test_whole_step_moves_no_more_than_its_limits(name: str, sizes: Sizes, verdicts: Note) -> None:
-    step = _internals.whole_step(sizes, **STEPS[name])
+    step = _internals.whole_step(sizes, name)
     with counted() as counts:
         step()
     verdicts(compare_counts(counts.as_row(), read_limits().cases[f"step.{name}"], **sizes.as_formula()))
@@ -151,9 +144,8 @@ def test_whole_step_compiles(compiled: dict[str, list[CompiledKernel]]) -> None:
 
 def test_whole_step_compiles_for_amd() -> None:
     """Check that it keeps to the 64 KiB which warps of an MI300 share. No such card has run it."""
-    with counted(run_kernels=False) as counts:
-        _internals.whole_step(Sizes(2, 3, 5001), **STEPS["penalties"])()
-    found = compile_groups({"step": counts.launches}, target="gfx942")["step"]
+    launches = recorded(_internals.whole_step(Sizes(2, 3, 5001), "penalties"))
+    found = compile_groups({"step": launches}, target="gfx942")["step"]
     assert [one.kernel for one in found if one.shared <= 65536] == ["scan_kernel", "settle_kernel", "settle_kernel"]
 
 

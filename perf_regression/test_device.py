@@ -39,23 +39,18 @@ def test_step_neither_waits_nor_compiles_and_can_be_captured(name: str, verdicts
     except NoVerdictError as error:
         verdicts([Finding(name, "device counts", Verdict.NO_VERDICT, reason=str(error))])
         return
-    row = {"syncs": counts.syncs, "recompiles": counts.compilations}
-    if counts.graph_nodes is not None:
-        row["graph_nodes"] = counts.graph_nodes
+    found = {"syncs": counts.syncs, "recompiles": counts.compilations, "graph_nodes": counts.graph_nodes}
+    row = {what: count for what, count in found.items() if count is not None}
     captured = Verdict.PASS if counts.is_capturable else Verdict.FAIL
     capture = Finding(name, "graph capture", captured, reason=counts.why_not_capturable)
     verdicts([*compare_counts(row, read_limits().cases[name]), capture])
 
 
-def test_workspace_costs_no_time(benchmark: Any, verdicts: Note) -> None:
-    sizes, _ = CASES[EAGER]
-    timed = Timed("fairdraw.perf_regression._timed:workspace_pair", vars(sizes))
-    verdicts([judge_ratio(benchmark, EAGER, timed, "gpu")])
-
-
-def test_time_of_a_step_depends_on_its_rows_within_limits(benchmark: Any, verdicts: Note) -> None:
-    timed = Timed("fairdraw.perf_regression._timed:flat_pair", vars(CASES[ALONE][0]))
-    verdicts([judge_ratio(benchmark, "step.flat", timed, "gpu")])
+@pytest.mark.parametrize(("name", "pair"), [(EAGER, "workspace_pair"), ("step.flat", "flat_pair")])
+def test_ratio_of_two_steps_is_limited(name: str, pair: str, benchmark: Any, verdicts: Note) -> None:
+    """The time of flat rows, and of a step with a workspace, as a part of another step's."""
+    timed = Timed(f"fairdraw.perf_regression._timed:{pair}", vars(CASES[EAGER][0]))
+    verdicts([judge_ratio(benchmark, name, timed, "gpu")])
 
 
 @pytest.mark.parametrize("name", CASES)
