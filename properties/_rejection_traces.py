@@ -21,7 +21,7 @@ from fairdraw.properties._rejection_asserts import disagreement
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import WrongRow, have_own_noise, left_alone, require_none, trace_checks
 from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for, seeds_of
-from fairdraw.strategies._serving import answered, asked_first
+from fairdraw.strategies._serving import answered, asked_first, states_of
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
@@ -231,6 +231,7 @@ _ROUNDED = 1e-2
 
 _AT_ONCE = 48
 _TILT = 1e-4
+_Memory = dict[str, torch.Tensor]  # [...] any, each
 
 
 def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: RejectionTrace) -> None:
@@ -241,33 +242,36 @@ def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Rejection
     neighbours, strides, an earlier call.
     """
     rng = bulk_rng("again", trace.seed)
-    for call, seen in asked_first(emit, sampler, trace):
+    for call, seen, states in asked_first(emit, sampler, trace):
         own = have_own_noise(call) & (np.array(call.batch.num_draft_tokens) > 0)
         if own.any():
             order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
-            memory: dict[str, torch.Tensor] = {}
+            memory: _Memory = {}
             for rows in (order, order[::-1], order[:1]):
-                _require_same(sampler, call, seen, rows, memory)
+                _require_same(sampler, call, seen, states, rows, memory)
         if isinstance(call.noise, SeededNoise):
             again = answered(emit, sampler, replace(call, noise=call.same_noise())).tokens
             _wrong(call, (seen != again).any(axis=1), read(call, seen), "the same call again emits other tokens")
 
 
 def _require_same(
-    sampler: RejectionSampler, call: RejectionCall, seen: Outputs, rows: Ints, memory: dict[str, torch.Tensor]
+    sampler: RejectionSampler, call: RejectionCall, seen: Outputs, states: dict[int, int], rows: Ints, memory: _Memory
 ) -> None:
     batch, noise = _asked_again(call, rows)
-    again = emit(sampler, _in_memory(batch, memory), noise).tokens
+    answer = emit(sampler, _in_memory(batch, memory), noise)
+    again, how = states_of(answer), "alone" if len(rows) == 1 else f"among {len(rows)} others"
     for place, row in enumerate(rows.tolist()):
-        width = call.batch.num_draft_tokens[row] + 1
-        first, other = seen[row, :width], again[place, :width]
-        if not np.array_equal(first, other) and not _is_near_tie(sampler, call, row, first, other):
-            how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
-            what = f"when the same is asked again {how}, it emits {other[other >= 0].tolist()}"
-            _wrong(call, _are_among(call, [row]), read(call, seen), what)
+        width, what = call.batch.num_draft_tokens[row] + 1, ""
+        first, other = seen[row, :width], answer.tokens[place, :width]
+        if np.array_equal(first, other):
+            what = "its generator gives other numbers" if again.get(place) != states.get(row) else ""
+        elif not _is_near_tie(sampler, call, row, first, other):
+            what = f"it emits {other[other >= 0].tolist()}"
+        if what:
+            _wrong(call, _are_among(call, [row]), read(call, seen), f"when the same is asked again {how}, {what}")
 
 
-def _in_memory(batch: SpecDecodeBatch, memory: dict[str, torch.Tensor]) -> SpecDecodeBatch:
+def _in_memory(batch: SpecDecodeBatch, memory: _Memory) -> SpecDecodeBatch:
     """Return the batch in tensors of an earlier one, where they fit: a server fills its buffers again."""
     for name, tensor in batch.tensors().items():
         kept = memory.get(name)

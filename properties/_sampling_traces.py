@@ -18,7 +18,7 @@ from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.properties._seed_families import families_are_apart
 from fairdraw.properties._traces import have_own_noise, left_alone, require_none, trace_checks
 from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace, trace_for
-from fairdraw.strategies._serving import answered, asked_first
+from fairdraw.strategies._serving import answered, asked_first, states_of
 from fairdraw.strategies.rows import bulk_rng
 
 _CLOSE, _PER_TERM = 1e-5, 2.0**-31
@@ -125,25 +125,31 @@ def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTra
     """A request with a seed, or with given noise, gets the same token when the same is asked again.
 
     It is asked in another order, among others, in float32 and in memory of its own, and one request of each call alone.
-    Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call.
+    Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call. Its generator is left
+    in the same state, too: otherwise its next token depends on its neighbours.
     """
     rng = bulk_rng("again", trace.seed)
-    for call, tokens in asked_first(sample_tokens, sampler, trace, lambda call: bool(_has_own_noise(call).any())):
+    for call, tokens, states in asked_first(
+        sample_tokens, sampler, trace, lambda call: bool(_has_own_noise(call).any())
+    ):
         order = rng.permutation(np.flatnonzero(_has_own_noise(call)))[:_AT_ONCE]
         for rows in (order, order[:1]):
-            _require_same(sampler, call, tokens, rows)
+            _require_same(sampler, call, tokens, states, rows)
 
 
 def _has_own_noise(call: SamplingCall) -> Flags:  # [batch_size] bool
     return np.asarray(have_own_noise(call) & call.support.is_settled)
 
 
-def _require_same(sampler: TokenSampler, call: SamplingCall, tokens: Ints, rows: Ints) -> None:
-    again = sample_tokens(sampler, *_asked_again(call, rows)).tokens
-    for row, token in zip(rows.tolist(), again.tolist(), strict=True):
-        if token != tokens[row] and not _is_near_tie(sampler, call, row, int(tokens[row]), token):
-            differs = np.arange(len(tokens)) == row
-            how = "alone" if len(rows) == 1 else f"among {len(rows)} others"
+def _require_same(sampler: TokenSampler, call: SamplingCall, tokens: Ints, states: dict[int, int], rows: Ints) -> None:
+    answer = sample_tokens(sampler, *_asked_again(call, rows))
+    again, how = states_of(answer), "alone" if len(rows) == 1 else f"among {len(rows)} others"
+    for place, (row, token) in enumerate(zip(rows.tolist(), answer.tokens.tolist(), strict=True)):
+        differs = np.arange(len(tokens)) == row
+        if token == tokens[row]:
+            moved = differs & (again.get(place) != states.get(row))
+            _wrong(call, moved, tokens, f"and its generator gives other numbers when the same is asked again {how}")
+        elif not _is_near_tie(sampler, call, row, int(tokens[row]), token):
             _wrong(call, differs, tokens, f"and token {token} when the same is asked again {how}")
 
 

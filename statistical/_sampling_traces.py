@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fairdraw._core.array_types import Ints, PerRequest
 from fairdraw.contracts import Capability, RaceNoise
@@ -57,14 +58,22 @@ def _drawn(
 
 
 def _features(call: SamplingCall, past: Past) -> dict[str, Ints]:
-    positions = call.batch.positions.cpu().numpy()
+    batch, positions = call.batch, call.batch.positions.cpu().numpy()
+    ranges = {"temperature": (batch.temperature, 8), "top-p": (batch.top_p, 16), "min-p": (batch.min_p, 16)}
     return features_of_rows(call, past, is_odd=call.is_odd) | {
         "parameters": call.parameters,
         "logits": call.logit_rows,
         "first position": np.array([int(one).bit_length() for one in positions.tolist()]),
         "position modulo 8": positions % 8,
+        "top-k": _parts(batch.top_k, 1, positions),
+        **{name: _parts(given, by, positions) for name, (given, by) in ranges.items()},
         "same parameters as above": (above(call.parameters, 1) == call.parameters).astype(np.int64),
     }
+
+
+def _parts(given: Tensor | None, by: int, like: Ints) -> Ints:  # [batch_size] any
+    """Return in which part of its range each request's parameter lies, from 1; 0 if it is not given."""
+    return np.zeros_like(like) if given is None else 1 + (given.double() * by).long().clamp(max=40).cpu().numpy()
 
 
 @TraceSlices.of("DIST791", trace_for, needs=(), contract="sampling", crossed=_CROSSED)

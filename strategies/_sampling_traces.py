@@ -165,21 +165,27 @@ def spoil(row: torch.Tensor, place: int, how: str) -> None:  # row: [vocab_size]
 def _parameter_sets(size: int, seed: int, without: Sequence[str]) -> dict[str, NDArray[Any]]:  # [num_sets] each
     """Return the sets of parameters that requests have: none, those of `_TELLING`, and every pair of values.
 
-    Some values are drawn from their range, anew for each trace.
+    Some values are drawn, one for each set and part of their range: a fault may have a part of its own.
     """
     off = {"temperature": 1, "top_k": size, "top_p": 1, "min_p": 0}
-    rng = bulk_rng("parameters", seed)
-    values = {
-        "temperature": (*TEMPERATURES, *rng.uniform(0.02, 2, 3)),
-        "top_k": tuple(min(k, size) for k in (1, 2, 5, max(1, size // 2), max(1, size - 1), 50, size, size)),
-        "top_p": (*_TOP_PS, *rng.uniform(0.01, 1, 2), 1, 1),
-        "min_p": (*_MIN_PS, *rng.uniform(0, 1, 2), 0, 0),
+    ranges = {"temperature": (0.02, 2), "top_k": (1, min(size, 128) + 1), "top_p": (0.01, 1), "min_p": (0, 1)}
+    rng, drawn = bulk_rng("parameters", seed), (None, None)
+    values: dict[str, tuple[Any, ...]] = {  # Any: numbers, or None for one that is drawn
+        "temperature": (*TEMPERATURES, *drawn, None),
+        "top_k": (*(min(k, size) for k in (1, 2, 5, max(1, size // 2), max(1, size - 1), 50, size, size)), None),
+        "top_p": (*_TOP_PS, *drawn, 1, 1),
+        "min_p": (*_MIN_PS, *drawn, 0, 0),
     }
     telling = _TELLING | {"top_k": (min(5, size), max(1, size // 4))}
     for name, need in FILTER_NEEDS.items():
         if str(need) in without:
             values[name] = telling[name] = (off[name],)
     sets = [off, *covering_settings(telling, 3, seed % 8)[:_NUM_TELLING], *covering_settings(values, 2, seed % 8)]
+    for name, (low, high) in ranges.items():
+        open_ones = [one for one in sets if one[name] is None]
+        parts = rng.permutation(len(open_ones)) + rng.random(len(open_ones))
+        for one, part in zip(open_ones, parts, strict=True):
+            one[name] = low + (high - low) * part / len(open_ones)
     return {
         name: np.array([one[name] for one in sets], dtype=np.int64 if name == "top_k" else np.float32) for name in off
     }

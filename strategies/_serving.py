@@ -194,19 +194,26 @@ def asked_first(
     sampler: Any,
     trace: Any,
     is_asked: Callable[[Any], bool] = lambda _: True,
-) -> Iterator[tuple[Any, Any]]:
-    """Yield calls with their tokens, to be asked again. All are made before if the sampler follows its rows: whoever is
-    asked again stands in them, and what it kept of the others is gone."""
+) -> Iterator[tuple[Any, Any, dict[int, int]]]:
+    """Yield calls to be asked again, with their tokens and `states_of` their answers. All are made before if the
+    sampler follows its rows: whoever is asked again stands in them, and what it kept of the others is gone."""
 
-    def made() -> Iterator[tuple[Any, Any]]:  # Any: as above
-        calls = (call for call in trace.played(sampler.device) if is_asked(call))
-        yield from ((call, answered(ask, sampler, call).tokens) for call in calls)
+    def made() -> Iterator[tuple[Any, Any, dict[int, int]]]:  # Any: as above
+        for call in filter(is_asked, trace.played(sampler.device)):
+            answer = answered(ask, sampler, call)
+            yield call, answer.tokens, states_of(answer)
 
     if follows_rows(sampler):
-        tokens = [tokens for _, tokens in made()]
-        yield from zip(filter(is_asked, trace.played(sampler.device)), tokens, strict=True)
+        answers = [(tokens, states) for _, tokens, states in made()]
+        calls = filter(is_asked, trace.played(sampler.device))
+        yield from ((call, *answer) for call, answer in zip(calls, answers, strict=True))
     else:
         yield from made()
+
+
+def states_of(answer: Any) -> dict[int, int]:  # Any: of any contract
+    """Return row to a number of the state in which a call left the generator of its request."""
+    return {row: hash(state) for row, state in answer.generator_states.items()}
 
 
 def answered(ask: Callable[[Any, Any, Any], Answer], sampler: Any, call: Any) -> Answer:  # Any: of any contract

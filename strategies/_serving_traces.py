@@ -141,8 +141,9 @@ class Player:
 
     def positions(self, rows: ServedRows, step: int = 1) -> torch.Tensor:  # [batch_size] int64
         """Return where each request is in its text: `step` tokens further in each call, across powers of two."""
-        start = np.array(_STARTS)[self.of(4, rows.request, len(_STARTS))]
-        return torch.from_numpy(np.maximum(0, start - 3) + self.of(5, rows.request, 5) + rows.age * step)
+        pair = rows.request // 2
+        start = np.array(_STARTS)[self.of(4, pair, len(_STARTS))]
+        return torch.from_numpy(np.maximum(0, start - 3) + self.of(5, pair, 5) + rows.age * step)
 
     def exponentials(self, rng: np.random.Generator, num_rows: int) -> Float32s:  # [num_rows, vocab_size]
         """Return numbers to race with, none of which is 0."""
@@ -150,12 +151,17 @@ class Player:
         return np.maximum(drawn, np.float32(2.0**-25))
 
     def seeds_of_rows(self, how: str, rows: ServedRows, call: int) -> dict[int, int]:
-        """Return row to seed: of no, some or all requests; others in each call, unless they stay."""
+        """Return row to seed: of no, some or all requests; others in each call, unless they stay.
+
+        Seeds of requests that come in a pair differ in one bit. It is one of 32: torch's generator on a CPU takes no
+        others.
+        """
         call = 0 if self.trace.by_position else 1 + call
         if how == "call":
             return {}
         calls, salts = np.full_like(rows.request, call), np.full_like(rows.request, self.salt)
-        seeds = mixed_seeds(rows.request, calls, salts).tolist()
+        bits = (rows.request % 2) << self.of(11, rows.request, 32)
+        seeds = (mixed_seeds(rows.request // 2, calls, salts) ^ bits).tolist()
         has_seed = (self.of(6, rows.request, 2) == 0) | (how == "all seeds")
         return {place: seeds[place] for place in np.flatnonzero(has_seed).tolist()}
 

@@ -14,7 +14,7 @@ from fairdraw.strategies._serving import vocabulary_walk
 CORE_VOCABULARY = 64
 """Small enough for a million rows a minute, and wide enough for every shape of row."""
 
-_MOST_VOCABULARY = 2**17 + 1
+_MOST_VOCABULARY = 2**18 + 1
 _WIDE = 2**14
 
 
@@ -100,8 +100,8 @@ class FlatPlan:
 
 _FLAT = {
     "smoke": (FlatPlan(8191, 64, "edges"), FlatPlan(16_411, 256, "edges"), FlatPlan(33_000, 100, "edges")),
-    "ci": (FlatPlan(8191, 100, "every"), FlatPlan(33_000, 60, "every"), FlatPlan(131_073, 40, "edges")),
-    "nightly": (FlatPlan(8191, 300, "every"), FlatPlan(33_000, 200, "every"), FlatPlan(131_073, 100, "every")),
+    "ci": (FlatPlan(8191, 100, "every"), FlatPlan(33_000, 60, "every"), FlatPlan(262_145, 40, "edges")),
+    "nightly": (FlatPlan(8191, 300, "every"), FlatPlan(33_000, 200, "every"), FlatPlan(262_145, 100, "every")),
 }
 _FLAT_ENTRIES = 2**21
 """Entries of the largest call at one side of a vocabulary's switch, at `smoke`; four times as many otherwise."""
