@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from fairdraw._core.checks import Check
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.filters import FiltersOracle, RowContext, logits_of, without_mirostat
-from fairdraw.contracts import (
-    LOGIT_FILTERS,
-    Capabilities,
-    Capability,
-    LogitsFilterer,
-    SeededNoise,
-    capability_of,
-)
+from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, LogitsFilterer, SeededNoise, capability_of
 from fairdraw.contracts._filters import call_filters
 from fairdraw.properties._filters_asserts import (
     Logits,

@@ -43,10 +43,7 @@ if TYPE_CHECKING:
     from fairdraw.strategies.logits_plan import LogitsCase
 
 
-@check(
-    "PLAN130",
-    lambda can: logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",)),
-)
+@check("PLAN130", lambda can: logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",)))
 def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A row gets another request with other parameters: from that step on, its processors run and no others.
 

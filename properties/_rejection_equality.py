@@ -84,9 +84,7 @@ def tokens_and_generators_equal_upstream(
 
 
 @differential(
-    "REJ427",
-    lambda can: lively(can, explicit=False, greedy=True),
-    needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
+    "REJ427", lambda can: lively(can, explicit=False, greedy=True), needs=(Capability.SEEDED_NOISE, Capability.GREEDY)
 )
 def greedy_tokens_equal_upstream(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:
     """Batches of greedy requests give the tokens of the real vLLM, whatever noise either side has.

@@ -120,11 +120,7 @@ def tokens_without_target_probability_are_never_emitted(sampler: RejectionSample
 _ROUNDING = 1e-5
 
 
-@check(
-    "REJ109",
-    lambda can: rejecting(can, targets=(*POSITIVE, *MASKED)),
-    needs=(Capability.TOKEN_VERIFICATION,),
-)
+@check("REJ109", lambda can: rejecting(can, targets=(*POSITIVE, *MASKED)), needs=(Capability.TOKEN_VERIFICATION,))
 def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A recovered token has target probability above its draft probability.
 
@@ -144,11 +140,7 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
                 )
 
 
-@check(
-    "REJ110",
-    withdrawing,
-    needs=(Capability.PLACEHOLDER_DRAFTS,),
-)
+@check("REJ110", withdrawing, needs=(Capability.PLACEHOLDER_DRAFTS,))
 def placeholder_drafts_are_never_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A placeholder draft (-1) ends the accepted prefix, and the token in its place is in the vocabulary.
 
@@ -208,12 +200,7 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
 @check(
     "REJ113",
     lambda can: rejecting(
-        can,
-        dense=True,
-        targets=("half",),
-        drafts=("dominating",),
-        uniforms=("largest",),
-        explicit=True,
+        can, dense=True, targets=("half",), drafts=("dominating",), uniforms=("largest",), explicit=True
     ),
     needs=(*_EXPLICIT, Capability.DENSE_DRAFTS),
     weight=4.0,  # rounding leaves a residual in some rows: five cases show too little

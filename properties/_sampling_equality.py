@@ -173,9 +173,7 @@ def generators_end_where_upstream_leaves_them(
 
 
 @differential(
-    "SAM155",
-    lambda can: ordinary(can, explicit=False, greedy=True),
-    needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
+    "SAM155", lambda can: ordinary(can, explicit=False, greedy=True), needs=(Capability.SEEDED_NOISE, Capability.GREEDY)
 )
 def greedy_tokens_equal_upstream(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
     """Batches of greedy requests, filtered or not, give the tokens of the real vLLM, whatever noise either side has.

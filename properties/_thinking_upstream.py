@@ -58,10 +58,7 @@ class SoundUpstreamMachine(LifecycleMachine):
     trace = ThinkingTrace()
     free = False
 
-    @initialize(
-        start=st.sampled_from(((1,), (1, 2))),
-        end=st.sampled_from(((3,), (3, 4), (3, 3, 4))),
-    )
+    @initialize(start=st.sampled_from(((1,), (1, 2))), end=st.sampled_from(((3,), (3, 4), (3, 3, 4))))
     def begin(self, start: tuple[int, ...], end: tuple[int, ...]) -> None:
         self.begun = self.trace.replace(start=start, end=end)
 

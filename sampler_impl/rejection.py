@@ -79,16 +79,9 @@ if TYPE_CHECKING:
     from ._rejection.step import VerifyStep
 
 __all__ = [
-    "GREEDY_TEMPERATURE",
-    "MAX_SPEC_LEN",
-    "PLACEHOLDER_TOKEN_ID",
-    "SamplingMetadata",
-    "apply_temperature_",
-    "expand_batch_to_tokens",
-    "parse_output",
-    "rejection_sample",
-    "verify_drafts",
-]
+    "GREEDY_TEMPERATURE", "MAX_SPEC_LEN", "PLACEHOLDER_TOKEN_ID", "SamplingMetadata", "apply_temperature_",
+    "expand_batch_to_tokens", "parse_output", "rejection_sample", "verify_drafts",
+]  # fmt: skip
 
 
 def rejection_sample(

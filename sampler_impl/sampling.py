@@ -48,17 +48,9 @@ from ._shared.backend import OF_KERNELS, BackendName, choose_backend
 from ._shared.draws import DRAFT_STREAM, SAMPLE_STREAM, invert_cdf, philox_uniforms
 
 __all__ = [
-    "GREEDY_BELOW",
-    "CounterNoise",
-    "Draft",
-    "RaceNoise",
-    "SamplingNoise",
-    "SamplingParameters",
-    "UpstreamNoise",
-    "draft",
-    "draft_with_logsumexp",
-    "sample",
-]
+    "GREEDY_BELOW", "CounterNoise", "Draft", "RaceNoise", "SamplingNoise", "SamplingParameters", "UpstreamNoise",
+    "draft", "draft_with_logsumexp", "sample",
+]  # fmt: skip
 
 
 def sample(

@@ -74,16 +74,8 @@ if TYPE_CHECKING:
     from ._step.pytorch import PyTorchStep
 
 __all__ = [
-    "BadWords",
-    "Capacity",
-    "Drafts",
-    "Parameters",
-    "Penalties",
-    "StepInputs",
-    "StepOutput",
-    "StepPlan",
-    "TokenEdits",
-]
+    "BadWords", "Capacity", "Drafts", "Parameters", "Penalties", "StepInputs", "StepOutput", "StepPlan", "TokenEdits",
+]  # fmt: skip
 
 
 class StepPlan:

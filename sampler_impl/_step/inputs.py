@@ -255,10 +255,7 @@ def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: 
 
 
 def _remembered(
-    known: Known,
-    tensors: tuple[Tensors, Tensors | None, Tensors | None],
-    seen: BySlot,
-    num_slots: int,
+    known: Known, tensors: tuple[Tensors, Tensors | None, Tensors | None], seen: BySlot, num_slots: int
 ) -> BySlot:
     """Return all groups, those that are new among them."""
     if all(group is not None or new is None for group, new in zip(seen, tensors, strict=True)):

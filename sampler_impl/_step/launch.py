@@ -38,19 +38,7 @@ from . import named
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import BLOCK_MASK_WORDS, RUN_SIZE, SCAN_BLOCK, TILE_SIZE, Drafts, StepOutput, TokenEdits
-from .named import (
-    Constants,
-    EditLists,
-    Filters,
-    Lists,
-    Memory,
-    Mentions,
-    Output,
-    Results,
-    Scanned,
-    Shape,
-    Sizes,
-)
+from .named import Constants, EditLists, Filters, Lists, Memory, Mentions, Output, Results, Scanned, Shape, Sizes
 from .processed import processed_kernel
 from .rows import NOTHING
 from .scan import scan_kernel

@@ -42,10 +42,7 @@ def watch(batch: Batch, changes: RowChanges) -> None:
 
 
 def convert_to_tensors(
-    upstream: Upstream,
-    output_token_ids: Sequence[list[int]],
-    vocab_size: int,
-    device: torch.device,
+    upstream: Upstream, output_token_ids: Sequence[list[int]], vocab_size: int, device: torch.device
 ) -> Tensor:  # [num_rows, length] int64
     """From the buffer if the rows are a batch's own."""
     built: list[Tensor] = []  # [num_rows, length] int64, of one or none
