@@ -20,6 +20,7 @@ from ..thinking_budget import FORCED_LOGIT
 from .rows import PerRequest, RowLayout, SeenBy, Step, on_device
 
 if TYPE_CHECKING:
+    from .._shared.tensors import LogitRows
     from ..penalties import Penalties
     from ..thinking_budget import ThinkingBudget
     from .params import Request
@@ -50,11 +51,7 @@ class CustomProcessor(Protocol):
         """Whether a request uses it; decided once, when the request joins the batch."""
         ...
 
-    def apply(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        rows: Sequence[SeenBy],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def apply(self, logits: LogitRows, rows: Sequence[SeenBy]) -> Tensor:  # [num_rows, vocab_size] float32
         """Process these rows, in place or not, and leave all others unchanged."""
         ...
 

@@ -41,6 +41,7 @@ from . import step as arguments
 from .step import KNOWN
 
 if TYPE_CHECKING:
+    from .._shared.tensors import RequestRows, TokenInts, TokenRows, Uniforms
     from .step import VerifyStep
 
 MAX_TILE = 2048
@@ -55,10 +56,10 @@ GREEDY_TEMPERATURE = tl.constexpr(arguments.GREEDY_TEMPERATURE)
 
 def verify(
     step: VerifyStep,
-    target_argmax: Tensor | None,  # [num_tokens] int64
-    target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
-    uniforms: Tensor | None,  # [num_tokens] float64
-    exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+    target_argmax: TokenInts | None,
+    target_probs: TokenRows | None,
+    uniforms: Uniforms | None,
+    exponentials: RequestRows | None,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Accept, then recover one token for each random request that has a rejected row.
 
@@ -103,10 +104,10 @@ class _Plan(LaunchPlan):
     def __call__(
         self,
         step: VerifyStep,
-        target_argmax: Tensor | None,  # [num_tokens] int64
-        target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
-        uniforms: Tensor | None,  # [num_tokens] float64
-        exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+        target_argmax: TokenInts | None,
+        target_probs: TokenRows | None,
+        uniforms: Uniforms | None,
+        exponentials: RequestRows | None,
     ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         output_token_ids = torch.empty(self.output_shape, dtype=torch.int32, device=self.device)
         if self.batch_size > 0:

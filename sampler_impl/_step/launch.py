@@ -45,6 +45,7 @@ from .scan import scan_kernel
 from .settle import settle_kernel
 
 if TYPE_CHECKING:
+    from .._shared.tensors import Bitmasks, LogitRows
     from .inputs import Capacity, Checked, StepInputs
     from .known import Group
 
@@ -215,8 +216,8 @@ class Launches:
         self,
         inputs: StepInputs,
         checked: Checked,
-        processed: Tensor | None,  # [num_rows, vocab_size] float32
-        kept_words: Tensor | None,  # [num_rows, num_words] int32
+        processed: LogitRows | None,
+        kept_words: Bitmasks | None,
         *,
         emits: bool,
     ) -> StepOutput:

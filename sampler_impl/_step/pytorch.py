@@ -13,6 +13,7 @@ Sums whose rounding could depend on the batch are sums of integers, or run along
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,6 +22,20 @@ from .._shared.draws import VERIFY_STREAM, philox_uniforms
 from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
 from .inputs import MIN_TEMPERATURE, Capacity, Checked, Parameters, StepInputs, StepOutput
 from .pytorch_edits import edited_logits, moved_ids
+
+if TYPE_CHECKING:
+    from .._shared.tensors import (
+        Bitmasks,
+        LogitRows,
+        LogitRows64,
+        OutputUniforms,
+        RequestInts,
+        RowColumn,
+        RowColumn64,
+        RowFloat64s,
+        RowInts,
+        RowLists,
+    )
 
 EXCLUDED = float("-inf")
 EMPTY = 2.0**-60
@@ -60,8 +75,8 @@ class PyTorchStep:
         self,
         inputs: StepInputs,
         checked: Checked,
-        processed: Tensor | None,  # [num_rows, vocab_size] float32
-        kept_words: Tensor | None,  # [num_rows, num_words] int32
+        processed: LogitRows | None,
+        kept_words: Bitmasks | None,
         *,
         emits: bool,
     ) -> StepOutput:
@@ -147,11 +162,7 @@ def _nothing(inputs: StepInputs, capacity: Capacity) -> StepOutput:
 # Filters
 
 
-def _filtered(
-    inputs: StepInputs,
-    layout: Layout,
-    edited: Tensor,  # [num_rows, vocab_size] float32
-) -> Tensor:  # [num_rows, vocab_size] float32
+def _filtered(inputs: StepInputs, layout: Layout, edited: LogitRows) -> Tensor:  # [num_rows, vocab_size] float32
     """Return `scaled`, -inf outside of the kept set. Filters leave greedy rows, and those without a distribution."""
     scaled = edited / layout.temperature.masked_fill(layout.is_greedy, 1.0).clamp(min=MIN_TEMPERATURE)[:, None]
     parameters = inputs.parameters
@@ -168,10 +179,7 @@ def _filtered(
 
 
 def _least_left(
-    scaled: Tensor,  # [num_rows, vocab_size] float32
-    least: Tensor,  # [num_rows, 1] float32
-    parameters: Parameters,
-    row_slots: Tensor,  # [num_rows] int64
+    scaled: LogitRows, least: RowColumn, parameters: Parameters, row_slots: RowInts
 ) -> Tensor:  # [num_rows, 1] float32
     """Return the least scaled logit that top-k and top-p leave of those at or above `least`."""
     vocab_size = scaled.shape[1]
@@ -191,9 +199,7 @@ def _least_left(
     return least
 
 
-def _weights(
-    scaled: Tensor,  # [num_rows, vocab_size] float32
-) -> Tensor:  # [num_rows, vocab_size] float64
+def _weights(scaled: LogitRows) -> Tensor:  # [num_rows, vocab_size] float64
     """Return `exp(scaled - largest)`; zeros in a row without a distribution (NaN, inf, or nothing but -inf)."""
     largest = scaled.amax(-1, keepdim=True)
     return (scaled.double() - largest).exp_().masked_fill_(~largest.isfinite(), 0.0)
@@ -205,10 +211,10 @@ def _weights(
 def _accepted(
     inputs: StepInputs,
     layout: Layout,
-    weights: Tensor,  # [num_rows, vocab_size] float64
-    totals: Tensor,  # [num_rows] float64
-    best: Tensor,  # [num_rows] int64
-    uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
+    weights: LogitRows64,
+    totals: RowFloat64s,
+    best: RowInts,
+    uniforms: OutputUniforms,
 ) -> Tensor:  # [num_rows] bool
     """Accept each draft token on its own: by a float32 quotient, or in a greedy row as the argmax."""
     ids, vocab_size = layout.drafts, weights.shape[1]
@@ -228,10 +234,7 @@ def _has_draft_rows(inputs: StepInputs) -> bool:
 
 
 def _draft_probs(
-    inputs: StepInputs,
-    layout: Layout,
-    row_indices: Tensor,  # [num_rows] int64
-    columns: Tensor,  # [num_rows, length] int64
+    inputs: StepInputs, layout: Layout, row_indices: RowInts, columns: RowLists
 ) -> Tensor:  # [num_rows, length] float32
     """Return draft probabilities in some columns of some rows; of a row without a draft anything. NaN if a row of draft
     logits has no distribution."""
@@ -257,11 +260,11 @@ def _draft_probs(
 def _last_tokens(
     inputs: StepInputs,
     layout: Layout,
-    weights: Tensor,  # [num_rows, vocab_size] float64
-    totals: Tensor,  # [num_rows] float64
-    best: Tensor,  # [num_rows] int64
-    num_accepted: Tensor,  # [batch_size] int64
-    uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
+    weights: LogitRows64,
+    totals: RowFloat64s,
+    best: RowInts,
+    num_accepted: RequestInts,
+    uniforms: OutputUniforms,
 ) -> Tensor:  # [batch_size] int64
     """Return the token that each request has after the accepted drafts: of a residual if its draft was rejected."""
     cells = num_accepted[:, None]
@@ -292,19 +295,13 @@ def _residual(
     return torch.where(excess.sum(-1, keepdim=True) <= EMPTY, targets, excess)
 
 
-def _shares(
-    weights: Tensor,  # [num_rows, vocab_size] float64
-) -> Tensor:  # [num_rows, vocab_size] int64
+def _shares(weights: LogitRows64) -> Tensor:  # [num_rows, vocab_size] int64
     """Return integers, `ONE` for the largest: they add up without rounding."""
     largest = weights.amax(-1, keepdim=True)
     return torch.where(largest > 0, weights / largest * ONE, 0.0).long()
 
 
-def _draw(
-    weights: Tensor,  # [num_rows, vocab_size] float64
-    quantiles: Tensor,  # [num_rows, 1] float64
-    moved: Tensor | None,  # [num_rows, length] int64
-) -> Tensor:  # [num_rows] int64
+def _draw(weights: LogitRows64, quantiles: RowColumn64, moved: RowLists | None) -> Tensor:  # [num_rows] int64
     """Return the first entry of each row whose cumulative share exceeds `quantile * total`; 0 if there is no weight."""
     shares = _shares(weights)
     ends = (shares if moved is None else _with_moved(shares, moved)).cumsum(-1)

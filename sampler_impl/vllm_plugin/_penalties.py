@@ -13,6 +13,7 @@ from ._rows import CombinedRows, Rows, live_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from .._shared.tensors import LogitRows
     from ._calls import Upstream
 
 _PIECE, _REFUSED = "penalties", "rows that ours does not take"
@@ -33,10 +34,7 @@ def follow(batch: Batch, changes: RowChanges) -> None:
 
 
 def apply_penalties(
-    upstream: Upstream,
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    sampling_metadata: Metadata,
-    output_token_ids: Rows,
+    upstream: Upstream, logits: LogitRows, sampling_metadata: Metadata, output_token_ids: Rows
 ) -> Tensor:  # [num_rows, vocab_size] float32
     """Plain rows, or bonus rows if the outputs are followed by drafts."""
     if sampling_metadata.no_penalties:

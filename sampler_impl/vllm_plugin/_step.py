@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .._shared.backend import BackendName
+    from .._shared.tensors import AnyLogitRows, SlotDraftRows
 
 _PIECE = "step"
 MOST_EDITS = 496
@@ -147,8 +148,7 @@ def _require_standard(verifier: Verifier) -> None:
 
 
 def _draft_rows(
-    draft_logits: Tensor | None,  # [num_slots, max_spec_len, vocab_size] any
-    logits: Tensor,  # [num_rows, vocab_size] any
+    draft_logits: SlotDraftRows | None, logits: AnyLogitRows
 ) -> Tensor | None:  # [num_slots, max_spec_len, vocab_size] any
     """A drafter may have another vocabulary: vLLM reads the ids that both have, and leaves out the others.
 
@@ -163,13 +163,7 @@ def _draft_rows(
     return draft_logits[..., :width]
 
 
-def _use(
-    sampler: Sampler,
-    logits: Tensor,  # [num_rows, vocab_size] any
-    slots: np.ndarray[Any, Any],
-    *,
-    wants_logprobs: bool,
-) -> Use:
+def _use(sampler: Sampler, logits: AnyLogitRows, slots: np.ndarray[Any, Any], *, wants_logprobs: bool) -> Use:
     """What the requests of a batch use, if ours gives all of it.
 
     Raises:
@@ -185,10 +179,7 @@ def _use(
     return use
 
 
-def _rows_of_one(
-    sampler: Sampler,
-    logits: Tensor,  # [num_rows, vocab_size] any
-) -> Tensor:  # [batch_size + 1] int32
+def _rows_of_one(sampler: Sampler, logits: AnyLogitRows) -> Tensor:  # [batch_size + 1] int32
     if sampler not in _starts:
         most = sampler.sampling_states.max_num_reqs + 1
         _starts[sampler] = torch.arange(most, dtype=torch.int32, device=logits.device)
@@ -196,13 +187,7 @@ def _rows_of_one(
     return cu_num_rows
 
 
-def _plan(
-    sampler: Sampler,
-    logits: Tensor,  # [num_rows, vocab_size] any
-    max_spec_len: int,
-    use: Use,
-    drafts: Drafts,
-) -> StepPlan:
+def _plan(sampler: Sampler, logits: AnyLogitRows, max_spec_len: int, use: Use, drafts: Drafts) -> StepPlan:
     """Made at the first batch that needs it, for the largest one. Batches that use little do not pay for all."""
     plans = _plans.setdefault(sampler, {})
     edited = use.penalties or use.num_edits > 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from .._shared.tensors import LogitRows, RowInts
     from ._calls import Upstream
 
 _PIECE = "thinking budget"
@@ -79,7 +80,7 @@ def update_state(
     holder: Holder,
     output_token_ids: Rows,
     spec_token_ids: Rows | None,
-    repeat_indices: Tensor | None = None,  # [num_rows] int64
+    repeat_indices: RowInts | None = None,
 ) -> None:
     """Decide what this step must emit."""
     decider = _decider(holder)
@@ -94,11 +95,7 @@ def update_state(
 
 
 def apply_to_logits(
-    upstream: Upstream,
-    holder: Holder,
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    predict_bonus_token: bool,
-    spec_token_ids: Rows | None,
+    upstream: Upstream, holder: Holder, logits: LogitRows, predict_bonus_token: bool, spec_token_ids: Rows | None
 ) -> Tensor:  # [num_rows, vocab_size] float32
     """Force what was decided; on any error, fall back to vLLM for this step."""
     decider = _decider(holder)
