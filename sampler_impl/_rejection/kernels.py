@@ -38,11 +38,10 @@ from .._shared.compiled import Given, LaunchPlan, compiled, part
 from .._shared.kernels import INTERPRETED, NO_ID, argmax_token
 from .._shared.sizes import cdiv, next_power_of_2
 from . import step as arguments
-from .step import KNOWN
+from .step import KNOWN, VerifyStep
 
 if TYPE_CHECKING:
     from .._shared.tensors import RequestRows, TokenInts, TokenRows, Uniforms
-    from .step import VerifyStep
 
 MAX_TILE = 2048
 """Vocabulary entries per program of the race, whose tokens do not depend on it. One step takes what `compatible` says

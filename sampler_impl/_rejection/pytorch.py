@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
-from .step import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
+from .step import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, VerifyStep
 
 if TYPE_CHECKING:
     from .._shared.tensors import RejectedRows, RequestCounts, RequestRows, TokenInts, TokenRows, Uniforms, WrittenIds
-    from .step import VerifyStep
 
 
 def verify(
