@@ -13,7 +13,7 @@ Sums whose rounding could depend on the batch are sums of integers, or run along
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         RequestInts,
         RowColumn,
         RowColumn64,
-        RowFloat64s,
         RowInts,
         RowLists,
     )
@@ -57,18 +56,17 @@ class PyTorchStep:
         layout = Layout(inputs, self.capacity.max_spec_len)
         edited = edited_logits(inputs, layout)
         weights = _weights(_filtered(inputs, layout, edited))
-        totals = (weights * ONE).long().sum(-1) / ONE
-        best = edited.argmax(-1)
+        rows = Target(weights, (weights * ONE).long().sum(-1) / ONE, edited.argmax(-1))
         accept_uniforms, draw_uniforms = layout.uniforms()
-        is_accepted = _accepted(inputs, layout, weights, totals, best, accept_uniforms)
+        is_accepted = _accepted(inputs, layout, rows, accept_uniforms)
         num_accepted = (layout.laid_out(is_accepted) & layout.is_drafted).cumprod(-1).sum(-1)
-        last = _last_tokens(inputs, layout, weights, totals, best, num_accepted, draw_uniforms)
+        last = _last_tokens(inputs, layout, rows, num_accepted, draw_uniforms)
         tokens = torch.where(layout.cells(num_accepted), layout.laid_out(layout.drafts), last[:, None])
         num_tokens = torch.where(layout.counts > 0, num_accepted + 1, 0)
         is_token = layout.cells(num_tokens)
         logprobs = None
         if self.capacity.logprobs:
-            logprobs = _logprobs(layout, weights, totals, tokens).masked_fill_(~is_token, 0.0)
+            logprobs = _logprobs(layout, rows, tokens).masked_fill_(~is_token, 0.0)
         return StepOutput(tokens.masked_fill(~is_token, -1).int(), num_tokens.int(), logprobs)
 
     def whole(
@@ -92,6 +90,14 @@ class PyTorchStep:
             bits = torch.nn.functional.pad(rows != EXCLUDED, (0, -rows.shape[1] % 32)).view(len(rows), -1, 32)
             kept_words.copy_((bits.long() << torch.arange(32, device=kept_words.device)).sum(-1))
         return self(inputs, checked) if emits else _nothing(inputs, self.capacity)
+
+
+class Target(NamedTuple):
+    """Distributions that the rows of a step are drawn from, and the best token of each."""
+
+    weights: Tensor  # [num_rows, vocab_size] float64
+    totals: Tensor  # [num_rows] float64
+    best: Tensor  # [num_rows] int64
 
 
 class Layout(Grid):
@@ -208,23 +214,16 @@ def _weights(scaled: LogitRows) -> Tensor:  # [num_rows, vocab_size] float64
 # Draft tokens
 
 
-def _accepted(
-    inputs: StepInputs,
-    layout: Layout,
-    weights: LogitRows64,
-    totals: RowFloat64s,
-    best: RowInts,
-    uniforms: OutputUniforms,
-) -> Tensor:  # [num_rows] bool
+def _accepted(inputs: StepInputs, layout: Layout, rows: Target, uniforms: OutputUniforms) -> Tensor:  # [num_rows] bool
     """Accept each draft token on its own: by a float32 quotient, or in a greedy row as the argmax."""
-    ids, vocab_size = layout.drafts, weights.shape[1]
-    target = (weights.gather(-1, clamped_column(ids, vocab_size))[:, 0] / totals).float()
+    ids, vocab_size = layout.drafts, rows.weights.shape[1]
+    target = (rows.weights.gather(-1, clamped_column(ids, vocab_size))[:, 0] / rows.totals).float()
     draft = torch.ones_like(target)
     if _has_draft_rows(inputs):
         every = torch.arange(len(ids), device=ids.device)
         draft = _draft_probs(inputs, layout, every, clamped_column(ids, vocab_size))[:, 0]
     is_lucky = target / draft >= uniforms[layout.owners, layout.places]
-    is_accepted = torch.where(layout.is_greedy, best == ids, is_lucky & (target > 0) & (draft > 0))
+    is_accepted = torch.where(layout.is_greedy, rows.best == ids, is_lucky & (target > 0) & (draft > 0))
     return is_accepted & is_in_vocab(ids, vocab_size)
 
 
@@ -258,24 +257,18 @@ def _draft_probs(
 
 
 def _last_tokens(
-    inputs: StepInputs,
-    layout: Layout,
-    weights: LogitRows64,
-    totals: RowFloat64s,
-    best: RowInts,
-    num_accepted: RequestInts,
-    uniforms: OutputUniforms,
+    inputs: StepInputs, layout: Layout, target: Target, num_accepted: RequestInts, uniforms: OutputUniforms
 ) -> Tensor:  # [batch_size] int64
     """Return the token that each request has after the accepted drafts: of a residual if its draft was rejected."""
     cells = num_accepted[:, None]
     rows = layout.rows.gather(1, cells)[:, 0]
     is_rejected = layout.is_drafted.gather(1, cells)
-    targets = weights[rows] / totals[rows, None]
+    targets = target.weights[rows] / target.totals[rows, None]
     if inputs.draft_token_ids is not None:
         targets = torch.where(is_rejected, _residual(inputs, layout, targets, rows), targets)
-    moved = moved_ids(inputs, layout, weights.shape[1])
+    moved = moved_ids(inputs, layout, targets.shape[1])
     drawn = _draw(targets, uniforms.gather(1, cells), None if moved is None else moved[rows])
-    return torch.where(layout.is_greedy[rows], best[rows], drawn)
+    return torch.where(layout.is_greedy[rows], target.best[rows], drawn)
 
 
 def _residual(
@@ -329,12 +322,11 @@ def _with_moved(
 
 def _logprobs(
     layout: Layout,
-    weights: Tensor,  # [num_rows, vocab_size] float64
-    totals: Tensor,  # [num_rows] float64
+    rows: Target,
     cell_tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
 ) -> Tensor:  # [batch_size, max_spec_len + 1] float32
     """Return log-probabilities of the tokens of each cell, under the processed distribution of the cell's row; NaN
     where there is none."""
-    found = weights[layout.rows, cell_tokens.clamp(0, weights.shape[1] - 1)] / layout.laid_out(totals)
+    found = rows.weights[layout.rows, cell_tokens.clamp(0, rows.weights.shape[1] - 1)] / layout.laid_out(rows.totals)
     found = found.log().float()
     return found.masked_fill(layout.laid_out(layout.is_greedy), 0.0)
