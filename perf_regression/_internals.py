@@ -12,9 +12,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-from fairdraw.contracts import all_added
+from fairdraw.contracts import SpecDecodeBatch, all_added
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.perf_regression._world import END_ID, START_ID, Sizes
+from fairdraw.perf_regression._world import END_ID, START_ID, Outputs, Sizes
 from fairdraw.sampler_impl._scanners.penalty_rows import bonus_rows, draft_rows
 from fairdraw.sampler_impl.penalties import Penalties
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.contracts import SpecDecodeBatch
-    from fairdraw.perf_regression._world import Outputs
     from fairdraw.sampler_impl.step import StepInputs, StepOutput
 
 FAST_PATH = {"measure_kernel": 25, "accept_kernel": 8, "draw_kernel": 28}

@@ -12,25 +12,10 @@ from hypothesis import strategies as st
 from fairdraw._core.checks import Check
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.filters import FiltersOracle, RowContext, logits_of, without_mirostat
-from fairdraw.contracts import (
-    LOGIT_FILTERS,
-    Capabilities,
-    Capability,
-    LogitsFilterer,
-    SeededNoise,
-    capability_of,
-)
+from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, LogitsFilterer, SeededNoise, capability_of
 from fairdraw.contracts._filters import call_filters
-from fairdraw.properties._filters_asserts import (
-    Logits,
-    Specified,
-    broken,
-    call,
-    check,
-    is_one_hot,
-    require_rows,
-    require_specified,
-)
+from fairdraw.properties import _filters_asserts as asserts
+from fairdraw.properties._filters_asserts import broken, check
 from fairdraw.properties._traces import trace_check
 from fairdraw.strategies.filters import FilterCase, FilterRow, FilterTrace, filter_cases, filter_trace
 from fairdraw.strategies.rows import bulk_rng
@@ -51,7 +36,9 @@ def alone(name: str) -> Check:
     title, _, meaning = said.partition("\n\nExample:")[0].partition(".\n\n")
     title = title if title[:3].isupper() else title[0].lower() + title[1:]
     fields: dict[str, Any] = {"title": title, "meaning": meaning, "needs": (capability_of(name),)}  # Any: of a check
-    return check(LOGIT_FILTERS[name].code, lambda can: filter_cases(can, filters=(name,)), **fields)(require_rows)
+    return check(LOGIT_FILTERS[name].code, lambda can: filter_cases(can, filters=(name,)), **fields)(
+        asserts.require_rows
+    )
 
 
 SINGLE = tuple(map(alone, LOGIT_FILTERS))
@@ -69,11 +56,11 @@ def every_row_of_a_trace_follows_the_specification(filterer: LogitsFilterer, tra
     """
     library = trace.library().batch(filterer.device)
     given, oracle = library.logits.cpu().numpy(), FiltersOracle(filterer.chain)
-    rows = Specified.of(list(oracle.rows(library)), filterer.chain, library.params)
+    rows = asserts.Specified.of(list(oracle.rows(library)), filterer.chain, library.params)
     for one, batch in trace.batches(library):
         params, seed = list(batch.params), derive_seed("call", trace.seed, one.number)
-        found = call(filterer, batch, seed)
-        require_specified(params, rows.taken(one.places), given[one.places], found, one.number)
+        found = asserts.call(filterer, batch, seed)
+        asserts.require_specified(params, rows.taken(one.places), given[one.places], found, one.number)
 
 
 TRACES = (trace_check("FIL201", "filters", filter_trace, every_row_of_a_trace_follows_the_specification),)
@@ -99,7 +86,7 @@ def repetitions_end_at_breakers(filterer: LogitsFilterer, case: FilterCase) -> N
 
     Breakers that are looked up as text, or only at the end; a quotation mark or a new line that becomes impossible.
     """
-    require_rows(filterer, case)
+    asserts.require_rows(filterer, case)
 
 
 @check(
@@ -116,7 +103,7 @@ def long_repetitions_do_not_overflow(filterer: LogitsFilterer, case: FilterCase)
     inf - inf, an exponent that wraps around, or an integer power.
     """
     case = case.replace(rows=tuple(row.replace(num_tokens=max(200, row.num_tokens)) for row in case.rows))
-    require_rows(filterer, case)
+    asserts.require_rows(filterer, case)
 
 
 @check(
@@ -141,7 +128,7 @@ def repetitions_are_found_at_any_distance(filterer: LogitsFilterer, case: Filter
         )
         for number, row in enumerate(case.rows)
     )
-    require_rows(filterer, case.replace(rows=tuple(rows)))
+    asserts.require_rows(filterer, case.replace(rows=tuple(rows)))
 
 
 # -- mirostat ---------------------------------------------------------------------------------------------------------
@@ -176,16 +163,16 @@ def _require_steps(filterer: LogitsFilterer, case: FilterCase, num_steps: int = 
 
 
 def _follow(
-    filterer: LogitsFilterer, given: Logits, context: RowContext, found: Logits, token: int, where: str
+    filterer: LogitsFilterer, given: asserts.Logits, context: RowContext, found: asserts.Logits, token: int, where: str
 ) -> RowContext:
     """Compare one step of a row; what it is asked next."""
     oracle, params = FiltersOracle(filterer.chain), context.params
     row, before = oracle.row(given, context), oracle.row(given, without_mirostat(context))
     if not row.possible[token]:
         broken(f"{where}: token {token} was drawn, and mu = {context.mu:.6g} excludes it")
-    rows = Specified.of([row], filterer.chain, [params])
-    require_specified([params], rows, given[None], found[None])
-    stays = row if is_one_hot(params, filterer.chain) else dataclasses.replace(row, kept=np.isfinite(found))
+    rows = asserts.Specified.of([row], filterer.chain, [params])
+    asserts.require_specified([params], rows, given[None], found[None])
+    stays = row if asserts.is_one_hot(params, filterer.chain) else dataclasses.replace(row, kept=np.isfinite(found))
     return dataclasses.replace(context, mu=oracle.next_mu(context.mu, params, stays, before, token))
 
 

@@ -98,12 +98,7 @@ def _far_rows(can: Capabilities) -> st.SearchStrategy[BitmaskCase]:
     return bitmask_cases(can, layouts=("huge-stride",), min_rows=2, max_rows=2, masks=("random", "none", "last"))
 
 
-@check(
-    "GRM118",
-    _far_rows,
-    needs=(Capability.STRIDED_INPUTS,),
-    weight=0.1,
-)
+@check("GRM118", _far_rows, needs=(Capability.STRIDED_INPUTS,), weight=0.1)
 def rows_may_be_far_apart(masker: GrammarMasker, case: BitmaskCase) -> None:
     """The second row begins beyond 2**31 elements: rows times columns of a large batch are as many.
 

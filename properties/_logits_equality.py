@@ -9,138 +9,121 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from fairdraw.contracts import Capabilities, Capability, LogitsBatch, LogitsPlanner
-from fairdraw.properties._logits_asserts import (
-    as_float32,
-    as_specified,
-    check,
-    differential,
-    equal_to_the_oracle,
-    follow,
-    opened,
-    same_logits,
-)
+from fairdraw.properties import _logits_asserts as asserts
+from fairdraw.properties._logits_asserts import check
+from fairdraw.strategies import logits_plan as cases
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
-from fairdraw.strategies.logits_plan import (
-    INSIDE_SIZES,
-    PARAMETER_KINDS,
-    LogitsCase,
-    inside_cases,
-    invalid_cases,
-    large_cases,
-    logits_cases,
-    sets_of_kinds,
-    small_cases,
-    value_cases,
-)
 
 _HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")
-_UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")
+_UNTHINKING = tuple(kind for kind in cases.PARAMETER_KINDS if kind != "thinking")
 _SPECULATIVE = tuple(kind for kind in _UNTHINKING if kind not in ("bias", "min-p", "custom", "custom-random"))
 
 
-@check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3)
-def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+@check("PLAN110", lambda can: cases.sets_of_kinds(can, size=1), weight=0.3)
+def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """One parameter per request: equal to the specification, all of them in one batch, and each in a batch of its own.
 
     The processor itself is wrong: inverted masks, added twice, the wrong row, another dtype. If it is right beside
     others, look at what is left out when nothing else has work, such as a copy or a cast.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
     if not planner.capabilities.slow:
         for kinds in dict.fromkeys(request.kinds for request in case.requests):
             own = tuple(request for request in case.requests if request.kinds == kinds)
-            equal_to_the_oracle(planner, case.replace(requests=own))
+            asserts.equal_to_the_oracle(planner, case.replace(requests=own))
 
 
-@check("PLAN111", lambda can: sets_of_kinds(can, size=2, copies=1 if can.slow else 7), weight=0.1)
-def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+@check("PLAN111", lambda can: cases.sets_of_kinds(can, size=2, copies=1 if can.slow else 7), weight=0.1)
+def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """Two parameters per request, all pairs in one batch of a thousand. The order matters: processors do not commute.
 
     vLLM's order is allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking budget, temperature,
     min-p, custom for random requests, top-k, top-p.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN112", lambda can: logits_cases(can, max_kinds=8))
-def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+@check("PLAN112", lambda can: cases.logits_cases(can, max_kinds=8))
+def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """Up to eight parameters per request, different ones for each: equal to always copying, in vLLM's order.
 
     Masks or numbers of one request on another's rows; greedy requests together with random ones.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
-def _invalid(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+def _invalid(can: Capabilities) -> st.SearchStrategy[cases.LogitsCase]:
     """Half of the cases have every parameter on every kind of row without a distribution."""
     words = {**INVALID_ROW_NEEDS, "nans": Capability.NAN_LOGITS}
     rows = [kind for kind, word in words.items() if word in can]
-    return st.one_of(invalid_cases(can, logits=rows), logits_cases(can, logits=rows, max_kinds=3))
+    return st.one_of(cases.invalid_cases(can, logits=rows), cases.logits_cases(can, logits=rows, max_kinds=3))
 
 
 @check("PLAN114", _invalid, needs_one_of=(tuple(INVALID_ROW_NEEDS.values()),), weight=0.5)
-def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """Rows with NaN or of -inf only pass all processors and stay in their row.
 
     If NaN reaches another row, the cause is arithmetic over the whole batch, such as `0 * mask`.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN115", value_cases, weight=0.1)
-def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+@check("PLAN115", cases.value_cases, weight=0.1)
+def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """Each parameter off, at its least, at its most and between, in pairs, in one batch of many requests.
 
     With them go up to 64 drafts, 5000 prompt and 4200 output tokens, a hundred stop ids, and bad words of six tokens
     by the hundred. A buffer that is too small for rows, drafts, words or ids; a number that saturates; a value at the
     edge taken for off.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN116", large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04)
-def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+@check("PLAN116", cases.large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04)
+def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """Ids above 2**16 and 2**17 in every parameter and in long texts; filters over the whole vocabulary.
 
     Ids in 16 bits, a mask or a sort that ends before the vocabulary does, a prompt that is cut.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN117", small_cases, weight=0.3)
-def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+@check("PLAN117", cases.small_cases, weight=0.3)
+def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """One token, two, or a few: top-k of all but one is off, and an allowed list may name everything.
 
     A dimension of 1 that is squeezed away or broadcast, a second-largest logit that does not exist.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN118", inside_cases, weight=0.04)
-def values_just_inside_their_range_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+@check("PLAN118", cases.inside_cases, weight=0.04)
+def values_just_inside_their_range_equal_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """Top-p 0.003 and 0.99995, min-p 0.00003 and 0.9995, top-k of all but two, penalties of 0.00002 and others.
 
     Each acts alone, at vocabularies of 33 to 1031, in rows in which it matters. What float32 sums leave open is open:
     top-p below 0.002 or above 0.99995. Suspect a value near its end that is taken for off or for greedy.
     """
-    for size in INSIDE_SIZES:
-        equal_to_the_oracle(planner, case.replace(vocab_size=size))
+    for size in cases.INSIDE_SIZES:
+        asserts.equal_to_the_oracle(planner, case.replace(vocab_size=size))
 
 
-@check("PLAN121", lambda can: logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=_HISTORY, idle=False))
-def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> None:
+@check(
+    "PLAN121", lambda can: cases.logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=_HISTORY, idle=False)
+)
+def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
     """It is used only if all drafts are accepted, so it sees `output + drafts`.
 
     One draft too few (the row of the last draft taken for it), or none: vLLM's min tokens count the
     output alone.
     """
-    for answer in follow(planner, case):
+    for answer in asserts.follow(planner, case):
         counts = zip(answer.batch.first_rows, answer.batch.num_draft_tokens, strict=True)
-        as_specified(planner, case, answer, "by the specification of bonus rows", {sum(one) for one in counts})
+        asserts.as_specified(planner, case, answer, "by the specification of bonus rows", {sum(one) for one in counts})
 
 
-@differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8))
-def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
+@asserts.differential("PLAN160", lambda can: cases.logits_cases(can, max_drafts=0, max_kinds=8))
+def plain_steps_equal_upstream(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
     """One step without drafts, any parameters: the logits that vLLM's `Sampler` draws from.
 
     The specification equals vLLM 0.22.0 here, so a difference is this implementation's.
@@ -148,9 +131,9 @@ def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, referen
     _equal_to(planner, case, reference)
 
 
-@differential(
+@asserts.differential(
     "PLAN161",
-    lambda can: logits_cases(
+    lambda can: cases.logits_cases(
         can,
         max_drafts=0,
         max_kinds=4,
@@ -160,7 +143,7 @@ def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, referen
         events=("grow", "replace", "join", "leave", "swap"),
     ),
 )
-def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
+def live_batches_equal_upstream(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
     """Several steps of a batch whose requests come, go and move: vLLM's logits in each.
 
     State that moved with the wrong row, or a plan made for an earlier batch.
@@ -168,13 +151,13 @@ def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, refere
     _equal_to(planner, case, reference)
 
 
-@differential(
+@asserts.differential(
     "PLAN162",
-    lambda can: logits_cases(
+    lambda can: cases.logits_cases(
         can, min_drafts=1, max_kinds=4, max_events=1, kinds=_SPECULATIVE, idle=False, events=("grow", "replace")
     ),
 )
-def speculative_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
+def speculative_steps_equal_upstream(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
     """Steps with drafts: the logits that vLLM's `RejectionSampler` verifies with and draws bonus tokens from.
 
     Parameters that vLLM drops or refuses with drafts are excluded.
@@ -182,13 +165,13 @@ def speculative_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, r
     _equal_to(planner, case, reference)
 
 
-def _equal_to(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
-    theirs = opened(reference, case.setup())
-    for step, answer in enumerate(follow(planner, case)):
+def _equal_to(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
+    theirs = asserts.opened(reference, case.setup())
+    for step, answer in enumerate(asserts.follow(planner, case)):
         given = answer.batch.replace(logits=answer.before.to(reference.device))
         rows = set(range(len(answer.before))) - _rows_of_pending_minima(answer.batch)
-        wanted = as_float32(theirs.process(given))
-        same_logits(planner, case, answer, wanted, f"by {reference.name}, in step {step}", rows)
+        wanted = asserts.as_float32(theirs.process(given))
+        asserts.same_logits(planner, case, answer, wanted, f"by {reference.name}, in step {step}", rows)
 
 
 def _rows_of_pending_minima(batch: LogitsBatch) -> set[int]:

@@ -12,27 +12,10 @@ from fairdraw._core.failures import raised_by
 from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw.contracts import Capabilities, Capability, LogitsParams, RowOfRequest, all_added
-from fairdraw.properties._logits_asserts import (
-    Answer,
-    answered,
-    as_float32,
-    as_specified,
-    check,
-    differing_rows,
-    equal_to_the_oracle,
-    follow,
-    opened,
-    same_logits,
-)
+from fairdraw.properties import _logits_asserts as asserts
+from fairdraw.properties._logits_asserts import check
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.strategies.logits_plan import (
-    CUSTOM_PROCESSORS,
-    EventRecipe,
-    eventful_cases,
-    logits_cases,
-    long_cases,
-    twin_cases,
-)
+from fairdraw.strategies import logits_plan as cases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,20 +26,17 @@ if TYPE_CHECKING:
     from fairdraw.strategies.logits_plan import LogitsCase
 
 
-@check(
-    "PLAN130",
-    lambda can: logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",)),
-)
+@check("PLAN130", lambda can: cases.logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",)))
 def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A row gets another request with other parameters: from that step on, its processors run and no others.
 
     A plan is kept because the batch has the same size, or because most of it is the same.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
 _OF_TEXT = ("bad-words", "min-tokens", "penalties", "thinking")
-_GROWS_AND_IS_CUT = (EventRecipe("grow"), EventRecipe("cut"))
+_GROWS_AND_IS_CUT = (cases.EventRecipe("grow"), cases.EventRecipe("cut"))
 
 
 def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
@@ -64,8 +44,8 @@ def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
 
     In freely drawn cases, kinds and events that fit together are rare.
     """
-    freely = logits_cases(can, max_requests=2, max_events=4, max_kinds=3, events=("grow", "cut"), kinds=_OF_TEXT)
-    one = logits_cases(
+    freely = cases.logits_cases(can, max_requests=2, max_events=4, max_kinds=3, events=("grow", "cut"), kinds=_OF_TEXT)
+    one = cases.logits_cases(
         can,
         max_requests=1,
         max_drafts=1,
@@ -86,22 +66,22 @@ def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: 
     Decisions for an earlier output, such as minima that are not checked again, or bad words of the last
     step.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
 def _eventful_twice(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     """For checks whose steps PLAN133 has judged whole: a slow planner gets a third of the requests at a time."""
-    return eventful_cases(can, every=3 if can.slow else 1)
+    return cases.eventful_cases(can, every=3 if can.slow else 1)
 
 
-@check("PLAN133", eventful_cases, weight=0.1)
+@check("PLAN133", cases.eventful_cases, weight=0.1)
 def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Requests with one parameter each, and every event to one row and to all: adding, moving and cutting in one step.
 
     A change that is followed only if no other happened in the same step; an output that is as long as before, and
     another; a request that comes again with other parameters.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
 @check("PLAN134", _eventful_twice, weight=0.03)
@@ -111,13 +91,13 @@ def sessions_do_not_affect_each_other(planner: LogitsPlanner, case: LogitsCase) 
     State of the class or module: caches, buffers, counters that sessions share.
     """
     other = case.replace(vocab_size=case.vocab_size + 7, requests=case.requests[::-1], seed=case.seed + 1)
-    for step, (one, two) in enumerate(zip(follow(planner, case), follow(planner, other), strict=True)):
+    for step, (one, two) in enumerate(zip(asserts.follow(planner, case), asserts.follow(planner, other), strict=True)):
         if step % 5 == 4:
             fresh = one.batch.replace(logits=one.before.clone(), change=all_added(one.batch.requests))
-            again = answered(planner, opened(planner, case.setup()), fresh)
-            as_specified(planner, case, again, f"by the specification, in a fresh session in step {step}")
-        as_specified(planner, case, one, f"by the specification, in step {step} of one of two sessions")
-        as_specified(planner, other, two, f"by the specification, in step {step} of the other session")
+            again = asserts.answered(planner, asserts.opened(planner, case.setup()), fresh)
+            asserts.as_specified(planner, case, again, f"by the specification, in a fresh session in step {step}")
+        asserts.as_specified(planner, case, one, f"by the specification, in step {step} of one of two sessions")
+        asserts.as_specified(planner, other, two, f"by the specification, in step {step} of the other session")
 
 
 _CALLS, _CALLS_IF_SLOW = 40, 6
@@ -133,20 +113,20 @@ def an_answer_does_not_change_later(planner: LogitsPlanner, case: LogitsCase) ->
     """
     kept: list[tuple[Tensor, Tensor]] = []
 
-    def keep(answer: Answer) -> None:
+    def keep(answer: asserts.Answer) -> None:
         for earlier, returned in kept:
-            if differing_rows(returned, as_float32(earlier)):
+            if asserts.differing_rows(returned, asserts.as_float32(earlier)):
                 broken("a later call changed the logits that an earlier one had returned")
         if not answer.is_same:
-            kept.append((answer.processed, as_float32(answer.processed).clone()))
+            kept.append((answer.processed, asserts.as_float32(answer.processed).clone()))
 
-    for answer in follow(planner, case):
+    for answer in asserts.follow(planner, case):
         keep(answer)
     kept.clear()
-    session, batch = opened(planner, case.setup()), case.batch(planner.device)
+    session, batch = asserts.opened(planner, case.setup()), case.batch(planner.device)
     for call in range(_CALLS_IF_SLOW if planner.capabilities.slow else _CALLS):
         others = batch.replace(logits=batch.logits + call, change=None if call else batch.change)
-        keep(answered(planner, session, others))
+        keep(asserts.answered(planner, session, others))
 
 
 @check("PLAN136", _eventful_twice, weight=0.03)
@@ -155,10 +135,10 @@ def a_call_leaves_parameters_and_texts_alone(planner: LogitsPlanner, case: Logit
 
     Sorted in place, extended by drafts, emptied once they were read.
     """
-    session = opened(planner, case.setup())
+    session = asserts.opened(planner, case.setup())
     for step, batch in enumerate(case.batches(planner.device)):
         before = copy.deepcopy([vars(request) for request in batch.requests])
-        answered(planner, session, batch)
+        asserts.answered(planner, session, batch)
         after = [vars(request) for request in batch.requests]
         changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
         if changed:
@@ -172,34 +152,34 @@ def the_same_step_twice_gives_the_same(planner: LogitsPlanner, case: LogitsCase)
 
     Calls that are counted in place of tokens; a decision that the first call uses up.
     """
-    session = opened(planner, case.setup())
+    session = asserts.opened(planner, case.setup())
     for step, batch in enumerate(case.batches(planner.device)):
         for change in (batch.change, None):
             given = batch.replace(logits=batch.logits.clone(), change=change)
             again = " again" if change is None else ""
-            as_specified(
-                planner, case, answered(planner, session, given), f"by the specification, in step {step}{again}"
+            asserts.as_specified(
+                planner, case, asserts.answered(planner, session, given), f"by the specification, in step {step}{again}"
             )
 
 
-@check("PLAN138", long_cases, weight=0.02)
+@check("PLAN138", cases.long_cases, weight=0.02)
 def long_services_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Sixty steps of a few requests with several parameters each, any events, often several in one step; then 140 in
     which texts only grow. A slow planner takes the sixty.
 
     A cache that fills up, a number that grows with the steps, something that is forgotten after a while.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN139", twin_cases, weight=0.25)
+@check("PLAN139", cases.twin_cases, weight=0.25)
 def requests_with_equal_parameters_keep_their_own_texts(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Most rows have the same parameters and other texts, while requests leave, enter, move into free rows and swap.
 
     Whether a row has changed is decided by its parameters, so the prompt, the counts or the last tokens of the request
     before it stay.
     """
-    equal_to_the_oracle(planner, case)
+    asserts.equal_to_the_oracle(planner, case)
 
 
 class _Recorder:
@@ -227,7 +207,7 @@ class _Recorder:
 def _with_customs(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     has_drafts = Capability.DRAFT_PROCESSORS in can
     kinds = ("custom", "custom-random", "bias", "temperature")
-    return logits_cases(can, kinds=kinds, max_kinds=3, max_drafts=3 if has_drafts else 0, max_events=2)
+    return cases.logits_cases(can, kinds=kinds, max_kinds=3, max_drafts=3 if has_drafts else 0, max_events=2)
 
 
 _OF_IDS = ("allowed", "bad-words", "min-tokens", "bias")
@@ -246,7 +226,7 @@ def _with_id(params: LogitsParams, token_id: int) -> LogitsParams:
 
 
 def _of_ids(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
-    return logits_cases(can, kinds=_OF_IDS, min_kinds=1, max_kinds=4, idle=False, max_events=0, min_requests=2)
+    return cases.logits_cases(can, kinds=_OF_IDS, min_kinds=1, max_kinds=4, idle=False, max_events=0, min_requests=2)
 
 
 @check("PLAN142", _of_ids, weight=0.3)
@@ -257,19 +237,19 @@ def ids_beyond_the_vocabulary_are_refused_or_ignored(planner: LogitsPlanner, cas
     another token; a flat index changes the next row.
     """
     plain = case.batch(planner.device)
-    wanted = as_float32(answered(planner, opened(planner, case.setup()), plain).processed)
+    wanted = asserts.as_float32(asserts.answered(planner, asserts.opened(planner, case.setup()), plain).processed)
     for beyond in (0, 1, case.vocab_size - 1, 1 << 20):
         requests = [
             dataclasses.replace(one, params=_with_id(one.params, case.vocab_size + beyond)) for one in plain.requests
         ]
         given = case.batch(planner.device).replace(requests=tuple(requests), change=all_added(requests))
         try:
-            answer = answered(planner, opened(planner, case.setup()), given)
+            answer = asserts.answered(planner, asserts.opened(planner, case.setup()), given)
         except Exception as error:
             if raised_by(error) is not planner:
                 raise
             continue
-        same_logits(planner, case, answer, wanted, f"as without the id {case.vocab_size + beyond}")
+        asserts.same_logits(planner, case, answer, wanted, f"as without the id {case.vocab_size + beyond}")
 
 
 @check("PLAN141", _with_customs, needs=(Capability.CUSTOM_PROCESSORS,))
@@ -278,8 +258,8 @@ def custom_processors_are_called_once_with_the_right_rows(planner: LogitsPlanner
 
     It is called per request, for rows of others, or for an all-greedy batch although it keeps the argmax.
     """
-    recorders = [_Recorder(processor) for processor in CUSTOM_PROCESSORS]
-    for answer in follow(planner, case, case.setup(tuple(recorders))):
+    recorders = [_Recorder(processor) for processor in cases.CUSTOM_PROCESSORS]
+    for answer in asserts.follow(planner, case, case.setup(tuple(recorders))):
         rows = LogitsPlanOracle().rows(answer.batch, case.setup())
         for name, recorder in zip(("custom", "custom_for_random"), recorders, strict=True):
             due = [seen for _, seen in LogitsPlanOracle().customs(name, rows, case.setup((recorder,)))]

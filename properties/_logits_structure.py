@@ -22,11 +22,7 @@ def without_parameters_the_same_tensor_comes_back_without_any_operation(
     _nothing_is_done(planner, case)
 
 
-@check(
-    "PLAN102",
-    lambda can: logits_cases(can, idle=True, min_kinds=1, max_drafts=0),
-    needs=(Capability.COPY_FREE,),
-)
+@check("PLAN102", lambda can: logits_cases(can, idle=True, min_kinds=1, max_drafts=0), needs=(Capability.COPY_FREE,))
 def parameters_without_work_leave_the_same_tensor(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Bad words that do not match, minima that are reached, budgets that are not spent, top-k of everything.
 

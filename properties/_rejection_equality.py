@@ -5,16 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from fairdraw.contracts import Capabilities, Capability, RejectionSampler
-from fairdraw.properties._rejection_asserts import (
-    broken,
-    check,
-    covered,
-    differential,
-    emit_case,
-    equals_the_oracle,
-    pick,
-    same_rows,
-)
+from fairdraw.properties import _rejection_asserts as asserts
+from fairdraw.properties._rejection_asserts import broken, check
 from fairdraw.properties._rejection_cases import Cases, lively, rejecting, synthetic
 from fairdraw.strategies import LARGE_VOCAB_SIZES, RejectionCase
 
@@ -28,7 +20,7 @@ def tokens_equal_the_oracle_on_the_same_noise(sampler: RejectionSampler, case: R
 
     The broadest check: whatever it finds, a check with a narrower title usually explains.
     """
-    equals_the_oracle(sampler, case)
+    asserts.equals_the_oracle(sampler, case)
 
 
 @check(
@@ -42,14 +34,14 @@ def a_race_with_denormal_exponentials_equals_the_oracle(sampler: RejectionSample
     A masked token never wins, whether the race divides or multiplies by the reciprocal. 0 times infinity is NaN, and
     NaN in an argmax may win. torch's generators do not draw such exponentials.
     """
-    equals_the_oracle(sampler, case)
+    asserts.equals_the_oracle(sampler, case)
 
 
 def _equals_the_reference(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:
-    batch, _, emission = emit_case(sampler, case)
-    _, _, expected = emit_case(reference, case)
-    rows = covered(sampler, batch, case.noise(sampler.device))
-    same_rows(expected.tokens[rows], emission.tokens[rows], f"{reference.name} disagrees")
+    batch, _, emission = asserts.emit_case(sampler, case)
+    _, _, expected = asserts.emit_case(reference, case)
+    rows = asserts.covered(sampler, batch, case.noise(sampler.device))
+    asserts.same_rows(expected.tokens[rows], emission.tokens[rows], f"{reference.name} disagrees")
     moved = [i for i, state in expected.generator_states.items() if emission.generator_states[i] != state]
     same = not moved and emission.default_state == expected.default_state
     if Capability.UPSTREAM_STREAM in sampler.capabilities and not same:
@@ -57,7 +49,7 @@ def _equals_the_reference(sampler: RejectionSampler, case: RejectionCase, refere
 
 
 def _with_a_large_vocabulary(case: RejectionCase) -> RejectionCase:
-    return case.replace(vocab_size=pick(case, LARGE_VOCAB_SIZES))
+    return case.replace(vocab_size=asserts.pick(case, LARGE_VOCAB_SIZES))
 
 
 def _of_all_kinds(can: Capabilities) -> Cases:
@@ -69,7 +61,7 @@ def _of_all_kinds(can: Capabilities) -> Cases:
     return st.sampled_from(range(len(parts))).flatmap(lambda number: parts[number])
 
 
-@differential("REJ421", _of_all_kinds, needs=_STREAM)
+@asserts.differential("REJ421", _of_all_kinds, needs=_STREAM)
 def tokens_and_generators_equal_upstream(
     sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
 ) -> None:
@@ -83,10 +75,8 @@ def tokens_and_generators_equal_upstream(
     _equals_the_reference(sampler, case, reference)
 
 
-@differential(
-    "REJ427",
-    lambda can: lively(can, explicit=False, greedy=True),
-    needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
+@asserts.differential(
+    "REJ427", lambda can: lively(can, explicit=False, greedy=True), needs=(Capability.SEEDED_NOISE, Capability.GREEDY)
 )
 def greedy_tokens_equal_upstream(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:
     """Batches of greedy requests give the tokens of the real vLLM, whatever noise either side has.

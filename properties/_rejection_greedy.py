@@ -13,26 +13,19 @@ from hypothesis import strategies as st
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capabilities, Capability, RejectionSampler, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit
-from fairdraw.properties._rejection_asserts import (
-    Answer,
-    answers,
-    argmax_decoding,
-    broken,
-    check,
-    decodes_argmax,
-    emitted,
-)
+from fairdraw.properties import _rejection_asserts as asserts
+from fairdraw.properties._rejection_asserts import broken, check
 from fairdraw.properties._rejection_cases import accepting, ordinary
 from fairdraw.strategies import DTYPES, RejectionCase
 
 _GREEDY = (Capability.GREEDY,)
 
 
-def _equal_argmax_decoding(sampler: RejectionSampler, of_call: list[Answer]) -> None:
+def _equal_argmax_decoding(sampler: RejectionSampler, of_call: list[asserts.Answer]) -> None:
     """Every greedy request of a call is decoded as if there were no drafts."""
     for answer in of_call:
-        if answer.is_greedy and not decodes_argmax(sampler, answer):
-            broken(f"{answer}, but argmax decoding gives {argmax_decoding(answer)}")
+        if answer.is_greedy and not asserts.decodes_argmax(sampler, answer):
+            broken(f"{answer}, but argmax decoding gives {asserts.argmax_decoding(answer)}")
 
 
 @check("REJ201", lambda can: ordinary(can, greedy=True, min_drafts=1), needs=_GREEDY)
@@ -41,7 +34,7 @@ def greedy_requests_equal_argmax_decoding(sampler: RejectionSampler, case: Rejec
 
     Speculation must not change greedy text at all. A mismatch usually means that the random path was taken.
     """
-    _equal_argmax_decoding(sampler, emitted(sampler, case))
+    _equal_argmax_decoding(sampler, asserts.emitted(sampler, case))
 
 
 @check(
@@ -56,7 +49,7 @@ def greedy_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCa
 
     bfloat16 logits tie often. A tie rule that depends on the tile size makes greedy text depend on the kernel.
     """
-    _equal_argmax_decoding(sampler, emitted(sampler, case))
+    _equal_argmax_decoding(sampler, asserts.emitted(sampler, case))
 
 
 def _exact_dtypes(can: Capabilities) -> tuple[str, ...]:
@@ -85,7 +78,7 @@ def greedy_requests_see_the_last_bit_of_a_logit(sampler: RejectionSampler, case:
     best = [1 + derive_seed("best", case.seed, row) % (batch.vocab_size - 1) for row in range(batch.num_tokens)]
     logits[torch.arange(batch.num_tokens), best] = 0.125 * (1 + torch.finfo(logits.dtype).eps)
     batch = batch.replace(target_logits=logits)
-    _equal_argmax_decoding(sampler, answers(batch, emit(sampler, batch, case.noise(sampler.device))))
+    _equal_argmax_decoding(sampler, asserts.answers(batch, emit(sampler, batch, case.noise(sampler.device))))
 
 
 def _greedy_and_random(case: RejectionCase) -> RejectionCase:
@@ -105,7 +98,7 @@ def greedy_requests_beside_random_ones_equal_argmax_decoding(sampler: RejectionS
     All-greedy batches take a path of their own. In a mixed batch the mark of a greedy request, 0 or -1, is easily taken
     for a temperature: then logits are divided by it, and their signs may turn.
     """
-    _equal_argmax_decoding(sampler, emitted(sampler, case))
+    _equal_argmax_decoding(sampler, asserts.emitted(sampler, case))
 
 
 # -- low logits -------------------------------------------------------------------------------------------------------
@@ -158,7 +151,7 @@ def the_only_possible_token_of_a_large_vocabulary_is_emitted_however_low_its_log
     two, and a tile that is not there must lose to every logit and add nothing to a sum.
     """
     batch = _lowered(case.batch(sampler.device), case.seed)
-    for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
-        if not decodes_argmax(sampler, answer):
-            expected, largest = argmax_decoding(answer), answer.target_logits.max(-1).tolist()
+    for answer in asserts.answers(batch, emit(sampler, batch, case.noise(sampler.device))):
+        if not asserts.decodes_argmax(sampler, answer):
+            expected, largest = asserts.argmax_decoding(answer), answer.target_logits.max(-1).tolist()
             broken(f"{answer}, but argmax decoding gives {expected}; its largest logits are {largest}")

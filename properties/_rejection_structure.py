@@ -5,17 +5,8 @@ from __future__ import annotations
 from fairdraw._core.checks import Stage
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
 from fairdraw.contracts._rejection import emit
-from fairdraw.properties._rejection_asserts import (
-    ORACLE,
-    answers,
-    broken,
-    check,
-    emit_case,
-    emitted,
-    is_left_to,
-    probabilities,
-    same_rows,
-)
+from fairdraw.properties import _rejection_asserts as asserts
+from fairdraw.properties._rejection_asserts import broken, check
 from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting, withdrawing
 from fairdraw.properties._traces import left_alone
 from fairdraw.strategies import INVALID_KINDS, RejectionCase
@@ -29,7 +20,7 @@ def token_ids_lie_in_the_vocabulary(sampler: RejectionSampler, case: RejectionCa
 
     An id beyond the end usually comes from the tail tile: lanes past the vocabulary took part in the argmax.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         answer.forbid(answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")
 
 
@@ -39,7 +30,7 @@ def placeholders_stand_only_after_the_last_token(sampler: RejectionSampler, case
 
     A gap inside a row means that a position was skipped: the accepted token and its slot are counted separately.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         answer.forbid(PLACEHOLDER_TOKEN_ID in answer.tokens, ", with a placeholder before the last token")
 
 
@@ -49,7 +40,7 @@ def every_request_emits_a_token(sampler: RejectionSampler, case: RejectionCase) 
 
     An empty row stops its request for ever. Often the bonus token is written only where a draft was accepted.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         answer.forbid(not answer.tokens, ", but at least one token is expected")
 
 
@@ -59,7 +50,7 @@ def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSample
 
     Longer rows come from an output that is not filled with -1, or from a loop bounded by `max_spec_len`.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         most = len(answer.drafts) + 1
         answer.forbid(len(answer.tokens) > most, f", but at most {most} tokens are expected")
 
@@ -71,7 +62,7 @@ def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case:
     Otherwise requests read each other's rows (`cu_num_draft_tokens` has no leading 0), or verification does not stop at
     a rejection.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         is_prefix = answer.tokens[:-1] == answer.drafts[: len(answer.tokens[:-1])]
         answer.forbid(not is_prefix, ", whose tokens before the last are not its first drafts")
 
@@ -82,7 +73,7 @@ def fully_accepted_requests_end_with_their_bonus_token(sampler: RejectionSampler
 
     Otherwise bonus tokens are indexed by something else than the request, for example by its rows.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         is_another = answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id
         answer.forbid(is_another, f", but the bonus token is {answer.bonus_token_id}")
 
@@ -97,7 +88,7 @@ def a_rejected_draft_is_not_recovered(sampler: RejectionSampler, case: Rejection
 
     One-hot drafts show it: if the drafted token stays in the race, it is emitted more often than the target wants.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         if answer.is_cut_short and answer.tokens[-1] == answer.drafts[answer.num_accepted]:
             broken(f"{answer}: the draft at position {answer.num_accepted} was rejected, then emitted all the same")
 
@@ -109,7 +100,7 @@ def tokens_without_target_probability_are_never_emitted(sampler: RejectionSample
     This is how grammar and top-k violations get out: probabilities smoothed by an epsilon, a race over unmasked lanes,
     or a recovered token drawn from the draft distribution.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         for position, token in enumerate(answer.tokens[: len(answer.drafts)]):
             answer.forbid(
                 answer.is_masked(position), f", whose token {token} at position {position} is masked with -inf"
@@ -120,20 +111,16 @@ def tokens_without_target_probability_are_never_emitted(sampler: RejectionSample
 _ROUNDING = 1e-5
 
 
-@check(
-    "REJ109",
-    lambda can: rejecting(can, targets=(*POSITIVE, *MASKED)),
-    needs=(Capability.TOKEN_VERIFICATION,),
-)
+@check("REJ109", lambda can: rejecting(can, targets=(*POSITIVE, *MASKED)), needs=(Capability.TOKEN_VERIFICATION,))
 def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A recovered token has target probability above its draft probability.
 
     Tokens that the draft proposes too often must not be emitted again. If they are, recovery draws from the target
     instead of the residual: outputs then look fluent, and are not distributed as the target.
     """
-    batch, _, emission = emit_case(sampler, case)
-    target_probs, draft_probs = probabilities(batch)
-    for answer in answers(batch, emission):
+    batch, _, emission = asserts.emit_case(sampler, case)
+    target_probs, draft_probs = asserts.probabilities(batch)
+    for answer in asserts.answers(batch, emission):
         if answer.is_cut_short and 0 <= answer.tokens[-1] < batch.vocab_size:
             place = answer.first_row + answer.num_accepted, answer.tokens[-1]
             target_prob, draft_prob = float(target_probs[place]), float(draft_probs[place])
@@ -144,17 +131,13 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
                 )
 
 
-@check(
-    "REJ110",
-    withdrawing,
-    needs=(Capability.PLACEHOLDER_DRAFTS,),
-)
+@check("REJ110", withdrawing, needs=(Capability.PLACEHOLDER_DRAFTS,))
 def placeholder_drafts_are_never_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A placeholder draft (-1) ends the accepted prefix, and the token in its place is in the vocabulary.
 
     A sampler that reads `probs[row, -1]` reads the previous row's last token, or memory before the tensor.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         padded = [*answer.drafts, PLACEHOLDER_TOKEN_ID].index(PLACEHOLDER_TOKEN_ID)
         is_past = answer.num_accepted > padded or answer.leaves_vocabulary
         answer.forbid(is_past, f", past the placeholder draft at position {padded}")
@@ -180,7 +163,7 @@ def drafts_without_target_probability_are_rejected_at_uniform_zero(
     `0 >= 0` holds, so `target / draft >= uniform` alone accepts a masked token; float32 uniforms are 0 once in 2**24
     draws.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         answer.forbid(answer.num_accepted > 0, ", but its first draft has target probability 0")
 
 
@@ -198,9 +181,9 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
     cannot come from its distribution, so draft tokens and draft distributions do not belong together, and accepting it
     hides that fault.
     """
-    batch, _, emission = emit_case(sampler, case)
-    _, draft_probs = probabilities(batch)
-    for answer in answers(batch, emission):
+    batch, _, emission = asserts.emit_case(sampler, case)
+    _, draft_probs = asserts.probabilities(batch)
+    for answer in asserts.answers(batch, emission):
         is_possible = answer.num_accepted == 0 or draft_probs[answer.first_row, answer.drafts[0]] != 0
         answer.forbid(not is_possible, ", but its first draft has draft probability 0")
 
@@ -208,12 +191,7 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
 @check(
     "REJ113",
     lambda can: rejecting(
-        can,
-        dense=True,
-        targets=("half",),
-        drafts=("dominating",),
-        uniforms=("largest",),
-        explicit=True,
+        can, dense=True, targets=("half",), drafts=("dominating",), uniforms=("largest",), explicit=True
     ),
     needs=(*_EXPLICIT, Capability.DENSE_DRAFTS),
     weight=4.0,  # rounding leaves a residual in some rows: five cases show too little
@@ -225,7 +203,7 @@ def a_rejection_without_residual_still_recovers_a_possible_token(
 
     An argmax over zeros returns id 0, whatever its probability.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         if answer.is_cut_short and answer.is_masked(answer.num_accepted):
             broken(f"{answer}: recovered {answer.tokens[-1]} has target probability 0")
 
@@ -249,13 +227,13 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
     NaN fails every comparison, so an accept test written as `not (ratio < uniform)` accepts, and a running maximum
     never moves.
     """
-    batch, _, emission = emit_case(sampler, case)
-    expected = emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+    batch, _, emission = asserts.emit_case(sampler, case)
+    expected = emit(asserts.ORACLE, case.batch(sampler.device), case.noise(sampler.device))
     # Left out: accepted drafts that begin the oracle's tokens, of a sampler that may accept fewer.
-    begun = [one for one in answers(batch, emission) if is_left_to(sampler, one.tokens, one.drafts)]
+    begun = [one for one in asserts.answers(batch, emission) if asserts.is_left_to(sampler, one.tokens, one.drafts)]
     left = [one.request for one in begun if one.tokens == expected.emitted(one.request)[: len(one.tokens)]]
     rows = [request for request in range(batch.batch_size) if request not in left]
-    same_rows(expected.tokens[rows], emission.tokens[rows], "rows with NaN")
+    asserts.same_rows(expected.tokens[rows], emission.tokens[rows], "rows with NaN")
 
 
 @check(
@@ -268,7 +246,7 @@ def rows_without_a_distribution_never_leave_the_vocabulary(sampler: RejectionSam
 
     An id one past the vocabulary crashes the detokenizer, or reads foreign memory in the embedding of the next step.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         answer.forbid(not answer.tokens or answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")
 
 
@@ -286,9 +264,9 @@ def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler
 
     A grammar often leaves one legal token: a draft that guessed it must not be lost.
     """
-    for answer in emitted(sampler, case):
+    for answer in asserts.emitted(sampler, case):
         is_whole = answer.tokens == [*answer.drafts, answer.bonus_token_id]
-        is_right = is_whole or is_left_to(sampler, answer.tokens, answer.drafts)
+        is_right = is_whole or asserts.is_left_to(sampler, answer.tokens, answer.drafts)
         answer.forbid(not is_right, ", but every draft has target probability 1")
 
 
@@ -300,6 +278,6 @@ def the_same_seeds_give_the_same_tokens(sampler: RejectionSampler, case: Rejecti
     generator that no seed reaches. The global ones of torch, NumPy and Python are seeded. If you mean to draw from
     another, declare `seeded-noise` unsupported.
     """
-    _, _, first = emit_case(sampler, case)
-    _, _, second = emit_case(sampler, case)
-    same_rows(first.tokens, second.tokens, "a second call with the same seeds")
+    _, _, first = asserts.emit_case(sampler, case)
+    _, _, second = asserts.emit_case(sampler, case)
+    asserts.same_rows(first.tokens, second.tokens, "a second call with the same seeds")

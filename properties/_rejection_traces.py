@@ -94,12 +94,8 @@ def _require_layout(call: RejectionCall, seen: Verified) -> None:
     _wrong(call, (before_last & (tokens != drafted)).any(axis=1), seen, "what precedes the last token is not drafted")
     is_bonus = seen.num_accepted == lengths
     bonus = call.batch.bonus_token_ids.flatten().cpu().numpy()
-    _wrong(
-        call,
-        np.asarray(is_bonus & (seen.last != bonus)),
-        seen,
-        "all drafts were accepted, and the bonus token is another",
-    )
+    has_another = np.asarray(is_bonus & (seen.last != bonus))
+    _wrong(call, has_another, seen, "all drafts were accepted, and the bonus token is another")
 
 
 def _require_greedy(call: RejectionCall, seen: Verified, *, any_largest: bool) -> None:

@@ -160,11 +160,7 @@ def _random_rows(can: Capabilities) -> Cases:
     return ordinary(can, **dense, explicit=True, greedy=False, min_requests=3, min_drafts=1, min_vocab_size=4)
 
 
-@check(
-    "REJ631",
-    _random_rows,
-    needs=(*_EXPLICIT, Capability.STRIDED_INPUTS),
-)
+@check("REJ631", _random_rows, needs=(*_EXPLICIT, Capability.STRIDED_INPUTS))
 def strided_tensors_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Transposed and sliced tensors give a contiguous copy's tokens, or an error that names one.
 

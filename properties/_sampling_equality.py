@@ -10,20 +10,8 @@ from numpy.typing import NDArray
 from fairdraw._oracles.sampling import SamplingOracle, requests_of
 from fairdraw.contracts import Capabilities, Capability, RaceNoise, TokenSampler
 from fairdraw.contracts._sampling import Sampled, sample_tokens
-from fairdraw.properties._sampling_asserts import (
-    ORACLE,
-    RACE,
-    broken,
-    call,
-    check,
-    covered_rows,
-    differential,
-    equals_the_oracle,
-    equals_the_oracle_on,
-    ordinary,
-    pick,
-    same_tokens,
-)
+from fairdraw.properties import _sampling_asserts as asserts
+from fairdraw.properties._sampling_asserts import broken, check
 from fairdraw.strategies import LARGE_VOCAB_SIZES, SampledRequest
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SamplingCase, sampling_cases
@@ -31,23 +19,23 @@ from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
 
 
-@check("SAM141", lambda can: sampling_cases(can, explicit=True), needs=RACE)
+@check("SAM141", lambda can: sampling_cases(can, explicit=True), needs=asserts.RACE)
 def tokens_equal_the_oracle_on_the_same_noise(sampler: TokenSampler, case: SamplingCase) -> None:
     """The executable specification and the sampler draw the same tokens from the same numbers.
 
     The broadest check: whatever it finds, a check with a narrower title usually explains. Rows whose support hangs on
     rounding are left out.
     """
-    equals_the_oracle(sampler, case)
+    asserts.equals_the_oracle(sampler, case)
 
 
-@check("SAM143", lambda can: ordinary(can, explicit=False), needs=_STREAM)
+@check("SAM143", lambda can: asserts.ordinary(can, explicit=False), needs=_STREAM)
 def tokens_equal_the_oracle_on_the_same_seeds(sampler: TokenSampler, case: SamplingCase) -> None:
     """Numbers are drawn from the generators in the documented order, so equal seeds give the oracle's tokens.
 
     If explicit noise agrees and seeds do not, the order of draws differs, or a request takes another's numbers.
     """
-    equals_the_oracle(sampler, case)
+    asserts.equals_the_oracle(sampler, case)
 
 
 _GAP = 1e-3
@@ -73,7 +61,7 @@ def _close_race(weights: NDArray[np.floating], rng: np.random.Generator) -> NDAr
 
 @check(
     "SAM146",
-    lambda can: ordinary(
+    lambda can: asserts.ordinary(
         can,
         explicit=True,
         greedy=False,
@@ -81,7 +69,7 @@ def _close_race(weights: NDArray[np.floating], rng: np.random.Generator) -> NDAr
         max_vocab_size=100,
         exponentials=("random",),
     ),
-    needs=RACE,
+    needs=asserts.RACE,
 )
 def races_won_by_a_thousandth_equal_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
     """In races won by 0.1 %, tokens equal the oracle's.
@@ -93,7 +81,7 @@ def races_won_by_a_thousandth_equal_the_oracle(sampler: TokenSampler, case: Samp
     batch = case.batch(sampler.device)
     rng, oracle = bulk_rng("near ties", case.seed), SamplingOracle()
     rows = np.stack([_close_race(oracle.distribution(request), rng) for request in requests_of(batch)])
-    equals_the_oracle_on(sampler, batch, RaceNoise(torch.from_numpy(rows).to(batch.device)))
+    asserts.equals_the_oracle_on(sampler, batch, RaceNoise(torch.from_numpy(rows).to(batch.device)))
 
 
 def _same_states(expected: Sampled, seen: Sampled, whose: str) -> None:
@@ -111,8 +99,8 @@ def generators_end_in_the_documented_state(sampler: TokenSampler, case: Sampling
     The default generator draws nothing if every request has its own, and none does if all requests are greedy. Servers
     rewind generators by known amounts.
     """
-    _, _, seen = call(sampler, case)
-    expected = sample_tokens(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+    _, _, seen = asserts.call(sampler, case)
+    expected = sample_tokens(asserts.ORACLE, case.batch(sampler.device), case.noise(sampler.device))
     _same_states(expected, seen, "the oracle")
 
 
@@ -128,13 +116,13 @@ def _with_a_large_vocabulary(can: Capabilities, case: SamplingCase) -> SamplingC
     Drawn filters mostly keep a few: then neither the temperature nor the sum of top-p decides anything.
     """
     nucleus = (_FREE[0].replace(top_p=0.9),) if Capability.TOP_P in can else ()
-    return case.replace(vocab_size=pick(case, LARGE_VOCAB_SIZES), requests=(*case.requests, *_FREE, *nucleus))
+    return case.replace(vocab_size=asserts.pick(case, LARGE_VOCAB_SIZES), requests=(*case.requests, *_FREE, *nucleus))
 
 
 def _upstream(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     """One case in ten has a large vocabulary, if it is not wide."""
     is_possible = Capability.LARGE_VOCAB in can
-    return ordinary(can, explicit=False).map(
+    return asserts.ordinary(can, explicit=False).map(
         lambda case: (
             _with_a_large_vocabulary(can, case) if is_possible and not (case.num_rows or case.seed % 10) else case
         )
@@ -142,13 +130,13 @@ def _upstream(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
 
 
 def _equals_the_reference(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
-    batch, _, seen = call(sampler, case)
-    _, _, expected = call(reference, case)
-    rows = covered_rows(sampler, batch, case.noise(sampler.device))
-    same_tokens(expected.tokens, seen.tokens, f"{reference.name} disagrees", rows)
+    batch, _, seen = asserts.call(sampler, case)
+    _, _, expected = asserts.call(reference, case)
+    rows = asserts.covered_rows(sampler, batch, case.noise(sampler.device))
+    asserts.same_tokens(expected.tokens, seen.tokens, f"{reference.name} disagrees", rows)
 
 
-@differential("SAM151", _upstream, needs=_STREAM)
+@asserts.differential("SAM151", _upstream, needs=_STREAM)
 def tokens_equal_upstream(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
     """Same seeds, greedy and random requests side by side, with filters and without: the tokens of the real vLLM.
 
@@ -159,7 +147,7 @@ def tokens_equal_upstream(sampler: TokenSampler, case: SamplingCase, reference: 
     _equals_the_reference(sampler, case, reference)
 
 
-@differential("SAM153", lambda can: sampling_cases(can, explicit=False, max_vocab_size=100), needs=_STREAM)
+@asserts.differential("SAM153", lambda can: sampling_cases(can, explicit=False, max_vocab_size=100), needs=_STREAM)
 def generators_end_where_upstream_leaves_them(
     sampler: TokenSampler, case: SamplingCase, reference: TokenSampler
 ) -> None:
@@ -167,14 +155,14 @@ def generators_end_where_upstream_leaves_them(
 
     Equal tokens now but other states mean other tokens at the next step.
     """
-    _, _, seen = call(sampler, case)
-    _, _, expected = call(reference, case)
+    _, _, seen = asserts.call(sampler, case)
+    _, _, expected = asserts.call(reference, case)
     _same_states(expected, seen, reference.name)
 
 
-@differential(
+@asserts.differential(
     "SAM155",
-    lambda can: ordinary(can, explicit=False, greedy=True),
+    lambda can: asserts.ordinary(can, explicit=False, greedy=True),
     needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
 )
 def greedy_tokens_equal_upstream(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:

@@ -9,17 +9,8 @@ from fairdraw._core.checks import Stage
 from fairdraw._oracles.sampling import requests_of
 from fairdraw.contracts import Capabilities, Capability, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
-from fairdraw.properties._sampling_asserts import (
-    FILTERS,
-    RACE,
-    aimed_at,
-    are_allowed,
-    broken,
-    call,
-    check,
-    ordinary,
-    supports_of,
-)
+from fairdraw.properties import _sampling_asserts as asserts
+from fairdraw.properties._sampling_asserts import broken, check
 from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 
 
@@ -30,7 +21,7 @@ def token_ids_lie_in_the_vocabulary(sampler: TokenSampler, case: SamplingCase) -
     An id outside reads another request's embedding, or crashes the server: look at padded lanes of the last tile, and
     at an inverse CDF that falls off its end.
     """
-    batch, _, seen = call(sampler, case)
+    batch, _, seen = asserts.call(sampler, case)
     for request, token in enumerate(seen.tokens):
         if not 0 <= token < batch.vocab_size:
             broken(f"request {request} got token {token}, which leaves [0, {batch.vocab_size})")
@@ -38,9 +29,9 @@ def token_ids_lie_in_the_vocabulary(sampler: TokenSampler, case: SamplingCase) -
 
 def _filtered(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     """Draw requests with any filters, or with a single one."""
-    found = ordinary(can, greedy=False)
-    for name in (name for name, need in FILTERS.items() if need in can):
-        found |= ordinary(can, greedy=False, filters=(name,))
+    found = asserts.ordinary(can, greedy=False)
+    for name in (name for name, need in asserts.FILTERS.items() if need in can):
+        found |= asserts.ordinary(can, greedy=False, filters=(name,))
     return found
 
 
@@ -52,26 +43,30 @@ def tokens_lie_in_the_support_of_the_filters(sampler: TokenSampler, case: Sampli
     Typical: one token too many stays (`<=` at the threshold's index), the mass is added up from the wrong end, or the
     parameter is another row's. If it takes several filters, look at the order, and at what the later one is given.
     """
-    batch, _, seen = call(sampler, case)
-    supports = supports_of(sampler, batch)
-    are_allowed(supports, seen.tokens)
+    batch, _, seen = asserts.call(sampler, case)
+    supports = asserts.supports_of(sampler, batch)
+    asserts.are_allowed(supports, seen.tokens)
     # Also if noise is aimed at the most probable token outside of each support.
-    if sampler.capabilities.why_unsupported(RACE) is None:
+    if sampler.capabilities.why_unsupported(asserts.RACE) is None:
         outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
-        are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
+        asserts.are_allowed(supports, sample_tokens(sampler, batch, asserts.aimed_at(batch, outside)).tokens)
 
 
-@check("SAM111", lambda can: ordinary(can, explicit=True, greedy=False, logits=("normal", "zipf", "half")), needs=RACE)
+@check(
+    "SAM111",
+    lambda can: asserts.ordinary(can, explicit=True, greedy=False, logits=("normal", "zipf", "half")),
+    needs=asserts.RACE,
+)
 def every_token_of_the_support_can_be_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
     """With noise aimed at it, the least probable token that the filters must keep is drawn.
 
     Otherwise a filter removes too much: top-p that stops one token early, min-p that compares with the wrong maximum,
     top-k that drops ties.
     """
-    batch, _, _ = call(sampler, case)
-    supports = supports_of(sampler, batch)
+    batch, _, _ = asserts.call(sampler, case)
+    supports = asserts.supports_of(sampler, batch)
     targets = [0 if s is None else int(np.argmin(np.where(s.required, s.probs, np.inf))) for s in supports]
-    seen = sample_tokens(sampler, batch, aimed_at(batch, targets))
+    seen = sample_tokens(sampler, batch, asserts.aimed_at(batch, targets))
     for request, support in enumerate(supports):
         target = targets[request]
         # 2**-100 outweighs every other token if the target's probability is at least 2**-90.
@@ -86,7 +81,7 @@ def every_token_of_the_support_can_be_drawn(sampler: TokenSampler, case: Samplin
 
 def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
     """Invalid rows: token 0 if random, what argmax gives if greedy."""
-    batch, _, seen = call(sampler, case)
+    batch, _, seen = asserts.call(sampler, case)
     for request, given in enumerate(requests_of(batch)):
         if np.isfinite(given.logits.max()):
             continue

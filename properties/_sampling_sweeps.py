@@ -18,18 +18,9 @@ from fairdraw._core.array_types import Float64s, Ints
 from fairdraw._oracles.supports import Support
 from fairdraw.contracts import Capabilities, Capability, SamplingBatch, TokenSampler
 from fairdraw.contracts._sampling import sample_tokens
+from fairdraw.properties import _sampling_asserts as asserts
 from fairdraw.properties._rejection_asserts import fresh
-from fairdraw.properties._sampling_asserts import (
-    FILTERS,
-    RACE,
-    aimed_at,
-    broken,
-    call,
-    check,
-    fixed,
-    same_tokens,
-    supports_of,
-)
+from fairdraw.properties._sampling_asserts import broken, check
 from fairdraw.properties._sampling_noise import NOISE, noise_of, plain
 from fairdraw.strategies._cases import require_far_memory, reserved
 from fairdraw.strategies.rows import bulk_rng
@@ -92,11 +83,11 @@ def _values(name: str, size: int, rng: np.random.Generator, count: int) -> list[
 
 
 def _sweep(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
-    size = 64 if can.slow or can.why_unsupported(RACE) else 1000
+    size = 64 if can.slow or can.why_unsupported(asserts.RACE) else 1000
     return plain(can, size)
 
 
-@check("SAM186", _sweep, needs_one_of=(tuple(FILTERS.values()), *NOISE), weight=0.03)
+@check("SAM186", _sweep, needs_one_of=(tuple(asserts.FILTERS.values()), *NOISE), weight=0.03)
 def filters_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase) -> None:
     """`top_k`, `top_p` and `min_p` of every size, from both ends of their range, keep the tokens of that value.
 
@@ -105,7 +96,7 @@ def filters_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase
     """
     half = ("bfloat16", "float16")[case.seed % 2] if Capability.HALF_LOGITS in sampler.capabilities else "float32"
     greedy = int(Capability.GREEDY in sampler.capabilities)
-    is_aimed = sampler.capabilities.why_unsupported(RACE) is None
+    is_aimed = sampler.capabilities.why_unsupported(asserts.RACE) is None
     batches = _with_many_tokens(sampler, case)
     if is_aimed:
         batches += [_swept(sampler, case, *which) for which in (("float32", 0), (half, greedy))]
@@ -127,11 +118,11 @@ def _with_many_tokens(sampler: TokenSampler, case: SamplingCase) -> list[Samplin
 
 def _keeps_both_sides(sampler: TokenSampler, batch: SamplingBatch) -> None:
     """Noise aimed at the most probable token outside of each support, and at the least probable one inside."""
-    supports = supports_of(sampler, batch)
+    supports = asserts.supports_of(sampler, batch)
     outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
-    _are_kept(batch, supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
+    _are_kept(batch, supports, sample_tokens(sampler, batch, asserts.aimed_at(batch, outside)).tokens)
     least = [0 if s is None else int(np.argmin(np.where(s.required, s.probs, np.inf))) for s in supports]
-    tokens = sample_tokens(sampler, batch, aimed_at(batch, least)).tokens
+    tokens = sample_tokens(sampler, batch, asserts.aimed_at(batch, least)).tokens
     for row, (support, token) in enumerate(zip(supports, least, strict=True)):
         if support is not None and support.required[token] and tokens[row] != token:
             broken(f"{_given(batch, row)}: token {token} must be kept; aimed at it, noise gave {tokens[row]}")
@@ -145,7 +136,7 @@ def _swept(sampler: TokenSampler, case: SamplingCase, dtype: str, num_greedy: in
     rng, count = bulk_rng("sweep", case.seed), 3 if sampler.capabilities.slow else 12
     given = [
         (name, value)
-        for name, need in FILTERS.items()
+        for name, need in asserts.FILTERS.items()
         if need in sampler.capabilities
         for value in _values(name, case.vocab_size, rng, count)
     ]
@@ -190,7 +181,7 @@ def _drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch
 
     The less probable half of what is kept comes, too, where chance misses it less often than once in 7e10 times.
     """
-    supports = supports_of(sampler, batch)
+    supports = asserts.supports_of(sampler, batch)
     outer = np.array([0.0 if s is None else float(s.probs[~s.allowed].sum()) for s in supports])
     most, least = (2, 2) if sampler.capabilities.slow else (most, 60)
     copies = np.clip(10 / np.maximum(outer, 1e-9), least, most).astype(int)
@@ -230,11 +221,11 @@ def rows_keep_their_logits_beyond_2_to_the_24_elements(sampler: TokenSampler, ca
     logits = torch.full((rows, case.vocab_size), -torch.inf, device=batch.device)
     logits[range(rows), own[:, 0].tolist()], logits[range(rows), own[:, 1].tolist()] = 1.0, 0.0
     batch = batch.replace(logits=logits)
-    is_aimed = sampler.capabilities.why_unsupported(RACE) is None
-    noise = aimed_at(batch, own[:, 1].tolist()) if is_aimed else noise_of(sampler, batch, case.seed)
+    is_aimed = sampler.capabilities.why_unsupported(asserts.RACE) is None
+    noise = asserts.aimed_at(batch, own[:, 1].tolist()) if is_aimed else noise_of(sampler, batch, case.seed)
     seen = sample_tokens(sampler, batch, noise).tokens
     if is_aimed:
-        same_tokens(own[:, 1], seen, f"of the two tokens of each of {rows} rows noise is aimed at the second")
+        asserts.same_tokens(own[:, 1], seen, f"of the two tokens of each of {rows} rows noise is aimed at the second")
     wrong = [row for row in range(rows) if seen[row] not in own[row]]
     if wrong:
         row = wrong[0]
@@ -243,7 +234,7 @@ def rows_keep_their_logits_beyond_2_to_the_24_elements(sampler: TokenSampler, ca
 
 def _two_rows(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     require_far_memory()
-    return fixed(100, *[SampledRequest("one-hot")] * 2, explicit=Capability.EXPLICIT_NOISE in can)
+    return asserts.fixed(100, *[SampledRequest("one-hot")] * 2, explicit=Capability.EXPLICIT_NOISE in can)
 
 
 @check("SAM184", _two_rows, needs=(Capability.STRIDED_INPUTS,), weight=0.02)
@@ -252,7 +243,7 @@ def rows_may_be_2_to_the_31_elements_apart(sampler: TokenSampler, case: Sampling
 
     On a CPU the memory between them is never touched, and never taken. Offsets of 32 bits wrap, and read another row.
     """
-    batch, noise, expected = call(sampler, case)
+    batch, noise, expected = asserts.call(sampler, case)
     if batch.device.type != "cpu":
         return
     stride = 2**31 + 2**16
@@ -266,4 +257,4 @@ def rows_may_be_2_to_the_31_elements_apart(sampler: TokenSampler, case: Sampling
         if "logits" not in str(error):
             broken(f"far strides are refused, but not by name: {error}")
         return
-    same_tokens(expected.tokens, seen.tokens, f"with rows {stride} elements apart")
+    asserts.same_tokens(expected.tokens, seen.tokens, f"with rows {stride} elements apart")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints
+from fairdraw._core.array_types import Flags, Float64s, Ints, Rows32
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import log_error
@@ -67,23 +67,15 @@ def _require_greedy(call: SamplingCall, tokens: Ints, *, any_largest: bool) -> N
     logits = call.batch.logits.float().cpu().numpy()
     rows = call.batch.is_greedy.cpu().numpy()
     best = np.argmax(logits, axis=1)  # of NaN the first, as torch.argmax has it
-    _wrong(
-        call,
-        call.is_odd & ~rows & (tokens != 0),
-        tokens,
-        "and not the documented token 0 of a row without distribution",
-    )
+    documented = "and not the documented token 0 of a row without distribution"
+    _wrong(call, call.is_odd & ~rows & (tokens != 0), tokens, documented)
     is_right = tokens == best
     if any_largest:
         is_right |= logits[np.arange(len(tokens)), tokens] == logits[np.arange(len(tokens)), best]
     _wrong(call, rows & ~is_right, tokens, "though another logit is the largest, and it is greedy")
 
 
-def _require_distributions(
-    call: SamplingCall,
-    said: Float32s,  # [batch_size, vocab_size] float32
-    tokens: Ints,
-) -> None:
+def _require_distributions(call: SamplingCall, said: Rows32, tokens: Ints) -> None:
     certain = said[np.arange(len(tokens)), tokens] == 1
     _wrong(call, call.batch.is_greedy.cpu().numpy() & ~certain, tokens, "whose draft distribution is not certain of it")
     rows = call.is_random & call.support.is_settled

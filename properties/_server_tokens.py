@@ -16,19 +16,8 @@ from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
 from fairdraw.contracts import Answer, Capability, Choice, GenerationRequest, Position
 from fairdraw.properties._server_check import ALPHA, GREEDY, LISTS, Trial, failure, positions_of, require, server_check
+from fairdraw.strategies import _server_requests as asks
 from fairdraw.strategies._server_claims import TOLERANCE
-from fairdraw.strategies._server_requests import (
-    MIN_P,
-    PLAIN,
-    PROMPTS,
-    TOKENS_EACH,
-    TOP_K,
-    TOP_P,
-    Kind,
-    kind,
-    num_tokens,
-    supported,
-)
 
 _NUM = 8
 _NUM_MET = 48
@@ -62,7 +51,7 @@ def greedy_answers_are_repeated(trial: Trial) -> None:
     Alone, and side by side with requests at temperature 1. Randomness that reaches greedy requests, state of an earlier
     request, or a temperature of the batch. With `--against-journal`: what changed since an earlier run.
     """
-    first, again = trial.take(GREEDY, _NUM), trial.take(kind("greedy again", temperature=0.0), _NUM)
+    first, again = trial.take(GREEDY, _NUM), trial.take(asks.kind("greedy again", temperature=0.0), _NUM)
     require_same_greedy(first, again, "requested again")
     both = [(answer.request, answer.request.replace(temperature=1.0)) for answer in first]
     beside = trial.ask("greedy beside others", [request for pair in both for request in pair])
@@ -166,7 +155,7 @@ def tokens_at_temperature_1_are_drawn(trial: Trial) -> None:
     The most common defect of servers: temperature ignored on some path, so that all requests are greedy. SGLang on ROCm
     ran every speculative step so (SGLang #39253).
     """
-    answers = trial.take(PLAIN, _NUM_DRAWN)
+    answers = trial.take(asks.PLAIN, _NUM_DRAWN)
     log_chance = 0.0
     for answer, _, position in positions_of(answers):
         values = listed(position, answer.request.logprobs or 0)
@@ -187,7 +176,9 @@ def no_text_at_temperature_1_is_greedy(trial: Trial) -> None:
     One replica of many that ignores the temperature, or one path that only some batches take. What all tokens together
     show is too little then.
     """
-    answers = trial.take(PLAIN, max(_NUM_DRAWN, round(0.4 * num_tokens(trial.server, trial.profile) / TOKENS_EACH)))
+    answers = trial.take(
+        asks.PLAIN, max(_NUM_DRAWN, round(0.4 * asks.num_tokens(trial.server, trial.profile) / asks.TOKENS_EACH))
+    )
     factors = [(_greedy_factor(choice, one), one) for one in answers for choice in one.choices]
     for share in _GREEDY_SHARES:
         # Each factor has mean 1 for a correct server, and so has this product: an e-value.
@@ -213,7 +204,7 @@ def _greedy_factor(choice: Choice, answer: Answer) -> float:
 # -- filters ----------------------------------------------------------------------------------------------------------
 
 
-def _require_support(trial: Trial, one: Kind, what: str) -> None:
+def _require_support(trial: Trial, one: asks.Kind, what: str) -> None:
     """No token lies outside of what the filter leaves."""
     judged = 0
     for answer in trial.take(one, _NUM_DRAWN):
@@ -233,9 +224,9 @@ def tokens_lie_within_top_k(trial: Trial) -> None:
 
     One token too many at the edge, a filter that is skipped on some path, or one of another request.
     """
-    _require_support(trial, TOP_K, "top-k")
+    _require_support(trial, asks.TOP_K, "top-k")
     if "top_k" in trial.claims.after_filters:
-        for answer, number, position in positions_of(trial.take(TOP_K, _NUM_DRAWN)):
+        for answer, number, position in positions_of(trial.take(asks.TOP_K, _NUM_DRAWN)):
             count, most = sum(value > _REMOVED for _, value in position.top), answer.request.top_k or 0
             require(count <= most, answer, f"position {number}: {count} tokens are left by top_k={most}")
 
@@ -250,7 +241,7 @@ def tokens_lie_within_top_p(trial: Trial) -> None:
 
     A filter that is skipped on some path, one of another request, or one that sees other probabilities.
     """
-    _require_support(trial, TOP_P, "top-p")
+    _require_support(trial, asks.TOP_P, "top-p")
 
 
 @server_check("SRV133", (*LISTS, Capability.MIN_P), stage=Stage.TOKENS)
@@ -259,7 +250,7 @@ def tokens_lie_within_min_p(trial: Trial) -> None:
 
     A threshold that is absolute, or a filter that is skipped on some path.
     """
-    _require_support(trial, MIN_P, "min-p")
+    _require_support(trial, asks.MIN_P, "min-p")
 
 
 # -- seeds ------------------------------------------------------------------------------------------------------------
@@ -267,7 +258,7 @@ def tokens_lie_within_min_p(trial: Trial) -> None:
 
 def _seeded(trial: Trial, count: int, **fields: object) -> list[GenerationRequest]:
     """Return requests with seeds."""
-    one = Kind("seeds", tuple(fields.items()), seeded=True)
+    one = asks.Kind("seeds", tuple(fields.items()), seeded=True)
     return [one.request(number, trial.server, trial.pool.seed) for number in range(count)]
 
 
@@ -316,7 +307,7 @@ def different_seeds_give_different_tokens(trial: Trial) -> None:
 
     A seed that is cut to few bits or ignored in favour of a fixed one, or greedy decoding.
     """
-    base = PLAIN.request(0, trial.server, 0)
+    base = asks.PLAIN.request(0, trial.server, 0)
     answers = trial.ask("other seeds", [base.replace(seed=seed) for seed in _SEEDS])
     _require_different(answers, [answer.choices[0] for answer in answers], "with different seeds")
 
@@ -333,7 +324,7 @@ def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
     requests that look alike.
     """
     # Two prompts, as one of the texts may be short.
-    requests = [PLAIN.request(number, trial.server, 0) for number in range(2)]
+    requests = [asks.PLAIN.request(number, trial.server, 0) for number in range(2)]
     for number, request in enumerate(requests):
         alone = trial.ask(f"alike, alone, {number}", [request] * (_NUM // 2), alone=True)
         beside = trial.ask(f"alike, side by side, {number}", [request] * _NUM)
@@ -348,7 +339,7 @@ def choices_of_a_request_differ(trial: Trial) -> None:
     One generator state that is copied for every choice, the request's seed taken for each of them, or choices that
     are counted anew on each worker. With a seed, all of them are the same again: not only the first one has it.
     """
-    plain = PLAIN.request(0, trial.server, 0)
+    plain = asks.PLAIN.request(0, trial.server, 0)
     _require_choices(trial, [plain.replace(n=4), plain.replace(n=4, prompt=_prompts(trial)[1])])
     with contextlib.suppress(CapabilityUnsupported):  # a server may allow few
         _require_choices(trial, [plain.replace(n=_MOST_CHOICES)])
@@ -379,7 +370,7 @@ def choices_of_a_request_may_be_equal(trial: Trial) -> None:
     Drawn without replacement: the most probable tokens by their noise, one for each choice. Texts look more diverse
     than the model is.
     """
-    answers = trial.take(kind("one token of four choices", n=4, max_tokens=1), _NUM_MET)
+    answers = trial.take(asks.kind("one token of four choices", n=4, max_tokens=1), _NUM_MET)
     first = [[choice.tokens[0] for choice in one.choices if choice.tokens] for one in answers]
     if any(len(set(tokens)) < len(tokens) for tokens in first):
         return
@@ -405,7 +396,7 @@ def _chance_of_all_different(answer: Answer) -> float:
 
 def _prompts(trial: Trial) -> Sequence[str]:
     own = trial.server.settings.prompts
-    return own if len(own) > 1 else PROMPTS
+    return own if len(own) > 1 else asks.PROMPTS
 
 
 @server_check("SRV145", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=9 * _NUM)
@@ -439,7 +430,7 @@ def _require_same_beside(trial: Trial, alone: Sequence[Answer], name: str, other
 
 def _neighbours(trial: Trial) -> dict[str, list[GenerationRequest]]:
     """What stands beside the requests with seeds."""
-    plain = [PLAIN.request(number, trial.server, 0) for number in range(_NUM)]
+    plain = [asks.PLAIN.request(number, trial.server, 0) for number in range(_NUM)]
     seeded = [one.replace(seed=900 + number, temperature=1.5) for number, one in enumerate(plain)]
     mixed = [one.replace(temperature=0.0) if number % 2 else one for number, one in enumerate(plain)]
     if Capability.GREEDY not in trial.server.capabilities:
@@ -459,7 +450,7 @@ def _strong(trial: Trial, alone: Sequence[Answer]) -> list[dict[str, Any]]:  # A
     bias: dict[str, Any] = {"logit_bias": ((tokens[0], 100.0),)} if tokens and isinstance(tokens[0], int) else {}
     filters: list[dict[str, Any]] = [{"top_k": 2}, {"top_p": 0.1}, {"min_p": 0.5}, bias]
     others: list[dict[str, Any]] = [{"stop": ("e", " ")}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}]
-    return supported([*filters, *others, {"min_tokens": TOKENS_EACH}], trial.server.capabilities)
+    return asks.supported([*filters, *others, {"min_tokens": asks.TOKENS_EACH}], trial.server.capabilities)
 
 
 @server_check("SRV146", (*LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM, num_alone=_NUM)

@@ -26,42 +26,32 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw.strategies import lifecycle
 from fairdraw.strategies._serving_batch import ServedRequest
-from fairdraw.strategies.lifecycle import (
-    MOST_REQUESTS,
-    Add,
-    Decode,
-    Draft,
-    Finish,
-    LifecycleMachine,
-    Preempt,
-    Resume,
-    Swap,
-    ThinkingTrace,
-)
 
 _START, _END = -1, -2
 """Drawn for: emit the start marker, emit the end marker, where vLLM is correct."""
 _WORDS = st.integers(5, 7)
-_ROWS = st.integers(0, MOST_REQUESTS - 1)
-_DRAWN = st.lists(st.one_of(_WORDS, st.just(_START), st.just(_END)), min_size=MOST_REQUESTS, max_size=MOST_REQUESTS)
+_ROWS = st.integers(0, lifecycle.MOST_REQUESTS - 1)
+_DRAWN = st.lists(
+    st.one_of(_WORDS, st.just(_START), st.just(_END)),
+    min_size=lifecycle.MOST_REQUESTS,
+    max_size=lifecycle.MOST_REQUESTS,
+)
 
 
-def _has_settled_rows(machine: LifecycleMachine) -> bool:
+def _has_settled_rows(machine: lifecycle.LifecycleMachine) -> bool:
     """No request has entered in this step: otherwise a step without tokens would come first, and rows might move."""
     return machine.num_requests > 1 and not machine.playing.batch.has_added
 
 
-class SoundUpstreamMachine(LifecycleMachine):
+class SoundUpstreamMachine(lifecycle.LifecycleMachine):
     """Requests that think once; changes of rows are held until the next step, so that every step yields tokens."""
 
-    trace = ThinkingTrace()
+    trace = lifecycle.ThinkingTrace()
     free = False
 
-    @initialize(
-        start=st.sampled_from(((1,), (1, 2))),
-        end=st.sampled_from(((3,), (3, 4), (3, 3, 4))),
-    )
+    @initialize(start=st.sampled_from(((1,), (1, 2))), end=st.sampled_from(((3,), (3, 4), (3, 3, 4))))
     def begin(self, start: tuple[int, ...], end: tuple[int, ...]) -> None:
         self.begun = self.trace.replace(start=start, end=end)
 
@@ -74,20 +64,20 @@ class SoundUpstreamMachine(LifecycleMachine):
         return ThinkingBudgetOracle(self.begun.start, self.begun.end)
 
     @rule(words=st.lists(_WORDS, max_size=3), inside=st.booleans(), budget=st.integers(0, 6))
-    @precondition(lambda self: self.num_requests < MOST_REQUESTS)
+    @precondition(lambda self: self.num_requests < lifecycle.MOST_REQUESTS)
     def add(self, words: list[int], inside: bool, budget: int) -> None:
         opening = self.begun.start if inside and len(self.begun.start) == 1 else ()
-        self.do(Add((*opening, *words), budget=budget, held=True))
+        self.do(lifecycle.Add((*opening, *words), budget=budget, held=True))
 
     @rule(row=_ROWS)
     @precondition(_has_settled_rows)
     def finish(self, row: int) -> None:
-        self.do(Finish(row, held=True))
+        self.do(lifecycle.Finish(row, held=True))
 
     @rule(row=_ROWS, other=_ROWS)
     @precondition(_has_settled_rows)
     def swap(self, row: int, other: int) -> None:
-        self.do(Swap(row, other, held=True))
+        self.do(lifecycle.Swap(row, other, held=True))
 
     @rule(row=_ROWS)
     @precondition(_has_settled_rows)
@@ -95,21 +85,21 @@ class SoundUpstreamMachine(LifecycleMachine):
         """With all of its ids, and outside a marker."""
         chosen = self.requests[row % self.num_requests]
         if -1 not in chosen.output_token_ids and not self.in_marker(chosen) and not self.spent_in_prompt(chosen):
-            self.do(Preempt(row % self.num_requests, held=True))
+            self.do(lifecycle.Preempt(row % self.num_requests, held=True))
 
     @rule()
     @precondition(lambda self: bool(self.playing.batch.waiting))
     def resume(self) -> None:
-        self.do(Resume(same_list=False, held=True))
+        self.do(lifecycle.Resume(same_list=False, held=True))
 
     @rule(drawn=_DRAWN, late=st.booleans())
     @precondition(lambda self: self.num_requests > 0)
     def step(self, drawn: list[int], late: bool) -> None:
         """One step: the scanners run, then every request emits a token."""
-        self.do(Draft())
+        self.do(lifecycle.Draft())
         tokens = tuple(self.sound(request, token) for request, token in zip(self.requests, drawn, strict=False))
         late = late and min(tokens) >= 5 and not any(self.forced(request) for request in self.requests)
-        self.do(Decode(tokens, late=late, held=True))
+        self.do(lifecycle.Decode(tokens, late=late, held=True))
 
     def forced(self, request: ServedRequest) -> dict[int, int]:
         """Position to token."""

@@ -12,52 +12,41 @@ from fairdraw._core.checks import Check
 from fairdraw.contracts import Capability
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.properties._thinking_upstream import SoundUpstreamMachine
+from fairdraw.strategies import lifecycle
 from fairdraw.strategies._lifecycle_steps import long_rewrites
 from fairdraw.strategies._lifecycle_tours import MARKERS, TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_thinking
-from fairdraw.strategies.lifecycle import (
-    MOST_REQUESTS,
-    Add,
-    Decode,
-    Event,
-    EventTrace,
-    PlannedTraces,
-    Playing,
-    Repair,
-    Replace,
-    ThinkingMachine,
-    ThinkingTrace,
-)
+from fairdraw.strategies.lifecycle import Event, Playing
 
 __all__ = ["CHECKS"]
 
 _check = partial(lifecycle_check, contract="thinking_budget")
 
 
-class _StateMachine(ThinkingMachine):
-    trace = ThinkingTrace(watch="state")
+class _StateMachine(lifecycle.ThinkingMachine):
+    trace = lifecycle.ThinkingTrace(watch="state")
 
 
-class _ReadingMachine(ThinkingMachine):
+class _ReadingMachine(lifecycle.ThinkingMachine):
     """Some requests enter with long outputs."""
 
-    trace = ThinkingTrace(watch="reading", vocab_size=100)
+    trace = lifecycle.ThinkingTrace(watch="reading", vocab_size=100)
 
     @rule(length=st.sampled_from((64, 200, 4096)), budget=st.sampled_from((10_000, 5)))
     @precondition(lambda self: self.num_requests < 4)
     def add_long(self, length: int, budget: int) -> None:
-        self.do(Add(prompt=self.begun.start, more_output=length, seed=length, budget=budget))
+        self.do(lifecycle.Add(prompt=self.begun.start, more_output=length, seed=length, budget=budget))
 
 
-class _RewritingMachine(RewritingMachine, ThinkingMachine):
+class _RewritingMachine(RewritingMachine, lifecycle.ThinkingMachine):
     @rule(row=st.integers(0, 3), length=st.integers(0, 6))
     @precondition(lambda self: self.num_requests > 0)
     def replace_by_thoughts(self, row: int, length: int) -> None:
         """Another list that ends inside a section: if the request has a budget, the list decides what is forced."""
-        self.do(Replace(row, (*self.begun.start, *(5,) * length)))
+        self.do(lifecycle.Replace(row, (*self.begun.start, *(5,) * length)))
 
 
-class _MarkerMachine(ThinkingMachine):
+class _MarkerMachine(lifecycle.ThinkingMachine):
     """Markers are also emitted token by token, or only begun: they span several steps, and may arrive late."""
 
     @rule(begins=st.booleans(), late=st.booleans(), missing=st.sampled_from((0, 0, 1, 2)))
@@ -65,17 +54,17 @@ class _MarkerMachine(ThinkingMachine):
     def emit_marker(self, begins: bool, late: bool, missing: int) -> None:
         marker = self.begun.start if begins else self.begun.end
         for token in marker[: max(1, len(marker) - missing)]:
-            self.do(Decode((token,) * MOST_REQUESTS, late=late))
+            self.do(lifecycle.Decode((token,) * lifecycle.MOST_REQUESTS, late=late))
             if late:
-                self.do(Repair())
+                self.do(lifecycle.Repair())
 
 
-_planned = PlannedTraces.of(ThinkingTrace())
+_planned = lifecycle.PlannedTraces.of(lifecycle.ThinkingTrace())
 _wide = _planned(wide_thinking)
 
 
 @_planned
-def _tours(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+def _tours(seed: int, num_rounds: int) -> Iterator[lifecycle.EventTrace]:
     """With three pairs of markers in each round."""
     for number in range(seed % len(MARKERS), seed % len(MARKERS) + 3 * num_rounds):
         yield walk(TourWorld.of_thinking(number), seed + number)
@@ -83,7 +72,7 @@ def _tours(seed: int, num_rounds: int) -> Iterator[EventTrace]:
 
 
 @_planned
-def _company(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+def _company(seed: int, num_rounds: int) -> Iterator[lifecycle.EventTrace]:
     """Every pair of events of a step, with two pairs of markers in each round."""
     for number in range(seed % len(MARKERS), seed % len(MARKERS) + 2 * num_rounds):
         yield steps(TourWorld.of_thinking(number, watch="company"), seed + number)
@@ -91,7 +80,7 @@ def _company(seed: int, num_rounds: int) -> Iterator[EventTrace]:
 
 
 @_planned
-def _regrowing(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+def _regrowing(seed: int, num_rounds: int) -> Iterator[lifecycle.EventTrace]:
     """Lists regrow after, and before, every other event; long ones from the middle."""
     for number in range(seed % len(MARKERS), seed % len(MARKERS) + num_rounds + 1):
         yield walk(TourWorld.of_thinking(number), seed + number, rewrites=True)

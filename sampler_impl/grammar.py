@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ._shared.tensors import Bitmasks
+
 __all__ = ["Matcher", "apply_bitmask", "fork_bitmasks"]
 
 _BITS = 32
@@ -119,11 +121,7 @@ def fork_bitmasks(
     return bitmask
 
 
-def _fork(
-    matcher: Matcher,
-    drafts: Sequence[int],
-    rows: Tensor,  # [num_rows, num_words] int32
-) -> None:
+def _fork(matcher: Matcher, drafts: Sequence[int], rows: Bitmasks) -> None:
     """Mask the rows of one request; the matcher is rolled back, whatever happens."""
     accepted = 0
     try:

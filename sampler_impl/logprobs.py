@@ -16,6 +16,7 @@ more than `MOST_STREAMED` tokens are asked for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from torch import Tensor
 from ._logprobs import pytorch
 from ._shared.backend import BackendName, choose_backend
 from ._shared.checks import FLOATS_OF_MODELS, IDS, check_tensor
+
+if TYPE_CHECKING:
+    from ._shared.tensors import LogitRows, RowInts
 
 __all__ = ["MOST_STREAMED", "Logprobs", "top_logprobs"]
 
@@ -100,11 +104,7 @@ def _sorted(
     return torch.cat([found_ids, best], dim=1), torch.cat([logprobs, listed], dim=1)
 
 
-def _check(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    emitted_token_ids: Tensor,  # [num_rows] int64
-    num_logprobs: int,
-) -> None:
+def _check(logits: LogitRows, emitted_token_ids: RowInts, num_logprobs: int) -> None:
     function, device = "top_logprobs", getattr(logits, "device", None)
     if not isinstance(logits, Tensor) or device is None:
         raise TypeError(f"{function}: logits={logits!r}, but it must be a tensor of shape [num_rows, vocab_size].")

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ._scanners.penalty_rows import Factors
+    from ._shared.tensors import LogitRows, SlotCounts
 
 __all__ = ["PaddedOutputs", "Penalties"]
 
@@ -166,10 +167,7 @@ class Penalties:
             )
         return _Request(History(output_token_ids), prompt)
 
-    def _hold(
-        self,
-        token_state: Tensor,  # [num_slots, vocab_size] int32
-    ) -> None:
+    def _hold(self, token_state: SlotCounts) -> None:
         """Hold counts; steps add to the flattened view, which is made here once for all of them."""
         self._token_state = token_state
         self._flat_state = token_state.view(-1)
@@ -276,11 +274,7 @@ class Penalties:
         return slots[:batch_size]
 
     def _apply(
-        self,
-        function: str,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        rows: PenaltyRows,
-        factors: Factors,
+        self, function: str, logits: LogitRows, rows: PenaltyRows, factors: Factors
     ) -> Tensor:  # [num_rows, vocab_size] float32
         num_rows, kept = len(rows.request), is_plain(logits) and logits.dtype in FLOATS
         if not kept or logits.shape != (num_rows, self.vocab_size) or logits.device.type != self.device.type:

@@ -77,18 +77,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ._rejection.step import VerifyStep
+    from ._shared.tensors import RequestRows, Uniforms
 
 __all__ = [
-    "GREEDY_TEMPERATURE",
-    "MAX_SPEC_LEN",
-    "PLACEHOLDER_TOKEN_ID",
-    "SamplingMetadata",
-    "apply_temperature_",
-    "expand_batch_to_tokens",
-    "parse_output",
-    "rejection_sample",
-    "verify_drafts",
-]
+    "GREEDY_TEMPERATURE", "MAX_SPEC_LEN", "PLACEHOLDER_TOKEN_ID", "SamplingMetadata", "apply_temperature_",
+    "expand_batch_to_tokens", "parse_output", "rejection_sample", "verify_drafts",
+]  # fmt: skip
 
 
 def rejection_sample(
@@ -193,10 +187,7 @@ def verify_drafts(
 
 
 def _verify(
-    backend: BackendName,
-    step: VerifyStep,
-    uniforms: Tensor | None,  # [num_tokens] float64
-    exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+    backend: BackendName, step: VerifyStep, uniforms: Uniforms | None, exponentials: RequestRows | None
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Verify a checked step: softmax and argmax are torch's; the rest is the backend's."""
     # Of the logits as they are: a softmax may round different logits to equal probabilities.

@@ -28,6 +28,7 @@ block-filters       from 8 requests on, filters by another kernel  the same filt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -47,18 +48,13 @@ from ._sampling.parameters import (
 from ._shared.backend import OF_KERNELS, BackendName, choose_backend
 from ._shared.draws import DRAFT_STREAM, SAMPLE_STREAM, invert_cdf, philox_uniforms
 
+if TYPE_CHECKING:
+    from ._shared.tensors import LogitRows
+
 __all__ = [
-    "GREEDY_BELOW",
-    "CounterNoise",
-    "Draft",
-    "RaceNoise",
-    "SamplingNoise",
-    "SamplingParameters",
-    "UpstreamNoise",
-    "draft",
-    "draft_with_logsumexp",
-    "sample",
-]
+    "GREEDY_BELOW", "CounterNoise", "Draft", "RaceNoise", "SamplingNoise", "SamplingParameters", "UpstreamNoise",
+    "draft", "draft_with_logsumexp", "sample",
+]  # fmt: skip
 
 
 def sample(
@@ -178,10 +174,7 @@ def draft_with_logsumexp(
 
 
 def _draw(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    parameters: SamplingParameters,
-    noise: SamplingNoise,
-    stream: int,
+    logits: LogitRows, parameters: SamplingParameters, noise: SamplingNoise, stream: int
 ) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [num_rows, vocab_size] float32
     """Draw tokens, and return the distribution of every request's draw too. Greedy ones are drawn too, and replaced."""
     probs = pytorch.filtered_logits(logits, parameters).softmax(-1, dtype=torch.float32)
@@ -203,9 +196,7 @@ def _draw(
 
 
 def _sample_in_kernels(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    parameters: SamplingParameters,
-    noise: CounterNoise,
+    logits: LogitRows, parameters: SamplingParameters, noise: CounterNoise
 ) -> Tensor:  # [batch_size] int64
     """Sample in kernels. Min-p is a threshold on the logit, which the kernels apply; top-k and top-p need a sort, which
     is torch's."""
@@ -223,10 +214,7 @@ def _sample_in_kernels(
 
 
 def _known_draw(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    parameters: SamplingParameters,
-    noise: SamplingNoise,
-    stream: int,
+    logits: LogitRows, parameters: SamplingParameters, noise: SamplingNoise, stream: int
 ) -> tuple[Tensor, Tensor] | None:  # [batch_size] int64, [batch_size] float32
     """Draw by kernels, if arguments of this kind were before: then nothing is checked again."""
     if not isinstance(noise, CounterNoise) or parameters.top_k is not None or parameters.top_p is not None:
@@ -236,11 +224,7 @@ def _known_draw(
     return None if plan is None else plan(call)
 
 
-def _uses_kernels(
-    function: str,
-    backend: BackendName | None,
-    logits: Tensor,  # [num_rows, vocab_size] float32
-) -> bool:
+def _uses_kernels(function: str, backend: BackendName | None, logits: LogitRows) -> bool:
     if choose_backend(function, backend, logits.device) == "torch":
         return False
     from ._sampling.kernels import MAX_VOCAB_SIZE

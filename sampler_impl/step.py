@@ -70,20 +70,13 @@ from ._step.replays import Replays
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ._shared.tensors import Bitmasks
     from ._step.launch import Launches
     from ._step.pytorch import PyTorchStep
 
 __all__ = [
-    "BadWords",
-    "Capacity",
-    "Drafts",
-    "Parameters",
-    "Penalties",
-    "StepInputs",
-    "StepOutput",
-    "StepPlan",
-    "TokenEdits",
-]
+    "BadWords", "Capacity", "Drafts", "Parameters", "Penalties", "StepInputs", "StepOutput", "StepPlan", "TokenEdits",
+]  # fmt: skip
 
 
 class StepPlan:
@@ -213,11 +206,7 @@ class StepPlan:
         return output
 
     def _whole(
-        self,
-        inputs: StepInputs,
-        kept_words: Tensor | None = None,  # [num_rows, num_words] int32
-        *,
-        emits: bool = True,
+        self, inputs: StepInputs, kept_words: Bitmasks | None = None, *, emits: bool = True
     ) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32, or [0] float32
         """Check inputs and run a step, on the plan's device and alone, and write masks, or else processed logits; such
         steps are not replayed."""

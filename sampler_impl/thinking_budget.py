@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ._shared.tensors import WrittenRows
+
 __all__ = ["ForcedToken", "ThinkingBudget"]
 
 NO_BUDGET = -1
@@ -343,10 +345,7 @@ class ThinkingBudget:
         ]
 
 
-def _force(
-    logits: Tensor,  # [num_rows, vocab_size] float32, written
-    forced: list[tuple[int, int]],
-) -> None:
+def _force(logits: WrittenRows, forced: list[tuple[int, int]]) -> None:
     import torch
 
     from ._shared.checks import FLOATS, check_dimensions, check_tensor, check_written

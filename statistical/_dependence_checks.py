@@ -8,16 +8,10 @@ from typing import Any
 
 from fairdraw._core.checks import Stage, checks_in
 from fairdraw.contracts import Capability
+from fairdraw.statistical import _noise_quality as quality
 from fairdraw.statistical._dependence_next import TABLES, rejection_next, sampling_next
 from fairdraw.statistical._dependence_workloads import rejection_dependence, sampling_dependence
 from fairdraw.statistical._explained import ExplainedCheck
-from fairdraw.statistical._noise_quality import (
-    rejection_fine_odds,
-    rejection_rare_tokens,
-    sampling_fine_odds,
-    sampling_rare_tokens,
-    tiny_acceptance,
-)
 from fairdraw.statistical._workloads import Workload
 
 __all__ = ["REJECTION_CHECKS", "SAMPLING_CHECKS"]
@@ -95,7 +89,7 @@ def draws_of_one_request_are_independent() -> tuple[str, ...]:
     return ("D4",)
 
 
-@_both(("DIST341", rejection_rare_tokens), ("DIST771", sampling_rare_tokens))
+@_both(("DIST341", quality.rejection_rare_tokens), ("DIST771", quality.sampling_rare_tokens))
 def draws_reach_every_rare_token() -> tuple[str, ...]:
     """Thousands of tokens that share a small probability come as often as they should, wherever they are.
 
@@ -105,7 +99,7 @@ def draws_reach_every_rare_token() -> tuple[str, ...]:
     return ("N1",)
 
 
-@_rejection("DIST342", tiny_acceptance, needs=(_TOKEN,), depends_on="DIST104")
+@_rejection("DIST342", quality.tiny_acceptance, needs=(_TOKEN,), depends_on="DIST104")
 def drafts_are_accepted_with_tiny_probabilities_too() -> tuple[str, ...]:
     """Drafts of acceptance probability down to 2**-14, and 1 minus these, are accepted as often as that says.
 
@@ -114,7 +108,7 @@ def drafts_are_accepted_with_tiny_probabilities_too() -> tuple[str, ...]:
     return ("N2",)
 
 
-@_both(("DIST343", rejection_fine_odds), ("DIST772", sampling_fine_odds), fast_only=True)
+@_both(("DIST343", quality.rejection_fine_odds), ("DIST772", quality.sampling_fine_odds), fast_only=True)
 def tokens_come_as_often_as_they_should_to_a_thousandth() -> tuple[str, ...]:
     """Probabilities of 0.1 and 0.9, and others halfway between numbers of 8 bits, are met to a thousandth.
 

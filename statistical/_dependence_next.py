@@ -25,16 +25,8 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, SeededNoise
 from fairdraw.contracts._rejection import emit_next
 from fairdraw.contracts._sampling import sample_next
+from fairdraw.statistical import _dependence_workloads as workloads
 from fairdraw.statistical._dependence import gray_bits
-from fairdraw.statistical._dependence_workloads import (
-    PROBS,
-    Kind,
-    Verified,
-    dependence_plan,
-    harness_rng,
-    pit_bits,
-    plain_batch,
-)
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 
 Bits = NDArray[np.bool_]  # [num_rows, num_features] bool
@@ -68,7 +60,7 @@ def _raced(drawing: _Drawing, num_rows: int, device: str, seed: int, *, by_unifo
     numbers = torch.rand(shape, device=device) if by_uniforms else torch.empty(shape, device=device).exponential_()
     drawn = np.maximum(numbers.double().cpu().numpy(), 2.0**-60)
     tokens = np.argmax(drawing.race / (-np.log(drawn) if by_uniforms else drawn), axis=1)
-    return pit_bits(drawing.race, tokens, np.ones(num_rows, bool), harness_rng(seed), 3)
+    return workloads.pit_bits(drawing.race, tokens, np.ones(num_rows, bool), workloads.harness_rng(seed), 3)
 
 
 _NEXT: dict[str, Callable[[_Drawing, int, str, int], Bits]] = {
@@ -83,16 +75,16 @@ def _plan(setting: Setting, drawing: _Drawing) -> SamplingPlan:
     """Enough for a checkpoint, however few the draws; a slow sampler is followed by `torch.rand` and itself alone."""
     enough = replace(setting, num_draws=max(_FEWEST, setting.num_draws))
     names = (*_NEXT, _AGAIN) if setting.num_draws >= _FEWEST_FOR_ALL else ("torch.rand", _AGAIN)
-    return dependence_plan(enough, _kinds(drawing, setting.device, names), TABLES)
+    return workloads.dependence_plan(enough, _kinds(drawing, setting.device, names), TABLES)
 
 
 _FEWEST, _FEWEST_FOR_ALL = 256, 1000
 
 
-def _kinds(drawing: _Drawing, device: str, names: tuple[str, ...]) -> tuple[Kind, ...]:
+def _kinds(drawing: _Drawing, device: str, names: tuple[str, ...]) -> tuple[workloads.Kind, ...]:
     """One for each that draws next."""
 
-    def kind(name: str) -> Kind:
+    def kind(name: str) -> workloads.Kind:
         def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> Bits:
             first = drawing.call(sampler, num_rows, noise_seed, seed)
             again = derive_seed("again", seed)
@@ -103,7 +95,7 @@ def _kinds(drawing: _Drawing, device: str, names: tuple[str, ...]) -> tuple[Kind
             return np.concatenate([bits, after], axis=1)
 
         later = drawing.features if name == _AGAIN else tuple(f"bit {i}" for i in range(3))
-        return Kind(f"then {name}", (*drawing.features, *(f"{name}: {one}" for one in later)), draw, 2)
+        return workloads.Kind(f"then {name}", (*drawing.features, *(f"{name}: {one}" for one in later)), draw, 2)
 
     return tuple(map(kind, names))
 
@@ -111,7 +103,9 @@ def _kinds(drawing: _Drawing, device: str, names: tuple[str, ...]) -> tuple[Kind
 # -- rejection --------------------------------------------------------------------------------------------------------
 
 _TOKEN, _DENSE = Capability.TOKEN_VERIFICATION, Capability.DENSE_DRAFTS
-_ONE_DRAFT = Verified("one draft", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 1)
+_ONE_DRAFT = workloads.Verified(
+    "one draft", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 1
+)
 
 
 @Workload.of("rejection: what is drawn next", "dependence", 0.05, 0.2, _DENSE, _TOKEN)
@@ -122,7 +116,7 @@ def rejection_next(setting: Setting) -> SamplingPlan:
 
     def call(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> Callable[[], Bits]:
         batch, named = given.batch(num_rows, seed, setting.device), features(is_verified=is_verified)
-        noise, rng = SeededNoise(noise_seed), harness_rng(seed)
+        noise, rng = SeededNoise(noise_seed), workloads.harness_rng(seed)
         return lambda: read(given, emit_next(sampler, batch, noise), rng)[:, : len(named)]
 
     return _plan(setting, _Drawing(features(is_verified=is_verified), given.requests[0].residual(0, 0), call))
@@ -134,12 +128,12 @@ def rejection_next(setting: Setting) -> SamplingPlan:
 @Workload.of("sampling: what is drawn next", "dependence", 0.05, 0.2)
 def sampling_next(setting: Setting) -> SamplingPlan:
     """After a draw of one token per request."""
-    probs = PROBS["eight tokens"]
+    probs = workloads.PROBS["eight tokens"]
     row = np.log(probs).astype(np.float32)
 
     def call(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> Callable[[], Bits]:
-        batch = plain_batch(np.tile(row, (num_rows, 1)), seed % 1000, setting.device)
-        noise, rng = SeededNoise(noise_seed), harness_rng(seed)
-        return lambda: pit_bits(probs, sample_next(sampler, batch, noise), np.ones(num_rows, bool), rng, 3)
+        batch = workloads.plain_batch(np.tile(row, (num_rows, 1)), seed % 1000, setting.device)
+        noise, rng = SeededNoise(noise_seed), workloads.harness_rng(seed)
+        return lambda: workloads.pit_bits(probs, sample_next(sampler, batch, noise), np.ones(num_rows, bool), rng, 3)
 
     return _plan(setting, _Drawing(tuple(f"token, bit {bit}" for bit in range(3)), probs, call))

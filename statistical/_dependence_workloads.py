@@ -18,17 +18,10 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.contracts._rejection import emit
 from fairdraw.contracts._sampling import sample_tokens
+from fairdraw.statistical import _dependence as dependence
 from fairdraw.statistical._coins import CoinShape, coin_tables, count_coins, explain_coins
 from fairdraw.statistical._configurations import Configuration, request_distributions
 from fairdraw.statistical._count_tables import Counts
-from fairdraw.statistical._dependence import (
-    SUSPECT,
-    Shape,
-    count_dependence,
-    dependence_tables,
-    explain_dependence,
-    gray_bits,
-)
 from fairdraw.statistical._explained import ExplainedPlan
 from fairdraw.statistical._noise import exponentials, noise_for, noise_kind
 from fairdraw.statistical._pit import Order, starting_mass
@@ -68,30 +61,30 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...], only: tuple[str, 
     """
     # The smallest cannot be judged with fewer draws than it has.
     side = min(_LARGEST, max(_SMALLEST, int((setting.num_draws // len(kinds) / 2) ** 0.5)))
-    shapes = [Shape(kind.name, side, side, kind.features, kind.num_draws) for kind in kinds]
+    shapes = [dependence.Shape(kind.name, side, side, kind.features, kind.num_draws) for kind in kinds]
     per_checkpoint = len(kinds) * 2 * side**2
     most = _MOST_CHECKPOINTS if setting.num_draws < _NIGHTLY_DRAWS else _NIGHTLY_CHECKPOINTS
 
     coins = {kind.name: CoinShape(kind.name, side, side, kind.acceptance) for kind in kinds if kind.acceptance}
 
-    def count_kind(sampler: Any, seed: int, kind: Kind, shape: Shape) -> Counts:  # Any: of either contract
+    def count_kind(sampler: Any, seed: int, kind: Kind, shape: dependence.Shape) -> Counts:  # Any: of either contract
         seeds = [one for half in range(2) for one in related_seeds(side, derive_seed("half", seed, half))]
         drawn = [kind.draw(sampler, side, one, derive_seed("call", seed, i)) for i, one in enumerate(seeds)]
         bits, rng = np.stack(drawn), harness_rng(derive_seed("coins", seed))
         extra = count_coins(bits[..., -1], coins[kind.name], rng) if kind.name in coins else {}
-        return {**count_dependence(bits[..., : len(kind.features)], shape), **extra}
+        return {**dependence.count_dependence(bits[..., : len(kind.features)], shape), **extra}
 
     def count(sampler: Any, seed: int) -> Counts:
         pairs = zip(kinds, shapes, strict=True)
         parts = [count_kind(sampler, derive_seed(kind.name, seed), kind, shape) for kind, shape in pairs]
         every = (pair for part in parts for pair in part.items())
-        return {name: table for name, table in every if name.removeprefix(SUSPECT).startswith(only)}
+        return {name: table for name, table in every if name.removeprefix(dependence.SUSPECT).startswith(only)}
 
     def explain(counts: Sequence[Counts], name: str) -> str:
         found = next((one for one in coins.values() if name in coin_tables(one)), None)
-        return explain_coins(counts, found, name) if found else explain_dependence(counts, shapes, name)
+        return explain_coins(counts, found, name) if found else dependence.explain_dependence(counts, shapes, name)
 
-    tables = {name: table for shape in shapes for name, table in dependence_tables(shape).items()}
+    tables = {name: table for shape in shapes for name, table in dependence.dependence_tables(shape).items()}
     tables |= {name: table for shape in coins.values() for name, table in coin_tables(shape).items()}
     tables = {name: table for name, table in tables.items() if name.startswith(only)}
     num_checkpoints = min(most, setting.num_draws // per_checkpoint)
@@ -110,7 +103,7 @@ def pit_bits(
     ids = np.where(known, tokens, 0)
     starts, uniforms = starting_mass(probs[None], Order.ID)[0], rng.random((2, *tokens.shape))
     transform = np.minimum(starts[ids] + uniforms[0] * probs[ids], np.nextafter(1.0, 0.0))
-    return gray_bits(np.where(known & (probs[ids] > 0), transform, uniforms[1]), num_bits)
+    return dependence.gray_bits(np.where(known & (probs[ids] > 0), transform, uniforms[1]), num_bits)
 
 
 # -- rejection --------------------------------------------------------------------------------------------------------

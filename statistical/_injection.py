@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._core.dispatch import DispatchMode
+from fairdraw._core.dispatch import RandomMode
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.contracts import Capabilities, Capability, ExplicitNoise, SeededNoise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from torch import Tensor
 
     from fairdraw.contracts import Noise, RejectionSampler, SpecDecodeBatch
@@ -65,7 +63,7 @@ class Injected:
             return self.inner.verify(batch, SeededNoise(0))
 
 
-class _Handing(DispatchMode):
+class _Handing(RandomMode):
     """Replaces the results of random operations. Requests of a batch have equally many drafts."""
 
     def __init__(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> None:
@@ -74,16 +72,7 @@ class _Handing(DispatchMode):
         self._exponentials = noise.exponentials  # [batch_size, vocab_size] float32
         self._taken = self._columns = self._rows = 0
 
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),  # Any: arguments of whatever operation the sampler calls
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> object:
-        options = dict(kwargs or {})
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **options)
+    def draw(self, func: torch._ops.OpOverload, args: tuple[Any, ...], options: dict[str, Any]) -> object:
         aten, packet = torch.ops.aten, func.overloadpacket
         if packet is aten.rand and "out" not in options:
             return self._fill(torch.empty(args[0], dtype=options.get("dtype"), device=options.get("device")))

@@ -15,18 +15,10 @@ from typing import Any
 from fairdraw._core.seeds import derive_seed
 from fairdraw._core.wrapping import unwrapped
 from fairdraw.contracts import Capability, FilterPolicy, RejectionSampler, filter_policy
+from fairdraw.statistical import _production as produced
 from fairdraw.statistical._configurations import Configuration
 from fairdraw.statistical._count_tables import Counts, Table, sum_counts
 from fairdraw.statistical._experiment import Experiment
-from fairdraw.statistical._production import (
-    EQUAL_DRAFTS,
-    LONG_DRAFTS,
-    RAGGED_DRAFTS,
-    DistributionPool,
-    LongDraftExperiment,
-    ProductionExperiment,
-    long_draft_pool,
-)
 
 NUM_CHECKPOINTS = 32
 """Checkpoints that a plan aims at; whole calls make it up to 63, and few draws make it fewer. A clear fault is found at
@@ -196,7 +188,7 @@ Supports = Callable[..., bool]
 _DENSE, _RAGGED, _GREEDY = Capability.DENSE_DRAFTS, Capability.RAGGED, Capability.GREEDY
 
 
-def _plan_of(experiment: Experiment | ProductionExperiment, num_draws: int, per_call: int) -> SamplingPlan:
+def _plan_of(experiment: Experiment | produced.ProductionExperiment, num_draws: int, per_call: int) -> SamplingPlan:
     """The plan of at most so many draws."""
     num_checkpoints, num_calls = checkpoints(num_draws, per_call)
 
@@ -241,21 +233,21 @@ def mixed_requests(name: str, share: float, slow_share: float, make: Callable[[S
 
 
 @lru_cache(maxsize=1)
-def _production_distributions(supported: frozenset[Capability]) -> DistributionPool:
+def _production_distributions(supported: frozenset[Capability]) -> produced.DistributionPool:
     """The pool of distributions for samplers with these capabilities."""
     vocab_size = _PRODUCTION_VOCAB_SIZE if Capability.LARGE_VOCAB in supported else _SMALLER_VOCAB_SIZE
-    return DistributionPool.build(vocab_size, _NUM_DISTRIBUTIONS, seed=0, one_hot=_DENSE not in supported)
+    return produced.DistributionPool.build(vocab_size, _NUM_DISTRIBUTIONS, seed=0, one_hot=_DENSE not in supported)
 
 
 @Workload.of("production", "production vocabulary", 0.08, 0.6, _DENSE, _RAGGED, Capability.LARGE_VOCAB)
 def production(setting: Setting) -> SamplingPlan:
     """S9 at a vocabulary of 32768 tokens; a smaller one, equal numbers of drafts or one-hot drafts where need be."""
     batch_size = 1024 if setting.device.startswith("cuda") else 64
-    experiment = ProductionExperiment(
+    experiment = produced.ProductionExperiment(
         _production_distributions(setting.supported - {_RAGGED}),
         16 if setting.num_draws < 8 * 1024 else batch_size,
         setting.device,
-        RAGGED_DRAFTS if _RAGGED in setting.supported else EQUAL_DRAFTS,
+        produced.RAGGED_DRAFTS if _RAGGED in setting.supported else produced.EQUAL_DRAFTS,
     )
     return _plan_of(experiment, setting.num_draws, sum(experiment.num_draft_tokens))
 
@@ -268,6 +260,6 @@ _FEWEST_LONG = 50_000
 def long_drafts(setting: Setting) -> SamplingPlan:
     """Requests of up to 128 drafts, judged by position. Skipped for slow samplers."""
     num_draws = max(_FEWEST_LONG, setting.num_draws)
-    pool = long_draft_pool(one_hot=_DENSE not in setting.supported)
-    experiment = LongDraftExperiment(pool, 15, setting.device, LONG_DRAFTS)
+    pool = produced.long_draft_pool(one_hot=_DENSE not in setting.supported)
+    experiment = produced.LongDraftExperiment(pool, 15, setting.device, produced.LONG_DRAFTS)
     return _plan_of(experiment, num_draws, sum(experiment.num_draft_tokens))

@@ -17,22 +17,9 @@ import numpy as np
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import RequestParams
+from fairdraw.strategies import _lifecycle_events as lifecycle
 from fairdraw.strategies._covering import covering_settings
-from fairdraw.strategies._lifecycle_events import (
-    Add,
-    CarryOn,
-    Cut,
-    Decode,
-    Draft,
-    Event,
-    Finish,
-    Preempt,
-    Regrow,
-    Renew,
-    Repair,
-    Resume,
-    Swap,
-)
+from fairdraw.strategies._lifecycle_events import Event
 from fairdraw.strategies._lifecycle_traces import EventfulBatch, EventTrace, PenaltiesTrace, ThinkingTrace
 from fairdraw.strategies._serving_batch import ServedRequest, ServingBatch, trailing_placeholders
 
@@ -195,7 +182,7 @@ class Planner:
 
     def kind_of(self, params: RequestParams) -> str:
         """The name of a request's parameters."""
-        known = {Add(**fields).params: name for name, fields in self.world.kinds.items()}
+        known = {lifecycle.Add(**fields).params: name for name, fields in self.world.kinds.items()}
         return known.get(params, "")
 
     def row_for(self, event: str) -> int:
@@ -224,44 +211,44 @@ class Planner:
 
     # Events.
 
-    def add(self, name: str = "add", *, begun: bool = False, again: bool = False, held: bool = False) -> Add:
+    def add(self, name: str = "add", *, begun: bool = False, again: bool = False, held: bool = False) -> lifecycle.Add:
         output = self.words(1 + self.below(9)) if begun else ()
-        return Add(self.words(self.below(7)), output, **self.fields(name), again=again, held=held)
+        return lifecycle.Add(self.words(self.below(7)), output, **self.fields(name), again=again, held=held)
 
-    def drafts(self, *, known: bool = True) -> Draft:
+    def drafts(self, *, known: bool = True) -> lifecycle.Draft:
         """For most rows, mostly a few; the accepted ones are a beginning of these."""
         drafts = []
         for _ in range(self.size):
             own = self.words(self.of((0, 1, 2, 3, 3, MOST_DRAFTS)))
             drafts.append(own if known else tuple(-1 if self.chance(0.3) else i for i in own))
-        return Draft(tuple(drafts))
+        return lifecycle.Draft(tuple(drafts))
 
-    def decode(self, *, accept: bool = False, late: bool = False, nothing: bool = False) -> Decode:
+    def decode(self, *, accept: bool = False, late: bool = False, nothing: bool = False) -> lifecycle.Decode:
         """A token for each row, after some of its drafts."""
         requests = self.batch.requests
         tokens = tuple(None if nothing and self.chance(0.7) else self.next_token(request) for request in requests)
         accepted = tuple(self.below(len(r.draft_token_ids) + 1) if accept else 0 for r in self.batch.requests)
-        return Decode(tokens, accepted if any(accepted) else (), late=late)
+        return lifecycle.Decode(tokens, accepted if any(accepted) else (), late=late)
 
-    def accept_all(self) -> Decode:
+    def accept_all(self) -> lifecycle.Decode:
         """Every draft is accepted, and a token follows."""
         accepted = tuple(len(request.draft_token_ids) for request in self.batch.requests)
-        return Decode(tuple(self.words(1)[0] for _ in accepted), accepted)
+        return lifecycle.Decode(tuple(self.words(1)[0] for _ in accepted), accepted)
 
-    def verify(self, drafts: Draft, *, late: bool = False, whole: bool = False) -> None:
+    def verify(self, drafts: lifecycle.Draft, *, late: bool = False, whole: bool = False) -> None:
         """A step with these drafts, and one in which some of them are accepted, or the `whole` of them."""
         self.do(drafts)
         self.do(self.accept_all() if whole else self.decode(accept=True, late=late))
 
-    def renew(self, *, changed: bool) -> Renew:
+    def renew(self, *, changed: bool) -> lifecycle.Renew:
         name = "renew changed" if changed else "renew"
         row, fields = self.row_for(name), self.fields(name) if changed else {}
-        return Renew(row, same_list=self.chance(0.5), changed=changed, **fields)
+        return lifecycle.Renew(row, same_list=self.chance(0.5), changed=changed, **fields)
 
-    def regrow(self) -> Regrow:
+    def regrow(self) -> lifecycle.Regrow:
         """As many tokens as were cut, or more, or fewer."""
         count = 1 + self.below(4)
-        return Regrow(self.row_for("regrow"), count, self.words(max(1, count + self.of((-1, 0, 0, 1)))))
+        return lifecycle.Regrow(self.row_for("regrow"), count, self.words(max(1, count + self.of((-1, 0, 0, 1)))))
 
     def moves(self) -> dict[str, Callable[[], tuple[Event, ...]]]:
         """What can happen now, by name."""
@@ -274,24 +261,28 @@ class Planner:
             (room > 0, "add", lambda: (self.add(),)),
             (room > 0, "add begun", lambda: (self.add("add begun", begun=True),)),
             (room > 0, "add again", lambda: (self.add("add again", begun=True, again=True),)),
-            (room > 0 and size > 1, "add, swap", lambda: (self.add(begun=True, held=True), Swap(0, size))),
-            (size > 0, "finish", lambda: (Finish(row("finish")),)),
-            (size > 0, "finish, add", lambda: (Finish(row("finish"), held=True), self.add(begun=True))),
-            (size > 2, "finish two", lambda: (Finish(0, held=True), Finish(self.below(size)))),
-            (size > 3, "finish two, add", lambda: (Finish(0, held=True), Finish(1, held=True), self.add())),
-            (size > 1, "finish all", lambda: tuple(Finish(0, held=i > 0) for i in reversed(range(size)))),
-            (size > 0, "preempt", lambda: (Preempt(row("preempt")),)),
-            (size > 0, "preempt, add", lambda: (Preempt(row("preempt"), held=True), self.add())),
-            (room > 0 and bool(batch.waiting), "resume", lambda: (Resume(),)),
-            (room > 0 and bool(batch.waiting), "resume in another list", lambda: (Resume(same_list=False),)),
-            (size > 0, "carry on", lambda: (CarryOn(row("carry on")),)),
+            (room > 0 and size > 1, "add, swap", lambda: (self.add(begun=True, held=True), lifecycle.Swap(0, size))),
+            (size > 0, "finish", lambda: (lifecycle.Finish(row("finish")),)),
+            (size > 0, "finish, add", lambda: (lifecycle.Finish(row("finish"), held=True), self.add(begun=True))),
+            (size > 2, "finish two", lambda: (lifecycle.Finish(0, held=True), lifecycle.Finish(self.below(size)))),
+            (
+                size > 3,
+                "finish two, add",
+                lambda: (lifecycle.Finish(0, held=True), lifecycle.Finish(1, held=True), self.add()),
+            ),
+            (size > 1, "finish all", lambda: tuple(lifecycle.Finish(0, held=i > 0) for i in reversed(range(size)))),
+            (size > 0, "preempt", lambda: (lifecycle.Preempt(row("preempt")),)),
+            (size > 0, "preempt, add", lambda: (lifecycle.Preempt(row("preempt"), held=True), self.add())),
+            (room > 0 and bool(batch.waiting), "resume", lambda: (lifecycle.Resume(),)),
+            (room > 0 and bool(batch.waiting), "resume in another list", lambda: (lifecycle.Resume(same_list=False),)),
+            (size > 0, "carry on", lambda: (lifecycle.CarryOn(row("carry on")),)),
             (size > 0, "renew", lambda: (self.renew(changed=False),)),
             (size > 0, "renew changed", lambda: (self.renew(changed=True),)),
-            (size > 1, "swap", lambda: (Swap(row("swap"), self.below(size)),)),
-            (size > 2, "finish, swap", lambda: (Finish(row("finish"), held=True), Swap(0, 1))),
-            (has_output, "cut", lambda: (Cut(row("cut"), 1 + self.below(3)),)),
-            (has_output, "cut all", lambda: (Cut(row("cut all"), 10_000),)),
-            (has_late, "repair", lambda: (Repair(),)),
+            (size > 1, "swap", lambda: (lifecycle.Swap(row("swap"), self.below(size)),)),
+            (size > 2, "finish, swap", lambda: (lifecycle.Finish(row("finish"), held=True), lifecycle.Swap(0, 1))),
+            (has_output, "cut", lambda: (lifecycle.Cut(row("cut"), 1 + self.below(3)),)),
+            (has_output, "cut all", lambda: (lifecycle.Cut(row("cut all"), 10_000),)),
+            (has_late, "repair", lambda: (lifecycle.Repair(),)),
             (size > 0, "draft", lambda: (self.drafts(),)),
             (size > 0, "draft placeholders", lambda: (self.drafts(known=False),)),
             (size > 0, "decode", lambda: (self.decode(),)),
@@ -351,7 +342,7 @@ def steps(world: TourWorld, seed: int, strength: int = 2) -> EventTrace:
         for part, choice in settings[place].items():
             planner.do(*(event.replace(held=True) for event in _events(planner, part, choice)))
         drafts = settings[place]["drafts"]
-        planner.do(Draft() if drafts == "none" else planner.drafts(known=drafts == "some"))
+        planner.do(lifecycle.Draft() if drafts == "none" else planner.drafts(known=drafts == "some"))
         if planner.size < 3:
             planner.do(planner.add(begun=True, held=True), planner.add())
     return planner.trace
@@ -362,33 +353,37 @@ def _events(planner: Planner, part: str, choice: str) -> Iterator[Event]:
     size = planner.size
     if part == "tokens" and choice != "nothing" and size:
         if choice in ("repair", "cut"):
-            yield Repair() if choice == "repair" else Cut(planner.row_for("cut"), 1 + planner.below(3))
+            yield (
+                lifecycle.Repair()
+                if choice == "repair"
+                else lifecycle.Cut(planner.row_for("cut"), 1 + planner.below(3))
+            )
         else:
             yield planner.decode(accept="verify" in choice, late="late" in choice, nothing="nothing" in choice)
     elif part == "gone" and size:
         yield from _leaving(planner, choice, size)
     elif part == "come" and choice.startswith("resume"):
-        yield Resume(same_list=choice == "resume")
+        yield lifecycle.Resume(same_list=choice == "resume")
     elif part == "come" and choice != "nobody":
         for _ in range(2 if choice == "two" else 1):
             yield planner.add(choice, begun=choice != "new", again=choice == "again")
     elif part == "swap" and choice == "chain":
         rows = planner.shuffled(range(size))
-        yield from (Swap(row, other) for row, other in itertools.pairwise(rows))
+        yield from (lifecycle.Swap(row, other) for row, other in itertools.pairwise(rows))
     elif part == "swap" and choice != "no" and size > 1:
-        yield Swap(0, size - 1) if choice == "ends" else Swap(planner.below(size), size // 2)
+        yield lifecycle.Swap(0, size - 1) if choice == "ends" else lifecycle.Swap(planner.below(size), size // 2)
 
 
 def _leaving(planner: Planner, choice: str, size: int) -> Iterator[Event]:
     if choice in ("first", "last", "two"):
-        yield Finish(size - 1 if choice == "last" else 0)
+        yield lifecycle.Finish(size - 1 if choice == "last" else 0)
     if choice == "two" and size > 1:
-        yield Finish(planner.below(size - 1))
+        yield lifecycle.Finish(planner.below(size - 1))
     elif choice == "preempt":
-        yield Preempt(planner.row_for("preempt"))
+        yield lifecycle.Preempt(planner.row_for("preempt"))
     elif choice == "carry on":
-        yield CarryOn(planner.row_for("carry on"))
+        yield lifecycle.CarryOn(planner.row_for("carry on"))
     elif choice.startswith("renew"):
         yield planner.renew(changed=choice != "renew")
     elif choice == "all":
-        yield from (Finish(0) for _ in range(size))
+        yield from (lifecycle.Finish(0) for _ in range(size))

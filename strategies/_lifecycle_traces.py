@@ -8,28 +8,11 @@ from typing import Any, Literal
 
 from fairdraw._core.failures import raised_by
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers
+from fairdraw.strategies import _lifecycle_checkers as checkers
+from fairdraw.strategies import _lifecycle_events as lifecycle
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._lifecycle_checkers import (
-    Checker,
-    OpenSession,
-    PenaltiesChecker,
-    ReadingChecker,
-    ThinkingChecker,
-)
 from fairdraw.strategies._lifecycle_company import CompanyChecker, arguments, require_unchanged
-from fairdraw.strategies._lifecycle_events import (
-    Add,
-    Cut,
-    Decode,
-    Draft,
-    Event,
-    Regrow,
-    Repair,
-    Replace,
-    Resume,
-    Swap,
-    event_from_json,
-)
+from fairdraw.strategies._lifecycle_events import Event
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving_batch import MOST_REQUESTS, ServingBatch
 
@@ -60,7 +43,7 @@ class EventTrace(Recipe):
         if self.one_token:
             object.__setattr__(self, "events", tuple(map(with_one_token, self.events)))
 
-    def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: scanners of the trace's contract
+    def checker(self, scanner: Any, reference: Any = None) -> checkers.Checker:  # Any: scanners of the trace's contract
         raise NotImplementedError
 
     def build(self) -> tuple[Event, ...]:
@@ -93,7 +76,7 @@ class EventTrace(Recipe):
         name = str(fields.pop("trace", None))
         known: dict[str, Any] = {kind.__name__: kind for kind in (PenaltiesTrace, ThinkingTrace)}  # Any: fields vary
         one_of("EventTrace.from_json", "trace", name, known)
-        fields["events"] = tuple(map(event_from_json, data["events"]))
+        fields["events"] = tuple(map(lifecycle.event_from_json, data["events"]))
         trace: EventTrace = known[name](**fields)
         return trace
 
@@ -102,12 +85,12 @@ class EventTrace(Recipe):
 class PenaltiesTrace(EventTrace):
     """An event trace of a batch whose logits are penalised."""
 
-    def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: PenaltiesScanner
+    def checker(self, scanner: Any, reference: Any = None) -> checkers.Checker:  # Any: PenaltiesScanner
         if self.watch == "reading":
-            return ReadingChecker(OpenSession.of_penalties(scanner, self.vocab_size), self.vocab_size)
+            return checkers.ReadingChecker(checkers.OpenSession.of_penalties(scanner, self.vocab_size), self.vocab_size)
         if self.watch == "company":
-            return CompanyChecker(lambda: PenaltiesChecker(scanner, self.vocab_size))
-        return PenaltiesChecker(scanner, self.vocab_size, reference)
+            return CompanyChecker(lambda: checkers.PenaltiesChecker(scanner, self.vocab_size))
+        return checkers.PenaltiesChecker(scanner, self.vocab_size, reference)
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,25 +100,29 @@ class ThinkingTrace(EventTrace):
     start: tuple[int, ...] = (1,)
     end: tuple[int, ...] = (2,)
 
-    def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: ThinkingScanner
+    def checker(self, scanner: Any, reference: Any = None) -> checkers.Checker:  # Any: ThinkingScanner
         markers = Markers(self.start, self.end)
         if self.watch == "reading":
-            return ReadingChecker(OpenSession.of_thinking(scanner, markers))
+            return checkers.ReadingChecker(checkers.OpenSession.of_thinking(scanner, markers))
         if self.watch == "company":
-            return CompanyChecker(lambda: ThinkingChecker(scanner, markers))
-        return ThinkingChecker(scanner, markers, reference, state=self.watch == "state")
+            return CompanyChecker(lambda: checkers.ThinkingChecker(scanner, markers))
+        return checkers.ThinkingChecker(scanner, markers, reference, state=self.watch == "state")
 
 
 def with_one_token(event: Event) -> Event:
     """The event as it is if every step brings one known token. A `Draft` is a `Decode` of the first drafts instead, and
     late or lost tokens are one of zeros."""
-    if isinstance(event, Add):
+    if isinstance(event, lifecycle.Add):
         return event.replace(output=tuple(i for i in event.output if i != PLACEHOLDER_TOKEN_ID))
-    if isinstance(event, Decode):
-        return Decode(tuple(token_id or 0 for token_id in event.tokens), held=event.held)
-    if isinstance(event, Draft):
-        return Decode(tuple(max((0, *own[:1])) for own in event.drafts), held=event.held)
-    return Decode(held=event.held) if isinstance(event, (Cut, Regrow, Repair)) else event
+    if isinstance(event, lifecycle.Decode):
+        return lifecycle.Decode(tuple(token_id or 0 for token_id in event.tokens), held=event.held)
+    if isinstance(event, lifecycle.Draft):
+        return lifecycle.Decode(tuple(max((0, *own[:1])) for own in event.drafts), held=event.held)
+    return (
+        lifecycle.Decode(held=event.held)
+        if isinstance(event, (lifecycle.Cut, lifecycle.Regrow, lifecycle.Repair))
+        else event
+    )
 
 
 class EventfulBatch:
@@ -151,17 +138,19 @@ class EventfulBatch:
         event = with_one_token(event) if self.one_token else event
         if self.needs_step_before(event):
             self.step()
-        if self.one_token and not self._pending and not isinstance(event, Decode):
-            self.change(Decode())
+        if self.one_token and not self._pending and not isinstance(event, lifecycle.Decode):
+            self.change(lifecycle.Decode())
         self.change(event)
         self._pending = True
-        if not event.held or isinstance(event, Regrow):
+        if not event.held or isinstance(event, lifecycle.Regrow):
             self.step()
 
     def needs_step_before(self, event: Event) -> bool:
         """A server removes requests before it adds some; then it may swap rows and draft. A `Regrow` stands alone."""
-        early = self.batch.has_added and not isinstance(event, (Add, Resume, Swap, Draft))
-        alone = isinstance(event, Decode) if self.one_token else isinstance(event, Regrow)
+        early = self.batch.has_added and not isinstance(
+            event, (lifecycle.Add, lifecycle.Resume, lifecycle.Swap, lifecycle.Draft)
+        )
+        alone = isinstance(event, lifecycle.Decode) if self.one_token else isinstance(event, lifecycle.Regrow)
         return early or (self._pending and alone)
 
     def change(self, event: Event) -> None:
@@ -198,8 +187,8 @@ class Playing(EventfulBatch):
 
     def change(self, event: Event) -> None:
         super().change(event)
-        self._replaced = self._replaced or (isinstance(event, Replace) and not event.reported)
-        self._rewritten = self._rewritten or self._replaced or isinstance(event, Regrow)
+        self._replaced = self._replaced or (isinstance(event, lifecycle.Replace) and not event.reported)
+        self._rewritten = self._rewritten or self._replaced or isinstance(event, lifecycle.Regrow)
 
     def fails_for_unreported_lists_only(self) -> bool:
         """Whether the check that just failed passes if every list that was replaced is reported.
@@ -208,7 +197,9 @@ class Playing(EventfulBatch):
         """
         if not self._replaced:
             return False
-        reported = tuple(dataclasses.replace(e, reported=True) if isinstance(e, Replace) else e for e in self._past)
+        reported = tuple(
+            dataclasses.replace(e, reported=True) if isinstance(e, lifecycle.Replace) else e for e in self._past
+        )
         try:
             self._trace.replace(events=reported).play(self.scanner, self._reference)
         except Exception:  # any error has another cause than the missing report

@@ -88,12 +88,7 @@ class ServingBatch:
     """
 
     def __init__(
-        self,
-        vocab_size: int,
-        *,
-        most_requests: int = MOST_REQUESTS,
-        counted: bool = False,
-        names_taken: bool = False,
+        self, vocab_size: int, *, most_requests: int = MOST_REQUESTS, counted: bool = False, names_taken: bool = False
     ) -> None:
         self.vocab_size = vocab_size
         self.most_requests = most_requests

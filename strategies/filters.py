@@ -33,16 +33,9 @@ from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds, target_row
 
 __all__ = [
-    "EXTREMES",
-    "LOGIT_KINDS",
-    "SETTINGS",
-    "TEXT_KINDS",
-    "FilterCase",
-    "FilterRow",
-    "FilterTrace",
-    "filter_batches",
+    "EXTREMES", "LOGIT_KINDS", "SETTINGS", "TEXT_KINDS", "FilterCase", "FilterRow", "FilterTrace", "filter_batches",
     "filter_cases",
-]
+]  # fmt: skip
 
 
 def _ladder(size: int, rng: np.random.Generator) -> NDArray[np.float32]:

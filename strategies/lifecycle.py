@@ -72,33 +72,10 @@ from fairdraw.strategies._lifecycle_traces import EventTrace, PenaltiesTrace, Pl
 from fairdraw.strategies._serving_batch import MOST_REQUESTS
 
 __all__ = [
-    "MOST_DRAFTS",
-    "MOST_REQUESTS",
-    "Add",
-    "AnyTraceMachine",
-    "CarryOn",
-    "Cut",
-    "Decode",
-    "Draft",
-    "Event",
-    "EventTrace",
-    "Finish",
-    "Found",
-    "LifecycleMachine",
-    "PenaltiesMachine",
-    "PenaltiesTrace",
-    "PlannedTraces",
-    "Playing",
-    "Preempt",
-    "Regrow",
-    "Renew",
-    "Repair",
-    "Replace",
-    "Resume",
-    "Swap",
-    "ThinkingMachine",
-    "ThinkingTrace",
-]
+    "MOST_DRAFTS", "MOST_REQUESTS", "Add", "AnyTraceMachine", "CarryOn", "Cut", "Decode", "Draft", "Event",
+    "EventTrace", "Finish", "Found", "LifecycleMachine", "PenaltiesMachine", "PenaltiesTrace", "PlannedTraces",
+    "Playing", "Preempt", "Regrow", "Renew", "Repair", "Replace", "Resume", "Swap", "ThinkingMachine", "ThinkingTrace",
+]  # fmt: skip
 
 MOST_DRAFTS = 3
 """Most drafts of a request in one step."""

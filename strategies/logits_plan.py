@@ -35,28 +35,11 @@ from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_seeds
 
 __all__ = [
-    "CUSTOM_PROCESSORS",
-    "EVENT_KINDS",
-    "IDLE_KINDS",
-    "INSIDE_SIZES",
-    "MIN_VOCAB_SIZE",
-    "PARAMETER_KINDS",
-    "PARAMETER_VALUES",
-    "RARE_EVENT_KINDS",
-    "EventRecipe",
-    "LogitsCase",
-    "LogitsRequestRecipe",
-    "eventful_cases",
-    "inside_cases",
-    "invalid_cases",
-    "large_cases",
-    "logits_cases",
-    "long_cases",
-    "sets_of_kinds",
-    "small_cases",
-    "twin_cases",
-    "value_cases",
-]
+    "CUSTOM_PROCESSORS", "EVENT_KINDS", "IDLE_KINDS", "INSIDE_SIZES", "MIN_VOCAB_SIZE", "PARAMETER_KINDS",
+    "PARAMETER_VALUES", "RARE_EVENT_KINDS", "EventRecipe", "LogitsCase", "LogitsRequestRecipe", "eventful_cases",
+    "inside_cases", "invalid_cases", "large_cases", "logits_cases", "long_cases", "sets_of_kinds", "small_cases",
+    "twin_cases", "value_cases",
+]  # fmt: skip
 
 
 @st.composite

@@ -24,17 +24,9 @@ from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, bulk_seeds, target_row
 
 __all__ = [
-    "LOGIT_KINDS",
-    "NUM_LOGPROBS",
-    "PROCESSING_KINDS",
-    "ROW_TOKEN_KINDS",
-    "LogprobsCase",
-    "LogprobsRequest",
-    "LogprobsTrace",
-    "logprobs_batches",
-    "logprobs_cases",
-    "logprobs_requests",
-]
+    "LOGIT_KINDS", "NUM_LOGPROBS", "PROCESSING_KINDS", "ROW_TOKEN_KINDS", "LogprobsCase", "LogprobsRequest",
+    "LogprobsTrace", "logprobs_batches", "logprobs_cases", "logprobs_requests",
+]  # fmt: skip
 
 Row = Any  # NDArray[np.float32], [vocab_size]; kept short for the tables below
 

@@ -25,24 +25,9 @@ from fairdraw.strategies._token_automata import DONE, TokenAutomaton
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 
 __all__ = [
-    "EVENTS",
-    "Draft",
-    "End",
-    "Force",
-    "Fork",
-    "MatcherEvent",
-    "MatcherTrace",
-    "Open",
-    "Probe",
-    "Reset",
-    "RollBack",
-    "Walk",
-    "automaton_of",
-    "matcher_traces",
-    "regexes",
-    "way_to_the_end",
-    "wide_matcher_traces",
-]
+    "EVENTS", "Draft", "End", "Force", "Fork", "MatcherEvent", "MatcherTrace", "Open", "Probe", "Reset", "RollBack",
+    "Walk", "automaton_of", "matcher_traces", "regexes", "way_to_the_end", "wide_matcher_traces",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)

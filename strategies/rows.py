@@ -20,18 +20,9 @@ from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._sizes import vocab_sizes
 
 __all__ = [
-    "DRAFT_KINDS",
-    "INVALID_KINDS",
-    "TARGET_KINDS",
-    "bulk_rng",
-    "bulk_seeds",
-    "draft_row",
-    "logit_rows",
-    "probability_row",
-    "probability_rows",
-    "target_row",
-    "twin_ids",
-]
+    "DRAFT_KINDS", "INVALID_KINDS", "TARGET_KINDS", "bulk_rng", "bulk_seeds", "draft_row", "logit_rows",
+    "probability_row", "probability_rows", "target_row", "twin_ids",
+]  # fmt: skip
 
 
 def bulk_rng(*parts: object) -> np.random.Generator:

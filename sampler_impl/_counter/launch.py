@@ -33,23 +33,19 @@ No integer but `vocab_size` and the strides is specialised on, and those only on
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._shared.compiled import Given, LaunchPlan, compiled, launches_overlap, part
+from .._shared.compiled import Compiled, Given, Grid, LaunchPlan, compiled, launches_overlap, part
 from .._shared.kernels import INTERPRETED
 from .._shared.sizes import cdiv, next_power_of_2
 from .accept import accept_kernel
 from .draw import draw_kernel
 from .measure import measure_kernel
 from .slots import BOUND_WORDS, LOGITS, ONE_HOT, PROBS, SNAPSHOT, STATUS_WORDS
-from .step import ALIGNED_WORDS, KNOWN, TILE_SIZE, WARPS, row_words, workspace_words
-
-if TYPE_CHECKING:
-    from .._shared.compiled import Compiled, Grid
-    from .step import CounterStep
+from .step import ALIGNED_WORDS, KNOWN, TILE_SIZE, WARPS, CounterStep, row_words, workspace_words
 
 RUN_BYTES = 512
 """Bytes that a warp reads at once: a load of 128 bits per thread."""

@@ -17,6 +17,16 @@ from .._shared.draws import VERIFY_STREAM, invert_cdf, philox_uniforms
 from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
 
 if TYPE_CHECKING:
+    from .._shared.tensors import (
+        Int64s,
+        LogitRows,
+        OutputUniforms,
+        RejectedRows,
+        RequestInts,
+        RowFloats,
+        TokenRows,
+        Uniforms,
+    )
     from .step import CounterStep
 
 MAX_SCALE = 65536.0
@@ -49,10 +59,7 @@ def _scales(step: CounterStep) -> Tensor:  # [batch_size] float32
     return (LOG2_E / step.temperature).clamp(max=MAX_SCALE)
 
 
-def _probs(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    scales: Tensor,  # [num_rows] float32
-) -> Tensor:  # [num_rows, vocab_size] float32
+def _probs(logits: LogitRows, scales: RowFloats) -> Tensor:  # [num_rows, vocab_size] float32
     """Return the softmax of each row; zeros in an invalid row (NaN, an infinite logit, or nothing but -inf)."""
     exponents = logits.to(torch.float32) * scales[:, None]
     terms = exponents.sub_(exponents.amax(-1, keepdim=True).ceil()).exp2_()
@@ -60,20 +67,12 @@ def _probs(
     return (terms / sums.to(torch.float32)[:, None]).masked_fill_(~(sums > 0)[:, None], 0.0)
 
 
-def _target_probs(
-    step: CounterStep,
-    row_ids: Tensor,  # [...] int64
-    owners: Tensor,  # [...] int64
-) -> Tensor:  # [num_tokens, vocab_size] float32
+def _target_probs(step: CounterStep, row_ids: Int64s, owners: Int64s) -> Tensor:  # [num_tokens, vocab_size] float32
     logits = step.logits if len(row_ids) == step.num_rows else step.logits[row_ids]
     return _probs(logits, _scales(step)[owners])
 
 
-def _draft_probs(
-    step: CounterStep,
-    row_ids: Tensor,  # [...] int64
-    owners: Tensor,  # [...] int64
-) -> Tensor:  # [...] float32
+def _draft_probs(step: CounterStep, row_ids: Int64s, owners: Int64s) -> Tensor:  # [...] float32
     """Return the draft distribution of these rows, dense; NaN where it is unknown."""
     if step.draft_probs is not None:
         return step.draft_probs[row_ids]
@@ -86,11 +85,7 @@ def _draft_probs(
 
 
 def _accepted(
-    step: CounterStep,
-    target_probs: Tensor,  # [num_tokens, vocab_size] float32
-    row_ids: Tensor,  # [...] int64
-    owners: Tensor,  # [...] int64
-    uniforms: Tensor,  # [num_tokens] float64
+    step: CounterStep, target_probs: TokenRows, row_ids: Int64s, owners: Int64s, uniforms: Uniforms
 ) -> Tensor:  # [num_tokens] bool
     """Accept each token on its own; a greedy request's must be the argmax."""
     ids = clamped_column(step.draft_token_ids, step.vocab_size)
@@ -109,11 +104,7 @@ def _accepted(
 
 
 def _last_tokens(
-    step: CounterStep,
-    grid: Grid,
-    target_probs: Tensor,  # [num_tokens, vocab_size] float32
-    num_accepted: Tensor,  # [batch_size] int64
-    draw_uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
+    step: CounterStep, grid: Grid, target_probs: TokenRows, num_accepted: RequestInts, draw_uniforms: OutputUniforms
 ) -> Tensor:  # [batch_size] int64
     """Return recovered and bonus tokens: after the accepted ones each request has exactly one of them."""
     complete = num_accepted == grid.counts
@@ -137,10 +128,7 @@ def _last_tokens(
 
 
 def _residual(
-    step: CounterStep,
-    targets: Tensor,  # [num_rejected, vocab_size] float32
-    row_ids: Tensor,  # [...] int64
-    owners: Tensor,  # [...] int64
+    step: CounterStep, targets: RejectedRows, row_ids: Int64s, owners: Int64s
 ) -> Tensor:  # [num_rejected, vocab_size] float32
     """Return `max(target - draft, 0)`, or the target's row where that is empty; one-hot drafts remove one entry."""
     if step.draft_probs is None and step.draft_logits is None:

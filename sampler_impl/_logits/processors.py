@@ -16,12 +16,12 @@ from torch import Tensor
 
 from .._scanners.history import PLACEHOLDER_TOKEN_ID
 from .._shared.filters import apply_min_p, apply_top_k_top_p
-from ..thinking_budget import FORCED_LOGIT
+from ..thinking_budget import FORCED_LOGIT, ThinkingBudget
 from .rows import PerRequest, RowLayout, SeenBy, Step, on_device
 
 if TYPE_CHECKING:
+    from .._shared.tensors import LogitRows
     from ..penalties import Penalties
-    from ..thinking_budget import ThinkingBudget
     from .params import Request
 
 Work = Callable[[Tensor], Tensor]
@@ -50,11 +50,7 @@ class CustomProcessor(Protocol):
         """Whether a request uses it; decided once, when the request joins the batch."""
         ...
 
-    def apply(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        rows: Sequence[SeenBy],
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def apply(self, logits: LogitRows, rows: Sequence[SeenBy]) -> Tensor:  # [num_rows, vocab_size] float32
         """Process these rows, in place or not, and leave all others unchanged."""
         ...
 

@@ -22,12 +22,17 @@ Tiles and strips are constants, and a row is nobody else's: its bits do not depe
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from .._shared.kernels import LOG2_E, NO_WORD, argmax_order, argmax_token, argmax_word, quiet_numpy
+
+if TYPE_CHECKING:
+    from .._shared.tensors import LogitRows, RowInts
 
 TILE = 4096
 """Vocabulary entries that are in registers at once."""
@@ -42,11 +47,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 def top_logprobs(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    emitted_token_ids: Tensor,  # [num_rows] int64
-    number: int,
-    *,
-    normalise: bool,
+    logits: LogitRows, emitted_token_ids: RowInts, number: int, *, normalise: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # [num_rows, 1 + num_logprobs] int64, as below
     """Return ids, values as float32, ranks [num_rows] int64, and statistics [num_rows, 2] float32: the maximum and the
     logarithm of the sum.

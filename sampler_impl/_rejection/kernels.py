@@ -38,10 +38,10 @@ from .._shared.compiled import Given, LaunchPlan, compiled, part
 from .._shared.kernels import INTERPRETED, NO_ID, argmax_token
 from .._shared.sizes import cdiv, next_power_of_2
 from . import step as arguments
-from .step import KNOWN
+from .step import KNOWN, VerifyStep
 
 if TYPE_CHECKING:
-    from .step import VerifyStep
+    from .._shared.tensors import RequestRows, TokenInts, TokenRows, Uniforms
 
 MAX_TILE = 2048
 """Vocabulary entries per program of the race, whose tokens do not depend on it. One step takes what `compatible` says
@@ -55,10 +55,10 @@ GREEDY_TEMPERATURE = tl.constexpr(arguments.GREEDY_TEMPERATURE)
 
 def verify(
     step: VerifyStep,
-    target_argmax: Tensor | None,  # [num_tokens] int64
-    target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
-    uniforms: Tensor | None,  # [num_tokens] float64
-    exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+    target_argmax: TokenInts | None,
+    target_probs: TokenRows | None,
+    uniforms: Uniforms | None,
+    exponentials: RequestRows | None,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Accept, then recover one token for each random request that has a rejected row.
 
@@ -103,10 +103,10 @@ class _Plan(LaunchPlan):
     def __call__(
         self,
         step: VerifyStep,
-        target_argmax: Tensor | None,  # [num_tokens] int64
-        target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
-        uniforms: Tensor | None,  # [num_tokens] float64
-        exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+        target_argmax: TokenInts | None,
+        target_probs: TokenRows | None,
+        uniforms: Uniforms | None,
+        exponentials: RequestRows | None,
     ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         output_token_ids = torch.empty(self.output_shape, dtype=torch.int32, device=self.device)
         if self.batch_size > 0:

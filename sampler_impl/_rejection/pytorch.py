@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
-from .step import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
+from .step import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, VerifyStep
 
 if TYPE_CHECKING:
-    from .step import VerifyStep
+    from .._shared.tensors import RejectedRows, RequestCounts, RequestRows, TokenInts, TokenRows, Uniforms, WrittenIds
 
 
 def verify(
     step: VerifyStep,
-    target_argmax: Tensor | None,  # [num_tokens] int64
-    target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
-    uniforms: Tensor | None,  # [num_tokens] float64
-    exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+    target_argmax: TokenInts | None,
+    target_probs: TokenRows | None,
+    uniforms: Uniforms | None,
+    exponentials: RequestRows | None,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Verify a step as `kernels.verify` does."""
     shape = (step.batch_size, step.max_spec_len + 1)
@@ -41,10 +41,10 @@ def verify(
 def _accept(
     step: VerifyStep,
     grid: Grid,
-    target_argmax: Tensor | None,  # [num_tokens] int64
-    target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
-    uniforms: Tensor | None,  # [num_tokens] float64
-    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
+    target_argmax: TokenInts | None,
+    target_probs: TokenRows | None,
+    uniforms: Uniforms | None,
+    output_token_ids: WrittenIds,
 ) -> Tensor:  # [batch_size] int32
     """Write everything but recovered tokens: accepted drafts, a greedy request's argmax at the first mismatch, bonus.
 
@@ -80,10 +80,10 @@ def _accept(
 def _recover(
     step: VerifyStep,
     grid: Grid,
-    target_probs: Tensor,  # [num_tokens, vocab_size] float32
-    exponentials: Tensor,  # [batch_size, vocab_size] float32
-    recover_rows: Tensor,  # [batch_size] int32
-    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
+    target_probs: TokenRows,
+    exponentials: RequestRows,
+    recover_rows: RequestCounts,
+    output_token_ids: WrittenIds,
 ) -> None:
     """Write one recovered token per request that has a rejected row."""
     requests = (recover_rows >= 0).nonzero().squeeze(-1)
@@ -115,11 +115,7 @@ def expand(
     return replaced[Grid(pad(cu_num_draft_tokens, (1, 0)), num_tokens, num_tokens).owners]
 
 
-def _accepted(
-    step: VerifyStep,
-    target_probs: Tensor,  # [num_tokens, vocab_size] float32
-    uniforms: Tensor,  # [num_tokens] float64
-) -> Tensor:  # [num_tokens] bool
+def _accepted(step: VerifyStep, target_probs: TokenRows, uniforms: Uniforms) -> Tensor:  # [num_tokens] bool
     """Accept each token on its own: `target_prob / draft_prob >= uniform`, in float32, compared in float64."""
     ids = clamped_column(step.draft_token_ids, step.vocab_size)
     ratios = target_probs.gather(-1, ids).squeeze(-1)
@@ -132,8 +128,7 @@ def _accepted(
 
 
 def _race(
-    weights: Tensor,  # [num_rejected, vocab_size] float32
-    reciprocals: Tensor,  # [num_rejected, vocab_size] float32
+    weights: RejectedRows, reciprocals: RejectedRows
 ) -> tuple[Tensor, Tensor]:  # [num_rejected] int64, [num_rejected] bool
     """Return the highest `weight * (1 / exponential)`, lowest id on ties, among entries of positive weight; and whether
     any is.

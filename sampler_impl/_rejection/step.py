@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from .._shared.checks import (
     check_tensor,
 )
 from .._shared.kinds import Kinds
+
+if TYPE_CHECKING:
+    from .._shared.tensors import RequestRows, TokenRows, Uniforms
 
 PLACEHOLDER_TOKEN_ID = -1
 """The id that fills the output after the last token, and stands for a placeholder draft token."""
@@ -179,12 +182,7 @@ def _check_num_draft_tokens(function: str, num_draft_tokens: Sequence[int], max_
         )
 
 
-def check_noise(
-    function: str,
-    step: VerifyStep,
-    uniforms: Tensor | None,  # [num_tokens] float64
-    exponentials: Tensor | None,  # [batch_size, vocab_size] float32
-) -> None:
+def check_noise(function: str, step: VerifyStep, uniforms: Uniforms | None, exponentials: RequestRows | None) -> None:
     """Check that explicit noise has the shape that this step consumes; what it does not consume may be `None`."""
     num_tokens = sum(step.num_draft_tokens)
     if step.has_random or step.synthetic_rates is not None or uniforms is not None:
@@ -214,11 +212,7 @@ def check_values(function: str, step: VerifyStep, sampling_metadata: SamplingMet
     _check_temperature(function, sampling_metadata)
 
 
-def check_noise_values(
-    function: str,
-    uniforms: Tensor | None,  # [num_tokens] float64
-    exponentials: Tensor | None,  # [batch_size, vocab_size] float32
-) -> None:
+def check_noise_values(function: str, uniforms: Uniforms | None, exponentials: RequestRows | None) -> None:
     """Check that uniforms are in [0, 1), exponentials are not negative. Waits for the device."""
     if uniforms is not None:
         check_all(function, "uniforms", uniforms, (uniforms >= 0) & (uniforms < 1), "in [0, 1). Use torch.rand.")
@@ -226,10 +220,7 @@ def check_noise_values(
         check_all(function, "exponentials", exponentials, exponentials >= 0, "at least 0. Use exponential_.")
 
 
-def _check_draft_probs(
-    function: str,
-    draft_probs: Tensor,  # [num_tokens, vocab_size] float32
-) -> None:
+def _check_draft_probs(function: str, draft_probs: TokenRows) -> None:
     remedy = "Use draft_logits.softmax(-1, dtype=torch.float32)."
     check_all(function, "draft_probs", draft_probs, draft_probs >= 0, f"at least 0. {remedy}")
     sums = draft_probs.sum(-1, dtype=torch.float64)

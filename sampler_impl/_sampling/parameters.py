@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from .._shared.checks import (
     check_tensor,
 )
 from .._shared.kinds import Kinds
+
+if TYPE_CHECKING:
+    from .._shared.tensors import LogitRows
 
 GREEDY_BELOW = 1e-5
 """A request with a lower temperature is greedy, as in vLLM's `Sampler` (its rejection sampler requires exactly 0)."""
@@ -109,11 +112,7 @@ KNOWN: Kinds[Plan] = Kinds()
 
 
 def check_arguments(
-    function: str,
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    parameters: SamplingParameters,
-    noise: SamplingNoise,
-    validate: bool,
+    function: str, logits: LogitRows, parameters: SamplingParameters, noise: SamplingNoise, validate: bool
 ) -> None:
     """Check everything that the host knows; with `validate` also values inside tensors.
 

@@ -14,13 +14,11 @@ from .._shared.filters import apply_min_p, apply_top_k_top_p
 
 if TYPE_CHECKING:
     from .._shared.checks import Generators
+    from .._shared.tensors import LogitRows, RequestRows
     from .parameters import SamplingParameters
 
 
-def filtered_logits(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    parameters: SamplingParameters,
-) -> Tensor:  # [num_rows, vocab_size] float32
+def filtered_logits(logits: LogitRows, parameters: SamplingParameters) -> Tensor:  # [num_rows, vocab_size] float32
     """Return a copy of the logits over temperature, then min-p, top-k and top-p, in float32; masked tokens have -inf.
 
     Rows of greedy requests are divided by 1; their filtered logits are not used.
@@ -36,10 +34,7 @@ def filtered_logits(
     return scaled
 
 
-def generate_exponentials(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    generators: Generators,
-) -> Tensor:  # [batch_size, vocab_size] float32
+def generate_exponentials(logits: LogitRows, generators: Generators) -> Tensor:  # [batch_size, vocab_size] float32
     """Draw what vLLM's `Sampler` draws, in its order.
 
     Randomness:
@@ -54,10 +49,7 @@ def generate_exponentials(
     return exponentials
 
 
-def race(
-    probs: Tensor,  # [num_rows, vocab_size] float32
-    exponentials: Tensor,  # [batch_size, vocab_size] float32
-) -> Tensor:  # [batch_size] int64
+def race(probs: LogitRows, exponentials: RequestRows) -> Tensor:  # [batch_size] int64
     """Return the token of the highest `prob / exponential`, lowest id on ties, among tokens of positive probability.
 
     -1 stands for a token that does not take part. In an invalid row (NaN) none does, and the token is 0.

@@ -19,21 +19,16 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 if TYPE_CHECKING:
+    from .._shared.tensors import SlotCounts, WrittenRows
     from .penalty_rows import Factors, PenaltyRows
 
 TILE = 2048
 """Vocabulary entries per program. Chosen on an H200; other widths are not recorded."""
 
 
-def penalise(
-    logits: Tensor,  # [num_rows, vocab_size] float32, written
-    token_state: Tensor,  # [num_slots, vocab_size] int32
-    rows: PenaltyRows,
-    factors: Factors,
-) -> None:
+def penalise(logits: WrittenRows, token_state: SlotCounts, rows: PenaltyRows, factors: Factors) -> None:
     """Penalise by one upload of the row layout and one launch; logits whose rows are not in order are copied twice."""
     num_rows, vocab_size = logits.shape
     in_order = logits if logits.stride(1) == 1 or vocab_size == 1 else logits.contiguous()

@@ -11,18 +11,14 @@ from torch import Tensor
 from .penalty_rows import IN_OUTPUT, Ids, PenaltyRows
 
 if TYPE_CHECKING:
+    from .._shared.tensors import SlotCounts, WrittenRows
     from .penalty_rows import Factors
 
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Logits per pass: on a CPU a block and its temporaries fit into the cache, on a GPU they stay below a gigabyte."""
 
 
-def penalise(
-    logits: Tensor,  # [num_rows, vocab_size] float32, written
-    token_state: Tensor,  # [num_slots, vocab_size] int32
-    rows: PenaltyRows,
-    factors: Factors,
-) -> None:
+def penalise(logits: WrittenRows, token_state: SlotCounts, rows: PenaltyRows, factors: Factors) -> None:
     """Penalise block by block; a block without penalised rows is skipped.
 
     A row without penalties in a block that is not skipped uses slot 0: its factors are neutral, so no bit changes

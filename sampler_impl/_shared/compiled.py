@@ -20,10 +20,10 @@ Nothing of this is remembered twice. What makes a call fast is found by differen
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import count
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +31,6 @@ from triton import knobs
 from triton.runtime.driver import driver
 
 from .kernels import INTERPRETED, quiet_numpy
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
 
 Key = tuple["Hashable", ...]
 Grid = tuple[int, int, int]

@@ -10,8 +10,13 @@ Reference:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .._shared.tensors import Int64s, LogitRows, RowFloat64s
 
 VERIFY_STREAM = 0x76657269
 """Third counter word of the verification step ("veri")."""
@@ -24,11 +29,7 @@ _WORD = 0xFFFFFFFF
 _FIXED_POINT = 2.0**60
 
 
-def philox(
-    seed: Tensor,  # [...] int64
-    position: Tensor,  # [...] int64
-    stream: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # [...] int64
+def philox(seed: Int64s, position: Int64s, stream: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # [...] int64
     """Return four words for each (seed, position), as low halves of int64, whose products wrap as unsigned ones do."""
     low, high = seed & _WORD, (seed >> 32) & _WORD
     c0, c1 = position & _WORD, (position >> 32) & _WORD
@@ -42,26 +43,18 @@ def philox(
 
 
 def philox_uniforms(
-    seed: Tensor,  # [...] int64
-    position: Tensor,  # [...] int64
-    stream: int,
+    seed: Int64s, position: Int64s, stream: int
 ) -> tuple[Tensor, Tensor]:  # [...] float64, [...] float64
     """Return two multiples of 2**-53 in [0, 1) for each (seed, position, stream)."""
     a, b, c, d = philox(seed, position, stream)
     return _unit(a, b), _unit(c, d)
 
 
-def _unit(
-    high: Tensor,  # [...] int64
-    low: Tensor,  # [...] int64
-) -> Tensor:  # [...] float64
+def _unit(high: Int64s, low: Int64s) -> Tensor:  # [...] float64
     return ((high >> 5).double() * 2.0**26 + (low >> 6).double()) * 2.0**-53
 
 
-def invert_cdf(
-    row_weights: Tensor,  # [num_rows, vocab_size] float32
-    quantiles: Tensor,  # [num_rows] float64
-) -> Tensor:  # [num_rows] int64
+def invert_cdf(row_weights: LogitRows, quantiles: RowFloat64s) -> Tensor:  # [num_rows] int64
     """Return the first entry of each row whose cumulative weight exceeds `quantile * total`; 0 in an invalid row.
 
     The weights become 64-bit integers, which add up without rounding: no entry without weight is drawn, and the search

@@ -16,16 +16,18 @@ Everything here is pure but for `logits`, which is changed in place and returned
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .._shared.tensors import LogitRows, RowFloats
 
 DROPPED = float("-inf")
 
 
-def apply_min_p(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    min_p: Tensor,  # [num_rows] float32
-) -> Tensor:  # [num_rows, vocab_size] float32
+def apply_min_p(logits: LogitRows, min_p: RowFloats) -> Tensor:  # [num_rows, vocab_size] float32
     """Drop tokens less probable than `min_p` times the most probable one; 0 drops nothing."""
     probs = logits.softmax(dim=-1)
     least = probs.amax(dim=-1, keepdim=True) * min_p.unsqueeze(1)

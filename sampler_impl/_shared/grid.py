@@ -11,9 +11,13 @@ tensors say.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .._shared.tensors import Int32s, RejectedRows, RequestBounds, RequestInts
 
 
 class Grid:
@@ -25,12 +29,7 @@ class Grid:
         width: Most tokens of a request.
     """
 
-    def __init__(
-        self,
-        bounds: Tensor,  # [batch_size + 1] int32
-        num_tokens: int,
-        width: int,
-    ) -> None:
+    def __init__(self, bounds: RequestBounds, num_tokens: int, width: int) -> None:
         self.num_tokens = num_tokens
         cut, device = bounds.long().clamp(0, num_tokens), bounds.device
         self.starts = cut[:-1]  # [batch_size] int64
@@ -46,10 +45,7 @@ class Grid:
         """Return the token of each cell; any token in a cell behind the request's last."""
         return (self.starts[:, None] + self.columns).clamp(max=max(self.num_tokens - 1, 0))
 
-    def cells(
-        self,
-        counts: Tensor,  # [batch_size] int64
-    ) -> Tensor:  # [batch_size, max_spec_len] bool
+    def cells(self, counts: RequestInts) -> Tensor:  # [batch_size, max_spec_len] bool
         """Return the first cells of each row, so many of them."""
         return self.columns < counts[:, None]
 
@@ -78,26 +74,17 @@ class Grid:
         columns.copy_(torch.where(self.cells(counts), self.laid_out(token_ids), columns))
 
 
-def is_in_vocab(
-    ids: Tensor,  # [...] int32
-    vocab_size: int,
-) -> Tensor:  # [...] bool
+def is_in_vocab(ids: Int32s, vocab_size: int) -> Tensor:  # [...] bool
     """Whether ids are tokens; False for placeholder draft tokens (-1) and for ids that the model does not have."""
     return (ids >= 0) & (ids < vocab_size)
 
 
-def clamped_column(
-    ids: Tensor,  # [...] int32
-    vocab_size: int,
-) -> Tensor:  # [...] int64
+def clamped_column(ids: Int32s, vocab_size: int) -> Tensor:  # [...] int64
     """Return ids to gather one entry per row with; any id for one outside the vocabulary."""
     return ids.long().clamp(0, vocab_size - 1)[:, None]
 
 
-def remove_entries(
-    targets: Tensor,  # [num_rejected, vocab_size] float32
-    ids: Tensor,  # [...] int32
-) -> Tensor:  # [num_rejected, vocab_size] float32
+def remove_entries(targets: RejectedRows, ids: Int32s) -> Tensor:  # [num_rejected, vocab_size] float32
     """Return the residual of one-hot drafts: each row without its drafted id."""
     column = clamped_column(ids, targets.shape[1])
     kept = targets.gather(-1, column).masked_fill(is_in_vocab(ids, targets.shape[1])[:, None], 0)

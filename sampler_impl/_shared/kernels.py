@@ -22,7 +22,7 @@ tile. Integers add up without rounding, so cumulative sums and totals agree and 
 from __future__ import annotations
 
 import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +33,6 @@ from . import draws
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether TRITON_INTERPRET=1 was set when the kernels were defined; only then do they take CPU tensors."""

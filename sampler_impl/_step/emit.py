@@ -91,16 +91,7 @@ def _draw(memory, row, draft_row, statistics, kept, req_idx, uniform, sizes, TIL
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
-def emit_kernel(
-    memory,
-    inputs,
-    requests,
-    drafts,
-    num_rows,
-    num_slots,
-    sizes,
-    PLAN: tl.constexpr,
-):
+def emit_kernel(memory, inputs, requests, drafts, num_rows, num_slots, sizes, PLAN: tl.constexpr):
     wait_for_kernel_before(PLAN.overlaps)
     inputs = RowInputs(*inputs)  # as `rows` says
     # Find the first rejected row.

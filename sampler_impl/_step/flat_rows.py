@@ -24,17 +24,7 @@ from .bisection import ONE, highest_with, middle_of, weights_of
 from .candidates import load_candidates
 from .drawing import load_words, sum_of_words
 from .named import Sample
-from .rows import (
-    LEAST,
-    NOTHING,
-    RUNS,
-    WORDS,
-    load_logits,
-    order_to_float,
-    scaled_by,
-    words_of_runs,
-    words_of_tiles,
-)
+from .rows import LEAST, NOTHING, RUNS, WORDS, load_logits, order_to_float, scaled_by, words_of_runs, words_of_tiles
 from .scan import exp2_terms, sum_tiles
 
 SAMPLED_WORDS = tl.constexpr(256)

@@ -33,6 +33,8 @@ from .known import BySlot, Known, Tensors, seen_before, tensors_by_slot
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from .._shared.tensors import SlotFlags
+
 RUN_SIZE = 256
 """Vocabulary entries whose largest is kept: what one warp loads at once."""
 TILE_SIZE = 1024
@@ -255,10 +257,7 @@ def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: 
 
 
 def _remembered(
-    known: Known,
-    tensors: tuple[Tensors, Tensors | None, Tensors | None],
-    seen: BySlot,
-    num_slots: int,
+    known: Known, tensors: tuple[Tensors, Tensors | None, Tensors | None], seen: BySlot, num_slots: int
 ) -> BySlot:
     """Return all groups, those that are new among them."""
     if all(group is not None or new is None for group, new in zip(seen, tensors, strict=True)):
@@ -454,11 +453,7 @@ def _check_draft_logits(
 
 
 def _check_edit_values(
-    function: str,
-    capacity: Capacity,
-    inputs: StepInputs,
-    edits: TokenEdits,
-    is_unused: Tensor,  # [num_slots] bool
+    function: str, capacity: Capacity, inputs: StepInputs, edits: TokenEdits, is_unused: SlotFlags
 ) -> None:
     """Check counts and ids of lists, of the slots of this batch."""
     vocab_size, of_unused = capacity.vocab_size, is_unused[:, None]
@@ -492,12 +487,7 @@ def _check_counts(
     check_all(function, name, counts, good, f"in [0, {length}], the length of the list. Use 0 for none.")
 
 
-def _check_bad_words(
-    function: str,
-    vocab_size: int,
-    words: BadWords,
-    is_unused: Tensor,  # [num_slots] bool
-) -> None:
+def _check_bad_words(function: str, vocab_size: int, words: BadWords, is_unused: SlotFlags) -> None:
     """Check that each word that counts lies inside its slot's list and has known tokens."""
     of_unused, ids = is_unused[:, None], words.word_ids
     _check_counts(function, "counts", words.counts, words.offsets.shape[1] - 1, is_unused)

@@ -38,25 +38,14 @@ from . import named
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import BLOCK_MASK_WORDS, RUN_SIZE, SCAN_BLOCK, TILE_SIZE, Drafts, StepOutput, TokenEdits
-from .named import (
-    Constants,
-    EditLists,
-    Filters,
-    Lists,
-    Memory,
-    Mentions,
-    Output,
-    Results,
-    Scanned,
-    Shape,
-    Sizes,
-)
+from .named import Constants, EditLists, Filters, Lists, Memory, Mentions, Output, Results, Scanned, Shape, Sizes
 from .processed import processed_kernel
 from .rows import NOTHING
 from .scan import scan_kernel
 from .settle import settle_kernel
 
 if TYPE_CHECKING:
+    from .._shared.tensors import Bitmasks, LogitRows
     from .inputs import Capacity, Checked, StepInputs
     from .known import Group
 
@@ -227,8 +216,8 @@ class Launches:
         self,
         inputs: StepInputs,
         checked: Checked,
-        processed: Tensor | None,  # [num_rows, vocab_size] float32
-        kept_words: Tensor | None,  # [num_rows, num_words] int32
+        processed: LogitRows | None,
+        kept_words: Bitmasks | None,
         *,
         emits: bool,
     ) -> StepOutput:

@@ -13,6 +13,7 @@ Sums whose rounding could depend on the batch are sums of integers, or run along
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,19 @@ from .._shared.draws import VERIFY_STREAM, philox_uniforms
 from .._shared.grid import Grid, clamped_column, is_in_vocab, remove_entries
 from .inputs import MIN_TEMPERATURE, Capacity, Checked, Parameters, StepInputs, StepOutput
 from .pytorch_edits import edited_logits, moved_ids
+
+if TYPE_CHECKING:
+    from .._shared.tensors import (
+        Bitmasks,
+        LogitRows,
+        LogitRows64,
+        OutputUniforms,
+        RequestInts,
+        RowColumn,
+        RowColumn64,
+        RowInts,
+        RowLists,
+    )
 
 EXCLUDED = float("-inf")
 EMPTY = 2.0**-60
@@ -42,26 +56,25 @@ class PyTorchStep:
         layout = Layout(inputs, self.capacity.max_spec_len)
         edited = edited_logits(inputs, layout)
         weights = _weights(_filtered(inputs, layout, edited))
-        totals = (weights * ONE).long().sum(-1) / ONE
-        best = edited.argmax(-1)
+        rows = Target(weights, (weights * ONE).long().sum(-1) / ONE, edited.argmax(-1))
         accept_uniforms, draw_uniforms = layout.uniforms()
-        is_accepted = _accepted(inputs, layout, weights, totals, best, accept_uniforms)
+        is_accepted = _accepted(inputs, layout, rows, accept_uniforms)
         num_accepted = (layout.laid_out(is_accepted) & layout.is_drafted).cumprod(-1).sum(-1)
-        last = _last_tokens(inputs, layout, weights, totals, best, num_accepted, draw_uniforms)
+        last = _last_tokens(inputs, layout, rows, num_accepted, draw_uniforms)
         tokens = torch.where(layout.cells(num_accepted), layout.laid_out(layout.drafts), last[:, None])
         num_tokens = torch.where(layout.counts > 0, num_accepted + 1, 0)
         is_token = layout.cells(num_tokens)
         logprobs = None
         if self.capacity.logprobs:
-            logprobs = _logprobs(layout, weights, totals, tokens).masked_fill_(~is_token, 0.0)
+            logprobs = _logprobs(layout, rows, tokens).masked_fill_(~is_token, 0.0)
         return StepOutput(tokens.masked_fill(~is_token, -1).int(), num_tokens.int(), logprobs)
 
     def whole(
         self,
         inputs: StepInputs,
         checked: Checked,
-        processed: Tensor | None,  # [num_rows, vocab_size] float32
-        kept_words: Tensor | None,  # [num_rows, num_words] int32
+        processed: LogitRows | None,
+        kept_words: Bitmasks | None,
         *,
         emits: bool,
     ) -> StepOutput:
@@ -77,6 +90,14 @@ class PyTorchStep:
             bits = torch.nn.functional.pad(rows != EXCLUDED, (0, -rows.shape[1] % 32)).view(len(rows), -1, 32)
             kept_words.copy_((bits.long() << torch.arange(32, device=kept_words.device)).sum(-1))
         return self(inputs, checked) if emits else _nothing(inputs, self.capacity)
+
+
+class Target(NamedTuple):
+    """Distributions that the rows of a step are drawn from, and the best token of each."""
+
+    weights: Tensor  # [num_rows, vocab_size] float64
+    totals: Tensor  # [num_rows] float64
+    best: Tensor  # [num_rows] int64
 
 
 class Layout(Grid):
@@ -147,11 +168,7 @@ def _nothing(inputs: StepInputs, capacity: Capacity) -> StepOutput:
 # Filters
 
 
-def _filtered(
-    inputs: StepInputs,
-    layout: Layout,
-    edited: Tensor,  # [num_rows, vocab_size] float32
-) -> Tensor:  # [num_rows, vocab_size] float32
+def _filtered(inputs: StepInputs, layout: Layout, edited: LogitRows) -> Tensor:  # [num_rows, vocab_size] float32
     """Return `scaled`, -inf outside of the kept set. Filters leave greedy rows, and those without a distribution."""
     scaled = edited / layout.temperature.masked_fill(layout.is_greedy, 1.0).clamp(min=MIN_TEMPERATURE)[:, None]
     parameters = inputs.parameters
@@ -168,10 +185,7 @@ def _filtered(
 
 
 def _least_left(
-    scaled: Tensor,  # [num_rows, vocab_size] float32
-    least: Tensor,  # [num_rows, 1] float32
-    parameters: Parameters,
-    row_slots: Tensor,  # [num_rows] int64
+    scaled: LogitRows, least: RowColumn, parameters: Parameters, row_slots: RowInts
 ) -> Tensor:  # [num_rows, 1] float32
     """Return the least scaled logit that top-k and top-p leave of those at or above `least`."""
     vocab_size = scaled.shape[1]
@@ -191,9 +205,7 @@ def _least_left(
     return least
 
 
-def _weights(
-    scaled: Tensor,  # [num_rows, vocab_size] float32
-) -> Tensor:  # [num_rows, vocab_size] float64
+def _weights(scaled: LogitRows) -> Tensor:  # [num_rows, vocab_size] float64
     """Return `exp(scaled - largest)`; zeros in a row without a distribution (NaN, inf, or nothing but -inf)."""
     largest = scaled.amax(-1, keepdim=True)
     return (scaled.double() - largest).exp_().masked_fill_(~largest.isfinite(), 0.0)
@@ -202,23 +214,16 @@ def _weights(
 # Draft tokens
 
 
-def _accepted(
-    inputs: StepInputs,
-    layout: Layout,
-    weights: Tensor,  # [num_rows, vocab_size] float64
-    totals: Tensor,  # [num_rows] float64
-    best: Tensor,  # [num_rows] int64
-    uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
-) -> Tensor:  # [num_rows] bool
+def _accepted(inputs: StepInputs, layout: Layout, rows: Target, uniforms: OutputUniforms) -> Tensor:  # [num_rows] bool
     """Accept each draft token on its own: by a float32 quotient, or in a greedy row as the argmax."""
-    ids, vocab_size = layout.drafts, weights.shape[1]
-    target = (weights.gather(-1, clamped_column(ids, vocab_size))[:, 0] / totals).float()
+    ids, vocab_size = layout.drafts, rows.weights.shape[1]
+    target = (rows.weights.gather(-1, clamped_column(ids, vocab_size))[:, 0] / rows.totals).float()
     draft = torch.ones_like(target)
     if _has_draft_rows(inputs):
         every = torch.arange(len(ids), device=ids.device)
         draft = _draft_probs(inputs, layout, every, clamped_column(ids, vocab_size))[:, 0]
     is_lucky = target / draft >= uniforms[layout.owners, layout.places]
-    is_accepted = torch.where(layout.is_greedy, best == ids, is_lucky & (target > 0) & (draft > 0))
+    is_accepted = torch.where(layout.is_greedy, rows.best == ids, is_lucky & (target > 0) & (draft > 0))
     return is_accepted & is_in_vocab(ids, vocab_size)
 
 
@@ -228,10 +233,7 @@ def _has_draft_rows(inputs: StepInputs) -> bool:
 
 
 def _draft_probs(
-    inputs: StepInputs,
-    layout: Layout,
-    row_indices: Tensor,  # [num_rows] int64
-    columns: Tensor,  # [num_rows, length] int64
+    inputs: StepInputs, layout: Layout, row_indices: RowInts, columns: RowLists
 ) -> Tensor:  # [num_rows, length] float32
     """Return draft probabilities in some columns of some rows; of a row without a draft anything. NaN if a row of draft
     logits has no distribution."""
@@ -255,24 +257,18 @@ def _draft_probs(
 
 
 def _last_tokens(
-    inputs: StepInputs,
-    layout: Layout,
-    weights: Tensor,  # [num_rows, vocab_size] float64
-    totals: Tensor,  # [num_rows] float64
-    best: Tensor,  # [num_rows] int64
-    num_accepted: Tensor,  # [batch_size] int64
-    uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
+    inputs: StepInputs, layout: Layout, target: Target, num_accepted: RequestInts, uniforms: OutputUniforms
 ) -> Tensor:  # [batch_size] int64
     """Return the token that each request has after the accepted drafts: of a residual if its draft was rejected."""
     cells = num_accepted[:, None]
     rows = layout.rows.gather(1, cells)[:, 0]
     is_rejected = layout.is_drafted.gather(1, cells)
-    targets = weights[rows] / totals[rows, None]
+    targets = target.weights[rows] / target.totals[rows, None]
     if inputs.draft_token_ids is not None:
         targets = torch.where(is_rejected, _residual(inputs, layout, targets, rows), targets)
-    moved = moved_ids(inputs, layout, weights.shape[1])
+    moved = moved_ids(inputs, layout, targets.shape[1])
     drawn = _draw(targets, uniforms.gather(1, cells), None if moved is None else moved[rows])
-    return torch.where(layout.is_greedy[rows], best[rows], drawn)
+    return torch.where(layout.is_greedy[rows], target.best[rows], drawn)
 
 
 def _residual(
@@ -292,19 +288,13 @@ def _residual(
     return torch.where(excess.sum(-1, keepdim=True) <= EMPTY, targets, excess)
 
 
-def _shares(
-    weights: Tensor,  # [num_rows, vocab_size] float64
-) -> Tensor:  # [num_rows, vocab_size] int64
+def _shares(weights: LogitRows64) -> Tensor:  # [num_rows, vocab_size] int64
     """Return integers, `ONE` for the largest: they add up without rounding."""
     largest = weights.amax(-1, keepdim=True)
     return torch.where(largest > 0, weights / largest * ONE, 0.0).long()
 
 
-def _draw(
-    weights: Tensor,  # [num_rows, vocab_size] float64
-    quantiles: Tensor,  # [num_rows, 1] float64
-    moved: Tensor | None,  # [num_rows, length] int64
-) -> Tensor:  # [num_rows] int64
+def _draw(weights: LogitRows64, quantiles: RowColumn64, moved: RowLists | None) -> Tensor:  # [num_rows] int64
     """Return the first entry of each row whose cumulative share exceeds `quantile * total`; 0 if there is no weight."""
     shares = _shares(weights)
     ends = (shares if moved is None else _with_moved(shares, moved)).cumsum(-1)
@@ -332,12 +322,11 @@ def _with_moved(
 
 def _logprobs(
     layout: Layout,
-    weights: Tensor,  # [num_rows, vocab_size] float64
-    totals: Tensor,  # [num_rows] float64
+    rows: Target,
     cell_tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
 ) -> Tensor:  # [batch_size, max_spec_len + 1] float32
     """Return log-probabilities of the tokens of each cell, under the processed distribution of the cell's row; NaN
     where there is none."""
-    found = weights[layout.rows, cell_tokens.clamp(0, weights.shape[1] - 1)] / layout.laid_out(totals)
+    found = rows.weights[layout.rows, cell_tokens.clamp(0, rows.weights.shape[1] - 1)] / layout.laid_out(rows.totals)
     found = found.log().float()
     return found.masked_fill(layout.laid_out(layout.is_greedy), 0.0)

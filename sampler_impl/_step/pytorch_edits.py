@@ -17,6 +17,7 @@ from torch import Tensor
 from .._shared.grid import is_in_vocab
 
 if TYPE_CHECKING:
+    from .._shared.tensors import AnyRowLists, Bitmasks, RowIds, RowInts, RowListFlags, RowLists, WrittenRows
     from .inputs import BadWords, Penalties, StepInputs, TokenEdits
     from .pytorch import Layout
 
@@ -54,46 +55,28 @@ def moved_ids(inputs: StepInputs, layout: Layout, vocab_size: int) -> Tensor | N
     return torch.cat(lists, 1) if lists else None
 
 
-def _bits(
-    masks: Tensor,  # [num_rows, num_words] int32
-    vocab_size: int,
-) -> Tensor:  # [num_rows, vocab_size] bool
+def _bits(masks: Bitmasks, vocab_size: int) -> Tensor:  # [num_rows, vocab_size] bool
     shifts = torch.arange(32, dtype=torch.int32, device=masks.device)
     return ((masks[:, :, None] >> shifts) & 1).flatten(1)[:, :vocab_size].bool()
 
 
-def _listed(
-    listed_ids: Tensor,  # [num_rows, length] any
-    is_listed: Tensor,  # [num_rows, length] bool
-    vocab_size: int,
-) -> Tensor:  # [num_rows, vocab_size] bool
+def _listed(listed_ids: AnyRowLists, is_listed: RowListFlags, vocab_size: int) -> Tensor:  # [num_rows, vocab_size] bool
     """Return which tokens the lists have."""
     found = listed_ids.new_zeros((len(listed_ids), vocab_size + 1), dtype=torch.bool)
     return found.scatter_(1, _columns(listed_ids, is_listed, vocab_size), True)[:, :vocab_size]
 
 
-def _columns(
-    listed_ids: Tensor,  # [num_rows, length] any
-    is_listed: Tensor,  # [num_rows, length] bool
-    vocab_size: int,
-) -> Tensor:  # [num_rows, length] int64
+def _columns(listed_ids: AnyRowLists, is_listed: RowListFlags, vocab_size: int) -> Tensor:  # [num_rows, length] int64
     """Return where to write; one column behind the vocabulary takes what is not listed."""
     return torch.where(is_listed & is_in_vocab(listed_ids, vocab_size), listed_ids.long(), vocab_size)
 
 
-def _is_counted(
-    listed_ids: Tensor,  # [num_rows, length] any
-    num_listed: Tensor,  # [num_rows] int32
-) -> Tensor:  # [num_rows, length] bool
+def _is_counted(listed_ids: AnyRowLists, num_listed: RowIds) -> Tensor:  # [num_rows, length] bool
     """Whether a place is among the first `num_listed` of its list."""
     return torch.arange(listed_ids.shape[1], device=listed_ids.device) < num_listed[:, None]
 
 
-def _apply_lists(
-    edited: Tensor,  # [num_rows, vocab_size] float32, written
-    edits: TokenEdits,
-    layout: Layout,
-) -> None:
+def _apply_lists(edited: WrittenRows, edits: TokenEdits, layout: Layout) -> None:
     """Apply allowed ids, logit bias, and stop tokens of outputs that are too short."""
     slots, vocab_size = layout.slots, edited.shape[1]
     if edits.allowed_counts is not None and edits.allowed_token_ids is not None:
@@ -112,11 +95,7 @@ def _apply_lists(
         edited.masked_fill_(_listed(ids, stops, vocab_size), EXCLUDED)
 
 
-def _penalise(
-    edited: Tensor,  # [num_rows, vocab_size] float32, written
-    penalties: Penalties,
-    layout: Layout,
-) -> None:
+def _penalise(edited: WrittenRows, penalties: Penalties, layout: Layout) -> None:
     """Penalise by vLLM's operations in its order. A row also counts the drafts before it."""
     slots, vocab_size = layout.slots, edited.shape[1]
     before = layout.drafts_before
@@ -130,12 +109,7 @@ def _penalise(
     edited -= torch.where(counts > 0, penalties.presence[slots][:, None], 0.0)
 
 
-def _exclude_bad_words(
-    edited: Tensor,  # [num_rows, vocab_size] float32, written
-    words: BadWords,
-    inputs: StepInputs,
-    layout: Layout,
-) -> None:
+def _exclude_bad_words(edited: WrittenRows, words: BadWords, inputs: StepInputs, layout: Layout) -> None:
     """Exclude the last token of each word whose other tokens end the row's text."""
     slots = layout.slots
     ids, offsets = words.word_ids[slots].long(), words.offsets[slots].long()
@@ -158,10 +132,10 @@ def _exclude_bad_words(
 
 def _ends_in(
     words: BadWords,
-    begin: Tensor,  # [num_rows] int64
-    length: Tensor,  # [num_rows] int64
+    begin: RowInts,
+    length: RowInts,
     longest: int,
-    row_ids: Tensor,  # [num_rows, length] int64
+    row_ids: RowLists,
     inputs: StepInputs,
     layout: Layout,
 ) -> Tensor:  # [num_rows] bool

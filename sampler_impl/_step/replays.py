@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .known import place_of, seen_before, tensors_by_slot
+from .known import Known, place_of, seen_before, tensors_by_slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from .inputs import StepInputs, StepOutput
-    from .known import Known
 
 Key = tuple["Hashable", ...]
 

@@ -268,16 +268,7 @@ def _scan_draft(drafts, request, slot, offset, temperature, strip, sizes, STRIP:
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
-def scan_kernel(
-    scanned,
-    inputs,
-    requests,
-    drafts,
-    num_rows,
-    num_slots,
-    sizes,
-    SHAPE: tl.constexpr,
-):
+def scan_kernel(scanned, inputs, requests, drafts, num_rows, num_slots, sizes, SHAPE: tl.constexpr):
     let_next_kernel_start(SHAPE.overlaps)
     inputs = RowInputs(*inputs)  # as `rows` says
     # Find the rows.

@@ -368,17 +368,7 @@ def _settle_deferred(memory, given, limits, sizes, PLAN: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
-def settle_kernel(
-    memory,
-    inputs,
-    requests,
-    filters,
-    drafts,
-    num_rows,
-    num_slots,
-    sizes,
-    PLAN: tl.constexpr,
-):
+def settle_kernel(memory, inputs, requests, filters, drafts, num_rows, num_slots, sizes, PLAN: tl.constexpr):
     wait_for_kernel_before(PLAN.overlaps)
     let_next_kernel_start(PLAN.overlaps)
     given, limits = Given(RowInputs(*inputs), requests, filters, drafts), (num_rows, num_slots)  # as `rows` says

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ._log import logger
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     Upstream = Callable[[], Tensor]
     """vLLM's own function, which ours replaces, with the arguments of this call."""
+
+T = TypeVar("T")
 
 _ours: Counter[str] = Counter()
 _upstream: Counter[tuple[str, str]] = Counter()
@@ -44,31 +46,31 @@ def upstream(piece: str, reason: str, detail: object = "") -> None:
         )
 
 
-def is_served(
+def served(
     piece: str,
-    serve: Callable[[], object],
+    serve: Callable[[], T],
     refused: str,
     *,
     refusals: tuple[type[Exception], ...] = (ValueError,),
     count: bool = True,
-) -> bool:
-    """Whether `serve` succeeded; if not, the call is counted as vLLM's.
+) -> T | None:
+    """Return what `serve` does, or `None` if ours does not take the call, which is then counted as vLLM's.
 
     Args:
         refused: The reason if ours raises one of `refusals`; it has not changed anything then.
         count: Count the call as ours if it succeeds.
     """
     try:
-        serve()
+        answer = serve()
     except NotOursError as reason:
         upstream(piece, str(reason))
-        return False
+        return None
     except refusals as error:
         upstream(piece, refused, error)
-        return False
+        return None
     if count:
         ours(piece)
-    return True
+    return answer
 
 
 def calls() -> dict[str, dict[str, int]]:

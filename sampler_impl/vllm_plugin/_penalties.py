@@ -11,11 +11,14 @@ from ._memory import memory
 from ._rows import CombinedRows, Rows, live_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
+    from .._shared.tensors import LogitRows
     from ._calls import Upstream
 
-_PIECE, _REFUSED = "penalties", "rows that ours does not take"
+_PIECE = "penalties"
 
 Metadata = Any
 """vLLM's `SamplingMetadata`."""
@@ -33,21 +36,17 @@ def follow(batch: Batch, changes: RowChanges) -> None:
 
 
 def apply_penalties(
-    upstream: Upstream,
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    sampling_metadata: Metadata,
-    output_token_ids: Rows,
+    upstream: Upstream, logits: LogitRows, sampling_metadata: Metadata, output_token_ids: Rows
 ) -> Tensor:  # [num_rows, vocab_size] float32
     """Plain rows, or bonus rows if the outputs are followed by drafts."""
     if sampling_metadata.no_penalties:
         return logits
 
-    def serve() -> None:
+    def serve() -> Tensor:  # [num_rows, vocab_size] float32
         drafts = output_token_ids.spec_token_ids if isinstance(output_token_ids, CombinedRows) else None
-        _counts(sampling_metadata, output_token_ids).apply(logits, *_factors(sampling_metadata), drafts)
+        return _counts(sampling_metadata, output_token_ids).apply(logits, *_factors(sampling_metadata), drafts)
 
-    served = _calls.is_served(_PIECE, serve, _REFUSED)
-    return logits if served else upstream()
+    return _penalised(upstream, serve)
 
 
 def apply_penalties_to_drafts(
@@ -62,12 +61,16 @@ def apply_penalties_to_drafts(
     if sampling_metadata.no_penalties:
         return logits
 
-    def serve() -> None:
-        drafts = _drafts(output_token_ids, metadata)
-        _counts(sampling_metadata, output_token_ids).apply_to_drafts(logits, *_factors(sampling_metadata), drafts)
+    def serve() -> Tensor:  # [num_rows, vocab_size] float32
+        counts, factors = _counts(sampling_metadata, output_token_ids), _factors(sampling_metadata)
+        return counts.apply_to_drafts(logits, *factors, _drafts(output_token_ids, metadata))
 
-    served = _calls.is_served(_PIECE, serve, _REFUSED)
-    return logits if served else upstream()
+    return _penalised(upstream, serve)
+
+
+def _penalised(upstream: Upstream, serve: Callable[[], Tensor]) -> Tensor:  # [num_rows, vocab_size] float32
+    penalised = _calls.served(_PIECE, serve, "rows that ours does not take")
+    return upstream() if penalised is None else penalised
 
 
 def _counts(sampling_metadata: Metadata, output_token_ids: Rows) -> Penalties:

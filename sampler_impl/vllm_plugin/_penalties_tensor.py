@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..penalties import PaddedOutputs
@@ -42,17 +43,12 @@ def watch(batch: Batch, changes: RowChanges) -> None:
 
 
 def convert_to_tensors(
-    upstream: Upstream,
-    output_token_ids: Sequence[list[int]],
-    vocab_size: int,
-    device: torch.device,
+    upstream: Upstream, output_token_ids: Sequence[list[int]], vocab_size: int, device: torch.device
 ) -> Tensor:  # [num_rows, length] int64
     """From the buffer if the rows are a batch's own."""
-    built: list[Tensor] = []  # [num_rows, length] int64, of one or none
-    served = _calls.is_served(
-        _PIECE, lambda: built.append(_padded(output_token_ids, vocab_size, device)), "rows that ours does not take"
-    )
-    return built[0] if served else upstream()
+    build = partial(_padded, output_token_ids, vocab_size, device)
+    built = _calls.served(_PIECE, build, "rows that ours does not take")
+    return upstream() if built is None else built
 
 
 def _padded(

@@ -46,14 +46,13 @@ def rejection_sample(
     if foreign or len(args) > len(_ARGUMENTS):
         _calls.upstream(_PIECE, f"options {', '.join(foreign) or 'by position'}")
         return upstream()
-    tokens: list[Tensor] = []  # [batch_size, max_spec_len + 1] int32, of one or none
 
-    def serve() -> None:
-        tokens.append(rejection.rejection_sample(*(given[name] for name in _ARGUMENTS)))
+    def serve() -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        return rejection.rejection_sample(*(given[name] for name in _ARGUMENTS))
 
     refusals = (KeyError, TypeError, ValueError)
-    served = _calls.is_served(_PIECE, serve, "arguments that ours does not take", refusals=refusals)
-    return tokens[0] if served else upstream()
+    tokens = _calls.served(_PIECE, serve, "arguments that ours does not take", refusals=refusals)
+    return upstream() if tokens is None else tokens
 
 
 def _is_neutral(name: str, value: object) -> bool:

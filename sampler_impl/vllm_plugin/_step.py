@@ -19,10 +19,18 @@ from ._memory import memory
 from ._step_states import Use, require_neutral, step_inputs, use_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from torch import Tensor
 
     from .._shared.backend import BackendName
+    from .._shared.tensors import AnyLogitRows, SlotDraftRows
+    from ._calls import T
+
+    Verified = tuple[Tensor, Tensor, Tensor]
+    """Rows, tokens and how many count: [num_rows, vocab_size] any, [batch_size, max_spec_len + 1] int64, [batch_size]
+    int32."""
 
 _PIECE = "step"
 MOST_EDITS = 496
@@ -55,17 +63,14 @@ def verify(
     expanded_local_pos: Tensor,  # [num_rows] int32
     seq_lens_upper_bound_np: np.ndarray[Any, Any],
     verify_draft_sampled: Tensor,  # [num_rows] int32
-) -> tuple[
-    Tensor, Tensor, Tensor
-]:  # [num_rows, vocab_size] any, [batch_size, max_spec_len + 1] int64, [batch_size] int32
+) -> Verified:
     """Tokens and how many count; instead of processed rows, which are not made, the raw ones.
 
     vLLM gives two lists of drafts: in `verify_draft_sampled` those that a grammar forbids are -1. The first of them
     ends its request's tokens, so that what the rows behind it count as drafted does not matter: one list is enough.
     """
-    found: list[tuple[Tensor, Tensor]] = []  # [batch_size, max_spec_len + 1] int64, [batch_size] int32
 
-    def serve() -> None:
+    def serve() -> Verified:
         sampler = verifier.sampler
         _require_standard(verifier)
         wants_logprobs = sampler.sampling_states.max_num_logprobs(idx_mapping_np) >= 0
@@ -82,11 +87,9 @@ def verify(
         )
         drafts = Drafts.ONE_HOT if draft_logits is None else Drafts.LOGITS
         output = _plan(sampler, logits, verifier.num_speculative_steps, use, drafts)(inputs)
-        found.append((output.token_ids.long(), output.num_tokens.clone()))
+        return logits, output.token_ids.long(), output.num_tokens.clone()
 
-    if _is_served(serve):
-        return logits, *found[0]
-    return upstream()  # type: ignore[no-any-return]
+    return _served(serve) or upstream()
 
 
 def sample(
@@ -103,9 +106,8 @@ def sample(
     return_logprobs: bool = False,
 ) -> tuple[Tensor, Tensor]:  # [num_rows] int64, [num_rows, vocab_size] any
     """A token per request; instead of processed rows, which are not made, the raw ones."""
-    drawn: list[Tensor] = []  # [num_rows] int64
 
-    def serve() -> None:
+    def serve() -> tuple[Tensor, Tensor]:  # [num_rows] int64, [num_rows, vocab_size] any
         if logits.shape[0] != len(idx_mapping_np):
             raise _calls.NotOursError("rows that are not one per request")
         use = _use(sampler, logits, idx_mapping_np, wants_logprobs=return_logprobs)
@@ -118,16 +120,17 @@ def sample(
             positions=pos + 1,
             draft_token_ids=None,
         )
-        drawn.append(_plan(sampler, logits, 0, use, Drafts.NONE)(inputs).token_ids[:, 0].long())
+        return _plan(sampler, logits, 0, use, Drafts.NONE)(inputs).token_ids[:, 0].long(), logits
 
-    if _is_served(serve):
-        return drawn[0], logits
-    return upstream()  # type: ignore[no-any-return]
+    return _served(serve) or upstream()
 
 
-def _is_served(serve: Any) -> bool:  # Any: a function
-    """A batch that contradicts a plan is vLLM's; a lack of memory is an error, as in vLLM: ranks must not differ."""
-    return _calls.is_served(_PIECE, serve, "arguments that ours does not take", refusals=(TypeError, ValueError))
+def _served(serve: Callable[[], T]) -> T | None:
+    """Return what `serve` does, or `None`.
+
+    A batch that contradicts a plan is vLLM's; a lack of memory is an error, as in vLLM: ranks must not differ.
+    """
+    return _calls.served(_PIECE, serve, "arguments that ours does not take", refusals=(TypeError, ValueError))
 
 
 def _require_standard(verifier: Verifier) -> None:
@@ -147,8 +150,7 @@ def _require_standard(verifier: Verifier) -> None:
 
 
 def _draft_rows(
-    draft_logits: Tensor | None,  # [num_slots, max_spec_len, vocab_size] any
-    logits: Tensor,  # [num_rows, vocab_size] any
+    draft_logits: SlotDraftRows | None, logits: AnyLogitRows
 ) -> Tensor | None:  # [num_slots, max_spec_len, vocab_size] any
     """A drafter may have another vocabulary: vLLM reads the ids that both have, and leaves out the others.
 
@@ -163,13 +165,7 @@ def _draft_rows(
     return draft_logits[..., :width]
 
 
-def _use(
-    sampler: Sampler,
-    logits: Tensor,  # [num_rows, vocab_size] any
-    slots: np.ndarray[Any, Any],
-    *,
-    wants_logprobs: bool,
-) -> Use:
+def _use(sampler: Sampler, logits: AnyLogitRows, slots: np.ndarray[Any, Any], *, wants_logprobs: bool) -> Use:
     """What the requests of a batch use, if ours gives all of it.
 
     Raises:
@@ -185,10 +181,7 @@ def _use(
     return use
 
 
-def _rows_of_one(
-    sampler: Sampler,
-    logits: Tensor,  # [num_rows, vocab_size] any
-) -> Tensor:  # [batch_size + 1] int32
+def _rows_of_one(sampler: Sampler, logits: AnyLogitRows) -> Tensor:  # [batch_size + 1] int32
     if sampler not in _starts:
         most = sampler.sampling_states.max_num_reqs + 1
         _starts[sampler] = torch.arange(most, dtype=torch.int32, device=logits.device)
@@ -196,13 +189,7 @@ def _rows_of_one(
     return cu_num_rows
 
 
-def _plan(
-    sampler: Sampler,
-    logits: Tensor,  # [num_rows, vocab_size] any
-    max_spec_len: int,
-    use: Use,
-    drafts: Drafts,
-) -> StepPlan:
+def _plan(sampler: Sampler, logits: AnyLogitRows, max_spec_len: int, use: Use, drafts: Drafts) -> StepPlan:
     """Made at the first batch that needs it, for the largest one. Batches that use little do not pay for all."""
     plans = _plans.setdefault(sampler, {})
     edited = use.penalties or use.num_edits > 0

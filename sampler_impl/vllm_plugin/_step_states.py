@@ -19,7 +19,8 @@ from ._calls import NotOursError
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
+
+    from .._shared.tensors import AnyLogitRows, RequestBounds, RequestCounts, RequestInts, RowIds, SlotDraftRows
 
 MODULE = "vllm.v1.worker.gpu.sample.sampler"
 
@@ -78,12 +79,12 @@ def step_inputs(
     sampler: Sampler,
     use: Use,
     *,
-    logits: Tensor,  # [num_rows, vocab_size] any
-    slots: Tensor,  # [batch_size] int32
-    cu_num_rows: Tensor,  # [batch_size + 1] int32
-    positions: Tensor,  # [batch_size] int64
-    draft_token_ids: Tensor | None,  # [num_rows] int32
-    draft_logits: Tensor | None = None,  # [num_slots, max_spec_len, vocab_size] any
+    logits: AnyLogitRows,
+    slots: RequestCounts,
+    cu_num_rows: RequestBounds,
+    positions: RequestInts,
+    draft_token_ids: RowIds | None,
+    draft_logits: SlotDraftRows | None = None,
 ) -> StepInputs:
     """Of what the batch does not use, nothing is given. Draft logits are kept as the drafter's model gave them; it
     draws after dividing by the request's temperature, and by nothing else."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from .._shared.tensors import LogitRows, RowInts
     from ._calls import Upstream
 
 _PIECE = "thinking budget"
@@ -37,8 +38,8 @@ class _Decider(Following):
         self.ask_upstream: Callable[[], None] = lambda: None
         """Lets vLLM decide the last step."""
 
-    def decide(self, holder: Holder, rows: Rows, drafts: Rows | None, repeated: bool) -> None:
-        """Decide this step.
+    def decide(self, holder: Holder, rows: Rows, drafts: Rows | None, repeated: bool) -> bool:
+        """Decide this step; `True` if nothing is raised.
 
         Raises:
             NotOursError: If a request may have been missed, or rows are repeated.
@@ -49,6 +50,7 @@ class _Decider(Following):
         self.followed().update_state(rows, drafts)
         if not self.decides:
             _restart(holder)
+        return True
 
 
 def _restart(holder: Holder) -> None:
@@ -79,7 +81,7 @@ def update_state(
     holder: Holder,
     output_token_ids: Rows,
     spec_token_ids: Rows | None,
-    repeat_indices: Tensor | None = None,  # [num_rows] int64
+    repeat_indices: RowInts | None = None,
 ) -> None:
     """Decide what this step must emit."""
     decider = _decider(holder)
@@ -88,23 +90,19 @@ def update_state(
         return
     repeated = repeat_indices is not None
     decide = partial(decider.decide, holder, live_rows(output_token_ids), spec_token_ids, repeated)
-    decider.decides = _calls.is_served(_PIECE, decide, "rows that ours does not take", count=False)
+    decider.decides = _calls.served(_PIECE, decide, "rows that ours does not take", count=False) or False
     if not decider.decides:
         decider.ask_upstream()
 
 
 def apply_to_logits(
-    upstream: Upstream,
-    holder: Holder,
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    predict_bonus_token: bool,
-    spec_token_ids: Rows | None,
+    upstream: Upstream, holder: Holder, logits: LogitRows, predict_bonus_token: bool, spec_token_ids: Rows | None
 ) -> Tensor:  # [num_rows, vocab_size] float32
     """Force what was decided; on any error, fall back to vLLM for this step."""
     decider = _decider(holder)
     if decider.decides and decider.ours is not None:
         force = partial(decider.ours.apply_to_logits, logits, predict_bonus_token, spec_token_ids)
-        if _calls.is_served(_PIECE, force, "logits that ours does not take"):
+        if _calls.served(_PIECE, force, "logits that ours does not take") is not None:
             return logits
         decider.decides = False
         decider.ask_upstream()

@@ -1,5 +1,7 @@
 """Every tensor parameter of `sampler_impl` carries `# [dims] dtype`, in the glossary's words, the same everywhere.
 
+Functions that are not public may have a type that says both (`sampler_impl/_shared/tensors.py`).
+
 The whole step is a family of its own: its parameters lie by slot.
 
 A Triton pointer cannot carry a tensor type, so the comment is the one form that stands in launcher and kernel alike.
@@ -43,6 +45,9 @@ DIMENSIONS = {
 DTYPES = {"int16", "int32", "int64", "float32", "float64", "bool", "any"}
 
 SHAPE = re.compile(r"\[(?P<dims>[^\]]*)\](?: (?P<dtype>\w+))?")
+TYPES = dict(re.findall(r"^(\w+) = Tensor  (# .*)$", (FOLDER / "_shared" / "tensors.py").read_text(), re.MULTILINE))
+"""Shapes that have a name, which stands in place of a comment."""
+TENSOR = re.compile(rf"\b(Tensor|{'|'.join(TYPES)})\b")
 
 
 @dataclass(frozen=True)
@@ -66,33 +71,35 @@ def comments_by_line(source: str) -> dict[int, str]:
     return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
 
-def tensor_lines(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Name and line of every parameter, field and return value that is a tensor or a pointer to one."""
+def tensor_lines(tree: ast.AST) -> Iterator[tuple[str, int, str | None]]:
+    """Name, line and type of every parameter, field and return value that is a tensor or a pointer to one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for field in (one for one in node.body if isinstance(one, ast.AnnAssign)):
                 if ast.unparse(field.target).endswith("_ptr"):
-                    yield f"{node.name}.{ast.unparse(field.target)}", field.lineno
+                    yield f"{node.name}.{ast.unparse(field.target)}", field.lineno, None
         if isinstance(node, ast.FunctionDef):
             for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-                if is_tensor(arg.annotation) or arg.arg.endswith("_ptr"):
-                    yield arg.arg, arg.end_lineno or arg.lineno
-            if node.returns is not None and is_tensor(node.returns):
-                yield f"return of {node.name}", node.returns.end_lineno or node.returns.lineno
-        elif isinstance(node, ast.AnnAssign) and is_tensor(node.annotation) and isinstance(node.target, ast.Name):
-            yield node.target.id, node.end_lineno or node.lineno
+                if (kind := tensor_type(arg.annotation)) or arg.arg.endswith("_ptr"):
+                    yield arg.arg, arg.end_lineno or arg.lineno, kind
+            if node.returns is not None and (kind := tensor_type(node.returns)):
+                yield f"return of {node.name}", node.returns.end_lineno or node.returns.lineno, kind
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and tensor_type(node.annotation):
+            yield node.target.id, node.end_lineno or node.lineno, tensor_type(node.annotation)
 
 
-def is_tensor(annotation: ast.expr | None) -> bool:
-    return annotation is not None and re.search(r"\bTensor\b", ast.unparse(annotation)) is not None
+def tensor_type(annotation: ast.expr | None) -> str | None:
+    """`Tensor`, or the name of a shape, if the annotation has one."""
+    found = TENSOR.search(ast.unparse(annotation)) if annotation is not None else None
+    return found[0] if found else None
 
 
 def shapes_and_gaps(source: str, filename: str) -> tuple[list[Shape], list[str]]:
     """The shapes of tensors, and the tensors without one."""
     comments = comments_by_line(source)
     shapes, gaps = [], []
-    for name, line in tensor_lines(ast.parse(source)):
-        shape = read_shape(f"{filename}:{line}", name, comments.get(line))
+    for name, line, kind in tensor_lines(ast.parse(source)):
+        shape = read_shape(f"{filename}:{line}", name, TYPES.get(kind or "", comments.get(line)))
         if shape is None or shape.dtype is None:
             gaps.append(f"{filename}:{line}: {name} has no `# [dims] dtype`")
         else:
@@ -154,8 +161,9 @@ LAUNCHER = "def launch(\n    probs: Tensor,  # [num_tokens, vocab_size] float32\
         ("def kernel(\n    other_ptr,  # [B, V] float32\n): ...\n", "not in the glossary"),
         ("def kernel(\n    other_ptr,  # [num_tokens] fp32\n): ...\n", "none of"),
         ("def launch() -> Tensor: ...\n", "return of launch"),
+        ("def launch(probs: RequestRows): ...\n", "but at launcher.py"),
     ],
-    ids=["no comment", "no dtype", "other dims", "other dtype", "unknown dim", "unknown dtype", "return"],
+    ids=["no comment", "no dtype", "other dims", "other dtype", "unknown dim", "unknown dtype", "return", "type"],
 )
 def test_wrong_shape_comment_is_caught(kernel: str, complaint: str) -> None:
     assert complaints({"launcher.py": LAUNCHER}) == []

@@ -6,6 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._compile import _disable_dynamo
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,3 +38,16 @@ def _hidden(dispatch: Callable[..., Any]) -> Callable[..., Any]:  # Any: torch's
         return (hidden if can_compile else dispatch)(*arguments, **options)
 
     return called
+
+
+class RandomMode(DispatchMode):
+    """A mode that sees random operations alone; all others are done as they are."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: torch's
+        options = dict(kwargs or {})
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        return self.draw(func, args, options) if is_random else func(*args, **options)
+
+    def draw(self, func: torch._ops.OpOverload, args: tuple[Any, ...], options: dict[str, Any]) -> object:
+        """Return what stands for the result of a random operation. Any: arguments of whatever is called."""
+        raise NotImplementedError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn, Floats, Tokens, right_distribution
 from fairdraw._mutants._mutant import Mutant
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from fairdraw._mutants._distribution_sampler import Drawn, Floats, Tokens
     from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
     from fairdraw.contracts import SpecDecodeBatch
 

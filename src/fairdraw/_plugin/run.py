@@ -28,17 +28,8 @@ from fairdraw._core.interrupts import Interrupted, Interrupts
 from fairdraw._core.last_words import last_words
 from fairdraw._core.pulse import limit_calls
 from fairdraw._plugin.ending import Ending
+from fairdraw._report import summary as summaries
 from fairdraw._report.files import RunFiles, require_apart
-from fairdraw._report.summary import (
-    NO_STATISTICS,
-    Header,
-    Summary,
-    about_sampler,
-    count_checks,
-    failure_text,
-    start_of_run,
-    worded_fairness,
-)
 from fairdraw._report.verdict import GREEN, NOTHING_RUN
 from fairdraw._run.controls import Control, plan_control, run_control
 from fairdraw._run.expected import read_expected
@@ -88,14 +79,14 @@ class PytestRun:
         self.config = config
         self.records: list[CheckRecord] = []
         self.controls: list[Control] = []
-        self.header: Header | None = None
+        self.header: summaries.Header | None = None
         self.header_was_shown = False
         self.trouble = ""
         self.has_checks = False
         self._ending, self._interrupts, self._held = Ending(), Interrupts(), ExitStack()
         self._session_has_begun = False
         self._conducts, self._holds_end = "", False
-        self._summary: Summary | None = None
+        self._summary: summaries.Summary | None = None
         self._not_sent: _Sent | None = None
         self._sessions: dict[str, Session] = {}
         self._samplers: dict[str, AnySampler] = {}
@@ -151,7 +142,7 @@ class PytestRun:
         if record.is_broken:
             if self.config.get_verbosity() >= 2 or self.config.getoption("fulltrace"):
                 item.add_report_section("call", "traceback", record.trace)
-            pytest.fail(failure_text(record), pytrace=False)
+            pytest.fail(summaries.failure_text(record), pytrace=False)
 
     def plant(self, mutant: Mutant, item: pytest.Item) -> None:
         """Try a mutant. The test fails if the check misses it; it xfails if only this run's numbers are too small."""
@@ -285,7 +276,7 @@ class PytestRun:
             self.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
         return int(session.exitstatus)
 
-    def _start_files(self, header: Header) -> None:
+    def _start_files(self, header: summaries.Header) -> None:
         _or_usage_error(lambda: self._files.start(header, len(self._ending.planned)))
 
     def pytest_report_collectionfinish(self) -> list[str]:
@@ -306,7 +297,7 @@ class PytestRun:
         self.has_checks = self.has_checks or has_checks
         self._ending.plan(planned)
         if self.header is None:
-            self.header = Header(**header)
+            self.header = summaries.Header(**header)
             self._start_files(self.header)
 
     @pytest.hookimpl(wrapper=True)
@@ -364,12 +355,12 @@ class PytestRun:
             self._end_with(session, summary)
         try:
             option = self.config.option
-            bare = Header.unloaded(option.sampler or "ours", option.fairdraw_profile, option.fairdraw_seed)
+            bare = summaries.Header.unloaded(option.sampler or "ours", option.fairdraw_profile, option.fairdraw_seed)
             self._files.write(self.header or bare, summary)
         except CannotStart as error:
             self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
 
-    def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
+    def _summarised(self, exit_status: int | pytest.ExitCode) -> summaries.Summary:
         """The summary, with how pytest itself ended."""
         outside = ""
         if exit_status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -378,7 +369,7 @@ class PytestRun:
         seconds = time.monotonic() - self._began
         without = "--fairdraw-no-controls" if self.config.option.fairdraw_no_controls else ""
         scope = dataclasses.replace(self._ending.scope(self._narrowed(), outside), without_controls=without)
-        return Summary(self.records, self.controls, scope, seconds)
+        return summaries.Summary(self.records, self.controls, scope, seconds)
 
     def _narrowed(self) -> str:
         """What the user left out by name."""
@@ -392,7 +383,7 @@ class PytestRun:
         ]
         return " ".join(words)
 
-    def _end_with(self, session: pytest.Session, summary: Summary) -> None:
+    def _end_with(self, session: pytest.Session, summary: summaries.Summary) -> None:
         """Exit with the verdict's code, also in the JUnit file. Usage and internal errors keep pytest's code."""
         if session.exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
             return
@@ -420,23 +411,23 @@ class PytestRun:
     def _header_lines(self) -> list[str]:
         return [] if self.header is None else self.header.lines()
 
-    def _worded_header(self, pairs: Sequence[tuple[pytest.Item, AnyCheck]]) -> Header:
+    def _worded_header(self, pairs: Sequence[tuple[pytest.Item, AnyCheck]]) -> summaries.Header:
         checks = {check.id: check for _, check in pairs}
         contracts = {c: [k for k in checks.values() if k.contract == c] for c in CONTRACTS}
         about = {c: self._open(listed)[1] for c, listed in contracts.items() if listed}
         samplers = self._samplers_of(pairs)
-        option, (started, commit) = self.config.option, start_of_run()
-        return Header(
+        option, (started, commit) = self.config.option, summaries.start_of_run()
+        return summaries.Header(
             sampler=", ".join(samplers),
             device=", ".join(sorted({sampler.device for sampler in samplers.values()})),
             profile=option.fairdraw_profile,
             seed=option.fairdraw_seed,
             reference=_joined(about, "none of these checks needs one"),
-            checks=count_checks(checks.values()),
+            checks=summaries.count_checks(checks.values()),
             fairness=self._fairness(checks.values(), list(samplers.values())),
             started=started,
             commit=commit,
-            about=tuple(line for sampler in samplers.values() for line in about_sampler(sampler)),
+            about=tuple(line for sampler in samplers.values() for line in summaries.about_sampler(sampler)),
             adapter=where_made(self._spec("")) if self._sampler_was_named else "",
         )
 
@@ -456,8 +447,8 @@ class PytestRun:
         words = {}
         for sampler in samplers:
             own = [check for check in checks if check.contract == contract_name(sampler)]
-            words[sampler.name] = worded_fairness(own, sampler, profile, option.fairdraw_seed)
-        return _joined(words, NO_STATISTICS)
+            words[sampler.name] = summaries.worded_fairness(own, sampler, profile, option.fairdraw_seed)
+        return _joined(words, summaries.NO_STATISTICS)
 
 
 def _joined(words: dict[str, str], nothing: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fairdraw._core.dispatch import DispatchMode
+from fairdraw._core.dispatch import RandomMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ def inject_noise(noise: ExplicitNoise, *, required: bool = True) -> Iterator[Inj
         )
 
 
-class _InjectionMode(DispatchMode):
+class _InjectionMode(RandomMode):
     """Replaces the results of random operations."""
 
     def __init__(self, noise: ExplicitNoise) -> None:
@@ -89,16 +89,7 @@ class _InjectionMode(DispatchMode):
         self.noise = noise
         self.injected = InjectedNoise()
 
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),  # Any: arguments of whatever operation the sampler calls
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> object:
-        options = dict(kwargs or {})
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **options)
+    def draw(self, func: torch._ops.OpOverload, args: tuple[Any, ...], options: dict[str, Any]) -> object:
         aten, packet = torch.ops.aten, func.overloadpacket
         if packet is aten.rand:
             return self._fill("uniforms", func, _empty(args[0], options))

@@ -19,16 +19,7 @@ from fairdraw.contracts import Drafted, ExplicitNoise, FilterPolicy, FunctionSam
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw._core.tensor_types import (
-        AnyLogitRows,
-        DraftRows,
-        LogitRows,
-        OutputTokens,
-        RequestCounts,
-        RequestFlags,
-        RequestInts,
-        RowFlags,
-    )  # fmt: skip
+    from fairdraw._core import tensor_types as shapes
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.contracts import Capabilities, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
     from fairdraw.sampler_impl.step import Capacity, StepInputs, StepOutput, StepPlan
@@ -82,7 +73,7 @@ def rounded_up(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def by_row(logits: AnyLogitRows) -> AnyLogitRows:
+def by_row(logits: shapes.AnyLogitRows) -> shapes.AnyLogitRows:
     """Return rows that may have any stride, but whose entries may not."""
     return logits if logits.stride(-1) == 1 else logits.contiguous()
 
@@ -121,7 +112,7 @@ def sampling_inputs(batch: SamplingBatch, noise: SamplingNoise) -> StepInputs:
     )
 
 
-def _probs(processed: LogitRows, tokens: RequestInts, is_greedy: RequestFlags) -> LogitRows:
+def _probs(processed: shapes.LogitRows, tokens: shapes.RequestInts, is_greedy: shapes.RequestFlags) -> shapes.LogitRows:
     """Return probabilities, one-hot for greedy requests and for rows without a distribution."""
     one_hot = torch.zeros_like(processed).scatter_(-1, tokens[:, None], 1.0)
     is_certain = is_greedy | ~processed.amax(-1).isfinite()
@@ -131,7 +122,7 @@ def _probs(processed: LogitRows, tokens: RequestInts, is_greedy: RequestFlags) -
 # Rejection
 
 
-def _verify(backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
+def _verify(backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise: Noise) -> shapes.OutputTokens:
     """Verify from processed logits, by the number of the request alone."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs
 
@@ -156,7 +147,7 @@ def _verify(backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise:
     return tokens_of(batch, output)
 
 
-def counters_of(batch: SpecDecodeBatch, noise: Noise) -> tuple[RequestInts, RequestInts]:
+def counters_of(batch: SpecDecodeBatch, noise: Noise) -> tuple[shapes.RequestInts, shapes.RequestInts]:
     """Return seeds and positions of the requests."""
     assert not isinstance(noise, ExplicitNoise), "explicit noise is unsupported"
     if batch.positions is not None:
@@ -165,11 +156,11 @@ def counters_of(batch: SpecDecodeBatch, noise: Noise) -> tuple[RequestInts, Requ
     return seeds, torch.zeros_like(seeds)
 
 
-def cumulative(counts: RequestCounts) -> Tensor:  # [batch_size + 1] int32
+def cumulative(counts: shapes.RequestCounts) -> Tensor:  # [batch_size + 1] int32
     return torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
 
 
-def tokens_of(batch: SpecDecodeBatch, output: StepOutput) -> OutputTokens:
+def tokens_of(batch: SpecDecodeBatch, output: StepOutput) -> shapes.OutputTokens:
     """Return a step's tokens; a bonus token that was given takes the place of the one that was drawn."""
     tokens = output.token_ids[:, : batch.max_spec_len + 1].clone()
     if batch.bonus_logits is None:
@@ -179,13 +170,13 @@ def tokens_of(batch: SpecDecodeBatch, output: StepOutput) -> OutputTokens:
     return tokens
 
 
-def drafts_of(draft_token_ids: Tensor, is_bonus: RowFlags) -> Tensor:  # [num_tokens] int32, and [num_rows] int32
+def drafts_of(draft_token_ids: Tensor, is_bonus: shapes.RowFlags) -> Tensor:  # [num_tokens] int32, and [num_rows] int32
     """Return the draft behind each row; a request's last row has none, but whatever was in memory."""
     behind = draft_token_ids.new_zeros(len(is_bonus))
     behind[~is_bonus] = draft_token_ids
     return behind
 
 
-def draft_probs_of(batch: SpecDecodeBatch, width: int) -> DraftRows | None:
+def draft_probs_of(batch: SpecDecodeBatch, width: int) -> shapes.DraftRows | None:
     """Return draft probabilities by the number of the request."""
     return None if batch.draft_probs is None else batch.spread(batch.draft_probs, width)

@@ -38,16 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw._core.tensor_types import (
-        DraftRows,
-        LogitRows,
-        OutputTokens,
-        RequestFlags,
-        RequestFloats,
-        RequestInts,
-        RowFlags,
-        RowFloats,
-    )  # fmt: skip
+    from fairdraw._core import tensor_types as shapes
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl.step import Capacity, Parameters, Penalties, StepInputs, TokenEdits
 
@@ -79,12 +70,14 @@ def make(row: SamplerRow, device: str, *, backend: Backend) -> FunctionSampler:
     return FunctionSampler(row.name, verify, device, capabilities_of(row, backend, device), propose=draft_by_counter)
 
 
-def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
+def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> shapes.OutputTokens:
     capacity, inputs = raw_step(batch, *counters_of(batch, noise))
     return tokens_of(batch, plan_for(capacity, batch.device, backend)(inputs))
 
 
-def raw_step(batch: SpecDecodeBatch, seeds: RequestInts, positions: RequestInts) -> tuple[Capacity, StepInputs]:
+def raw_step(
+    batch: SpecDecodeBatch, seeds: shapes.RequestInts, positions: shapes.RequestInts
+) -> tuple[Capacity, StepInputs]:
     """Return a plan of what this batch uses and nothing else, and its step."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, StepInputs
 
@@ -139,7 +132,7 @@ class _Step:
         """Return one of the values for each request, `[batch_size, ...]` float32."""
         return torch.tensor(values, device=self.number.device)[(self.number >> shift) % len(values)]
 
-    def _choose(self, first_drafts: RequestInts) -> None:
+    def _choose(self, first_drafts: shapes.RequestInts) -> None:
         """Choose parameters of every request, and which tokens its prompt and its output have."""
         ids, number = torch.arange(self.vocab_size, device=self.number.device), self.number[:, None]
         self.temperature, self.heat = self.chosen(TEMPERATURES, 3), self.chosen(TEMPERATURES, 7)  # [batch_size] float32
@@ -151,7 +144,7 @@ class _Step:
         self.biased = torch.stack([first, (first + 1) % self.vocab_size], 1)  # [batch_size, 2] int64
         self.biases = self.chosen(BIASES, 17)  # [batch_size, 2] float32
 
-    def _bias(self, rows: LogitRows) -> None:
+    def _bias(self, rows: shapes.LogitRows) -> None:
         """Bias tokens whatever the batch: biased tokens are drawn after the others."""
         by_request = self.biases.new_zeros((len(self.biases), self.vocab_size)).scatter_add(1, self.biased, self.biases)
         bias = by_request[self.requests]
@@ -160,7 +153,7 @@ class _Step:
         self.is_biased = self.of_all_rows(is_exact.all(-1)) & is_small  # [batch_size] bool
         self.bias = bias * self.is_biased[self.requests, None]  # [num_rows, vocab_size] float32
 
-    def _undo(self, rows: LogitRows) -> None:
+    def _undo(self, rows: shapes.LogitRows) -> None:
         """Undo all parameters to raw logits. If these are not exact for all rows of a request, they are off for it."""
         excluded, largest = rows == -torch.inf, rows.amax(-1, keepdim=True)
         self._choose_span(largest[:, 0] - rows.masked_fill(excluded, torch.inf).amin(-1), largest[:, 0])
@@ -174,14 +167,14 @@ class _Step:
         self.is_forbidden = excluded & (self.hides == BY_GRAMMAR)[self.requests, None]  # [num_rows, vocab_size] bool
         self.raw = raw.masked_fill(self.is_forbidden, FORBIDDEN)  # [num_rows, vocab_size] float32
 
-    def _choose_span(self, kept_spans: RowFloats, largest: RowFloats) -> None:
+    def _choose_span(self, kept_spans: shapes.RowFloats, largest: shapes.RowFloats) -> None:
         """Choose how far below the best the min-p of each request begins, and whether it has one."""
         has_span = (largest.abs() <= LARGEST) & (kept_spans <= MOST_SPAN)
         self.hides = torch.where((self.hides == BY_MIN_P) & ~self.of_all_rows(has_span), 0, self.hides)
         most = torch.zeros_like(self.temperature).scatter_reduce(0, self.requests, kept_spans, "amax")
         self.span = most + GAP  # [batch_size] float32
 
-    def of_all_rows(self, per_row: RowFlags) -> RequestFlags:
+    def of_all_rows(self, per_row: shapes.RowFlags) -> shapes.RequestFlags:
         whole = torch.ones_like(self.number, dtype=torch.int32)
         return whole.scatter_reduce(0, self.requests, per_row.int(), "amin").bool()
 
@@ -195,7 +188,7 @@ class _Step:
             times[rows, self.drafts[rows - 1]] += 1
         return times
 
-    def before(self, rows: LogitRows) -> LogitRows:
+    def before(self, rows: shapes.LogitRows) -> shapes.LogitRows:
         """Return the inverse of `after`, up to rounding."""
         times = self._times()
         frequency, presence, repetition, temperature = self.of_rows()
@@ -204,7 +197,7 @@ class _Step:
         rows = torch.where(is_repeated, torch.where(rows > 0, rows * repetition, rows / repetition), rows)
         return rows - self.bias
 
-    def after(self, raw: LogitRows) -> LogitRows:
+    def after(self, raw: shapes.LogitRows) -> shapes.LogitRows:
         """Return what a step makes of logits."""
         times = self._times()
         frequency, presence, repetition, temperature = self.of_rows()
@@ -225,7 +218,7 @@ class _Step:
         slots[self.slots] = by_request
         return slots
 
-    def changed_or(self, by_request: RequestFloats, neutral: float) -> Tensor:  # [num_slots] float32
+    def changed_or(self, by_request: shapes.RequestFloats, neutral: float) -> Tensor:  # [num_slots] float32
         return self.by_slot(torch.where(self.is_changed, by_request, neutral), torch.nan)
 
     def parameters(self, *, filters: bool) -> Parameters:
@@ -261,7 +254,7 @@ class _Step:
     def grammar_mask(self) -> Tensor:  # [num_rows, num_words] int32
         return words_of(~self.is_forbidden)
 
-    def of_drafter(self, probs: DraftRows | None) -> dict[str, Any]:  # Any: fields of the inputs
+    def of_drafter(self, probs: shapes.DraftRows | None) -> dict[str, Any]:  # Any: fields of the inputs
         """Return the form that follows from the vocabulary, which is the same for all requests of a case."""
         if probs is None:
             return {}

@@ -195,11 +195,7 @@ class GuardedRows:
 
 
 def sample_masks(
-    sampler: MaskedSampler,
-    batch: SamplingBatch,
-    noise: SamplingNoise,
-    width: int,
-    memory: GuardedRows | None = None,
+    sampler: MaskedSampler, batch: SamplingBatch, noise: SamplingNoise, width: int, memory: GuardedRows | None = None
 ) -> Masked:
     """Call `sampler.sample_masked` once. The batch must already be on the sampler's device.
 
