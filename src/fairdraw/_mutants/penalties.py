@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from fairdraw._core.tensor_types import LogitRows
 from fairdraw._mutants._following import following_mutants
-from fairdraw._mutants._lifecycle_scanners import (
-    Copy,
-    PenaltiesOf,
-    Scanner,
-    against_its_policy,
-    mutant_follower,
-)
+from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesOf, Scanner, against_its_policy, mutant_follower
 from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower as Follower
 from fairdraw._mutants._mutant import Memory, Mutant, mutants_in, patching, with_step
 from fairdraw._oracles.intervals import Intervals
