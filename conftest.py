@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
     from fairdraw._mutants._mutant import Mutant
 
@@ -18,6 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that leaves mutants to another command."""
     text = "Leave out each mutant that `fairdraw check` tries on this sampler, on the same check."
     parser.addoption("--tried-on", metavar="SAMPLER", help=text)
+
+
+def pytest_configure() -> None:
+    """Refuse a clone in which git wrote files in the place of links, as it does on Windows by default."""
+    if (Path(__file__).parent / "src" / "fairdraw" / "strategies").is_file():
+        rule = "src/fairdraw/strategies is a file, but it must be a symbolic link"
+        remedy = "Run `git config core.symlinks true` and `git checkout -- src/fairdraw`; CONTRIBUTING.md says more"
+        raise pytest.UsageError(f"conftest: {rule}. {remedy}.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ KERNELS = """
 import torch
 from fairdraw import ExplicitNoise, RaceNoise, SamplingBatch, SpecDecodeBatch
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
+from fairdraw._oracles.matchers import MatcherOracle, OpensOracle
 from fairdraw._oracles.rejection import verify as oracle
 from fairdraw._oracles.sampling import sample as sampling_oracle
 
@@ -60,6 +61,20 @@ class Drawing:
         batch = SamplingBatch(logits, temperature, top_k.int(), None, None, None)
         return sampling_oracle(batch, RaceNoise(exponentials))
 
+class Walking(MatcherOracle):
+    def __init__(self, grammar):
+        super().__init__(grammar, {})
+
+class Compiling:
+    def compile_grammar(self, grammar):
+        return OpensOracle(grammar)
+
+class Foreign:
+    def __init__(self, pattern): ...
+    def accept_token(self, token_id): ...
+    def fill_bitmask(self, bitmask): ...
+    def rollback(self, num_tokens): ...
+
 def odd(draft_token_ids, workspace): ...
 def chain(draft_ids, draft_lens, q, p, generator=None): ...
 def seeded(draft_token_ids, target_probs, seed): ...
@@ -79,6 +94,15 @@ import numpy as np
 def draw(logits, temperature, min_p, exponentials):
     probs = np.exp((logits - logits.max(1, keepdims=True)) / np.maximum(temperature, 1e-6)[:, None])
     return np.where(probs >= min_p[:, None], probs / exponentials, 0).argmax(1)
+
+def masked(logits, temperature, exponentials, words, token_ids, counts):
+    kept = logits > -np.inf
+    counts[:] = kept.sum(1)
+    for row, ids in zip(token_ids, map(np.flatnonzero, kept)):
+        row[: len(ids)] = ids[: len(row)]
+    bits = np.pad(kept, ((0, 0), (0, 32 * words.shape[1] - kept.shape[1])))
+    words[:] = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+    return draw(logits, temperature, np.zeros(len(logits)), exponentials)
 """
 
 
@@ -117,12 +141,16 @@ AT_ONCE = {
     "logits plan": ("process", ("PLAN101", "PLAN130")),
     "NumPy, where None may be": ("draw", ("SAM102",)),
     "a class that is called": ("Drawing", ("SAM102", "SAM141")),
+    "NumPy, written to": ("masked", ("MSK102", "MSK105", "MSK107")),
+    "a class of matchers": ("Walking", ("MAT101",)),
+    "a class with the contract's method": ("Compiling", ("MAT101",)),
 }
 
 
 @pytest.mark.parametrize(("function", "codes"), AT_ONCE.values(), ids=AT_ONCE)
 def test_written_adapter_runs_at_once(function: str, codes: tuple[str, ...]) -> None:
-    assert init(function, module="numpy_of_init" if function == "draw" else "kernels_of_init").exit_code == 0
+    module = "numpy_of_init" if function in ("draw", "masked") else "kernels_of_init"
+    assert init(function, module=module).exit_code == 0
     words = ["check", f"fairdraw_{function}:make", "--profile", "smoke", *(w for code in codes for w in ("-k", code))]
     result = fairdraw(*words)
     assert result.exit_code == 0, result.output
@@ -139,6 +167,7 @@ RECIPES = {
     "grammar": ("mask", "GRM101"),
     "filters": ("filter_logits", "FIL103"),
     "masks": ("sample_masked", "MSK105"),
+    "matchers": ("Compiled", "MAT101"),
     "server": ("generate", "SRV102"),
 }
 
@@ -203,6 +232,12 @@ def test_parameters_without_a_value_are_reported() -> None:
     assert "# QUESTION: what is workspace?" in text.splitlines()[int(asked) - 1]
     assert result.output.count("what is workspace?") == text.count("what is workspace?") == 1
     assert printed(init("explicit"), "not passed").endswith(": eps, rest")
+
+
+def test_methods_of_another_name_are_asked_for() -> None:
+    result = init("Foreign")
+    assert "contract: matchers" in result.output
+    assert ": what are accept, fill, is_terminated called here?" in result.output
 
 
 def test_missing_name_declares_nothing_while_another_may_stand_for_it(here: Path) -> None:

@@ -56,11 +56,17 @@ def sources() -> list[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Built from a copy, so that no build folder is left behind; without isolation, which would install setuptools."""
+    """Built from a copy, so that no build folder is left behind; without isolation, which would install setuptools.
+
+    Links are files with their target, as in a clone on Windows: the archives are the same.
+    """
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for name in sources():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
+        if (ROOT / name).is_symlink():
+            (source / name).write_text(os.readlink(ROOT / name))
+        else:
+            shutil.copy2(ROOT / name, source / name)
     for project in (source, source / "engines"):
         printed_by("-m", "build", "--no-isolation", "--outdir", str(out), str(project))
     (sdist,), (wheel,) = out.glob("fairdraw-*.tar.gz"), out.glob("fairdraw-*.whl")

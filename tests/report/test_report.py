@@ -12,7 +12,7 @@ from fairdraw._core.failures import FailureReport
 from fairdraw._report.causes import find_causes
 from fairdraw._report.summary import Header, Summary, broken_texts, failure_text, progress_line, start_of_run, wrapped
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
-from fairdraw._run.controls import Control
+from fairdraw._run.controls import Control, Untried
 from fairdraw._run.runner import CheckRecord, Status
 
 CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ310", caught=False)
@@ -54,8 +54,10 @@ def test_skips_are_grouped_by_reason_and_counted() -> None:
     lines = Summary([record("skipped", "greedy is unsupported: never"), *unsupported, record("passed")]).lines()
     assert lines[0] == "run 1 of 5 checks, skipped 4: 1 passed, 0 failed, 0 xfailed"
     assert lines[1:3] == ["  3 skipped: ragged is unsupported: fixed", "  1 skipped: greedy is unsupported: never"]
-    many = Summary([record(status, f"{n}") for n in range(40) for status in ("skipped", "xfailed", "passed")]).lines()
-    assert len([*HEADER.lines(), *many]) <= 30, "a log has room for no more"
+    many = [record(status, f"{n}") for n in range(40) for status in ("skipped", "xfailed", "passed")]
+    untried = [Control("drops the tail", "REJ101", caught=False, untried=why) for why in Untried]
+    log = [*HEADER.lines(), *Summary(many, [CAUGHT, *untried]).lines()]
+    assert len(log) <= 30 - 4, "a log has room for no more, and progress takes some lines"
 
 
 def test_summary_counts_controls_and_cases_and_names_the_missed() -> None:

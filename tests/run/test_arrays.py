@@ -94,6 +94,12 @@ def test_explicit_noise_and_methods_of_a_batch_give_arrays() -> None:
     assert handed[2] == slice(0, 2)
 
 
+def test_what_is_written_to_an_array_is_written_to_the_tensor() -> None:
+    memory = torch.zeros(2, 4)
+    fairdraw.with_arrays(np)(lambda dense, apart: (dense.fill(1), apart.fill(2)))(memory[0], memory[:, 1:3])
+    assert memory.tolist() == [[1, 2, 2, 1], [0, 2, 2, 0]]
+
+
 def test_uniforms_of_a_library_with_32_bits_stay_below_one() -> None:
     jnp = pytest.importorskip("mlx.core")
     noise = fairdraw.ExplicitNoise(torch.tensor([1 - 2.0**-53], dtype=torch.float64), torch.ones(1, 1))

@@ -202,7 +202,11 @@ def _calls(target: _Target, contract: str) -> dict[str, str]:
     roots = target.library.partition(".")[0], target.made.rpartition(".")[0]
     imports = "".join(f"import {name}\n" for name in roots if name)
     if CONTRACTS[contract].method == target.answer:
-        return {"imports": imports, "template": "object.txt", "lacking": missing_parts(target.found) or "nothing"}
+        lacking, made = missing_parts(target.found) or "nothing", target.call("Sampler", arguments={})
+        sign = "" if lacking == "name, device, capabilities" else "# "  # it does not hide what the class has
+        return {"imports": imports, "template": "object.txt", "lacking": lacking, "sign": sign, "made": made}
+    if (made := _data("state")["made"].get(contract)) is not None:
+        return {"imports": imports} | _made(target, made)
     if not target.answer:
         return {"imports": imports, "call": target.call(target.made)}
     if (session := _data("state")["sessions"].get(contract)) is None:
@@ -219,6 +223,16 @@ def _calls(target: _Target, contract: str) -> dict[str, str]:
     words |= target.events(own) | {"answer": session[f"each_{kind}"].replace("CALL", call)}
     uncalled = textwrap.indent(_uncalled(target, "".join(words.values())), "    ")
     return words | {"imports": imports, "template": f"{contract}_state.txt", "uncalled": uncalled}
+
+
+def _made(target: _Target, about: Mapping[str, str]) -> dict[str, str]:
+    """Return how the object is made that the contract walks: it is of the class, or its method `open` returns it."""
+    call = target.call(target.made, deep=4)
+    if "open" in _methods(target.found):
+        return {"kept": f"compiled = {call}", "call": "return self.compiled.open()"}
+    lacking = [part for part in (*about["walked"], *about["asked"]) if not hasattr(target.found, part)]
+    asked = about["lacks" if inspect.isclass(target.found) else "returns"].format(", ".join(lacking)) * bool(lacking)
+    return {"kept": about["kept"], "call": asked + about["call"].format(call)}
 
 
 def _uncalled(target: _Target, text: str) -> str:
@@ -257,6 +271,8 @@ def _answer(methods: Mapping[str, Callable[..., object]], wiring: _Wiring, contr
     """Return the method that answers: the contract's own, or the one with most parameters that the contract knows."""
     if CONTRACTS[contract].method in methods:
         return CONTRACTS[contract].method
+    if contract in _data("state")["made"]:
+        return ""
     events = tuple(word for event in _data("state")["events"].values() for word in event["words"])
     may = {name: one for name, one in methods.items() if not name.startswith(events)}
     return max(may, key=lambda name: sum(one in wiring.arguments for one in _signature(name, may[name])), default="")
@@ -277,7 +293,7 @@ def _detected(spec: str, function: str, names: list[str]) -> tuple[str, tuple[st
     """
     known = {one: [name for name in names if name in _wiring(one).arguments] for one in CONTRACTS}
     hinted = {one: [name for name in names if any(hint in name for hint in _wiring(one).hints)] for one in CONTRACTS}
-    says = {one: (CONTRACTS[one].method in names, CONTRACTS[one].method == function) for one in CONTRACTS}
+    says = {one: (_has_methods(one, names), CONTRACTS[one].method == function) for one in CONTRACTS}
     scores = {one: (says[one][0], len(known[one]), len(hinted[one]), says[one][1]) for one in CONTRACTS}
     nearest = [one for one, score in scores.items() if score == max(scores.values())]
     if len(nearest) > 1:
@@ -285,6 +301,13 @@ def _detected(spec: str, function: str, names: list[str]) -> tuple[str, tuple[st
         rule = f"they must show one contract, and they are equally near to {near}"
         raise CannotStart(f"{given}, but {rule}. Add --contract NAME.")
     return nearest[0], tuple(known[nearest[0]] or hinted[nearest[0]])
+
+
+def _has_methods(contract: str, names: Collection[str]) -> bool:
+    """Whether the contract's method is there, or those of the objects that it walks, as in `accept_token`."""
+    walked = _data("state")["made"].get(contract, {"walked": ()})["walked"]
+    begun = [one for one in walked if any(name.startswith(one) for name in names)]
+    return CONTRACTS[contract].method in names or (bool(walked) and begun == walked)
 
 
 def _modules(found: Callable[..., object]) -> set[str]:

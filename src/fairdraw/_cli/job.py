@@ -130,8 +130,7 @@ class Plan:
 
     def announced(self, words: str, seconds: float) -> Plan:
         """The plan whose header says how long the run takes."""
-        header = dataclasses.replace(self.header, duration=words)
-        return dataclasses.replace(self, header=header, seconds=seconds)
+        return dataclasses.replace(self, header=dataclasses.replace(self.header, duration=words), seconds=seconds)
 
 
 class Bench:

@@ -65,6 +65,7 @@ def init(spec: str, folder: Path, contract: str | None) -> None:
 
     Files that exist are kept. What a signature does not say is marked QUESTION in the adapter, at its place.
     """
+    echo(f"fairdraw {__version__}: loading {spec} ...")
     click.echo("\n".join(or_refuse(lambda: write_skeleton(spec, folder, contract))))
 
 

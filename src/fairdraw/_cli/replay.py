@@ -61,12 +61,9 @@ _EXIT_CODES: dict[Outcome, int] = {
 @click.option("-y", "--yes", is_flag=True, help="Import and call what the files name.")
 @server_options
 @colour_option
+# Any: click's, of servers
 def replay_command(
-    targets: tuple[str, ...],
-    spec: str | None,
-    reference: str | None,
-    yes: bool,
-    **options: Any,  # Any: click's, of servers
+    targets: tuple[str, ...], spec: str | None, reference: str | None, yes: bool, **options: Any
 ) -> None:
     """Run failed checks again, on the cases stored in crash files.
 

@@ -1,7 +1,8 @@
 """Samplers that take and return arrays of NumPy, JAX, MLX, CuPy ...: converted at the edge, by DLPack.
 
-Memory is shared where the library can share it, so what a sampler is handed must not be written to. What DLPack cannot
-carry is copied: bfloat16 becomes float32 for NumPy, and a result that is no DLPack array goes through NumPy.
+Memory is shared where the library can share it, so that results can be written where a contract says so. A tensor whose
+rows are apart is copied, and what was written to the copy is brought back. What DLPack cannot carry is copied, too:
+bfloat16 becomes float32 for NumPy, and a result that is no DLPack array goes through NumPy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 Array = Any
 """Of whatever library."""
+
+Copies = list[tuple["Tensor", "Tensor"]]
+"""Tensors whose rows are apart, each with the dense copy that an array shares the memory of."""
 
 
 class ArrayNamespace(Protocol):
@@ -47,8 +51,13 @@ def with_arrays(namespace: ArrayNamespace) -> Callable[[Callable[..., Any]], Cal
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def converting(*given: Any, **named: Any) -> Any:
-            handed = {name: _handed(one, namespace) for name, one in named.items()}
-            return as_tensors(function(*(_handed(one, namespace) for one in given), **handed))
+            apart: Copies = []
+            handed = {name: _handed(one, namespace, apart) for name, one in named.items()}
+            result = as_tensors(function(*(_handed(one, namespace, apart) for one in given), **handed))
+            for tensor, dense in apart:
+                if not tensor.equal(dense):
+                    tensor.copy_(dense)
+            return result
 
         return converting
 
@@ -71,25 +80,31 @@ class _Arrays:
         return repr(self._batch)
 
 
-def _handed(value: Any, namespace: ArrayNamespace) -> Any:
-    """An array for a tensor; a batch with arrays for a batch; explicit noise of the same type, with arrays."""
+def _handed(value: Any, namespace: ArrayNamespace, apart: Copies | None = None) -> Any:
+    """An array for a tensor; a batch with arrays for a batch; explicit noise of the same type, with arrays.
+
+    Args:
+        apart: Gets each tensor that was copied because its rows are apart.
+    """
     from fairdraw._core.batches import Batch
 
     if hasattr(value, "is_contiguous"):
-        return _as_array(value, namespace)
+        return _as_array(value, namespace, apart)
     if isinstance(value, Batch):
         return _Arrays(value, namespace)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         tensors = {name: found for name, found in vars(value).items() if hasattr(found, "is_contiguous")}
-        changes: dict[str, Any] = {name: _as_array(tensor, namespace) for name, tensor in tensors.items()}
+        changes: dict[str, Any] = {name: _as_array(tensor, namespace, apart) for name, tensor in tensors.items()}
         return dataclasses.replace(value, **changes) if changes else value
     return value
 
 
-def _as_array(tensor: Tensor, namespace: ArrayNamespace) -> Array:  # any
+def _as_array(tensor: Tensor, namespace: ArrayNamespace, apart: Copies | None) -> Array:  # any
     import torch
 
     dense = tensor.detach().contiguous()
+    if apart is not None and not tensor.is_contiguous():
+        apart.append((tensor, dense))
     if dense.dtype is torch.float64 and not _keeps_doubles(namespace):
         single = dense.float()
         dense = torch.where(single > dense, single.nextafter(torch.zeros(())), single)

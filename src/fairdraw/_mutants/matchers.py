@@ -165,8 +165,7 @@ class EndsBeforeTheStopToken(MatcherOracle):
 
     @property
     def is_terminated(self) -> bool:
-        last = derive_all(expression_of(self.grammar.regex), self.text)
-        return super().is_terminated or is_complete(last)
+        return super().is_terminated or is_complete(derive_all(expression_of(self.grammar.regex), self.text))
 
 
 @_patched("allowed", "MAT104")

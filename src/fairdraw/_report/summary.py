@@ -187,19 +187,25 @@ class Summary:
         return self.judgement.text
 
     def lines(self) -> list[str]:
-        """The summary as text."""
+        """The summary as text. In a green run lines of one kind are fewer if all others would not fit into a log."""
+        most = (4, 3, 2, 1) if self.verdict.startswith("GREEN") else (4,)
+        return next((lines for one in most if len(lines := self._lines(one)) <= _MOST_LINES), self._lines(most[-1]))
+
+    def _lines(self, most: int) -> list[str]:
+        heading, *controls = controls_lines(self.controls)
         return [
             self._counts(),
-            *self.skips(),
+            *self.skips(most),
             *self._open("inconclusive", "undecided"),
             *(f"  {line}" for line in budget_report(self.records)),
             *self._open("incomplete", "incomplete"),
-            *_few(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
+            *_few((f"  xfailed {one.id}: {one.reason}" for one in self.records if one.status == "xfailed"), most),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
-            *_few(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
-            *self._unseen(),
+            *_few((f"  {one.id}: {one.reason}" for one in self.records if one.reason == STALE), most),
+            *self._unseen(most),
             *self._asked_again(),
-            *controls_lines(self.controls),
+            heading,
+            *(controls if self.missed else _few(controls, most)),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             *self.to_declare(),
             *self._covered(),
@@ -233,7 +239,7 @@ class Summary:
         counts += [f"{self.count(status)} {status}" for status in rare if self.count(status)]
         return f"{self.coverage}: {', '.join(counts)}"
 
-    def skips(self) -> list[str]:
+    def skips(self, most: int = 4) -> list[str]:
         """How many checks each unsupported capability costs, and a line per reason. A check may need several."""
         skipped = [record for record in self.records if record.status == "skipped"]
         found = [match for record in skipped if (match := _UNSUPPORTED.match(record.reason))]
@@ -242,7 +248,7 @@ class Summary:
         each = ", ".join(f"{word}: {cost}" for word, cost in costs.most_common())
         lines = [f"{len(found)} of {len(self.records)} checks skipped as unsupported ({each})"] if costs else []
         reasons = Counter(record.reason for record in skipped)
-        return lines + _few(f"  {count} skipped: {reason}" for reason, count in reasons.most_common())
+        return lines + _few((f"  {count} skipped: {reason}" for reason, count in reasons.most_common()), most)
 
     def _open(self, status: str, word: str) -> list[str]:
         """Checks of that status, grouped by reason, without those that the time budget left undecided."""
@@ -252,10 +258,10 @@ class Summary:
                 groups.setdefault(record.reason, []).append(record.code)
         return [f"  {word} {len(codes)}: {reason}: {', '.join(codes)}" for reason, codes in groups.items()]
 
-    def _unseen(self) -> list[str]:
+    def _unseen(self, most: int) -> list[str]:
         """Known failures that did not occur in a run too small to call them gone, counted and named."""
         unseen = [f"  {record.id}: {record.reason}" for record in self.records if record.reason.startswith(UNSEEN)]
-        return [f"known failures not seen, and not called gone: {len(unseen)}", *_few(unseen)] if unseen else []
+        return [f"known failures not seen, and not called gone: {len(unseen)}", *_few(unseen, most)] if unseen else []
 
     def _asked_again(self) -> list[str]:
         """Return how many requests to a server were sent again, and what that may hide, as faults break answers."""
@@ -306,16 +312,16 @@ class Summary:
         }
 
 
-_MOST_LINES = 4
-"""Lines of one kind in a summary: a green run in a log has at most 30 lines in all."""
+_MOST_LINES = 19
+"""Lines of a green summary: a log has 30 in all, and progress takes some."""
 
 
-def _few(lines: Iterable[str]) -> list[str]:
+def _few(lines: Iterable[str], most: int) -> list[str]:
     """The first lines of one kind, and how many more there are."""
     listed = list(lines)
-    if len(listed) <= _MOST_LINES:
+    if len(listed) <= most:
         return listed
-    return [*listed[: _MOST_LINES - 1], f"  and {len(listed) - _MOST_LINES + 1} more lines like these (--html, --json)"]
+    return [*listed[: most - 1], f"  and {len(listed) - most + 1} more lines like these (--html, --json)"]
 
 
 _UNSUPPORTED = re.compile(r"(.+?) (?:is|are) unsupported: ")

@@ -101,6 +101,6 @@ def policy_lines(word: str) -> list[str]:
                 *(f"  {way}: {line}" for way, line in choice.ways.items()),
                 "",
                 f"if nothing is declared: {default}",
-                f"in the adapter: policy = fairdraw.{kind.__name__}({word}={other})",
+                f"in the adapter: policy = fairdraw.contracts.{kind.__name__}({word}={other})",
             ]
     return []

@@ -170,8 +170,7 @@ def _connected(spec: str, settings: ServerSettings) -> AnySampler:
     except (ValueError, OSError) as error:
         raise CannotStart(f"{error}.") from None
     except NoAnswer as error:
-        why = one_line(str(error))
-        return FunctionServer(lambda _: [], spec, settings=settings, device="HTTP", silent=why)
+        return FunctionServer(lambda _: [], spec, settings=settings, device="HTTP", silent=one_line(str(error)))
     return found
 
 

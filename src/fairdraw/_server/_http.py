@@ -119,8 +119,7 @@ class HttpServer:
     def earlier(self, requests: Sequence[GenerationRequest]) -> list[Answer | None]:
         """Return what an earlier run was answered, each answer once; `None` where it did not ask that, or as often."""
         found = [self.past.known((self._url, self.dialect.body(one, self.model))) for one in requests]
-        pairs = zip(requests, found, strict=True)
-        return [None if reply is None else self._read(one, reply) for one, reply in pairs]
+        return [None if reply is None else self._read(one, reply) for one, reply in zip(requests, found, strict=True)]
 
     @property
     def _url(self) -> str:

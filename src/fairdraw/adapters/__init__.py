@@ -164,8 +164,8 @@ def find(spec: str) -> object:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        remedy = _did_you_mean(_paths_of_file(module_name, attribute))
-        remedy = remedy or f"Make python -c 'import {module_name}' work in {os.getcwd()}"
+        near = [one for one in _paths_of_file(module_name, attribute) if one != spec]
+        remedy = _did_you_mean(near) or f"Make python -c 'import {module_name}' work in {os.getcwd()}"
         raise _refusal(spec, f"importing {module_name} raised {brief(error)}", remedy) from error
     return _attribute(spec, module, attribute)
 
@@ -198,7 +198,7 @@ def _is_sampler(value: object) -> TypeGuard[AnySampler]:
 def _checked(spec: str, sampler: object) -> AnySampler:
     if not _is_sampler(sampler):
         rule = f"it gave {type(sampler).__name__}, which has no {missing_parts(sampler)}"
-        raise _refusal(spec, rule, "Return fairdraw.rejection_sampler(function)")
+        raise _refusal(spec, rule, "Return fairdraw.rejection_sampler(function), or as its contract asks")
     if not isinstance(sampler.capabilities, Capabilities):
         given = type(sampler.capabilities).__name__
         raise _refusal(spec, f"its capabilities are {given}, not Capabilities", "Use fairdraw.Capabilities()")

@@ -174,14 +174,13 @@ class GuardedRows:
         def whole(*shape: int) -> Tensor:  # [...] int32
             return torch.full(shape, self.pattern, dtype=torch.int32, device=batch.device)
 
-        self.pattern, rows = _FILLED_OVER[number % len(_FILLED_OVER)], batch.batch_size + 2
-        words, ids = (whole(rows, _ALIGNED * (3 + size // _ALIGNED)) for size in (num_words(batch.vocab_size), width))
-        own = (slice(1, -1), slice(_ALIGNED, _ALIGNED + num_words(batch.vocab_size)))
-        self._parts: dict[str, tuple[Tensor, Any]] = {
-            "words": (words, own),
-            "token_ids": (ids, (own[0], slice(_ALIGNED, _ALIGNED + width))),
-        }
-        self._parts["counts"] = whole(3, batch.batch_size), (1,)
+        def spaced(size: int) -> tuple[Tensor, Any]:  # [batch_size + 2, width] int32; Any: an index
+            memory = whole(batch.batch_size + 2, _ALIGNED * (3 + size // _ALIGNED))
+            return memory, (slice(1, -1), slice(_ALIGNED, _ALIGNED + size))
+
+        self.pattern = _FILLED_OVER[number % len(_FILLED_OVER)]
+        parts = {"words": spaced(num_words(batch.vocab_size)), "token_ids": spaced(width)}
+        self._parts = parts | {"counts": (whole(3, batch.batch_size), (1,))}
         self.rows = MaskRows(**{name: memory[part] for name, (memory, part) in self._parts.items()})
 
     def written(self) -> tuple[str, ...]:
