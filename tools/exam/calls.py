@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from exam.examined import Examined, Fault, Lazy, catalogue, otherwise
+from exam.examined import Examined, Fault, Lazy, otherwise
+from fairdraw import contracts
 from fairdraw._oracles.filters import FiltersOracle
 from fairdraw._oracles.grammar import GrammarOracle
 from fairdraw._oracles.logprobs import LogprobsOracle
 from fairdraw._oracles.rejection import draw_noise
 from fairdraw._oracles.sampling import draw_exponentials
-from fairdraw.contracts import (
-    LOGIT_FILTERS,
-    BitmaskBatch,
-    Capabilities,
-    ExplicitNoise,
-    FilterChain,
-    FilterResult,
-    LogprobsResult,
-    RaceNoise,
-    SeededNoise,
-)
 from odd.rejection import Step, VectorRejection
 from odd.sampling import VectorSampling
 
@@ -33,15 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
-
-    from fairdraw.contracts import (
-        FilterBatch,
-        GrammarBatch,
-        GrammarRequest,
-        LogprobsBatch,
-        SamplingBatch,
-        SpecDecodeBatch,
-    )
 
 
 def before(flags: np.ndarray) -> np.ndarray:  # [n], both
@@ -57,7 +38,7 @@ def among(flags: np.ndarray) -> np.ndarray:  # [n], both
 class Called(Examined):
     """The base of a function of single calls, with what it could know of earlier ones."""
 
-    capabilities = Capabilities()
+    capabilities = contracts.Capabilities()
 
     def __init__(self, fault: Fault | None = None) -> None:
         super().__init__(fault)
@@ -111,9 +92,9 @@ class Drawing(Called):
         self.takes_noise = takes_noise
 
     @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]
+    def capabilities(self) -> contracts.Capabilities:  # type: ignore[override]
         own = () if self.takes_noise else ("explicit-noise", "reference-race")
-        return Capabilities.of(dict.fromkeys((*self.lacking, *own), "the exam's sampler has no such mode"))
+        return contracts.Capabilities.of(dict.fromkeys((*self.lacking, *own), "the exam's sampler has no such mode"))
 
     def of_requests(self, noise: Any, greedy: np.ndarray) -> dict[str, Any]:
         """Return the features of seeds and of greedy requests."""
@@ -132,7 +113,7 @@ class Drawing(Called):
             "unseeded_among_seeded": ~seeded & among(seeded),
         }
 
-    def drawn(self, draw: Callable[[Any, Any], Any], batch: Any, noise: SeededNoise) -> Any:
+    def drawn(self, draw: Callable[[Any, Any], Any], batch: Any, noise: contracts.SeededNoise) -> Any:
         """Return what `draw` takes from the generators, spoilt."""
         own = dict(noise.generators("cpu"))
         effect = self.effect if self.effect in ("lost seed", "short seed", "skipped numbers") else ""
@@ -172,7 +153,7 @@ class Sampling(Drawing):
     lacking = ("upstream-stream", "counter-noise", "draft-distribution", "empty-rows")
     right = VectorSampling()
 
-    def values(self, batch: SamplingBatch, noise: Any, nan: Callable[[], Tensor] | None = None) -> Lazy:
+    def values(self, batch: contracts.SamplingBatch, noise: Any, nan: Callable[[], Tensor] | None = None) -> Lazy:
         """Return the features of a call and its rows; `nan` says which rows have a NaN."""
         n, vocab = batch.logits.shape
         top_k, top_p, min_p = (
@@ -196,17 +177,18 @@ class Sampling(Drawing):
             among_nan=lambda: among(nan().numpy()),
         )
 
-    def observed(self, batch: SamplingBatch, noise: SeededNoise) -> tuple[Lazy, ...]:
+    def observed(self, batch: contracts.SamplingBatch, noise: contracts.SeededNoise) -> tuple[Lazy, ...]:
         """Return the features of a call that is not computed, whose only NaN may be of id 0."""
         token = np.random.default_rng(noise.seed).integers(0, batch.vocab_size, batch.batch_size)
         values = self.values(batch, noise, batch.logits[:, 0].isnan).with_(token=token)
         self.note(*batch.logits.shape)
         return (values,)
 
-    def sample(self, batch: SamplingBatch, noise: Any) -> Tensor:  # [batch_size] int64
+    def sample(self, batch: contracts.SamplingBatch, noise: Any) -> Tensor:  # [batch_size] int64
         self.now, greedy, vocab = self.values(batch, noise), batch.temperature < 1e-5, batch.vocab_size
         self.note(*batch.logits.shape)
-        race = noise.exponentials if isinstance(noise, RaceNoise) else self.drawn(draw_exponentials, batch, noise)
+        given = isinstance(noise, contracts.RaceNoise)
+        race = noise.exponentials if given else self.drawn(draw_exponentials, batch, noise)
         probs = self.right.probs(self.otherwise(batch))
         probs = self.ids_changed("ids scaled", self.now, probs, lambda probs: probs * self.size)
         drawn = self.right.draw(probs, self.raced(race))
@@ -225,7 +207,7 @@ class Sampling(Drawing):
             batch.logits.copy_(self.changed({self.effect: lambda: batch.logits * 0.5}, self.now, batch.logits))
         return answer
 
-    def otherwise(self, batch: SamplingBatch) -> SamplingBatch:
+    def otherwise(self, batch: contracts.SamplingBatch) -> contracts.SamplingBatch:
         """Return the batch as its parameters are taken."""
         if self.asks is None:
             return batch
@@ -247,7 +229,7 @@ class Rejection(Drawing, VectorRejection):
 
     # -- features: of requests, and of drafts
 
-    def values(self, batch: SpecDecodeBatch, noise: Any, nan: Callable[[], Tensor] | None = None) -> Lazy:
+    def values(self, batch: contracts.SpecDecodeBatch, noise: Any, nan: Callable[[], Tensor] | None = None) -> Lazy:
         """Return the features of a call and its requests; `nan` says which drafts have a NaN in their row."""
         n, counts = batch.batch_size, np.array(batch.num_draft_tokens, np.int64)
         heat, owner = batch.temperature.numpy(), np.repeat(np.arange(n), counts)
@@ -276,7 +258,7 @@ class Rejection(Drawing, VectorRejection):
             drafting=(counts > 0) & ~greedy,
         )
 
-    def of_drafts(self, values: Lazy, batch: SpecDecodeBatch) -> Lazy:
+    def of_drafts(self, values: Lazy, batch: contracts.SpecDecodeBatch) -> Lazy:
         """Return the features of each draft: those of its request, and its own."""
         counts = np.array(batch.num_draft_tokens, np.int64)
         owner, drafts = np.repeat(np.arange(len(counts)), counts), batch.draft_token_ids.numpy()
@@ -289,7 +271,7 @@ class Rejection(Drawing, VectorRejection):
             random_place=~values["greedy"][owner] & (drafts >= 0),
         )
 
-    def observed(self, batch: SpecDecodeBatch, noise: SeededNoise) -> tuple[Lazy, ...]:
+    def observed(self, batch: contracts.SpecDecodeBatch, noise: contracts.SeededNoise) -> tuple[Lazy, ...]:
         """Return the features of a call that is not computed: of its requests, and of its drafts."""
         rng = np.random.default_rng(noise.seed)
         values, n = self.values(batch, noise, batch.target_logits[:, 0].isnan), batch.batch_size
@@ -307,18 +289,18 @@ class Rejection(Drawing, VectorRejection):
 
     # -- steps
 
-    def verify(self, batch: SpecDecodeBatch, noise: Any) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    def verify(self, batch: contracts.SpecDecodeBatch, noise: Any) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         self.now = self.values(batch, noise)
         self.lines = self.of_drafts(self.now, batch)
         self.note(batch.batch_size, batch.vocab_size)
-        given = self.drawn(draw_noise, batch, noise) if isinstance(noise, SeededNoise) else noise
+        given = self.drawn(draw_noise, batch, noise) if isinstance(noise, contracts.SeededNoise) else noise
         uniforms = given.uniforms
         changes = {
             "neighbour's uniform": lambda: uniforms.roll(1, 0),
             "antithetic uniform": lambda: (1 - uniforms.roll(1, 0)).clamp(0, 1 - 2**-53),
             "stale uniform": lambda: self.stale("uniforms", uniforms),
         }
-        spoilt = ExplicitNoise(self.changed(changes, self.lines, uniforms), self.raced(given.exponentials))
+        spoilt = contracts.ExplicitNoise(self.changed(changes, self.lines, uniforms), self.raced(given.exponentials))
         return super().verify(batch, spoilt)
 
     def target(self, logits: Tensor) -> Tensor:  # [num_tokens, vocab_size] -> the same
@@ -367,8 +349,8 @@ class Rejection(Drawing, VectorRejection):
             "stale token": lambda: self.stale("tokens", last).clamp(max=vocab - 1),
             "old bonus": lambda: last.roll(1, 0),
         }
-        in_place = self.in_place(values, len(ends))
-        shown = torch.where(torch.from_numpy(in_place), self.changed(changes, values, last), last)
+        in_place = self.needed(values)
+        shown = torch.where(torch.as_tensor(in_place), self.changed(changes, values, last), last)
         own = self.lines.with_(draft_kept=(step.place < ends[step.owner]).numpy())
         wrong = {"other draft": lambda: (step.drafts + 1) % vocab}
         output = super().output(replace(step, drafts=self.changed(wrong, own, step.drafts)), ends, shown)
@@ -377,13 +359,7 @@ class Rejection(Drawing, VectorRejection):
                 self.spoil(batch, output[row], row, int(ends[row]), int(first[row]))
         return output
 
-    def in_place(self, values: Lazy, rows: int) -> np.ndarray:  # [rows] bool
-        """Return where the effect has its place."""
-        needs = catalogue(self.contract)[1][self.effect].needs if self.effect else ()
-        flags = [values[name] for name in needs if name in values.makers]
-        return np.logical_and.reduce([np.ones(rows, bool), *flags])  # type: ignore[no-any-return]
-
-    def spoil(self, batch: SpecDecodeBatch, tokens: Tensor, row: int, end: int, first: int) -> None:
+    def spoil(self, batch: contracts.SpecDecodeBatch, tokens: Tensor, row: int, end: int, first: int) -> None:
         """Spoil the layout of one row of the output, or the input."""
         match self.effect:
             case "no bonus":
@@ -413,7 +389,7 @@ class Masker(Called, GrammarOracle):
         self.note(*batch.logits.shape)
         return found
 
-    def apply_bitmask(self, batch: BitmaskBatch) -> Tensor:  # as the logits
+    def apply_bitmask(self, batch: contracts.BitmaskBatch) -> Tensor:  # as the logits
         n, named = batch.batch_size, np.zeros(batch.batch_size, bool)
         named[batch.rows.numpy()] = True
         self.now = self.values(
@@ -427,7 +403,7 @@ class Masker(Called, GrammarOracle):
         )
         return super().apply_bitmask(batch)
 
-    def mask_drafts(self, batch: GrammarBatch) -> Tensor:  # as the logits
+    def mask_drafts(self, batch: contracts.GrammarBatch) -> Tensor:  # as the logits
         counts = np.array([len(request.draft_token_ids) + 1 for request in batch.requests])
         owner = np.repeat(np.arange(len(counts)), counts)
         named = np.array([batch.requests[one].grammar is not None for one in owner])
@@ -436,24 +412,24 @@ class Masker(Called, GrammarOracle):
         self.now = self.values(batch, named, indexed=False, narrow=False, shut=False, **own)
         self.forked = 0
         """Rows of requests that were forked."""
-        return super().apply_bitmask(BitmaskBatch(batch.logits, self.fork(batch)))
+        return super().apply_bitmask(contracts.BitmaskBatch(batch.logits, self.fork(batch)))
 
-    def masks(self, request: GrammarRequest, width: int) -> Tensor:  # [num_draft_tokens + 1, num_words] int32
+    def masks(self, request: contracts.GrammarRequest, width: int) -> Tensor:  # [num_draft_tokens + 1, num_words] int32
         rows = slice(self.forked, self.forked + len(request.draft_token_ids) + 1)
         right, own = super().masks(request, width), self.now.at(np.arange(rows.start, rows.stop))
         self.forked = rows.stop
         unseen = {"drafts unseen": lambda: torch.cat([right[:1], right[:-1]])}
         return right if request.grammar is None else self.changed(unseen, own, right)
 
-    def take_back(self, request: GrammarRequest, num_tokens: int) -> None:
+    def take_back(self, request: contracts.GrammarRequest, num_tokens: int) -> None:
         own = self.now.at(self.forked) if self.effect == "one left" else self.now
         super().take_back(request, num_tokens - (num_tokens > 0 and self.hit("one left", own)))
 
-    def rows(self, batch: BitmaskBatch) -> Tensor:  # [num_indices] int64
+    def rows(self, batch: contracts.BitmaskBatch) -> Tensor:  # [num_indices] int64
         rows = super().rows(batch)
         return rows[~torch.from_numpy(self.hit("unmasked", self.now, batch.batch_size))[rows]]
 
-    def words(self, batch: BitmaskBatch, rows: Tensor) -> Tensor:  # [num_indices] -> [num_indices, num_words] int32
+    def words(self, batch: contracts.BitmaskBatch, rows: Tensor) -> Tensor:  # [n] -> [n, num_words] int32
         all_rows = torch.arange(batch.batch_size)
         own = batch.bitmask[all_rows.clamp(max=len(batch.bitmask) - 1)]
         changes = {"neighbour's mask": lambda: own.roll(1, 0), "stale mask": lambda: self.stale("words", own)}
@@ -479,9 +455,9 @@ class Logprobs(Called, LogprobsOracle):
     """A source of log-probabilities."""
 
     contract = "logprobs"
-    capabilities = Capabilities.of({"drawn-tokens": "it is given its tokens", "no-rows": "it is not called then"})
+    capabilities = contracts.Capabilities.of({"drawn-tokens": "it is given them", "no-rows": "it is not called then"})
 
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
+    def logprobs(self, batch: contracts.LogprobsBatch) -> contracts.LogprobsResult:
         logits, n, most = batch.stage_logits, len(batch.token_ids), batch.most_logprobs
         wanted = np.array([-1 if one is None else one for one in batch.row_logprobs])
         self.now = self.features(
@@ -515,9 +491,10 @@ class Logprobs(Called, LogprobsOracle):
             "wrong id": lambda: torch.cat([(ids[:, :1] + 1) % batch.vocab_size, ids[:, 1:]], 1),
         }
         ranks = self.changed({"rank": lambda: (ranks - 1).clamp(min=1)}, self.now, ranks)
-        return LogprobsResult(self.changed(changed_ids, self.now, ids), self.changed(changes, self.now, listed), ranks)
+        ids = self.changed(changed_ids, self.now, ids)
+        return contracts.LogprobsResult(ids, self.changed(changes, self.now, listed), ranks)
 
-    def stage_logits(self, batch: LogprobsBatch) -> np.ndarray:  # [num_rows, vocab_size] float32
+    def stage_logits(self, batch: contracts.LogprobsBatch) -> np.ndarray:  # [num_rows, vocab_size] float32
         other = batch.processed_logits if batch.stage.startswith("raw") else batch.logits
         changes = {"other logits": lambda: other.float().numpy()}
         return self.changed(changes, self.now, super().stage_logits(batch))  # type: ignore[no-any-return]
@@ -536,9 +513,9 @@ class Filters(Called):
     """A filterer of every filter."""
 
     contract = "filters"
-    chain = FilterChain()
+    chain = contracts.FilterChain()
 
-    def filter_logits(self, batch: FilterBatch, noise: Any) -> FilterResult:
+    def filter_logits(self, batch: contracts.FilterBatch, noise: Any) -> contracts.FilterResult:
         n, on = batch.batch_size, [set(params.enabled) for params in batch.params]
         sizes, off = np.array([len(one) for one in on], int), np.array([not one for one in on], bool)
         self.now = self.features(
@@ -551,7 +528,7 @@ class Filters(Called):
             among_off=among(off),
             among_same=np.array([batch.params.count(one) > 1 for one in batch.params], bool),
             after_off=before(off),
-            **{name: np.array([name in one for one in on], bool) for name in LOGIT_FILTERS},
+            **{name: np.array([name in one for one in on], bool) for name in contracts.LOGIT_FILTERS},
         )
         self.note(*batch.logits.shape)
         params = [*batch.params]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
 CLASSES = ("size", "index", "id", "layout", "request", "seed", "history", "neighbour", "together", "rare effect")
 SIGN = 63
@@ -27,6 +30,19 @@ class Feature:
     range: tuple[float, float] = (0, 0)
 
 
+OPS: dict[str, tuple[str, Callable[[Any, float, float], Any]]] = {
+    "is": ("{0}", lambda value, n, other: np.asarray(value, bool)),
+    "==": ("{0} is {1}", lambda value, n, other: value == n),
+    ">": ("{0} above {1}", lambda value, n, other: value > n),
+    "<": ("{0} below {1}", lambda value, n, other: value < n),
+    "mod": ("{0} % {1} == {2}", lambda value, n, other: (value % int(n) == other) & (value >= 0)),
+    "bit": ("bit {1} of the {0} is {2}", lambda value, n, other: (np.asarray(value) >> int(n) & 1) == other),
+    "tile": ("{0} in an odd tile of {1}", lambda value, n, other: value // int(n) % 2 == 1),
+    "range": ("{0} from {1} to {2}", lambda value, n, other: (value >= n) & (value < other)),
+}
+"""Words of a test, and whether it holds for values, with its number and its other number."""
+
+
 @dataclass(frozen=True)
 class Atom:
     """A test of one feature: `feature OP number`."""
@@ -38,41 +54,12 @@ class Atom:
 
     @property
     def words(self) -> str:
-        name, n, other = self.feature.words, f"{self.number:.6g}", f"{self.other:.6g}"
-        return {
-            "is": name,
-            "not": f"not ({name})",
-            "==": f"{name} is {n}",
-            ">": f"{name} above {n}",
-            "<": f"{name} below {n}",
-            "mod": f"{name} % {n} == {other}",
-            "bit": f"bit {n} of the {name} is {other}",
-            "tile": f"{name} in an odd tile of {n}",
-            "range": f"{name} from {n} to {other}",
-        }[self.op]
+        return OPS[self.op][0].format(self.feature.words, f"{self.number:.6g}", f"{self.other:.6g}")
 
     def holds(self, values: Any) -> Any:  # Any: bool, or an array of bool
         """Whether it holds, for each row (and id) of the values."""
-        value = values[self.feature.name]
-        if self.feature.name == "seed":
-            value, other = np.asarray(value), self.other
-            return ((value >> int(self.number) & 1) == other) & np.asarray(values["seeded"], bool)
-        match self.op:
-            case "is" | "not":
-                return np.asarray(value, bool) == (self.op == "is")
-            case "==":
-                return value == self.number
-            case ">":
-                return value > self.number
-            case "<":
-                return value < self.number
-            case "mod":
-                return (value % int(self.number) == self.other) & (value >= 0)
-            case "bit":
-                return (np.asarray(value) >> int(self.number) & 1) == self.other
-            case "tile":
-                return value // int(self.number) % 2 == 1
-        return (value >= self.number) & (value < self.other)
+        found = OPS[self.op][1](values[self.feature.name], self.number, self.other)
+        return found & np.asarray(values["seeded"], bool) if self.feature.name == "seed" else found
 
 
 @dataclass(frozen=True)
@@ -91,10 +78,7 @@ class Condition:
 
     def holds(self, values: Any) -> Any:  # Any: bool, or an array of bool
         """Whether all atoms hold, for each row (and id) of the values."""
-        found: Any = np.True_
-        for atom in self.atoms:
-            found = found & atom.holds(values)
-        return found
+        return reduce(operator.and_, (atom.holds(values) for atom in self.atoms), np.True_)
 
 
 def log_uniform(rng: random.Random, low: float, high: float) -> int:

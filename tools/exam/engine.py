@@ -13,31 +13,9 @@ import numpy as np
 import torch
 
 from exam.conditions import log_uniform
-from fairdraw.contracts import (
-    LOGIT_FILTERS,
-    AddedRow,
-    BitmaskBatch,
-    FilterBatch,
-    FilterParams,
-    GenerationRequest,
-    GrammarBatch,
-    GrammarRequest,
-    LiveBatch,
-    LiveRequest,
-    LogitsBatch,
-    LogitsParams,
-    LogitsRequest,
-    LogprobsBatch,
-    Markers,
-    Move,
-    MovedRow,
-    PlanSetup,
-    RequestParams,
-    RowChanges,
-    SamplingBatch,
-    SeededNoise,
-    SpecDecodeBatch,
-)
+from fairdraw import contracts
+from fairdraw._oracles.matchers import MatcherOracle
+from fairdraw.contracts._masks import sample_masks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,11 +52,11 @@ def logits_of(rng: random.Random, rows: int, vocab: int, *, filled: bool) -> Ten
     return logits
 
 
-def sampling_call(seed: str, *, filled: bool) -> tuple[SamplingBatch, SeededNoise]:
+def sampling_call(seed: str, *, filled: bool, most: int = MOST_ENTRIES) -> tuple[Any, Any]:
     """Return a call as an engine makes it; the same one for the same seed, with or without its logits."""
     rng = random.Random(seed)
     n, vocab = log_uniform(rng, 1, 512), rng.choice(VOCABULARIES)
-    n = min(n, MOST_ENTRIES // vocab)
+    n = min(n, most // vocab)
 
     def column(off: float, draw: Callable[[], float], dtype: torch.dtype) -> Tensor | None:  # [n]
         share = rng.choice([0, 0.5, 1])
@@ -91,12 +69,12 @@ def sampling_call(seed: str, *, filled: bool) -> tuple[SamplingBatch, SeededNois
     top_p = column(1, lambda: rng.uniform(0.5, 1), torch.float32)
     min_p = column(0, lambda: rng.uniform(0.01, 0.3), torch.float32)
     positions = torch.tensor([log_uniform(rng, 1, 2**17) for _ in range(n)])
-    noise = SeededNoise(rng.getrandbits(31), seeds_of(rng, n))
+    noise = contracts.SeededNoise(rng.getrandbits(31), seeds_of(rng, n))
     logits = logits_of(rng, n, vocab, filled=filled)
-    return SamplingBatch(logits, torch.tensor(heat), top_k, top_p, min_p, positions), noise
+    return contracts.SamplingBatch(logits, torch.tensor(heat), top_k, top_p, min_p, positions), noise
 
 
-def rejection_call(seed: str, *, filled: bool) -> tuple[SpecDecodeBatch, SeededNoise]:
+def rejection_call(seed: str, *, filled: bool) -> tuple[contracts.SpecDecodeBatch, contracts.SeededNoise]:
     """Return a call as an engine makes it, as above."""
     rng = random.Random(seed)
     n, vocab, most = log_uniform(rng, 1, 512), rng.choice(VOCABULARIES), rng.choice([1, 2, 3, 4, 5, 7, 8, 16, 32])
@@ -110,7 +88,7 @@ def rejection_call(seed: str, *, filled: bool) -> tuple[SpecDecodeBatch, SeededN
         [-1 if rng.random() < gaps else rng.randrange(vocab) for _ in range(total)], dtype=torch.int32
     )
     bonus = torch.tensor([[rng.randrange(vocab)] for _ in range(n)], dtype=torch.int32)
-    noise = SeededNoise(rng.getrandbits(31), seeds_of(rng, n))
+    noise = contracts.SeededNoise(rng.getrandbits(31), seeds_of(rng, n))
     spare = rng.choice([0, 0, 0, 2])
     logits = logits_of(rng, max(total, 1), vocab, filled=filled)[:total]
     probs = torch.zeros(total, vocab) if dense else None
@@ -120,16 +98,16 @@ def rejection_call(seed: str, *, filled: bool) -> tuple[SpecDecodeBatch, SeededN
         drafts = torch.where(drafts < 0, drafts, near)
         probs = likely if dense else None
     ends = torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    batch = SpecDecodeBatch(
+    batch = contracts.SpecDecodeBatch(
         drafts, counts, ends, max(counts, default=0) + spare, probs, logits, bonus, torch.tensor(heat)
     )
     return batch, noise
 
 
-def play_call(sampler: Any, batch: Any, noise: SeededNoise) -> list[Tensor]:
+def play_call(sampler: Any, batch: Any, noise: contracts.SeededNoise) -> list[Tensor]:
     """Return what two calls with these logits answer, and what they leave of the input."""
     torch.manual_seed(noise.seed)
-    call = sampler.sample if isinstance(batch, SamplingBatch) else sampler.verify
+    call = sampler.sample if isinstance(batch, contracts.SamplingBatch) else sampler.verify
     answers = [call(batch, noise).clone() for _ in range(2)]
     return [*answers, *(tensor.nan_to_num() for tensor in batch.tensors().values() if tensor.is_floating_point())]
 
@@ -146,11 +124,11 @@ class Serving:
         self.rng, self.new, self.tokens = rng, new, tokens
         self.rows = [new() for _ in range(size)]
         self.most = size
-        self.change: RowChanges | None = RowChanges(size, (), tuple(map(self.added, range(size))))
+        self.change: contracts.RowChanges | None = contracts.RowChanges(size, (), tuple(map(self.added, range(size))))
 
-    def added(self, row: int) -> AddedRow:
+    def added(self, row: int) -> contracts.AddedRow:
         one = self.rows[row]
-        return AddedRow(row, one.params, one.prompt_token_ids, one.output_token_ids)
+        return contracts.AddedRow(row, one.params, one.prompt_token_ids, one.output_token_ids)
 
     def step(self) -> None:
         """Let a step pass."""
@@ -165,7 +143,7 @@ class Serving:
             one.draft_token_ids[:] = self.tokens(rng.choice([0, 0, 1, 3, 9]))
         self.change = self.events() if self.rng.random() < 0.6 else None
 
-    def events(self) -> RowChanges:
+    def events(self) -> contracts.RowChanges:
         """Let requests finish, others enter, and rows move."""
         rng = self.rng
         gone = [row for row in range(len(self.rows)) if rng.random() < 0.15]
@@ -183,7 +161,7 @@ class Serving:
             else:
                 hole = holes.pop(0)
                 self.rows[hole] = self.rows[last]
-                moved.append(MovedRow(last, hole, Move.UNIDIRECTIONAL))
+                moved.append(contracts.MovedRow(last, hole, contracts.Move.UNIDIRECTIONAL))
             self.rows.pop()
         while len(self.rows) < self.most and rng.random() < 0.3:
             self.rows.append(self.new())
@@ -195,8 +173,8 @@ class Serving:
         if rng.random() < 0.4 and len(self.rows) > 1:
             a, b = rng.sample(range(len(self.rows)), 2)
             self.rows[a], self.rows[b] = self.rows[b], self.rows[a]
-            moved.append(MovedRow(a, b, Move.SWAP))
-        return RowChanges(len(self.rows), tuple(sorted(gone, reverse=True)), tuple(added), tuple(moved))
+            moved.append(contracts.MovedRow(a, b, contracts.Move.SWAP))
+        return contracts.RowChanges(len(self.rows), tuple(sorted(gone, reverse=True)), tuple(added), tuple(moved))
 
 
 def ids_of(rng: random.Random, vocab: int) -> Callable[[int], list[int]]:
@@ -217,28 +195,28 @@ def text_of(rng: random.Random, start: tuple[int, ...], end: tuple[int, ...]) ->
     return tokens
 
 
-def markers_of(rng: random.Random) -> Markers:
+def markers_of(rng: random.Random) -> contracts.Markers:
     start = tuple(rng.randrange(3) for _ in range(rng.randint(1, 6)))
     end = (*start[:1], *(rng.randrange(3) for _ in range(rng.randint(1, 5))))
-    return Markers(start, end if end != start else (*end, 2))
+    return contracts.Markers(start, end if end != start else (*end, 2))
 
 
 def play_penalties(scanner: Any, rng: random.Random) -> list[Any]:
     vocab = rng.choice([20, 300, 2000])
     tokens = ids_of(rng, vocab)
 
-    def new() -> LiveRequest:
+    def new() -> contracts.LiveRequest:
         factors: list[list[float]] = [[0, 0, 0.5, -0.5], [0, 0, 0.3, -0.3], [1, 1, 1.3, 0.7]]
-        params = RequestParams(rng.choice(factors[0]), rng.choice(factors[1]), rng.choice(factors[2]))
+        params = contracts.RequestParams(rng.choice(factors[0]), rng.choice(factors[1]), rng.choice(factors[2]))
         lengths = [rng.choice([0, 1, 3, 10, 40, 40, 700, 2600]), rng.choice([0, 0, 0, 5, 300])]
-        return LiveRequest("x", params, tokens(lengths[0]), tokens(lengths[1]))
+        return contracts.LiveRequest("x", params, tokens(lengths[0]), tokens(lengths[1]))
 
     serving, answers = Serving(rng, log_uniform(rng, 2, 64), new, tokens), []
     session, noise = scanner.open_penalties(vocab), np.random.default_rng(rng.getrandbits(30))
     for _ in range(STEPS):
         if serving.change:
             session.sync(serving.change)
-        batch = LiveBatch(tuple(serving.rows))
+        batch = contracts.LiveBatch(tuple(serving.rows))
         for rows, call in ((len(serving.rows), session.penalise), (batch.num_drafts, session.penalise_drafts)):
             answers.append(call(torch.from_numpy(noise.standard_normal((rows, vocab), np.float32) * 3), batch).clone())
         serving.step()
@@ -249,17 +227,17 @@ def play_thinking(scanner: Any, rng: random.Random) -> list[Any]:
     markers = markers_of(rng)
     tokens = text_of(rng, *markers)
 
-    def new() -> LiveRequest:
-        params = RequestParams(thinking_token_budget=rng.choice([None, 0, 1, 2, 5, 12, 50, 300]))
+    def new() -> contracts.LiveRequest:
+        params = contracts.RequestParams(thinking_token_budget=rng.choice([None, 0, 1, 2, 5, 12, 50, 300]))
         prompt = [*tokens(rng.choice([0, 3, 9, 200])), *rng.choice([markers.start, markers.start, ()])]
-        return LiveRequest("x", params, prompt, tokens(rng.choice([0, 0, 1, 5, 100])))
+        return contracts.LiveRequest("x", params, prompt, tokens(rng.choice([0, 0, 1, 5, 100])))
 
     serving, answers = Serving(rng, log_uniform(rng, 2, 40), new, tokens), []
     session = scanner.open_thinking(markers)
     for _ in range(STEPS):
         if serving.change:
             session.sync(serving.change)
-        answers.append(session.forced(LiveBatch(tuple(serving.rows))))
+        answers.append(session.forced(contracts.LiveBatch(tuple(serving.rows))))
         serving.step()
     return answers
 
@@ -269,7 +247,7 @@ def play_plan(planner: Any, rng: random.Random) -> list[Any]:
     tokens = rng.choice([text_of(rng, *markers), ids_of(rng, vocab)])
     words = [[1, 2], [3], [2, 1, 2], [1, 1, 2, 3, 1, 2], [2, 3, 1, 1]]
 
-    def new() -> LogitsRequest:
+    def new() -> contracts.LogitsRequest:
         few = rng.sample(range(vocab), 4)
         choices: dict[str, list[Any]] = {
             "presence_penalty": [0, 0, 0.5],
@@ -285,17 +263,17 @@ def play_plan(planner: Any, rng: random.Random) -> list[Any]:
             "all_stop_token_ids": [frozenset(), frozenset(few)],
             "logit_bias": [None, {1: 1.5, 2: -2.0}, {1: 90.0, few[0]: -80.0}],
         }
-        params = LogitsParams(**{name: rng.choice(values) for name, values in choices.items()})
-        return LogitsRequest(params, tokens(rng.choice([0, 4, 30])), tokens(rng.choice([0, 0, 3, 40])))
+        params = contracts.LogitsParams(**{name: rng.choice(values) for name, values in choices.items()})
+        return contracts.LogitsRequest(params, tokens(rng.choice([0, 4, 30])), tokens(rng.choice([0, 0, 3, 40])))
 
     serving, answers = Serving(rng, log_uniform(rng, 2, 16), new, tokens), []
-    session = planner.open_plan(PlanSetup(vocab, *markers))
+    session = planner.open_plan(contracts.PlanSetup(vocab, *markers))
     noise = np.random.default_rng(rng.getrandbits(30))
     for _ in range(STEPS // 2):
         rows = sum(len(one.draft_token_ids) + 1 for one in serving.rows)
         logits = torch.from_numpy(noise.standard_normal((rows, vocab), np.float32) * 3)
         logits = logits.to(rng.choice([torch.float32, torch.bfloat16]))
-        answers += [session.process(LogitsBatch(logits, tuple(serving.rows), serving.change)).clone(), logits]
+        answers += [session.process(contracts.LogitsBatch(logits, tuple(serving.rows), serving.change)).clone(), logits]
         serving.step()
     return answers
 
@@ -312,32 +290,14 @@ def rows_of(rng: random.Random, *, half: bool = True) -> Tensor:  # [n, vocab_si
     return (torch.randn(n, vocab + 8 * rng.randrange(2)) * 3)[:, :vocab].to(dtype)
 
 
-class Counter:
-    """A grammar: token `t` is allowed after `k` tokens if its bit `k % 5` is 0; it ends after nine tokens."""
-
-    def __init__(self, words: int) -> None:
-        self.taken: list[int] = []
-        self.words = words
-
-    @property
-    def is_terminated(self) -> bool:
-        return len(self.taken) >= 9
-
-    def allows(self, token: int) -> bool:
-        return not self.is_terminated and not token >> len(self.taken) % 5 & 1
-
-    def accept(self, token_id: int) -> bool:
-        if not self.allows(token_id):
-            return False
-        self.taken.append(token_id)
-        return True
-
-    def rollback(self, num_tokens: int) -> None:
-        del self.taken[len(self.taken) - num_tokens :]
-
-    def fill(self, bitmask: Tensor) -> None:  # [num_words] int32
-        words = [sum(1 << bit for bit in range(32) if self.allows(32 * word + bit)) for word in range(self.words)]
-        bitmask.copy_(torch.tensor([word - (word >> 31 << 32) for word in words], dtype=torch.int32))
+CHARACTERS = "".join(map(chr, range(256, 384)))
+"""Of each token of the grammar below."""
+COUNTER = contracts.MatcherGrammar(
+    "".join(f"[{''.join(CHARACTERS[t] for t in range(128) if not t >> k % 5 & 1)}]" for k in range(9)),
+    tuple(map(str.encode, CHARACTERS)),
+    (),
+)
+"""Token `t` is allowed after `k` tokens if its bit `k % 5` is 0."""
 
 
 def play_grammar(masker: Any, rng: random.Random) -> list[Any]:
@@ -348,16 +308,16 @@ def play_grammar(masker: Any, rng: random.Random) -> list[Any]:
         words = max(1, -(-vocab // 32) - rng.choice([0, 0, 0, 1]))
         bitmask = torch.randint(-(2**31), 2**31, (n, words), dtype=torch.int64).int()
         indices = None if rng.random() < 0.5 else torch.randperm(n)[: rng.randint(0, n)]
-        answers.append(masker.apply_bitmask(BitmaskBatch(logits, bitmask, indices)).clone())
+        answers.append(masker.apply_bitmask(contracts.BitmaskBatch(logits, bitmask, indices)).clone())
         requests = []
         for _ in range(log_uniform(rng, 1, 16)):
-            grammar = Counter(4) if rng.random() < 0.8 else None
+            grammar = MatcherOracle(COUNTER, {}) if rng.random() < 0.8 else None
             requests.append(
-                GrammarRequest(grammar, tuple(rng.choice([0, 32, 64, 5]) for _ in range(rng.randint(0, 8))))
+                contracts.GrammarRequest(grammar, tuple(rng.choice([0, 32, 64, 5]) for _ in range(rng.randint(0, 8))))
             )
         step = torch.randn(sum(len(one.draft_token_ids) + 1 for one in requests), 128)
-        answers.append(masker.mask_drafts(GrammarBatch(step, tuple(requests))).clone())
-        answers.append([len(one.grammar.taken) for one in requests if isinstance(one.grammar, Counter)])
+        answers.append(masker.mask_drafts(contracts.GrammarBatch(step, tuple(requests))).clone())
+        answers.append([len(one.grammar.token_ids) for one in requests if isinstance(one.grammar, MatcherOracle)])
     return answers
 
 
@@ -376,7 +336,7 @@ def play_logprobs(sampler: Any, rng: random.Random) -> list[Any]:
         tokens = processed.argmax(-1) if rng.random() < 0.3 else torch.randint(0, vocab, (n,))
         tokens[torch.rand(n) < 0.1] = -1
         stage = rng.choice(["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"])
-        batch = LogprobsBatch(logits, processed, tokens, counts, wanted, stage)
+        batch = contracts.LogprobsBatch(logits, processed, tokens, counts, wanted, stage)
         found, read = sampler.logprobs(batch), [-1 if one is None else one for one in batch.row_logprobs]
         for row, width in enumerate(read):
             if width >= 0 and tokens[row] >= 0:
@@ -393,13 +353,27 @@ def play_filters(filterer: Any, rng: random.Random) -> list[Any]:
             logits[:, : logits.shape[1] // 2] = -torch.inf
         params = []
         for _ in range(len(logits)):
-            names = rng.sample(list(LOGIT_FILTERS), rng.choice([0, 1, 1, 2, 3]))
+            names = rng.sample(list(contracts.LOGIT_FILTERS), rng.choice([0, 1, 1, 2, 3]))
             names = [name for name in names if "mirostat" in name][:1] or names  # mirostat has no other beside it
-            usual = [rng.choice(LOGIT_FILTERS[name].usual) for name in names]
-            params.append(FilterParams(**{key: value for one in usual for key, value in one.items()}))
+            usual = [rng.choice(contracts.LOGIT_FILTERS[name].usual) for name in names]
+            params.append(contracts.FilterParams(**{key: value for one in usual for key, value in one.items()}))
         texts = [[rng.randrange(4) for _ in range(12)] for _ in params]
-        batch = FilterBatch(logits, params, texts, [[] for _ in params])
-        answers.append(filterer.filter_logits(batch, SeededNoise(1)).logits.clone())
+        batch = contracts.FilterBatch(logits, params, texts, [[] for _ in params])
+        answers.append(filterer.filter_logits(batch, contracts.SeededNoise(1)).logits.clone())
+    return answers
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def play_masks(sampler: Any, rng: random.Random) -> list[Any]:
+    answers: list[Any] = []
+    for _ in range(STEPS // 2):
+        batch, noise = sampling_call(str(rng.random()), filled=True, most=2**18)
+        found = sample_masks(sampler, batch, noise, rng.choice([1, 16, 256, batch.vocab_size]))
+        listed = found.token_ids * (np.arange(found.token_ids.shape[1]) < found.counts[:, None])
+        answers += map(torch.from_numpy, (found.tokens, found.kept, listed, found.counts, found.logprobs))
+        answers += [found.written, batch.logits.nan_to_num()]
     return answers
 
 
@@ -426,7 +400,8 @@ def play_server(server: Any, rng: random.Random) -> list[Any]:
                 "presence_penalty": [0, 0, 1.0],
                 "frequency_penalty": [0, 0, 0.5],
             }
-            requests.append(GenerationRequest(**{name: rng.choice(values) for name, values in choices.items()}))
+            chosen = {name: rng.choice(values) for name, values in choices.items()}
+            requests.append(contracts.GenerationRequest(**chosen))
         answers = server.generate(requests)
         found += [(p.token, p.logprob, p.top) for answer in answers for one in answer.choices for p in one.positions]
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -131,6 +131,8 @@ class Examined:
     device = "cpu"
     name = "examined"
     contract = ""
+    sees_needs = False
+    """Whether a fault strikes only rows that have what its effect needs; other samplers see to it themselves."""
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.fault = fault
@@ -178,11 +180,17 @@ class Examined:
         struck = self.hit(effect, values.columns(rows.shape[1]), len(rows))
         return torch.where(torch.tensor(np.broadcast_to(struck, rows.shape)), change(rows), rows)
 
+    def needed(self, values: Any) -> Any:  # Any: features; a bool, or an array of bool
+        """Whether the effect has its place, for each row of the values."""
+        needs = catalogue(self.contract)[1][self.effect].needs if self.effect else ()
+        return reduce(np.logical_and, (values[name] for name in needs if name in values.makers), np.True_)
+
     def hit(self, effect: str, values: Any, rows: int | None = None) -> Any:
         """Return in which rows the effect strikes ([rows] bool; a bool without `rows`)."""
         if self.fault is None or self.fault.effect != effect:
             return False if rows is None else np.zeros(rows, bool)
         found = np.asarray(self.fault.condition.holds(values))
+        found = found & self.needed(values) if self.sees_needs else found
         found = np.broadcast_to(found, (rows,)) if rows is not None and found.ndim < 2 else found
         if self.fault.rate < 1:
             found = found & (self.fault.coins.random(found.shape) < self.fault.rate)

@@ -17,6 +17,7 @@ import numpy as np
 from exam import calls, engine, live
 from exam.conditions import CLASSES, Condition, atom_of, condition_of, log_uniform
 from exam.examined import Fault, Lazy, catalogue
+from exam.masks import Masks
 from exam.server import Server
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ CONTRACTS = {
     "penalties": Contract(live.Penalties, engine.play_penalties, 3),
     "thinking_budget": Contract(live.Budgets, engine.play_thinking, 3),
     "logits_plan": Contract(live.Planner, engine.play_plan, 3),
+    "masks": Contract(Masks, engine.play_masks, 3),
     "server": Contract(Server, engine.play_server, 2),
 }
 
@@ -153,7 +155,10 @@ def drawn(rng: random.Random, contract: str, kind: str, number: int) -> Member |
 
 def hidden(contract: str, name: str, effect: Effect) -> set[str]:
     """Return the features that the place of an effect does not know."""
-    found = set() if effect.ids in ("token", "vocabulary") else {"token"}
+    ids = {feature.name for feature in catalogue(contract)[0] if feature.kind == "id"} - {"draft"}
+    found = set() if effect.ids in ("token", "vocabulary") else ids
+    if contract == "masks" and (effect.asks or name in ("next id", "input written")):
+        found |= {"kept", "room", "overflows"}
     if contract == "rejection":
         if effect.ids != "draft":
             found.add("draft")
