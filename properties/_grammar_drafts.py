@@ -7,7 +7,7 @@ from typing import Any
 
 from fairdraw.contracts import Capability
 from fairdraw.properties._grammar_asserts import check, follow, require_left_as_they_were
-from fairdraw.strategies.grammar import AutomatonCase, automaton_cases, wide_automaton_cases
+from fairdraw.strategies.grammar import WALKING, AutomatonCase, automaton_cases, wide_automaton_cases
 
 _check = partial(check, needs=(Capability.GRAMMAR_DRAFTS,), weight=0.5)
 # Any: a masker with `mask_drafts`.
@@ -100,10 +100,12 @@ def dead_ends_forbid_everything(masker: Any, case: AutomatonCase) -> None:
 @_check("GRM132", wide_automaton_cases, weight=0.15)
 def many_requests_with_long_drafts_are_masked(masker: Any, case: AutomatonCase) -> None:
     """48 requests with 0 to 128 drafts each, step after step; each row that is read is right, and grammars go back.
+    Then one request alone, with every number of drafts up to 40.
 
     A roll-back, a window of drafts or a buffer of rows that is too short for the longest request; and rows of a buffer
     that keep what a larger step, or the request that was there, has left in them.
     """
-    for step in follow(masker, case):
-        step.require_read_rows()
-        require_left_as_they_were(step)
+    for one in (case, case.replace(requests=WALKING, num_steps=41)):
+        for step in follow(masker, one):
+            step.require_read_rows()
+            require_left_as_they_were(step)

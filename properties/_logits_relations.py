@@ -74,9 +74,10 @@ def _eventful_twice(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     return cases.eventful_cases(can, every=3 if can.slow else 1)
 
 
-@check("PLAN133", cases.eventful_cases, weight=0.1)
+@check("PLAN133", lambda can: cases.eventful_cases(can, most_drafts=2 if can.slow else 10), weight=0.1)
 def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Requests with one parameter each, and every event to one row and to all: adding, moving and cutting in one step.
+    The last tokens of some are not known yet, and each has up to ten drafts.
 
     A change that is followed only if no other happened in the same step; an output that is as long as before, and
     another; a request that comes again with other parameters.

@@ -146,6 +146,7 @@ class _Server:
         entered = self.batch.add(made.params, made.prompt_token_ids, made.output_token_ids)
         assert entered is not None, "there is room for every event"
         entered.draft_token_ids = made.draft_token_ids
+        entered.late_token_ids = ordinary_ids(bulk_rng("late", seed), self.case.vocab_size, int(recipe.is_late))
         self.recipes[entered.req_id] = recipe
 
     def apply(self, step: int, event: EventRecipe) -> RowChanges:
@@ -156,7 +157,8 @@ class _Server:
             rng = bulk_rng(case.seed, step, "emit", tuple(request.output_token_ids))
             drafts = request.draft_token_ids
             accepted = [i for i in drafts if i >= 0][: int(rng.integers(len(drafts) + 1))]
-            batch.emit(request, [*accepted, *ordinary_ids(rng, case.vocab_size, 1)])
+            emitted = [*accepted, *ordinary_ids(rng, case.vocab_size, 1)]
+            batch.emit(request, emitted, num_late=len(emitted) if self.recipes[request.req_id].is_late else 0)
         for kind in event.kinds:
             for i in range(event.rows):
                 entering = event.request if event.rows == 1 else case.requests[(step + i) % len(case.requests)]
@@ -164,7 +166,7 @@ class _Server:
         changes = batch.take_changes()
         for i, request in enumerate(batch.requests):
             rng = bulk_rng(case.seed, step, "drafts", i)
-            request.draft_token_ids = self.recipes[request.req_id].drafts(rng, case.vocab_size)
+            request.draft_token_ids = self.recipes[request.req_id].drafts(rng, case.vocab_size, step + i)
         return changes
 
     def _happen(self, kind: str, place: int, entering: LogitsRequestRecipe, seed: int) -> None:

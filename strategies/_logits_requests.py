@@ -143,6 +143,7 @@ class LogitsRequestRecipe(Recipe):
         has_placeholders: Its last drafts, from any one on, are not known yet.
         num_prompt: Tokens of its prompt.
         text: Which ids its texts have (`TEXTS`).
+        is_late: The tokens of its last step are not known yet: the output ends with -1 for each.
 
     Raises:
         ValueError: If a kind is unknown.
@@ -156,6 +157,7 @@ class LogitsRequestRecipe(Recipe):
     has_placeholders: bool = False
     num_prompt: int = 3
     text: str = "few"
+    is_late: bool = False
 
     def __post_init__(self) -> None:
         for kind in self.kinds:
@@ -180,10 +182,12 @@ class LogitsRequestRecipe(Recipe):
             fields |= {name: (*fields.get(name, ()), *v) if name == "custom" else v for name, v in made.items()}
         if self.greedy:
             fields["temperature"] = 0.0
-        return LogitsRequest(LogitsParams(**fields), text.prompt, text.output, text.drafts)
+        last = [PLACEHOLDER_TOKEN_ID] if self.is_late and output else output[-1:]
+        return LogitsRequest(LogitsParams(**fields), text.prompt, [*output[:-1], *last], text.drafts)
 
-    def drafts(self, rng: np.random.Generator, vocab_size: int) -> list[int]:
-        drafts = text_of(self.text, rng, vocab_size, self.num_drafts)
+    def drafts(self, rng: np.random.Generator, vocab_size: int, step: int = 0) -> list[int]:
+        """Return the drafts of a step: in the first one as many as can be, in later ones another number."""
+        drafts = text_of(self.text, rng, vocab_size, (self.num_drafts - step) % (self.num_drafts + 1))
         if not (drafts and self.has_placeholders):
             return drafts
         known = int(rng.integers(len(drafts)))

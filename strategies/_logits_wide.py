@@ -100,6 +100,11 @@ def _request(row: dict[str, Any], kinds: tuple[str, ...]) -> LogitsRequestRecipe
     return LogitsRequestRecipe(chosen, greedy=row["temperature"] == "greedy", **rest)
 
 
+def late_share(can: Capabilities) -> float:
+    """Return the share of the requests whose last tokens are not known yet."""
+    return 0.3 if Capability.SEVERAL_TOKENS in can else 0
+
+
 def logits_dtypes(can: Capabilities) -> st.SearchStrategy[str]:
     """float32, and half precision where it is supported."""
     return st.sampled_from(DTYPES if Capability.HALF_LOGITS in can else DTYPES[:1])
@@ -117,6 +122,8 @@ def value_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCa
     requests = value_requests(kinds, has_drafts, unknown, draw(st.integers(0, _ARRAYS - 1)))
     requests = (*requests, *_long_requests(can, has_drafts))
     vocab_size, seed = draw(st.sampled_from(MIDDLING)), draw(bulk_seeds())
+    late = bulk_rng("late", seed).random(len(requests)) < late_share(can)
+    requests = tuple(one.replace(is_late=is_late) for one, is_late in zip(requests, late.tolist(), strict=True))
     return LogitsCase(vocab_size, requests, dtype=draw(logits_dtypes(can)), seed=seed)
 
 
@@ -187,15 +194,16 @@ def eventful_cases(
     can: Capabilities = Capabilities(),  # noqa: B008  frozen
     *,
     every: int = 1,
+    most_drafts: int = 2,
 ) -> LogitsCase:
     """Each parameter in a request of its own, and idle ones; then every event, to one row and to all of them.
 
-    With `every` 3, a third of the requests."""
+    With `every` 3, a third of the requests. Each has every number of drafts up to `most_drafts` in turn."""
     has_drafts = Capability.DRAFT_PROCESSORS in can
     kinds = open_kinds((*PARAMETER_KINDS, *IDLE_KINDS), can, has_drafts)
     rng = bulk_rng("eventful", draw(bulk_seeds()))
     requests = [
-        LogitsRequestRecipe((kind,), num_drafts=int(rng.integers(3)) if has_drafts else 0)
+        LogitsRequestRecipe((kind,), num_drafts=most_drafts * has_drafts, is_late=bool(rng.random() < late_share(can)))
         for kind in [kinds[i] for i in rng.permutation(len(kinds))][::every]
     ]
     places = rng.integers(len(requests), size=2 * len(_EVENTS)).tolist()

@@ -32,10 +32,35 @@ from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatch
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds
 
 __all__ = [
+<<<<<<< HEAD
     "DONE", "DRAFT_TOKEN_KINDS", "INDEX_KINDS", "LOGIT_KINDS", "MASK_KINDS", "MASK_LAYOUTS", "TAIL_KINDS",
     "AutomatonCase", "BitmaskCase", "ForkedRequest", "GrammarCase", "MaskTrace", "MaskedRow", "TokenAutomaton",
     "TokenMatcher", "automaton_cases", "bitmask_batches", "bitmask_cases", "token_automata", "wide_automaton_cases",
 ]  # fmt: skip
+=======
+    "DONE",
+    "DRAFT_TOKEN_KINDS",
+    "INDEX_KINDS",
+    "LOGIT_KINDS",
+    "MASK_KINDS",
+    "MASK_LAYOUTS",
+    "TAIL_KINDS",
+    "WALKING",
+    "AutomatonCase",
+    "BitmaskCase",
+    "ForkedRequest",
+    "GrammarCase",
+    "MaskTrace",
+    "MaskedRow",
+    "TokenAutomaton",
+    "TokenMatcher",
+    "automaton_cases",
+    "bitmask_batches",
+    "bitmask_cases",
+    "token_automata",
+    "wide_automaton_cases",
+]
+>>>>>>> e58f356a (Walk late tokens, numbers of drafts and rows, ended matchers)
 
 
 @st.composite
@@ -215,6 +240,8 @@ def automaton_cases(
 
 _DRAFT_COUNTS = (0, 1, 3, 9, 17, 33, 2, 64, 5, 128)
 _WIDE_REQUESTS = 48
+WALKING = (ForkedRequest(drafts=("legal",) * 40),)
+"""One request, whose steps have another number of drafts each: after 41 steps every number up to 40 was there."""
 
 
 @st.composite

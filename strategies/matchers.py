@@ -297,7 +297,7 @@ def wide_matcher_traces(
         *(Walk(at, picks[at % 3 :]) for at in others),
         RollBack(0, draw(st.integers(70, 300))),
         Draft(0, picks * 8, 3),
-        End(0),
+        *(End(at) for at in (0, *others)),
         RollBack(0, 5),
     )
     regex = draw(st.sampled_from(("([ab]{7}c)*", "(漢[abc]{3}d)*", "((a|b|cd)é[ab])*")))

@@ -50,9 +50,11 @@ class ForcesInEveryRow(LogitsPlanOracle):
     """Each row alone, by its text: also in rows after a draft that is rejected since another token was forced."""
 
     def thinking_budget(self, row: Row) -> Edit | None:
-        setup, budget = row.setup, row.params.thinking_token_budget
-        oracle = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids)
-        token_id = None if budget is None else oracle.next_token(row.source.prompt_token_ids, row.seen, budget)
+        setup, source, budget = row.setup, row.source, row.params.thinking_token_budget
+        oracle, prompt = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids), source.prompt_token_ids
+        known = oracle.known(prompt, source.output_token_ids, budget or 0)
+        text = [*known, *source.draft_token_ids[: row.position]]
+        token_id = None if budget is None else oracle.next_token(prompt, text, budget)
 
         def force(logits: Logits) -> None:
             logits[token_id] = FORCED

@@ -75,7 +75,7 @@ class LogitsRequest:
 
     Args:
         output_token_ids: The live list: the same object as long as the request stays, changed in place between steps;
-            it grows, or loses its end, or both.
+            it grows, or loses its end, or both. -1 at its end stands for a token that is still on the device.
         draft_token_ids: Of this step; -1 for one that is not known yet.
     """
 
@@ -220,6 +220,8 @@ def _uses(batch: LogitsBatch) -> Iterator[Capability]:
     requests = batch.requests
     if any(-1 in request.draft_token_ids for request in requests):
         yield Capability.PLACEHOLDER_DRAFTS
+    if any(-1 in request.output_token_ids[-1:] for request in requests):
+        yield Capability.SEVERAL_TOKENS
     own = [request for request in requests if request.params.custom]
     if own:
         yield Capability.CUSTOM_PROCESSORS
