@@ -53,8 +53,7 @@ class ForcesInEveryRow(LogitsPlanOracle):
         setup, source, budget = row.setup, row.source, row.params.thinking_token_budget
         oracle, prompt = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids), source.prompt_token_ids
         known = oracle.known(prompt, source.output_token_ids, budget or 0)
-        text = [*known, *source.draft_token_ids[: row.position]]
-        token_id = None if budget is None else oracle.next_token(prompt, text, budget)
+        token_id = None if budget is None else oracle.next_token(prompt, [*known, *row.seen[len(known) :]], budget)
 
         def force(logits: Logits) -> None:
             logits[token_id] = FORCED
