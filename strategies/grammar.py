@@ -32,35 +32,10 @@ from fairdraw.strategies._token_automata import DONE, TokenAutomaton, TokenMatch
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds
 
 __all__ = [
-<<<<<<< HEAD
     "DONE", "DRAFT_TOKEN_KINDS", "INDEX_KINDS", "LOGIT_KINDS", "MASK_KINDS", "MASK_LAYOUTS", "TAIL_KINDS",
     "AutomatonCase", "BitmaskCase", "ForkedRequest", "GrammarCase", "MaskTrace", "MaskedRow", "TokenAutomaton",
     "TokenMatcher", "automaton_cases", "bitmask_batches", "bitmask_cases", "token_automata", "wide_automaton_cases",
 ]  # fmt: skip
-=======
-    "DONE",
-    "DRAFT_TOKEN_KINDS",
-    "INDEX_KINDS",
-    "LOGIT_KINDS",
-    "MASK_KINDS",
-    "MASK_LAYOUTS",
-    "TAIL_KINDS",
-    "WALKING",
-    "AutomatonCase",
-    "BitmaskCase",
-    "ForkedRequest",
-    "GrammarCase",
-    "MaskTrace",
-    "MaskedRow",
-    "TokenAutomaton",
-    "TokenMatcher",
-    "automaton_cases",
-    "bitmask_batches",
-    "bitmask_cases",
-    "token_automata",
-    "wide_automaton_cases",
-]
->>>>>>> e58f356a (Walk late tokens, numbers of drafts and rows, ended matchers)
 
 
 @st.composite
