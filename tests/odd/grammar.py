@@ -34,8 +34,7 @@ def _through_float32(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] a
 def _slice_of_wider(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
     """A part of a padded buffer."""
     num_rows, vocab_size = batch.logits.shape
-    buffer = batch.logits.new_zeros(num_rows, vocab_size + 7)
-    return buffer[:, :vocab_size].copy_(GrammarOracle().apply_bitmask(batch))
+    return batch.logits.new_zeros(num_rows, vocab_size + 7)[:, :vocab_size].copy_(GrammarOracle().apply_bitmask(batch))
 
 
 def _from_the_last_row(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits

@@ -124,18 +124,15 @@ class ForcesByExclusion(LogitsPlanOracle):
     """All other tokens become impossible, and the forced one gets a logit of 0."""
 
     def thinking_budget(self, row: Row) -> Edit | None:
-        edit = super().thinking_budget(row)
+        if (edit := super().thinking_budget(row)) is None:
+            return None
 
         def force(logits: Logits) -> None:
             marks = np.zeros(len(logits), np.float32)
-            (edit or _nothing)(marks)
+            edit(marks)
             logits[:] = np.where(marks > 0, np.float32(0), EXCLUDED)
 
-        return None if edit is None else force
-
-
-def _nothing(logits: Logits) -> None:
-    """An edit that is none."""
+        return force
 
 
 class CutsInItsWay(LogitsPlanOracle):
