@@ -416,6 +416,7 @@ def marked_texts_have_small_p_values(sampler: FunctionWatermarker, case: Waterma
 
     Suspect contexts that the detector pads or cuts in another way than the sampler, and a key of the other role.
     """
+    case = case.replace(context_width=max(4, case.context_width))  # shorter ones come again, and count once
     prompts, output = case.batch().requests[0].prompt_token_ids, list[int]()
     for number in range(_LONG):
         trace = case.replace(requests=case.requests[:1], seed=derive_seed(case.seed, number))

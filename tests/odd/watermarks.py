@@ -15,6 +15,7 @@ from fairdraw._mutants._mutant import GENERATORS, name_of
 from fairdraw._oracles.watermarks import (
     DrawnKeysOracle,
     GreenListOracle,
+    Marking,
     SeveralKeysOracle,
     TournamentOracle,
     WatermarksOracle,
@@ -26,7 +27,6 @@ from fairdraw.contracts import (
     FunctionWatermarker,
     SamplingNoise,
     WatermarkBatch,
-    WatermarkedRequest,
     WatermarkPolicy,
 )
 from fairdraw.contracts import WatermarkSetup as Setup
@@ -73,13 +73,13 @@ class KeepsHistories(WatermarksOracle):
     def __init__(self) -> None:
         self.kept: dict[int, tuple[int, int, set[Context]]] = {}
 
-    def has_mark(self, context: Context, text: WatermarkedRequest, setup: Setup) -> bool:
-        size, width, seen = self.kept.get(text.request_id, (-1, 0, set()))
-        if size != len(text.output_token_ids) - 1 or width != setup.context_width:
-            seen = set(self.history(text, setup))
-        found = marks(self.policy, setup.context_width, context, list(seen))
-        self.kept[text.request_id] = len(text.output_token_ids), setup.context_width, seen | {context}
-        return found
+    def has_mark(self, context: Context, one: Marking) -> bool:
+        length, width, asked = len(one.text.output_token_ids), one.setup.context_width, one.text.request_id
+        size, kept_width, seen = self.kept.get(asked, (-1, 0, set()))
+        if size != length - 1 or kept_width != width:
+            seen = set(self.history(one))
+        self.kept[asked] = length, width, seen | {context}
+        return marks(self.policy, width, context, list(seen))
 
 
 class VectorRace(VectorSampling):

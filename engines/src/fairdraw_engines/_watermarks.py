@@ -1,8 +1,8 @@
 """Watermarks of vLLM (tried: 0.33.0) and SGLang (tried: 0.5.23).
 
 vLLM: `GPUWatermarkSampler` of model runner V2 gets requests by `add_request`, finds contexts in the texts of its
-`RequestState`, and draws ordinary tokens by its Gumbel kernel, in Triton's interpreter on a CPU. It derives both keys of
-`dual_key_gumbel` from one, and `alpha` is the share of the second.
+`RequestState`, and draws ordinary tokens by its Gumbel kernel, in Triton's interpreter on a CPU. It derives both keys
+of `dual_key_gumbel` from one, and `alpha` is the share of the second.
 
 SGLang: `WatermarkState` keeps a ring of tokens and the hashes of contexts by request. It writes the one token that wins
 into the logits, and a sampler draws it. Its state is begun anew, as after a retraction, unless a text has grown by the
@@ -12,20 +12,19 @@ token that the last call drew.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraw.adapters import SamplerRow, quiet_floats
+from fairdraw.adapters import SamplerRow
 from fairdraw.contracts import (
     Context,
     FunctionWatermarker,
-    RaceNoise,
     SamplingNoise,
     SeededNoise,
     WatermarkBatch,
@@ -37,8 +36,8 @@ from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._others import Upstream
 from fairdraw_engines._sglang_sampling import FILE, POLICY, STUBS, arguments_of, sample_rows
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
-from fairdraw_engines._vllm_v2_runtime import call, import_v2, make_states, use_torch_filters
-from fairdraw_engines._vllm_v2_sampling import LARGE, add_requests, request_seeds, trial
+from fairdraw_engines._vllm_v2_runtime import import_v2, make_states, use_torch_filters
+from fairdraw_engines._vllm_v2_sampling import LARGE, draw_rows, trial
 
 
 @lru_cache(maxsize=8)
@@ -59,37 +58,23 @@ def vllm(row: SamplerRow, device: str, *, algorithm: str = "gumbel") -> Function
     if device == "cpu":
         use_torch_filters()
     detectors = importlib.import_module("vllm.v1.watermarking")
+    buffers = importlib.import_module("vllm.v1.worker.gpu.buffer_utils")
+    parameters = inspect.signature(kind.__init__).parameters.items()
+    usual = {name: one.default for name, one in parameters if name.startswith("deduplicate")}
 
     def sample(batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        assert not isinstance(noise, RaceNoise)  # unsupported
         texts = [[*one.prompt_token_ids, *one.output_token_ids] for one in batch.requests]
         size, longest = batch.batch_size, max(map(len, texts)) + 1
         states, plain = make_states(size, batch.vocab_size, device, longest=longest, num_drafts=1)
+        marked = buffers.UvaBackedTensor(size, dtype=torch.bool)
         sampler = object.__new__(kind)
-        sampler.__dict__ |= vars(plain)
-        sampler.__dict__ |= vars(_own_state(kind, _marker(batch.setup, algorithm), size))
-        add_requests(sampler, batch, request_seeds(size, noise.request_seeds), noise.request_seeds)
+        vars(sampler).update(vars(plain), watermarker=_marker(batch.setup, algorithm), watermarking=marked, **usual)
         for i, (text, one) in enumerate(zip(texts, batch.requests, strict=True)):
             states.all_token_ids.gpu[i, : len(text)] = torch.tensor(text, dtype=torch.int32, device=device)
-            states.total_len.gpu[i] = len(text)
-            states.prompt_len.np[i], sampler.watermarking.np[i] = len(one.prompt_token_ids), one.is_marked
+            states.total_len.gpu[i], states.prompt_len.np[i] = len(text), len(one.prompt_token_ids)
         states.prompt_len.copy_to_uva()
-        sampler.apply_staged_writes()
-        rows, zeros = np.arange(size, dtype=np.int32), torch.zeros(size, dtype=torch.int32, device=device)
-        index = torch.from_numpy(rows).to(device)
-        with quiet_floats():
-            tokens: Tensor = call(
-                sampler.sample,
-                logits=batch.logits,
-                expanded_idx_mapping=index,
-                idx_mapping=index,
-                idx_mapping_np=rows,
-                pos=batch.positions,
-                input_ids=zeros,
-                expanded_local_pos=zeros,
-                seq_lens_upper_bound_np=batch.positions.cpu().numpy(),
-            )[0]
-        return tokens
+        wanted = [one.is_marked for one in batch.requests]
+        return draw_rows(sampler, device, batch, noise, watermarking=wanted)[0]
 
     def numbers(setup: WatermarkSetup, contexts: Sequence[Context], vocab_size: int) -> Tensor:
         made = _marker(setup, algorithm)
@@ -105,28 +90,13 @@ def vllm(row: SamplerRow, device: str, *, algorithm: str = "gumbel") -> Function
         made = detectors.DualKeyGumbelWatermarkDetector(**own, alpha=1 - setup.share)
         return float(made.detect(list(output)).p_value)
 
-    def first() -> Tensor:
-        setup = WatermarkSetup((1, 2))
-        return sample(WatermarkBatch(**trial(device).tensors(), setup=setup, requests=(WatermarkedRequest(0, [1], []),)), SeededNoise(0))
-
-    try_once(release, interpreted, first)
+    request = WatermarkedRequest(0, [1], [])
+    own: dict[str, Any] = dict(trial(device).tensors())  # Any: tensors, and what else a batch has
+    small = WatermarkBatch(**own, setup=WatermarkSetup((1, 2)), requests=(request,))
+    try_once(release, interpreted, lambda: sample(small, SeededNoise(0)))
     facts = row.facts(release, device, LARGE if interpreted else {}, slow=interpreted)
     policy = WatermarkPolicy(keys="one" if algorithm == "gumbel" else "drawn")
     return FunctionWatermarker(function=sample, policy=policy, watermark_numbers=numbers, detect=detect, **facts)
-
-
-def _own_state(kind: Upstream, watermarker: Upstream, size: int) -> SimpleNamespace:
-    """Return what the constructor of vLLM's sampler adds to that of the sampler which it derives from."""
-    buffers = importlib.import_module("vllm.v1.worker.gpu.buffer_utils")
-    marked = buffers.UvaBackedTensor(size, dtype=torch.bool)
-    defaults = {name: one.default for name, one in _parameters(kind) if name.startswith("deduplicate")}
-    return SimpleNamespace(watermarker=watermarker, watermarking=marked, **defaults)
-
-
-def _parameters(kind: Upstream) -> Any:  # Any: pairs of names and parameters
-    import inspect
-
-    return inspect.signature(kind.__init__).parameters.items()
 
 
 # SGLang
@@ -208,7 +178,8 @@ def sglang(row: SamplerRow, device: str, *, has_two: bool = False) -> FunctionWa
             shares = torch.full_like(hashes, int(setup.share * 2**32))
             is_first = core._dual_key_a_mask_torch(*keys, hashes, shares)[:, None]
             found = torch.where(is_first, found, core._watermark_hash32_torch(keys[1], hashes, ids))
-        return ((found.double() + 0.5) / 2**32)[None, None]
+        made: Tensor = ((found.double() + 0.5) / 2**32)[None, None]
+        return made
 
     def detect(setup: WatermarkSetup, prompt: Sequence[int], output: Sequence[int]) -> float:
         keys = [f"{key:x}" for key in setup.keys]

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,16 @@ from torch import Tensor
 
 from fairdraw._core.array_types import Float64s, Row32, Row64
 from fairdraw._mutants._mutant import EXPLICIT, GENERATORS, Memory, mutant_as, mutants_in, name_of, patching
-from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.watermarks import (
     GreenListOracle,
+    Marking,
     SeveralKeysOracle,
     TournamentOracle,
     WatermarksOracle,
     contexts_of,
     gamma_tail,
 )
-from fairdraw.contracts import Context, FunctionWatermarker, SamplingNoise, WatermarkBatch, WatermarkedRequest
+from fairdraw.contracts import Context, FunctionWatermarker, SamplingNoise, WatermarkBatch
 from fairdraw.contracts import WatermarkSetup as Setup
 from fairdraw.contracts import watermarker as wrapped
 
@@ -57,81 +57,76 @@ _of_keys, _of_green, _of_tournaments = (
 
 
 @_mutant("context", "WMK101")
-def looks_one_token_back(answer: Context, text: WatermarkedRequest, setup: Setup) -> Context:
+def looks_one_token_back(answer: Context, one: Marking) -> Context:
     """The last token is not there yet when the context is read."""
     return answer[:-1]
 
 
 @_mutant("context", "WMK101")
-def looks_at_the_prompt(right: WatermarksOracle, text: WatermarkedRequest, setup: Setup) -> Context:
+def looks_at_the_prompt(right: WatermarksOracle, one: Marking) -> Context:
     """Short contexts are filled with tokens of the prompt, which the detector does not have."""
-    whole = (*text.prompt_token_ids, *text.output_token_ids)
-    return tuple(whole[max(0, len(whole) - setup.context_width) :])
+    whole = (*one.text.prompt_token_ids, *one.text.output_token_ids)
+    return tuple(whole[max(0, len(whole) - one.setup.context_width) :])
 
 
 @_mutant("context", "WMK201")
-def pads_short_contexts_with_token_0(answer: Context, text: WatermarkedRequest, setup: Setup) -> Context:
+def pads_short_contexts_with_token_0(answer: Context, one: Marking) -> Context:
     """Memory of zeros, where nothing is yet."""
-    return (0,) * (setup.context_width - len(answer)) + answer
+    return (0,) * (one.setup.context_width - len(answer)) + answer
 
 
 @_mutant("context", "WMK201")
-def has_contexts_of_four_tokens(right: WatermarksOracle, text: WatermarkedRequest, setup: Setup) -> Context:
+def has_contexts_of_four_tokens(right: WatermarksOracle, one: Marking) -> Context:
     """The default width, whatever the server was started with."""
-    return right.context(text, dataclasses.replace(setup, context_width=min(4, setup.context_width)))
+    setup = replace(one.setup, context_width=min(4, one.setup.context_width))
+    return right.context(replace(one, setup=setup))
 
 
 @_mutant("context", "WMK102")
-def hashes_the_position(answer: Context, text: WatermarkedRequest, setup: Setup) -> Context:
+def hashes_the_position(answer: Context, one: Marking) -> Context:
     """The number of tokens is hashed, too: what a text repeats gets other numbers, which no detector finds."""
-    return (*answer, len(text.output_token_ids))
+    return (*answer, len(one.text.output_token_ids))
 
 
 @_mutant("history", "WMK103")
-def marks_repeated_contexts(right: WatermarksOracle, text: WatermarkedRequest, setup: Setup) -> list[Context]:
+def marks_repeated_contexts(right: WatermarksOracle, one: Marking) -> list[Context]:
     """No history is searched: texts go round in circles."""
     return []
 
 
 @_mutant("history", "WMK103")
-def searches_the_last_eight_contexts(answer: list[Context], text: WatermarkedRequest, setup: Setup) -> list[Context]:
+def searches_the_last_eight_contexts(answer: list[Context], one: Marking) -> list[Context]:
     """A ring of eight contexts."""
     return answer[-8:]
 
 
 @_mutant("history", "WMK101")
-def searches_the_prompt(right: WatermarksOracle, text: WatermarkedRequest, setup: Setup) -> list[Context]:
+def searches_the_prompt(right: WatermarksOracle, one: Marking) -> list[Context]:
     """Contexts of the prompt count as repeated, where they are not declared to."""
-    whole = [*text.prompt_token_ids, *text.output_token_ids]
-    return contexts_of(right.policy, setup.context_width, (), whole)[:-1]
+    whole = [*one.text.prompt_token_ids, *one.text.output_token_ids]
+    return contexts_of(right.policy, one.setup.context_width, (), whole)[:-1]
 
 
 @_mutant("history", "WMK101")
-def compares_the_last_token_of_contexts(
-    right: WatermarksOracle, text: WatermarkedRequest, setup: Setup
-) -> list[Context]:
+def compares_the_last_token_of_contexts(right: WatermarksOracle, one: Marking) -> list[Context]:
     """A context counts as repeated once its last token does."""
-    now = right.context(text, setup)
-    return [now for one in right.history(text, setup) if one[-1:] == now[-1:]]
+    now = right.context(one)
+    return [now for before in right.history(one) if before[-1:] == now[-1:]]
 
 
 @_mutant("history", "WMK201")
-def forgets_what_it_has_not_drawn(
-    answer: list[Context], text: WatermarkedRequest, setup: Setup, kept: Memory
-) -> list[Context]:
+def forgets_what_it_has_not_drawn(answer: list[Context], one: Marking, kept: Memory) -> list[Context]:
     """Contexts are kept as tokens are drawn: a request that returns with a text begins without a history."""
-    first = kept.setdefault(text.request_id, len(text.output_token_ids))
+    first = kept.setdefault(one.text.request_id, len(one.text.output_token_ids))
     return answer[first:]
 
 
 @_mutant("history", "WMK103")
-def shares_a_history_among_requests(
-    right: WatermarksOracle, text: WatermarkedRequest, setup: Setup, kept: Memory
-) -> list[Context]:
+def shares_a_history_among_requests(right: WatermarksOracle, one: Marking, kept: Memory) -> list[Context]:
     """One history for all requests of the server: what one text had, no other marks."""
-    seen: list[Context] = kept.setdefault(setup.keys, [])
+    seen: list[Context] = kept.setdefault(one.setup.keys, [])
     before = list(seen)
-    seen.extend(contexts_of(right.policy, setup.context_width, (), text.output_token_ids)[-1:])
+    seen.append(right.context(one))
     return before
 
 
@@ -139,17 +134,13 @@ def shares_a_history_among_requests(
 
 
 @_mutant("marked_token", "WMK101")
-def races_at_another_scale(
-    right: WatermarksOracle, probs: Row32, numbers: Float64s, setup: Setup, exponentials: Row32
-) -> int:
+def races_at_another_scale(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
     """`number ** prob` in place of `number ** (1 / prob)`."""
     return int(np.argmax(np.where(probs > 0, np.log(numbers[0]) * probs, -np.inf)))
 
 
 @_mutant("marked_token", "WMK101")
-def takes_the_largest_product(
-    right: WatermarksOracle, probs: Row32, numbers: Float64s, setup: Setup, exponentials: Row32
-) -> int:
+def takes_the_largest_product(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
     """`prob * number`, which looks random, and is another distribution."""
     return int(np.argmax(probs * numbers[0]))
 
@@ -172,39 +163,30 @@ def rounds_probabilities_to_half_precision(
 
 
 @_mutant("marked_token", "WMK101")
-def stores_numbers_in_8_bits(
-    right: WatermarksOracle, probs: Row32, numbers: Float64s, setup: Setup, exponentials: Row32
-) -> int:
+def stores_numbers_in_8_bits(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
     """The race reads a table of bytes; of the tokens with the largest one the most probable wins."""
-    return right.marked_token(probs, (np.floor(256 * numbers) + 0.5) / 256, setup, exponentials)
+    return right.marked_token(probs, (np.floor(256 * numbers) + 0.5) / 256, one)
 
 
 @_mutant("token_of", "WMK108")
-def marks_the_row_before_the_filters(
-    right: WatermarksOracle, row: Request, text: WatermarkedRequest, setup: Setup, exponentials: Row32
-) -> int:
+def marks_the_row_before_the_filters(right: WatermarksOracle, one: Marking) -> int:
     """The race runs over the softmax of all tokens."""
-    plain = dataclasses.replace(row, top_k=None, top_p=None, min_p=None)
-    return right.token_of(plain if text.is_marked else row, text, setup, exponentials)
+    plain = replace(one, row=replace(one.row, top_k=None, top_p=None, min_p=None))
+    return right.token_of(plain if one.text.is_marked else one)
 
 
 @_mutant("token_of", "WMK101")
-def marks_at_temperature_1(
-    right: WatermarksOracle, row: Request, text: WatermarkedRequest, setup: Setup, exponentials: Row32
-) -> int:
+def marks_at_temperature_1(right: WatermarksOracle, one: Marking) -> int:
     """The temperature concerns ordinary tokens alone."""
-    hot = dataclasses.replace(row, temperature=np.float32(1))
-    return right.token_of(hot if text.is_marked else row, text, setup, exponentials)
+    hot = replace(one, row=replace(one.row, temperature=np.float32(1)))
+    return right.token_of(hot if one.text.is_marked else one)
 
 
 @_mutant("token_of", "WMK105")
-def marks_greedy_requests(
-    right: WatermarksOracle, row: Request, text: WatermarkedRequest, setup: Setup, exponentials: Row32
-) -> int:
+def marks_greedy_requests(right: WatermarksOracle, one: Marking) -> int:
     """A request of temperature 0 takes part in the race, at temperature 1."""
-    is_raced = row.is_greedy and text.is_marked
-    warm = dataclasses.replace(row, is_greedy=False, temperature=np.float32(1), top_k=None, top_p=None, min_p=None)
-    return right.token_of(warm if is_raced else row, text, setup, exponentials)
+    warm = replace(one.row, is_greedy=False, temperature=np.float32(1), top_k=None, top_p=None, min_p=None)
+    return right.token_of(replace(one, row=warm) if one.row.is_greedy and one.text.is_marked else one)
 
 
 # Requests and rows
@@ -214,7 +196,7 @@ def marks_greedy_requests(
 def marks_everybody_if_anybody(right: WatermarksOracle, batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:
     """One flag for the batch."""
     any_marked = any(one.is_marked for one in batch.requests)
-    texts = tuple(dataclasses.replace(one, is_marked=any_marked) for one in batch.requests)
+    texts = tuple(replace(one, is_marked=any_marked) for one in batch.requests)
     return right.sample_watermarked(batch.replace(requests=texts), noise)
 
 
@@ -222,17 +204,15 @@ def marks_everybody_if_anybody(right: WatermarksOracle, batch: WatermarkBatch, n
 def reads_the_context_of_the_first_row(right: WatermarksOracle, batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:
     """Contexts have no row of their own."""
     first = batch.requests[0].output_token_ids
-    texts = tuple(dataclasses.replace(one, output_token_ids=first) for one in batch.requests)
+    texts = tuple(replace(one, output_token_ids=first) for one in batch.requests)
     return right.sample_watermarked(batch.replace(requests=texts), noise)
 
 
 @_mutant("token_of", "WMK201")
-def keeps_texts_by_row(
-    right: WatermarksOracle, row: Request, text: WatermarkedRequest, setup: Setup, exponentials: Row32, kept: Memory
-) -> int:
+def keeps_texts_by_row(right: WatermarksOracle, one: Marking, kept: Memory) -> int:
     """The text that a request came with is kept, and found again by its length."""
-    known = kept.setdefault((setup.keys, len(text.output_token_ids)), text.output_token_ids)
-    return right.token_of(row, dataclasses.replace(text, output_token_ids=known), setup, exponentials)
+    known = kept.setdefault((one.setup.keys, len(one.text.output_token_ids)), one.text.output_token_ids)
+    return right.token_of(replace(one, text=replace(one.text, output_token_ids=known)))
 
 
 @_mutant("sample_watermarked", "WMK109")
@@ -295,37 +275,28 @@ def tosses_one_coin_for_a_key(right: WatermarksOracle, setup: Setup, context: Co
 
 
 @_of_keys("decisive", "WMK112")
-def takes_the_numbers_of_another_key(
-    right: WatermarksOracle, setup: Setup, context: Context, exponentials: Row32
-) -> Float64s:
+def takes_the_numbers_of_another_key(right: WatermarksOracle, context: Context, one: Marking) -> Float64s:
     """The keys change their roles between sampler and detector."""
-    return right.decisive(dataclasses.replace(setup, keys=setup.keys[::-1]), context, exponentials)
+    return right.decisive(context, replace(one, setup=replace(one.setup, keys=one.setup.keys[::-1])))
 
 
 @_of_green("marked_token", "WMK101", needs=EXPLICIT)
-def multiplies_by_the_bias(
-    right: WatermarksOracle, probs: Row32, numbers: Float64s, setup: Setup, exponentials: Row32
-) -> int:
+def multiplies_by_the_bias(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
     """Green probabilities are multiplied by the bias, not by its exponential."""
-    return int(np.argmax(probs * np.where(numbers[0] > 0, setup.bias, 1.0) / exponentials))
+    return int(np.argmax(probs * np.where(numbers[0] > 0, one.setup.bias, 1.0) / one.exponentials))
 
 
 @_of_green("marked_token", "DIST991", min_draws=2000)
-def takes_green_tokens_alone(
-    right: WatermarksOracle, probs: Row32, numbers: Float64s, setup: Setup, exponentials: Row32
-) -> int:
+def takes_green_tokens_alone(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
     """Hard green lists, where soft ones are declared."""
-    return right.marked_token(
-        probs * np.float32(numbers[0]) if (probs * numbers[0]).any() else probs, numbers, setup, exponentials
-    )
+    green = probs * numbers[0].astype(np.float32)
+    return right.marked_token(green if green.any() else probs, numbers, one)
 
 
 @_of_tournaments("marked_token", "WMK101", needs=EXPLICIT)
-def leaves_the_mean_out(
-    right: WatermarksOracle, probs: Row32, numbers: Float64s, setup: Setup, exponentials: Row32
-) -> int:
+def leaves_the_mean_out(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
     """Each layer doubles what has a 1: over keys that is another distribution."""
-    return int(np.argmax(probs * np.prod(1 + numbers, axis=0) / exponentials))
+    return int(np.argmax(probs * np.prod(1 + numbers, axis=0) / one.exponentials))
 
 
 # The detector

@@ -9,7 +9,7 @@ candidates a layer makes `prob * (1 + number - sum(prob * number))` of `prob`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -87,6 +87,20 @@ def mixed(words: np.ndarray) -> np.ndarray:  # each [...] uint64
     return np.asarray(words ^ (words >> np.uint64(31)))
 
 
+@dataclass(frozen=True)
+class Marking:
+    """One row of a call: what may be drawn, by whom, and by which noise."""
+
+    row: Request
+    text: WatermarkedRequest
+    setup: WatermarkSetup
+    exponentials: Row32
+
+    def contexts(self, policy: WatermarkPolicy) -> list[Context]:
+        """Return the contexts of the output, and of the token that is drawn."""
+        return contexts_of(policy, self.setup.context_width, self.text.prompt_token_ids, self.text.output_token_ids)
+
+
 class WatermarksOracle(SamplingOracle):
     """The specification as small steps; a mutant overrides exactly one of them."""
 
@@ -96,43 +110,41 @@ class WatermarksOracle(SamplingOracle):
         """Draw a token for each request."""
         exponentials = self.exponentials(batch, noise).cpu().numpy()
         rows = zip(requests_of(batch), batch.requests, exponentials, strict=True)
-        tokens = [self.token_of(row, text, batch.setup, own) for row, text, own in rows]
+        tokens = [self.token_of(Marking(row, text, batch.setup, own)) for row, text, own in rows]
         return torch.tensor(tokens, dtype=torch.int64, device=batch.device)
 
-    def token_of(self, row: Request, text: WatermarkedRequest, setup: WatermarkSetup, exponentials: Row32) -> int:
+    def token_of(self, one: Marking) -> int:
         """Draw a marked token where the request wants one and its context marks; else an ordinary one."""
-        context = self.context(text, setup)
-        if row.is_greedy or not text.is_marked or not self.has_mark(context, text, setup):
-            return self.token(row, exponentials)
-        return self.marked_token(
-            self.distribution(row), self.decisive(setup, context, exponentials), setup, exponentials
-        )
+        context = self.context(one)
+        if one.row.is_greedy or not one.text.is_marked or not self.has_mark(context, one):
+            return self.token(one.row, one.exponentials)
+        return self.marked_token(self.distribution(one.row), self.decisive(context, one), one)
 
-    def context(self, text: WatermarkedRequest, setup: WatermarkSetup) -> Context:
+    def context(self, one: Marking) -> Context:
         """Return the tokens before the next one."""
-        return contexts_of(self.policy, setup.context_width, text.prompt_token_ids, text.output_token_ids)[-1]
+        return one.contexts(self.policy)[-1]
 
-    def has_mark(self, context: Context, text: WatermarkedRequest, setup: WatermarkSetup) -> bool:
+    def has_mark(self, context: Context, one: Marking) -> bool:
         """Return whether the next token is marked, by what was before."""
-        return marks(self.policy, setup.context_width, context, self.history(text, setup))
+        return marks(self.policy, one.setup.context_width, context, self.history(one))
 
-    def history(self, text: WatermarkedRequest, setup: WatermarkSetup) -> list[Context]:
+    def history(self, one: Marking) -> list[Context]:
         """Return the contexts that the output has had."""
-        return contexts_of(self.policy, setup.context_width, text.prompt_token_ids, text.output_token_ids)[:-1]
+        return one.contexts(self.policy)[:-1]
 
-    def decisive(self, setup: WatermarkSetup, context: Context, exponentials: Row32) -> Float64s:
+    def decisive(self, context: Context, one: Marking) -> Float64s:
         """Return the numbers of the key that decides, `[num_layers, vocab_size]`."""
-        number = int(self.policy.keys == "drawn" and np.exp(-np.float64(exponentials[0])) >= setup.share)
-        return np.asarray(self.numbers(setup, [context], exponentials.size)[number, :, 0])
+        is_second = self.policy.keys == "drawn" and np.exp(-np.float64(one.exponentials[0])) >= one.setup.share
+        return np.asarray(self.numbers(one.setup, [context], one.exponentials.size)[int(is_second), :, 0])
 
-    def marked_token(self, probs: Row32, numbers: Float64s, setup: WatermarkSetup, exponentials: Row32) -> int:
+    def marked_token(self, probs: Row32, numbers: Float64s, one: Marking) -> int:
         """Return the winner of the keyed race, or a draw from the distribution that the numbers tilt."""
         weights = probs.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if self.policy.scheme == "gumbel":
                 scores = np.where(weights > 0, np.log(numbers[0]) / weights, -np.inf)
             else:
-                scores = weights_under(self.policy.scheme, weights, numbers, setup.bias) / exponentials
+                scores = weights_under(self.policy.scheme, weights, numbers, one.setup.bias) / one.exponentials
         return int(np.argmax(scores))
 
     # The keyed numbers
