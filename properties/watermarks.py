@@ -451,6 +451,25 @@ def p_values_are_those_of_the_numbers(sampler: FunctionWatermarker, case: Waterm
         )
 
 
+@_check("WMK114", lambda can: watermark_traces(can, max_requests=1), part="watermark_numbers", weight=0.5)
+def numbers_differ_between_keys_and_contexts(sampler: FunctionWatermarker, case: WatermarkTrace) -> None:
+    """Two keys, or two contexts, never give the same numbers to 64 tokens: not after token 0 either.
+
+    Where they do, the mark of that context is known without the key. Suspect a key that is multiplied by a token, and
+    tokens of the context that are not hashed.
+    """
+    texts = [(token,) * case.context_width for token in (0, 1, case.seed % 61 + 2)]
+    contexts = texts + [(*one[:at], 63, *one[at + 1 :]) for one in texts for at in range(case.context_width)]
+    seen: dict[bytes, str] = {}
+    for word, flipped in (("the keys", 0), ("the keys with another bit", 1 << derive_seed(case.seed) % 64)):
+        setup = replace(case.setup, keys=tuple(key ^ flipped for key in case.setup.keys))
+        for place, context in enumerate(dict.fromkeys(contexts)):
+            numbers = numbers_of_contexts(sampler, setup, [context], _FLAT_VOCAB)[0]
+            before = seen.setdefault(numbers.tobytes(), name := f"{word}, number {place} {context}")
+            if before != name:
+                broken(f"two sets of numbers are equal: those of {before}, and of {name}")
+
+
 @_check("WMK201", lambda can: watermark_traces(can, max_steps=12, **_TELLING), weight=2.0)
 def every_token_of_a_serving_trace_is_right(sampler: FunctionWatermarker, case: WatermarkTrace) -> None:
     """Requests come with texts, move from row to row, grow by what they draw, and go: each token is the right one.

@@ -55,7 +55,8 @@ class WatermarkDistribution(DistributionCheck):
 
     def judge(self, sampler: Any, under: Conditions) -> int:  # Any: a Watermarker
         """Run the check, unless the sampler has no such part, or another policy."""
-        require_part(sampler, self.part, self.where)
+        by_numbers = "watermark_numbers" if policy_of(sampler, WatermarkPolicy).scheme == "green_list" else ""
+        require_part(sampler, self.part or by_numbers, self.where)
         return super().judge(sampler, under)
 
 
@@ -203,7 +204,6 @@ def p_values(setting: Setting) -> SamplingPlan:
 
 
 _check = partial(WatermarkDistribution.of, contract="watermarks")
-_has_marks = (lambda policy: policy.scheme != "green_list", "its numbers must be seen")
 
 
 @_check("DIST991", marked_tokens, stage=Stage.TOKENS)

@@ -244,6 +244,12 @@ def hashes_the_last_token(right: WatermarksOracle, key: int, context: Context) -
     return right.seed(key, context[-1:])
 
 
+@_mutant("seed", "WMK114")
+def multiplies_the_key_by_the_last_token(right: WatermarksOracle, key: int, context: Context) -> np.uint64:
+    """After token 0 all keys give the same numbers."""
+    return right.seed(key * (context or (1,))[-1] % 2**64, context)
+
+
 @_mutant("uniform", "DIST991", min_draws=2000)
 def draws_numbers_up_to_a_half(answer: Float64s, words: Words) -> Float64s:
     """A signed integer is divided by 2**64."""
