@@ -263,7 +263,7 @@ def _require_untouched(sampler: FunctionWatermarker, case: WatermarkTrace, which
     _require_same(rows, tokens[which(rows)], which(rows), "in a batch without watermarks")
 
 
-@_check("WMK105", lambda can: watermark_traces(can, greedy=True), needs=(Capability.GREEDY,))
+@_check("WMK105", lambda can: watermark_traces(can, greedy=True, marked=True, **_TELLING), needs=(Capability.GREEDY,))
 def greedy_requests_get_the_largest_logit(sampler: FunctionWatermarker, case: WatermarkTrace) -> None:
     """A greedy request has its argmax, whether or not it wants the watermark.
 
@@ -272,7 +272,11 @@ def greedy_requests_get_the_largest_logit(sampler: FunctionWatermarker, case: Wa
     _called(sampler, case).require()
 
 
-@_check("WMK106", lambda can: _own_noise(can) if _has_own_noise(can) else watermark_traces(can))
+def _beside_others(can: Capabilities) -> st.SearchStrategy[WatermarkTrace]:
+    return _own_noise(can, **_TELLING) if _has_own_noise(can) else watermark_traces(can, **_TELLING)
+
+
+@_check("WMK106", _beside_others)
 def rows_do_not_depend_on_their_neighbours(sampler: FunctionWatermarker, case: WatermarkTrace) -> None:
     """A request gets the same token alone, and in a batch in another order.
 

@@ -163,9 +163,9 @@ def rounds_probabilities_to_half_precision(
 
 
 @_mutant("marked_token", "WMK101")
-def stores_numbers_in_8_bits(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
-    """The race reads a table of bytes; of the tokens with the largest one the most probable wins."""
-    return right.marked_token(probs, (np.floor(256 * numbers) + 0.5) / 256, one)
+def stores_numbers_in_3_bits(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
+    """The race reads a packed table; of the tokens with the largest one the most probable wins."""
+    return right.marked_token(probs, (np.floor(8 * numbers) + 0.5) / 8, one)
 
 
 @_mutant("token_of", "WMK108")
