@@ -7,6 +7,8 @@ whether the fault is real, and whether its condition holds in ordinary serving.
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +16,9 @@ import torch
 
 from exam.conditions import log_uniform
 from fairdraw import contracts
-from fairdraw._oracles.matchers import MatcherOracle
+from fairdraw._oracles.matchers import NOTHING, MatcherOracle, derive, expression_of
 from fairdraw.contracts._masks import sample_masks
+from fairdraw.contracts._matchers import tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -363,7 +366,7 @@ def play_filters(filterer: Any, rng: random.Random) -> list[Any]:
     return answers
 
 
-# -- masks -------------------------------------------------------------------------------------------------------------
+# -- masks and matchers ------------------------------------------------------------------------------------------------
 
 
 def play_masks(sampler: Any, rng: random.Random) -> list[Any]:
@@ -374,6 +377,68 @@ def play_masks(sampler: Any, rng: random.Random) -> list[Any]:
         listed = found.token_ids * (np.arange(found.token_ids.shape[1]) < found.counts[:, None])
         answers += map(torch.from_numpy, (found.tokens, found.kept, listed, found.counts, found.logprobs))
         answers += [found.written, batch.logits.nan_to_num()]
+    return answers
+
+
+REGEXES = (
+    '"name": "[abcdefghij]{1,8}"',
+    '"n": [0123456789]{1,3}(, "n": [0123456789]{1,3})*',
+    "(yes|no|maybe)",
+    "(漢|字|é|a)*",
+    "[01]+(ab|abc)?",
+    "x(yes|no){2}(, [abc]+é)*z",
+)
+"""What users constrain: objects, lists, choices, other alphabets, numbers."""
+METHODS = (*["accept"] * 12, "rollback", "rollback", "open", "fork", "forced", "reset")
+
+
+@cache
+def grammar_of(number: int) -> contracts.MatcherGrammar:
+    """Return a grammar with a vocabulary: its bytes, pieces of its texts, and tokens of other languages."""
+    rng, regex = random.Random(f"grammar {number}"), REGEXES[number % len(REGEXES)]
+    size, text, rest = (48, 96, 128, 257, 1000, 4096, 32000)[number % 7], bytearray(), expression_of(regex)
+    while len(text) < 600:
+        choices = [byte for byte in range(256) if derive(rest, byte) != NOTHING]
+        text += bytes([rng.choice(choices or [32])])
+        rest = derive(rest, text[-1]) if choices else expression_of(regex)
+    pieces = (bytes(text[at : at + rng.randint(1, 8)]) for at in range(size // 2))
+    known = list(dict.fromkeys([*(bytes([byte]) for byte in sorted(set(text))), *filter(None, pieces)]))
+    known += [rng.choice(known), *(b"<%d>" % i for i in range(size - len(known) - 1))]
+    rng.shuffle(known)
+    odd = rng.sample(range(len(known)), 6)
+    stops, special = odd[: rng.randint(1, 3)], odd[3 : rng.randint(3, 5)]
+    return contracts.MatcherGrammar(regex, tuple(known), tuple(stops), tuple(special))
+
+
+def play_matchers(maker: Any, rng: random.Random) -> list[Any]:
+    """Walk texts, drafts, forks and ends of some matchers; what happens depends on those of the specification alone."""
+    grammar, answers = grammar_of(rng.randrange(42)), list[Any]()
+    compiled, ids = maker.compile_grammar(grammar), range(len(grammar.vocabulary))
+    pairs = [(compiled.open(), MatcherOracle(grammar, {}))]
+
+    def both(pair: tuple[Any, Any], method: str, *arguments: int) -> None:
+        found = [getattr(one, method)(*arguments) for one in pair]
+        rows = torch.full((3, grammar.num_words), rng.choice([0, -1, 0x55555555]), dtype=torch.int32)
+        with suppress(RuntimeError):  # behind the end
+            pair[0].fill(rows[1])
+        answers.extend((pair[0].is_terminated, tokens_of(rows[1], len(ids)), rows[::2]))
+        answers.extend(found[:1] if method != "fork" else [])
+        if method == "fork":
+            pairs.append((found[0], found[1]))
+
+    for _ in range(3 * STEPS):
+        pair = rng.choice(pairs)
+        allowed, size = pair[1].followers(), len(pair[1].token_ids)
+        stops, method = [token for token in allowed if token in grammar.stop_token_ids], rng.choice(METHODS)
+        if method == "accept":
+            likely = allowed if allowed and rng.random() < 0.9 else ids
+            both(pair, "accept", rng.choice(stops if stops and rng.random() < 0.2 else likely))
+        elif method == "rollback":
+            both(pair, "rollback", rng.randint(0, min(size, 5)))
+        elif method == "open" and len(pairs) < 6:
+            pairs.append((compiled.open(), MatcherOracle(grammar, {})))
+        elif method == "forced" or (method == "fork" and len(pairs) < 6) or (method == "reset" and size > 8):
+            both(pair, method)
     return answers
 
 

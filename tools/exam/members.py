@@ -18,6 +18,7 @@ from exam import calls, engine, live
 from exam.conditions import CLASSES, Condition, atom_of, condition_of, log_uniform
 from exam.examined import Fault, Lazy, catalogue
 from exam.masks import Masks
+from exam.matchers import Matchers
 from exam.server import Server
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ CONTRACTS = {
     "thinking_budget": Contract(live.Budgets, engine.play_thinking, 3),
     "logits_plan": Contract(live.Planner, engine.play_plan, 3),
     "masks": Contract(Masks, engine.play_masks, 3),
+    "matchers": Contract(Matchers, engine.play_matchers, 3),
     "server": Contract(Server, engine.play_server, 2),
 }
 
