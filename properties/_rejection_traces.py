@@ -235,7 +235,8 @@ def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Rejection
 
     It is asked in another order, among others, in float32 and in memory that is used again, and one request of each
     call alone; from seeds the whole call is repeated as well. Whatever the first batch did to it shows: its size, its
-    neighbours, strides, an earlier call.
+    neighbours, strides, an earlier call. Its generator is left in the same state, too: otherwise its next tokens depend
+    on its neighbours.
     """
     rng = bulk_rng("again", trace.seed)
     for call, seen, states in asked_first(emit, sampler, trace):

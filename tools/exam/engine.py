@@ -291,7 +291,7 @@ def rows_of(rng: random.Random, *, half: bool = True) -> Tensor:  # [n, vocab_si
 
 
 CHARACTERS = "".join(map(chr, range(256, 384)))
-"""Of each token of the grammar below."""
+"""The characters that tokens of the grammar below stand for."""
 COUNTER = contracts.MatcherGrammar(
     "".join(f"[{''.join(CHARACTERS[t] for t in range(128) if not t >> k % 5 & 1)}]" for k in range(9)),
     tuple(map(str.encode, CHARACTERS)),

@@ -100,6 +100,14 @@ def ignores_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Ex
 
 
 @patched(Oracle, "draw_noise", "REJ702")
+def advances_generators_by_the_batch(answer: ExplicitNoise, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
+    """Each generator gives a number more for every request: what it gives next depends on who stood beside it."""
+    for generator in noise.generators(batch.device).values():
+        torch.rand(batch.batch_size, generator=generator)
+    return answer
+
+
+@patched(Oracle, "draw_noise", "REJ702")
 def takes_seeded_noise_by_place(right: Oracle, batch: Batch, noise: SeededNoise) -> ExplicitNoise:
     """One generator, the first request's, serves all seeded requests: each depends on the requests before it."""
     first = min(noise.request_seeds.values(), default=0)

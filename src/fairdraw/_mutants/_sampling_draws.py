@@ -143,6 +143,14 @@ def rounds_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Ten
 
 
 @patched(Oracle, "draw", "SAM202")
+def advances_generators_by_the_batch(answer: Tensor, batch: Batch, noise: SeededNoise) -> Tensor:
+    """Each generator gives a number more for every request: what it gives next depends on who stood beside it."""
+    for generator in noise.generators(batch.device).values():
+        torch.rand(batch.batch_size, generator=generator)
+    return answer
+
+
+@patched(Oracle, "draw", "SAM202")
 def adds_rows_beyond_the_fortieth_to_their_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A kernel of 40 rows at a time adds the row's number where it should add its place in the block."""
     shifted = {i: seed + i // 40 for i, seed in noise.request_seeds.items()}

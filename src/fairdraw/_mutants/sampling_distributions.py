@@ -16,13 +16,21 @@ from scipy.special import softmax
 from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw._mutants._lanes import lane_mutants, racing
 from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
-from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
+from fairdraw.contracts import (
+    Capability,
+    Drafted,
+    FilterPolicy,
+    FunctionTokenSampler,
+    RaceNoise,
+    SeededNoise,
+    token_sampler,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw.contracts import SamplingBatch as Batch
-    from fairdraw.contracts import SamplingNoise, SeededNoise
+    from fairdraw.contracts import SamplingNoise
 
 Tokens = Ints
 
@@ -248,6 +256,14 @@ def one_noise_row_for_the_batch(answer: Float64s, batch: Batch, noise: SeededNoi
 def blocks_of_eight_share_their_noise(right: Sampler, batch: Batch, noise: SeededNoise) -> Float64s:
     """Noise is indexed by lane: rows eight apart draw alike."""
     return right.draw(batch, noise)[np.arange(batch.batch_size) % 8]
+
+
+@_patched("draw", "DIST791")
+def shortens_seeds_beside_top_k(right: Sampler, batch: Batch, noise: SeededNoise) -> Float64s:
+    """The path of requests with top-k keeps 8 bits of a seed: requests share their numbers there alone."""
+    top_k = [batch.vocab_size] * batch.batch_size if batch.top_k is None else batch.top_k.tolist()
+    short = {i: seed % 2**8 if top_k[i] < batch.vocab_size else seed for i, seed in noise.request_seeds.items()}
+    return right.draw(batch, SeededNoise(noise.seed, short))
 
 
 class _DrawsByANumber(DistributionTokenSampler):
