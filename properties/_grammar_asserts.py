@@ -44,11 +44,21 @@ def first_fault(masker: GrammarMasker, case: BitmaskCase) -> tuple[int, str]:
     """Run the case once; return the first wrong row, and what is wrong, which is empty if nothing is."""
     batch = case.batch(masker.device)
     before, around = batch.logits.cpu().clone(memory_format=torch.contiguous_format), _around(batch)
-    row, effect = _wrong_bits(mask_rows(masker, batch), before, allowed_in(case, masker))
+    row, effect = _wrong_bits(masked(masker, batch), before, allowed_in(case, masker))
     written = np.flatnonzero(_around(batch) != around)
     if written.size and not effect:
         effect = f"{written.size} elements before, between or behind the rows of the logits were written"
     return row, effect
+
+
+def masked(masker: GrammarMasker, batch: BitmaskBatch) -> AnyLogitRows:
+    """Return the masked logits; fail if the call wrote into what it is given to read."""
+    before = {name: tensor.clone() for name, tensor in batch.tensors().items() if name != "logits"}
+    after = mask_rows(masker, batch)
+    changed = [name for name, tensor in before.items() if not torch.equal(tensor, batch.tensors()[name])]
+    if changed:
+        broken(f"{' and '.join(changed)} changed during the call")
+    return after
 
 
 _LARGEST_STORE = 1 << 22

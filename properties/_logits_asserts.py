@@ -116,7 +116,15 @@ def answered(planner: LogitsPlanner, session: LogitsSession, batch: LogitsBatch)
             f"{planner.name}: process returned {given}, but it must return logits of shape "
             f"{list(batch.logits.shape)}. Process every row."
         )
+    if Capability.INTACT_LOGITS in planner.capabilities:
+        require_unwritten(before, batch.logits, "were written")
     return Answer(batch, before, processed, counted.operations, counted.num_copies)
+
+
+def require_unwritten(before: Tensor, given: Tensor, how: str) -> None:  # each [num_rows, vocab_size] any
+    """Fail if logits that a planner was given to read are not what they were before the call."""
+    if changed := differing_rows(as_float32(before), as_float32(given)):
+        broken(f"rows {changed} of the given logits {how}")
 
 
 def opened(planner: LogitsPlanner, setup: PlanSetup) -> LogitsSession:
