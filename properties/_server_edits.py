@@ -11,7 +11,7 @@ from fairdraw.contracts import Answer, Capability, Claims, GenerationRequest, Po
 from fairdraw.contracts._server import Token
 from fairdraw.properties._server_check import GREEDY, LISTS, Trial, count_of, require, server_check
 from fairdraw.strategies._server_claims import AT_ONE, TOLERANCE
-from fairdraw.strategies._server_requests import PLAIN, kind, own_ids
+from fairdraw.strategies._server_requests import PLAIN, kind, other_modes, own_ids
 
 _BIASED = (*LISTS, Capability.TOKEN_IDS, Capability.LOGIT_BIAS)
 _NUM = 8
@@ -295,7 +295,7 @@ def one_of_several_stop_strings_ends_the_text(trial: Trial) -> None:
     _require_stopped(trial.ask("several stop strings", requests), [text for _, text in found])
 
 
-@server_check("SRV162", (Capability.MIN_TOKENS,), stage=Stage.SHAPE, num_requests=16)
+@server_check("SRV162", (Capability.MIN_TOKENS,), stage=Stage.SHAPE, num_requests=24)
 def a_text_does_not_end_before_min_tokens(trial: Trial) -> None:
     """With `min_tokens` equal to `max_tokens`, no choice ends by itself.
 
@@ -304,8 +304,9 @@ def a_text_does_not_end_before_min_tokens(trial: Trial) -> None:
     num_ended = sum(answer.choices[0].finish_reason == "stop" for answer in trial.take(PLAIN, 48))
     if num_ended < _LEAST_ENDS:
         raise CapabilityUnsupported(f"{num_ended} of 48 texts end by themselves, so min_tokens would change nothing")
-    requests = [PLAIN.request(number, trial.server, 0).replace(max_tokens=32, min_tokens=32) for number in range(16)]
-    for answer in trial.ask("min tokens", requests):
+    modes = ({}, *other_modes(trial.server.capabilities))
+    plain = [PLAIN.request(number, trial.server, 0).replace(max_tokens=32, min_tokens=32) for number in range(24)]
+    for answer in trial.ask("min tokens", [one.replace(**modes[n % len(modes)]) for n, one in enumerate(plain)]):
         choice = answer.choices[0]
         count = count_of(choice)
         require(count is None or count >= 32, answer, f"the text ended after {count} tokens, but min_tokens is 32")
@@ -346,13 +347,15 @@ def bad_words_do_not_come(trial: Trial) -> None:
     requests = [answer.request.replace(bad_words=(word,), max_tokens=8) for answer, word, _ in found]
     every = PLAIN.request(0, trial.server, 0).replace(bad_words=tuple(words))
     requests += [every.replace(prompt=answer.request.prompt) for answer in trial.take(_ONE_GREEDY, _NUM)]
+    if Capability.MIN_TOKENS in trial.server.capabilities:  # by turns
+        requests = [one.replace(min_tokens=one.max_tokens * (n % 2)) for n, one in enumerate(requests)]
     for answer in trial.ask("bad words", requests):
         came = [word for word in answer.request.bad_words if words[word] in _tokens_of(answer)]
         require(not came, answer, f"the bad words {came!r} came: {answer.choices[0].text!r}")
 
 
 def _words(trial: Trial) -> list[tuple[Answer, str, Token]]:
-    """Greedy answers with the word and the token of their first places, where those are words without a space."""
+    """Greedy answers with the word and the token of their first places, where those are words of ASCII letters."""
     ladder = [_ONE_GREEDY, *(kind(f"{count} greedy tokens", temperature=0.0, max_tokens=count) for count in (2, 3))]
     rows = zip(*(trial.take(one, _NUM) for one in ladder), strict=True)
     found = []
@@ -364,4 +367,5 @@ def _words(trial: Trial) -> list[tuple[Answer, str, Token]]:
             if now[:-1] == tokens and made.startswith(text) and now:
                 found.append((answer, made.removeprefix(text), now[-1]))
             text, tokens = made, now
-    return [one for one in found if one[1].isascii() and one[1].isalnum()]
+    words = [(answer, text.strip(), token) for answer, text, token in found]
+    return [one for one in words if one[1].isascii() and one[1].isalnum()]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.contracts import Answer, Capability, GenerationRequest, Position
 from fairdraw.properties._server_check import GREEDY, LISTS, Trial, require, server_check
-from fairdraw.properties._server_tokens import paired, require_same_greedy, shared, variation
+from fairdraw.properties._server_tokens import paired, require_same_greedy, shared, strong, variation
 from fairdraw.strategies._server_claims import TOLERANCE
-from fairdraw.strategies._server_requests import PLAIN, pool_of
+from fairdraw.strategies._server_requests import PLAIN, other_modes, pool_of
 
 _NUM = 6
 
@@ -24,23 +25,38 @@ _NUM_STREAMED = 4
 
 
 Ways = tuple[list[Answer], list[Answer]]
-"""Answers as a whole, and streamed."""
+"""Answers to plain requests, and to the same ones in other modes."""
 
 
 def _pairs(trial: Trial) -> Ways:
-    """The same requests as a whole and as a stream: greedy ones, seeded ones, and several choices."""
-    requests = _repeatable(trial)
-    whole, streamed = _both_ways(trial, "", requests)
-    if Capability.N_CHOICES in trial.server.capabilities and requests[-1].seed is not None:
-        with contextlib.suppress(CapabilityUnsupported):  # a server may refuse them
-            choices = _both_ways(trial, " choices", [one.replace(n=2) for one in requests[-2:]])
-            return whole + choices[0], streamed + choices[1]
-    return whole, streamed
+    """Plain requests and the same ones in another mode: greedy, seeded, of several choices, with two parameters."""
+    can, requests = trial.server.capabilities, _repeatable(trial)
+    modes = other_modes(can)
+    found = [_both_ways(trial, "", requests, modes[:1])]
+    changes: list[dict[str, Any]] = [{}, *strong(trial, found[0][0])]  # Any: as the fields of a request
+    groups = [[one.replace(n=2) for one in requests[-2:]]] if Capability.N_CHOICES in can and requests[-1].seed else []
+    for number, change in enumerate(changes):
+        places = (9 * number + 4 * place for place in range(len(modes)))  # greedy ones and seeded ones by turns
+        both = change | changes[number - 2]
+        groups.append([requests[place % len(requests)].replace(**both) for place in places])
+    for number, group in enumerate(groups):
+        with contextlib.suppress(CapabilityUnsupported):  # a server may refuse some
+            found.append(_both_ways(trial, f", group {number}", group, modes))
+    plain, other = ([answer for pair in found for answer in pair[side]] for side in (0, 1))
+    return plain, other
 
 
-def _both_ways(trial: Trial, name: str, requests: Sequence[GenerationRequest]) -> Ways:
-    whole = trial.ask(f"whole{name}", requests, alone=True)
-    return whole, trial.ask(f"streamed{name}", [one.replace(stream=True) for one in requests], alone=True)
+def _both_ways(
+    trial: Trial,
+    name: str,
+    requests: Sequence[GenerationRequest],
+    modes: Sequence[dict[str, Any]] = ({"stream": True},),
+) -> Ways:  # Any: as the fields of a request
+    """Return answers to requests alone, plainly and in these modes by turns; a greedy one then has a seed, too."""
+    others = [one.replace(**modes[number % len(modes)]) for number, one in enumerate(requests)]
+    if Capability.REQUEST_SEEDS in trial.server.capabilities:
+        others = [one.replace(seed=5) if one.is_greedy else one for one in others]
+    return trial.ask(f"whole{name}", requests, alone=True), trial.ask(f"otherwise{name}", others, alone=True)
 
 
 def _repeatable(trial: Trial) -> list[GenerationRequest]:
@@ -55,26 +71,35 @@ def _repeatable(trial: Trial) -> list[GenerationRequest]:
     return found
 
 
-@server_check("SRV171", (Capability.STREAMING,), stage=Stage.SHAPE, num_requests=32, num_alone=32)
-def a_stream_holds_the_same_text(trial: Trial) -> None:
-    """The parts of a streamed answer make the text, the tokens and the finish reason of the answer as a whole.
+@server_check("SRV171", stage=Stage.SHAPE, num_requests=86, num_alone=86)
+def an_answer_is_the_same_in_every_mode(trial: Trial) -> None:
+    """A greedy or seeded request has one text, the same tokens and finish reason: as a whole and streamed, with a list
+    and without, a greedy one with a seed and without, whatever two parameters it has.
 
-    A part that is dropped or sent twice: at the end, where UTF-8 is incomplete, or where a step emits several tokens;
-    parts of several choices that are mixed up.
+    A part of a stream that is dropped or sent twice: at the end, where UTF-8 is incomplete, or where a step emits
+    several tokens; parts of several choices that are mixed up. Another path without lists, which ignores a parameter.
     """
     _require_same_text(_pairs(trial))
 
 
 def _require_same_text(pairs: Ways) -> None:
-    for streamed, one, two in paired(*pairs):
-        effect = f"streamed the text is {two.text[:80]!r}, as a whole {one.text[:80]!r}"
-        require(one.text == two.text or _moved(one.positions, two.positions), streamed, effect)
+    for other, one, two in paired(*pairs):
+        how = _mode_of(other.request)
+        effect = f"{how} the text is {two.text[:80]!r}, and else {one.text[:80]!r}"
+        require(one.text == two.text or _moved(one.positions, two.positions), other, effect)
         counts = (len(one.positions), len(two.positions))
         # A stream may hold texts alone.
         is_whole = counts[1] in (0, counts[0])
-        require(is_whole, streamed, f"{counts[1]} tokens are streamed, of {counts[0]}")
+        require(is_whole, other, f"{how} there are {counts[1]} tokens, and else {counts[0]}")
         ends = (one.finish_reason, two.finish_reason)
-        require(ends[0] == ends[1], streamed, f"streamed it ends with {ends[1]!r}, as a whole with {ends[0]!r}")
+        require(ends[0] == ends[1], other, f"{how} it ends with {ends[1]!r}, and else with {ends[0]!r}")
+
+
+def _mode_of(request: GenerationRequest) -> str:
+    """Return what is not plain about a request."""
+    seed = request.is_greedy and request.seed is not None
+    words = {"streamed": request.stream, "without a list": request.logprobs is None, "with a seed": seed}
+    return ", ".join(word for word, holds in words.items() if holds)
 
 
 def _moved(ones: tuple[Position, ...], twos: tuple[Position, ...]) -> bool:
@@ -101,6 +126,8 @@ def a_stream_holds_the_same_log_probabilities(trial: Trial) -> None:
     if not any(choice.positions for streamed in pairs[1] for choice in streamed.choices):
         raise CapabilityUnsupported("streaming is unsupported for this: its streams hold no log-probabilities")
     for streamed, one, two in paired(*pairs):
+        if streamed.request.logprobs is None:
+            continue
         for number, (mine, theirs) in enumerate(zip(one.positions, two.positions, strict=False)):
             if mine.token != theirs.token:
                 break

@@ -409,12 +409,12 @@ def neighbours_do_not_change_a_seeded_answer(trial: Trial) -> None:
     """
     requests = _seeded(trial, _NUM)
     alone = trial.ask("seeds", requests, alone=True)
-    for name, others in _neighbours(trial).items():
+    for name, others in _neighbours(trial, requests).items():
         _require_same_beside(trial, alone, name, others)
-    every = {name: value for one in _strong(trial, alone) for name, value in one.items()}
+    every = {name: value for one in strong(trial, alone) for name, value in one.items()}
     _require_same_beside(trial, alone, _CHANGED, [one.replace(seed=None, **every) for one in reversed(requests)])
     changed = _changed(trial, requests, alone)
-    plain = _neighbours(trial)["requests without a seed"]
+    plain = _neighbours(trial, requests)["requests without a seed"]
     _require_same_beside(trial, trial.ask(f"{_CHANGED}, alone", changed, alone=True), f"others, {_CHANGED}", plain)
 
 
@@ -422,50 +422,33 @@ _CHANGED = "requests with parameters"
 
 
 def _require_same_beside(trial: Trial, alone: Sequence[Answer], name: str, others: Sequence[GenerationRequest]) -> None:
-    """Every answer is the same once more, with another request beside each."""
-    pairs = zip((one.request for one in alone), others, strict=True)
-    beside = trial.ask(f"seeds beside {name}", [request for pair in pairs for request in pair])[0::2]
-    require_same_drawn(alone, beside, f"beside {name}")
+    """Every answer is the same once more, with another request beside each; so is that one if it is among them."""
+    known = {one.request: one for one in alone}
+    asked = [request for pair in zip(known, others, strict=True) for request in pair]
+    beside = [one for one in trial.ask(f"seeds beside {name}", asked) if one.request in known]
+    require_same_drawn([known[one.request] for one in beside], beside, f"beside {name}")
 
 
-def _neighbours(trial: Trial) -> dict[str, list[GenerationRequest]]:
-    """What stands beside the requests with seeds."""
+def _neighbours(trial: Trial, requests: Sequence[GenerationRequest]) -> dict[str, list[GenerationRequest]]:
+    """What stands beside these requests with seeds."""
     plain = [asks.PLAIN.request(number, trial.server, 0) for number in range(_NUM)]
     seeded = [one.replace(seed=900 + number, temperature=1.5) for number, one in enumerate(plain)]
     mixed = [one.replace(temperature=0.0) if number % 2 else one for number, one in enumerate(plain)]
     if Capability.GREEDY not in trial.server.capabilities:
         mixed = plain
-    return {"requests without a seed": mixed, "requests with other seeds": seeded}
+    return {"requests without a seed": mixed, "requests with other seeds": seeded, "themselves": list(requests)}
 
 
 def _changed(trial: Trial, requests: Sequence[GenerationRequest], alone: Sequence[Answer]) -> list[GenerationRequest]:
     """The requests, each with one parameter that changes its answer."""
-    found = _strong(trial, alone)
+    found = strong(trial, alone)
     return [one.replace(**found[number % len(found)]) for number, one in enumerate(requests)]
 
 
-def _strong(trial: Trial, alone: Sequence[Answer]) -> list[dict[str, Any]]:  # Any: as the fields of a request
+def strong(trial: Trial, alone: Sequence[Answer]) -> list[dict[str, Any]]:  # Any: as the fields of a request
     """Parameters that the server takes, each of which changes an answer."""
     tokens = [token for one in alone for choice in one.choices for token in choice.tokens[:1]]
     bias: dict[str, Any] = {"logit_bias": ((tokens[0], 100.0),)} if tokens and isinstance(tokens[0], int) else {}
     filters: list[dict[str, Any]] = [{"top_k": 2}, {"top_p": 0.1}, {"min_p": 0.5}, bias]
     others: list[dict[str, Any]] = [{"stop": ("e", " ")}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}]
     return asks.supported([*filters, *others, {"min_tokens": asks.TOKENS_EACH}], trial.server.capabilities)
-
-
-@server_check("SRV146", (*LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM, num_alone=_NUM)
-def asking_for_log_probabilities_does_not_change_tokens(trial: Trial) -> None:
-    """A seeded request gives the same tokens whether it asks for log-probabilities or not.
-
-    Another path for requests with log-probabilities, with another generator or another order of filters.
-    """
-    requests = _seeded(trial, _NUM)
-    with_lists = trial.ask("seeds", requests, alone=True)
-    without = trial.ask("seeds, no lists", [one.replace(logprobs=None) for one in requests], alone=True)
-    for two, mine, theirs in paired(with_lists, without):
-        effect = f"with log-probabilities the text is {_brief(mine.text)}, without {_brief(theirs.text)}"
-        require(mine.text == theirs.text or not theirs.text, two, effect)
-
-
-def _brief(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "...")

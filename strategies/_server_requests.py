@@ -90,6 +90,12 @@ def modes_of(request: GenerationRequest, *, has_list: bool) -> tuple[str, ...]:
     return tuple(words[place] for words, place in zip(MODES.values(), (*own, change), strict=True))
 
 
+def other_modes(can: Capabilities) -> tuple[dict[str, Any], ...]:  # Any: as the fields of a request
+    """Return what makes a request another one than most of a run: a stream, no list, both."""
+    modes: tuple[dict[str, Any], ...] = ({"stream": True}, {"stream": True, "logprobs": None}, {"logprobs": None})
+    return modes if Capability.STREAMING in can else modes[2:]
+
+
 TEMPERATURES = (1.0, 0.6, 1.5, 0.3, 2.0, 0.0)
 """Of requests of all kinds."""
 

@@ -220,7 +220,7 @@ def stop_string_of_the_neighbour(right: ToyServer, stream: Stream, *, own: ToySe
     return any(stop in right.text(stream.output) for one in own.beside for stop in one.stop)
 
 
-@_patched("stream", "SRV146")
+@_patched("stream", "SRV171")
 def another_path_with_lists(right: ToyServer, request: Request, seed: int, number: int) -> Stream:
     """Requests with log-probabilities have a generator of their own."""
     return right.stream(request, seed + (request.logprobs is None), number)

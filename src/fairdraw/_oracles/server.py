@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,12 +83,14 @@ class Cells:
         drawn: The cell of the emitted token; `IMPOSSIBLE` if the request forbids it.
         places: The place of each cell if tokens were ordered by id, or by text; the rest comes last here, too.
         tokens: Those of all cells but the rest.
+        is_exact: What the filters leave is known, and not only tokens that they surely leave.
     """
 
     probs: NDArray[np.float64]  # [num_cells] float64
     drawn: int
     places: NDArray[np.int64]  # [num_cells] int64
     tokens: tuple[Token, ...]
+    is_exact: bool = True
 
 
 def cells(position: Position, request: GenerationRequest, claims: Claims, before: Sequence[Token] = ()) -> Cells | None:
@@ -116,12 +118,15 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
     if any(name not in claims.after_filters for name in filters):
         seen = _seen_by_filters(probs, found, request, claims, is_edited=is_edited)
         behind = 0.0 if found.is_whole else _weight_behind(found, temperature) if is_changed else rest
-        kept = None if seen is None else _kept(seen, request, found, behind)
-        if kept is None:
+        if seen is None:
             return None
-        probs = np.append(np.where(kept, probs[:-1], 0.0), 0.0)
-        probs /= probs.sum()
-        return _ordered(probs, found, position.token, rest_is_possible=False)
+        sure, possible = _kept(seen, request, found, behind)
+        place = _place(found, position.token)
+        if possible[place] and not sure[place]:
+            return None
+        probs = np.where(sure if sure.any() else possible, probs, 0.0)
+        made = _ordered(probs / probs.sum(), found, position.token, rest_is_possible=False)
+        return replace(made, is_exact=bool((sure == possible).all()))
     if is_changed and _place(found, position.token) == len(found.tokens):
         return None
     return _ordered(probs / probs.sum(), found, position.token, rest_is_possible=not is_changed)
@@ -182,62 +187,57 @@ def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is
     return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order], ranked)
 
 
-def _kept(probs: ListedProbs, request: GenerationRequest, found: Listed, behind: float) -> ListedFlags | None:
-    """The listed tokens that the filters leave; `None` if the list does not say, or an edge lies within rounding.
+Kept = tuple[ListedFlags, ListedFlags]
+"""Listed tokens that a filter surely leaves, and those that it may leave: at an edge within rounding, or one that
+depends on tokens behind the list. Those are no more probable than the last of the list, and may be left if that is."""
+
+
+def _kept(probs: ListedProbs, request: GenerationRequest, found: Listed, behind: float) -> Kept:
+    """What all filters leave of the listed tokens, and whether they may leave one behind the list.
 
     Args:
         behind: The weight of the tokens behind the list, at most, relative to the listed ones.
     """
-    own, is_whole = probs[:-1], found.is_whole
-    kept = np.ones(own.size, dtype=bool)
-    for one in (
-        _in_top_k(own, request.top_k, is_whole=is_whole),
-        _in_top_p(probs, request.top_p, behind, is_whole=is_whole),
-        _above_min_p(own, request.min_p, is_whole=is_whole),
-    ):
-        if one is None:
-            return None
-        kept &= one
-    return kept
+    own, behind = probs[:-1], 0.0 if probs[-1] > 0 else behind
+    next_best = 0.0 if found.is_whole else float(own.min())
+    filters = (
+        _in_top_k(own, request.top_k, next_best),
+        _in_top_p(own, request.top_p, behind),
+        _above_min_p(own, request.min_p),
+    )
+    sure, possible = (np.logical_and.reduce(flags) for flags in zip(*filters, strict=True))
+    return np.append(sure, False), np.append(possible, possible[-1] and not found.is_whole)
 
 
-def _in_top_k(probs: Float64s, top_k: int | None, *, is_whole: bool) -> ListedFlags | None:
-    everything = np.ones(probs.size, dtype=bool)
-    if top_k is None or (is_whole and probs.size <= top_k):
-        return everything
-    if probs.size <= top_k:
-        return None
-    ranked = np.sort(probs)[::-1]
-    edge, behind = ranked[top_k - 1], ranked[top_k]
-    return None if edge - behind <= TIE * edge else probs >= edge
+def _in_top_k(probs: Float64s, top_k: int | None, next_best: float) -> Kept:
+    """Without ties at the edge, which a server may cut."""
+    if top_k is None:
+        return _everything(probs)
+    ranked = np.append(np.sort(probs)[::-1], next_best)
+    place = min(top_k, probs.size)
+    return probs > ranked[place] * (1 + TIE), probs >= ranked[place - 1] * (1 - TIE)
 
 
-def _in_top_p(probs: ListedProbs, top_p: float | None, behind: float, *, is_whole: bool) -> ListedFlags | None:
-    """As the others. If the weight behind the list is only bounded, so are the sums, and no edge may lie between."""
-    own = probs[:-1]
+def _in_top_p(probs: Float64s, top_p: float | None, behind: float) -> Kept:
+    """By what is above each token at most, with its ties, and at least, without them and with all behind the list."""
     if top_p is None or top_p >= 1:
-        return np.ones(own.size, dtype=bool)
-    order = np.argsort(-own, kind="stable")
-    highest = np.cumsum(own[order])
-    lowest = highest if probs[-1] > 0 or is_whole else highest / (1 + behind)
-    is_near = (lowest - TIE < top_p) & (top_p < highest + TIE)
-    if is_near.any() or (lowest[-1] < top_p and not is_whole):
-        return None
-    num_kept = int(np.searchsorted(highest, top_p)) + 1
-    if num_kept < own.size and own[order[num_kept - 1]] - own[order[num_kept]] <= TIE * own[order[num_kept]]:
-        return None
-    kept = np.zeros(own.size, dtype=bool)
-    kept[order[:num_kept]] = True
-    return kept
+        return _everything(probs)
+    ranked = np.sort(probs)
+    sums = np.append(np.cumsum(ranked[::-1])[::-1], 0.0)
+    most = sums[np.searchsorted(ranked, probs * (1 - TIE))] - probs
+    least = sums[np.searchsorted(ranked, probs * (1 + TIE), side="right")] / (1 + behind)
+    return most < top_p - TIE, least < top_p + TIE
 
 
-def _above_min_p(probs: Float64s, min_p: float | None, *, is_whole: bool) -> ListedFlags | None:
+def _above_min_p(probs: Float64s, min_p: float | None) -> Kept:
     if not min_p:
-        return np.ones(probs.size, dtype=bool)
+        return _everything(probs)
     edge = min_p * probs.max()
-    if (np.abs(probs - edge) <= 10 * TIE * edge).any() or (probs.min() > edge and not is_whole):
-        return None
-    return np.asarray(probs > edge)
+    return probs > edge * (1 + 10 * TIE), probs >= edge * (1 - 10 * TIE)
+
+
+def _everything(probs: Float64s) -> Kept:
+    return np.ones(probs.size, dtype=bool), np.ones(probs.size, dtype=bool)
 
 
 def edges(found: Cells | None) -> tuple[float, float, float]:
