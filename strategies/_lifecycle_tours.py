@@ -104,9 +104,9 @@ class TourWorld:
         vocab_size: int,
         **fields: Any,  # Any: of the trace
     ) -> TourWorld:
-        """Half of the pieces are whole markers, the others are begun."""
+        """Half of the pieces are whole markers, or both of a section, the others are begun."""
         begun = tuple(m[:n] for m in (start, end) for n in range(1, len(m)))
-        whole = (start, end) * max(1, len(begun) // 2)
+        whole = (start, end, start + end) * max(1, len(begun) // 3)
         return TourWorld(
             ThinkingTrace(start=start, end=end, vocab_size=vocab_size, **fields), BUDGET_KINDS, whole + begun
         )
@@ -216,18 +216,23 @@ class Planner:
         return lifecycle.Add(self.words(self.below(7)), output, **self.fields(name), again=again, held=held)
 
     def drafts(self, *, known: bool = True) -> lifecycle.Draft:
-        """For most rows, mostly a few; the accepted ones are a beginning of these."""
+        """For most rows, mostly a few; the accepted ones are a beginning of these. Half go on with a begun marker."""
         drafts = []
-        for _ in range(self.size):
-            own = self.words(self.of((0, 1, 2, 3, 3, MOST_DRAFTS)))
+        for request in self.batch.requests:
+            rest = self.begun.get(request, ()) if self.chance(0.5) else ()
+            size = self.of((0, 1, 2, 3, 3, MOST_DRAFTS))
+            own = (*rest, *self.words(size))[:size]
             drafts.append(own if known else tuple(-1 if self.chance(0.3) else i for i in own))
         return lifecycle.Draft(tuple(drafts))
 
     def decode(self, *, accept: bool = False, late: bool = False, nothing: bool = False) -> lifecycle.Decode:
         """A token for each row, after some of its drafts."""
         requests = self.batch.requests
+        accepted = tuple(self.below(len(r.draft_token_ids) + 1) if accept else 0 for r in requests)
+        for request, count in zip(requests, accepted, strict=True):
+            rest = self.begun.get(request, ())
+            self.begun[request] = rest[count:] if tuple(request.draft_token_ids[:count]) == rest[:count] else ()
         tokens = tuple(None if nothing and self.chance(0.7) else self.next_token(request) for request in requests)
-        accepted = tuple(self.below(len(r.draft_token_ids) + 1) if accept else 0 for r in self.batch.requests)
         return lifecycle.Decode(tokens, accepted if any(accepted) else (), late=late)
 
     def accept_all(self) -> lifecycle.Decode:
@@ -289,6 +294,7 @@ class Planner:
             (size > 0, "decode late", lambda: (self.decode(late=True),)),
             (size > 0, "decode nothing", lambda: (self.decode(nothing=True),)),
             (has_drafts, "verify", lambda: (self.decode(accept=True),)),
+            (size > 0, "verify, draft", lambda: (self.decode(accept=True).replace(held=True), self.drafts())),
             (has_drafts, "verify late", lambda: (self.decode(accept=True, late=True),)),
         ]
         return {name: make for possible, name, make in found if possible}

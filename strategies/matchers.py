@@ -228,9 +228,19 @@ def regexes(max_leaves: int = 6) -> st.SearchStrategy[str]:
 
     leaf = st.one_of(character, letters.map("[{}]".format), letters)
     part = st.recursive(leaf, longer, max_leaves=max_leaves)
-    shape = st.sampled_from(("{0}", "({0})*{1}", "{0}{1}", "({0}{1})+", "{0}({1}|{0})*", "({0}|{1})*"))
-    return st.builds(str.format, shape, part, part)
+    return st.builds(str.format, st.sampled_from(_SHAPES), part, part)
 
+
+_SHAPES = (
+    "{0}",
+    "({0})*{1}",
+    "{0}{1}",
+    "({0}{1})+",
+    "{0}({1}|{0})*",
+    "({0}|{1})*",
+    "({0}[ab]{{3}}{0}|{1}[ab]{{3}}{1})*",
+)
+"""In the last one, what may come was decided several tokens ago."""
 
 _PICKS = st.lists(st.integers(0, 40), min_size=1, max_size=6).map(tuple)
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {  # Any: of the field
@@ -274,9 +284,13 @@ def matcher_traces(
     kinds = check_kinds("matcher_traces", "events", events, tuple(EVENTS))
     happens = st.sampled_from(kinds).flatmap(_events)
     sizes = [size for size in (24, 12, 32, 33, 64, 65, 100, 257) if size <= max_vocab_size]
+    drawn = [draw(happens) for _ in range(draw(st.integers(min_events, max_events)))]
+    if {"Walk", "Open"} <= {*kinds} and draw(st.booleans()):  # two texts that differ in their first token alone
+        rest, (one, other) = draw(_PICKS), draw(st.permutations(range(4)))[:2]
+        drawn[:1] = Walk(0, (one, *rest)), Open(), Walk(-1, (other, *rest))
     return MatcherTrace(
         regexes=tuple(draw(st.lists(regexes(), min_size=1, max_size=max_grammars))),
-        events=(*(draw(happens) for _ in range(draw(st.integers(min_events, max_events)))), *last),
+        events=(*drawn, *last),
         vocab_size=draw(st.sampled_from(sizes)),
         num_stops=draw(st.integers(1, 3)),
         seed=draw(bulk_seeds()),
