@@ -37,36 +37,47 @@ _SLOW_POSITIONS = (0, 1, 2, 16, 256, 1 << 16, 1 << 24)
     weight=0.12,
 )
 def every_position_of_a_request_draws_new_noise(sampler: DraftingSampler, case: RejectionCase) -> None:
-    """16 requests with neighbouring seeds draft and verify at a position, at the next ones, and far ones: other tokens.
+    """16 requests with neighbouring seeds draft and verify at a position, at the next ones, and far ones: other tokens,
+    and the first of them alone does the same.
 
     All steps share one noise, as in an engine's loop: generators go on, and counters take the positions.
     False failures: below 1e-16, at some 500 pairs of positions, with 16 tokens of probability 1/16 at most. Suspect a
     key without the position, or with some bits of it, as in a ring of thousands; and keys from `seed + position`, which
     give a request what its neighbour says a step later. Of drafts, suspect also a drafter that draws nothing, and
-    reports a distribution all the same.
+    reports a distribution all the same; alone, another path for a batch of one.
     """
-    batch = case.batch(sampler.device).select([0] * _EQUAL)
-    noise = SeededNoise(derive_seed("call", case.seed), {i: case.seed % 2**31 + i for i in range(_EQUAL)})
     first = derive_seed("position", case.seed) % 2**16
     offsets = _SLOW_POSITIONS if sampler.capabilities.slow else _POSITIONS
-    with seeded(noise, batch.device):
-        steps = [_at_position(sampler, batch, noise, first + offset) for offset in offsets]
-    for what, tokens in zip(("drafts", "recovered tokens", "bonus tokens"), zip(*steps, strict=True), strict=True):
+    together: list[_Step] = []
+    alone: list[_Step] = []
+    for size, steps in ((_EQUAL, together), (1, alone)):
+        batch = case.batch(sampler.device).select([0] * size)
+        noise = SeededNoise(derive_seed("call", case.seed), {i: case.seed % 2**31 + i for i in range(size)})
+        with seeded(noise, batch.device):
+            steps += [_at_position(sampler, batch, noise, first + offset, min(offset, 3)) for offset in offsets]
+    names = ("drafts", "recovered tokens", "bonus tokens")
+    for what, tokens, own in zip(names, zip(*together, strict=True), zip(*alone, strict=True), strict=True):
         _are_new(what, offsets, tokens)
+        for offset, one, other in zip(offsets, tokens, own, strict=True):
+            if one is not None and other is not None and one[0] != other[0]:
+                broken(f"{what} of the first of {_EQUAL} requests, {offset} positions on, are others if it is alone")
 
 
 Tokens = NDArray[np.int64]
 """One per request, `[batch_size] int64`."""
 
+_Step = tuple[Tokens | None, Tokens, Tokens | None]
+
 
 def _at_position(
-    sampler: DraftingSampler, batch: SpecDecodeBatch, noise: SeededNoise, position: int
-) -> tuple[Tokens | None, Tokens, Tokens | None]:  # each [_EQUAL] int64
+    sampler: DraftingSampler, batch: SpecDecodeBatch, noise: SeededNoise, position: int, place: int
+) -> _Step:
     """From flat rows: what is drafted there, if the drafter says that it drew from such; what is emitted first there;
     and what is emitted behind a draft that is certain, if all are accepted and it is not the token that was given."""
-    flat = torch.zeros((_EQUAL, batch.vocab_size), device=batch.device)
-    positions = torch.full((_EQUAL,), position, dtype=torch.int64, device=batch.device)
-    step = DraftStep(flat, positions, torch.ones(_EQUAL, device=batch.device), 0, origin=f"<position {position}>")
+    size = batch.batch_size
+    flat = torch.zeros((size, batch.vocab_size), device=batch.device)
+    positions = torch.full((size,), position, dtype=torch.int64, device=batch.device)
+    step = DraftStep(flat, positions, torch.ones(size, device=batch.device), place, origin=f"<position {position}>")
     drafted = propose_next(sampler, step, noise)
     is_flat = drafted.draft_probs is not None and drafted.draft_probs.max() <= _AT_MOST
     batch = batch.replace(positions=positions, bonus_logits=flat)

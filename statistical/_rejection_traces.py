@@ -15,7 +15,7 @@ from fairdraw.contracts import Capability, ExplicitNoise
 from fairdraw.contracts._rejection import emit
 from fairdraw.statistical._slice_check import TraceSlices
 from fairdraw.statistical._slices import Event, Slices, TokenKinds
-from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth
+from fairdraw.statistical._trace_draws import LAGS, Past, above, eighths_of, features_of_rows, same_eighth, with_bands
 from fairdraw.strategies._rejection_traces import RejectionCall, RejectionTrace, Verified, read, rejection_trace_for
 from fairdraw.strategies._serving import answered
 from fairdraw.strategies.rows import bulk_rng
@@ -137,20 +137,23 @@ def _features(call: RejectionCall, past: Past) -> dict[str, Ints]:
     of_rows |= {"no drafts above": above(lengths == 0, 1, 0), "no drafts below": above(lengths == 0, -1, 0)}
     found = {name: levels[call.owner] for name, levels in of_rows.items()}
     tokens = np.arange(len(call.owner))
-    return found | {
-        "place": np.minimum(call.place, 130),
-        "number of drafts": lengths[call.owner],
-        "drafts behind": np.minimum(lengths[call.owner] - 1 - call.place, 16),
-        "draft token modulo 8": tokens % 8,
-        "draft token modulo 32": tokens % 32,
-        "draft token modulo 128": tokens % 128,
-        "draft tokens of the call": np.minimum(len(tokens) + 0 * tokens, 4000),
-        "draft distribution": call.variants,
-        "logits": call.logit_rows,
-        "length of the draft's id in bits": np.array([int(one + 1).bit_length() for one in call.drafts.tolist()]),
-        "draft's id modulo 8": call.drafts % 8,
-        "draft again": (above(call.drafts, 1, -2) == call.drafts).astype(np.int64),
-    }
+    return with_bands(
+        found
+        | {
+            "place": np.minimum(call.place, 130),
+            "number of drafts": lengths[call.owner],
+            "drafts behind": np.minimum(lengths[call.owner] - 1 - call.place, 16),
+            "draft token modulo 8": tokens % 8,
+            "draft token modulo 32": tokens % 32,
+            "draft token modulo 128": tokens % 128,
+            "draft tokens of the call": np.minimum(len(tokens) + 0 * tokens, 4000),
+            "draft distribution": call.variants,
+            "logits": call.logit_rows,
+            "length of the draft's id in bits": np.array([int(one + 1).bit_length() for one in call.drafts.tolist()]),
+            "draft's id modulo 8": call.drafts % 8,
+            "draft again": (above(call.drafts, 1, -2) == call.drafts).astype(np.int64),
+        }
+    )
 
 
 @TraceSlices.of(

@@ -76,8 +76,30 @@ def level(name: str, word: Any) -> int:
 
 
 def word(name: str, number: int) -> str:
-    """Return a level as a person says it: a setting's word, or the number."""
+    """Return a level as a person says it: a setting's word, a band of numbers, or the number."""
+    if name in BANDS.values():
+        return f"{1 << number >> 1} to {(1 << number) - 1}"
     return next((str(one) for (known, one), value in _WORDS.items() if known == name and value == number), str(number))
+
+
+BANDS = {
+    name: f"band of {name}"
+    for name in (
+        "place",
+        "number of drafts",
+        "draft tokens of the call",
+        "batch size",
+        "row",
+        "row from the end",
+        "call",
+    )
+}
+"""Features whose numbers also count together, from each power of two to the next: a limit shows beyond it."""
+
+
+def with_bands(features: dict[str, Ints]) -> dict[str, Ints]:
+    """Return features with the bands of those that have some."""
+    return features | {BANDS[name]: np.frexp(features[name])[1] for name in BANDS if name in features}
 
 
 _NAMES = {"greedy": "greedy requests", "odd row": "a row without distribution"}
@@ -128,4 +150,4 @@ def features_of_rows(
         "odd row above": above(is_odd, 1, 0),
         "seeded row above": above(seeded, 1, 0),
     }
-    return {name: np.asarray(levels, dtype=np.int64) for name, levels in found.items()}
+    return with_bands({name: np.asarray(levels, dtype=np.int64) for name, levels in found.items()})

@@ -65,7 +65,10 @@ _ODD = 40
 """Draft tokens from one without distribution to the next."""
 
 NUM_VARIANTS = 4
-"""Draft distributions for each target row."""
+"""Draft distributions for each target row; the last is nearly the target, so that its drafts are accepted."""
+
+_PEAKED = 11
+"""A row of which one token has nearly all of the probability."""
 
 
 @dataclass(frozen=True)
@@ -299,6 +302,9 @@ class _Player(Player):
         variant = self.of(2, request[owner] * 131 + place, NUM_VARIANTS)
         if trace.flat or setting["alike"] == "rows":
             row[:], variant[:] = (0, 0) if trace.flat else (number % 3, number % NUM_VARIANTS)
+        # Drafts before some place are all but certain, so that every place of long requests is reached.
+        is_sure = (place < (number * 13 + owner) % (lengths[owner] + 1)) & (setting["lengths"] == "long")
+        row[is_sure], variant[is_sure] = _PEAKED, NUM_VARIANTS - 1
         different, kinds = np.unique(row * NUM_VARIANTS + variant, return_inverse=True)
         target_probs = _target_probs(trace.vocab_size, trace.seed, setting["dtype"])[different // NUM_VARIANTS]
         dense = setting["drafts"] == "dense"
@@ -306,7 +312,7 @@ class _Player(Player):
         rows_of_kinds = (_draft_rows(trace.vocab_size, trace.seed, target)[variant] for target, variant in of_kinds)
         draft_probs = np.stack(list(rows_of_kinds)) if dense else None
         is_greedy = greedy_requests(setting["greedy"], self.of(3, request, 4) == 0)
-        drafts = self._drafts(setting, number, kinds, target_probs, draft_probs, is_greedy[owner])
+        drafts = self._drafts(setting, number, kinds, target_probs, draft_probs, is_greedy[owner], is_sure)
         is_odd = np.zeros(len(request), dtype=bool)
         if setting["odd row"] != "none" and len(request) > 1:
             is_odd[owner[number % len(owner) :: _ODD]] = True
@@ -327,6 +333,7 @@ class _Player(Player):
         target_probs: Float64s,
         draft_probs: Float32s | None,
         is_greedy: Flags,  # [num_tokens] bool
+        is_sure: Flags,  # [num_tokens] bool
     ) -> Ints:  # [num_tokens] int64
         """Return the draft tokens: most drawn as a drafter would, or the best of greedy requests; some unlikely."""
         rng, size = bulk_rng("drafts", self.trace.seed, number), self.trace.vocab_size
@@ -342,7 +349,7 @@ class _Player(Player):
         if draft_probs is not None:  # what a drafter cannot draw has a check of its own, REJ112
             odd &= draft_probs[kinds, others] > 0
         found = np.where(odd, others, found)
-        is_best = is_greedy & (rng.random(len(kinds)) < 0.97)
+        is_best = is_sure | (is_greedy & (rng.random(len(kinds)) < 0.97))
         found = np.where(is_best, np.argmax(target_probs, axis=1)[kinds], found)
         if setting["placeholders"] and size > 1:  # a rejection would leave nothing of the only token
             found = np.where(rng.random(len(kinds)) < 0.1, PLACEHOLDER_TOKEN_ID, found)
