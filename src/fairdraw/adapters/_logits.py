@@ -7,7 +7,6 @@ drafts the engine builds its own tensor, which is done here from the lists.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.contracts import (
     PLACEHOLDER_TOKEN_ID,
@@ -27,7 +25,6 @@ from fairdraw.contracts import (
     Rounding,
     RowChanges,
     SessionSampler,
-    logits_planner,
 )
 
 if TYPE_CHECKING:
@@ -67,12 +64,6 @@ def _sampler(
     row: SamplerRow, device: str, function: Callable[[Any], Any], rounding: Rounding = Rounding.FREE
 ) -> SessionSampler:  # Any: as the contract has it
     return SessionSampler(row.name, function, row.contract, device, row.capabilities(), rounding)
-
-
-def plan_oracle(row: SamplerRow, device: str) -> SessionSampler:
-    """Return the specification, in NumPy on the host."""
-    made = logits_planner(LogitsPlanOracle().process, name=row.name, device=device, rounding=Rounding.VLLM_TORCH)
-    return dataclasses.replace(made, capabilities=row.capabilities())
 
 
 # Penalties

@@ -1,4 +1,4 @@
-"""fairdraw's rejection samplers: with vLLM's order of draws, with counters, and the specification."""
+"""fairdraw's rejection samplers: with vLLM's order of draws, and with counters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from fairdraw._oracles.rejection import verify as oracle_verify
 from fairdraw.adapters._runtime import triton_is_interpreted
 from fairdraw.contracts import Drafted, DraftStep, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
 
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from fairdraw.sampler_impl.sampling import SamplingNoise
 
 Backend = Literal["torch", "triton"]
-
-
-def oracle(row: SamplerRow, device: str) -> FunctionSampler:
-    """Return the specification; its arithmetic is NumPy's on every device."""
-    return FunctionSampler(row.name, oracle_verify, device, row.capabilities())
 
 
 def race(row: SamplerRow, device: str, *, backend: Backend) -> FunctionSampler:
