@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.contracts import Capability, FunctionTokenSampler, rejection_sampler, token_sampler
+from fairdraw.contracts import Capability, FunctionTokenSampler, SeededNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:  # torch comes with it, and mutants of servers need none
     from fairdraw._oracles.sampling import SamplingOracle
@@ -50,6 +50,16 @@ class Mutant:
 def mutants_in(*namespaces: Mapping[str, object]) -> tuple[Mutant, ...]:
     """Return the mutants that are defined there, in their order: `vars()` are those of the module that calls."""
     return tuple(value for names in namespaces for value in names.values() if isinstance(value, Mutant))
+
+
+def as_if_dense(tensor: Any) -> Any:  # Any: a tensor, and the same numbers of memory
+    """Return a tensor of the same shape and address whose rows are thought to lie one behind the other."""
+    return tensor.as_strided(tensor.shape, (*tensor.shape[1:], 1))
+
+
+def reseeded(noise: SeededNoise, read: Callable[[int], int]) -> SeededNoise:
+    """Return noise of which the seeds of requests are what `read` makes of them."""
+    return SeededNoise(noise.seed, {request: read(seed) for request, seed in noise.request_seeds.items()})
 
 
 def name_of(made: Any) -> str:  # Any: a class or a function

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
-from fairdraw._mutants._mutant import Memory, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, as_if_dense, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
 from fairdraw.contracts import (
@@ -219,12 +219,10 @@ def is_sixteen_ulps_off(right: LogprobsOracle, logits: Any) -> Any:
 
 
 @_patched("scores", "LPR201")
-def normalises_logits(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
+def normalises_logits(answer: Any, batch: LogprobsBatch, logits: Any) -> Any:
     """Logits are returned less their maximum."""
-    if not batch.wants_logits or not logits.size:
-        return right.scores(batch, logits)
     with np.errstate(invalid="ignore"):
-        return logits - logits.max(axis=1, keepdims=True)
+        return logits - logits.max(axis=1, keepdims=True) if batch.wants_logits else answer
 
 
 @_patched("scores", "LPR201")
@@ -256,21 +254,17 @@ def has_ids_of16_bits(right: LogprobsOracle, logits: Any, number: int) -> Any:
 
 
 @_patched("log_softmax", "LPR201")
-def loses_the_last_tile(right: LogprobsOracle, logits: Any) -> Any:
+def loses_the_last_tile(answer: Any, logits: Any) -> Any:
     """The sum leaves out what is behind the last full tile of 8192 tokens; smaller vocabularies are one tile."""
-    size, exact = logits.shape[1], log_softmax(logits)
-    kept = size // 8192 * 8192
-    if not kept or not logits.size:
-        return exact
+    kept = logits.shape[1] // 8192 * 8192
     with np.errstate(divide="ignore", invalid="ignore"):
-        return exact - np.log(np.exp(exact[:, :kept]).sum(axis=1, keepdims=True))
+        lost = np.log(np.exp(answer[:, :kept]).sum(axis=1, keepdims=True))
+        return answer - lost if kept else answer
 
 
 @_patched("log_softmax", "LPR201")
 def adds_up_one_by_one(right: LogprobsOracle, logits: Any) -> Any:
     """The sum of a row is added up in float32, token by token."""
-    if not logits.size:
-        return log_softmax(logits)
     with np.errstate(invalid="ignore", divide="ignore"):
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         total = np.cumsum(np.exp(shifted).astype(np.float32), axis=1, dtype=np.float32)[:, -1:]
@@ -452,14 +446,13 @@ def assumes_rows_lie_together(right: LogprobsOracle, batch: LogprobsBatch) -> An
     logits = batch.stage_logits
     if logits.is_contiguous() or logits.stride(0) > 1 << 20:
         return right.stage_logits(batch)
-    flat = logits.as_strided((logits.shape[0], logits.shape[1]), (logits.shape[1], 1))
-    return flat.float().nan_to_num(posinf=9.0).numpy().copy()
+    return as_if_dense(logits).float().nan_to_num(posinf=9.0).numpy().copy()
 
 
 @_patched("logprobs", "LPR201")
 def assumes_ids_lie_together(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
     """The next row's id is the next number in memory."""
-    ids = batch.token_ids.as_strided(batch.token_ids.shape, (1,))
+    ids = as_if_dense(batch.token_ids)
     return right.logprobs(batch.replace(token_ids=ids.where(ids < batch.vocab_size, 0)))
 
 

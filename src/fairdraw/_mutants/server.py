@@ -270,8 +270,7 @@ def repetition_rewards(right: ToyServer, row: Float64s, factor: float) -> Float6
 @_patched("is_stopped", "SRV164")
 def stop_string_before_min_tokens(right: ToyServer, stream: Stream) -> bool:
     """A stop string ends the text before `min_tokens`."""
-    stream = replace(stream, request=stream.request.replace(min_tokens=0))
-    return right.is_stopped(stream)
+    return right.is_stopped(replace(stream, request=stream.request.replace(min_tokens=0)))
 
 
 @_patched("cut", "SRV161")
@@ -289,8 +288,7 @@ def stop_string_within_a_token_only(right: ToyServer, stream: Stream) -> bool:
 @_patched("is_stopped", "SRV165")
 def first_stop_string_alone(right: ToyServer, stream: Stream) -> bool:
     """Of several stop strings only the first ends a text."""
-    stream = replace(stream, request=stream.request.replace(stop=stream.request.stop[:1]))
-    return right.is_stopped(stream)
+    return right.is_stopped(replace(stream, request=stream.request.replace(stop=stream.request.stop[:1])))
 
 
 @_patched("edited", "SRV162")
