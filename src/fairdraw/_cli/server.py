@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from fairdraw._cli.parts import Number, with_options
+from fairdraw._core.contracts import load_part
 from fairdraw._core.spelling import did_you_mean
 from fairdraw._run.loading import CannotStart, is_address
 from fairdraw.contracts import Capability, ServerSettings
@@ -111,7 +111,7 @@ def _given() -> tuple[str, ...]:
 def finish_journal(settings: ServerSettings | None) -> None:
     """Write into the journal, if there is one, that its run has ended."""
     if settings is not None and settings.journal is not None:
-        importlib.import_module("fairdraw._server").finish(settings.journal)  # by name, as adapters are
+        load_part("fairdraw._server._journal:finish")(settings.journal)  # by name, as adapters are
 
 
 def _read(path: Path | None) -> tuple[str, ...]:

@@ -162,7 +162,7 @@ def is_address(spec: str) -> bool:
 def _connected(spec: str, settings: ServerSettings) -> AnySampler:
     """The server at an address. One that does not answer is an object, too: each of its checks is incomplete."""
     try:
-        found: AnySampler = importlib.import_module("fairdraw._server").connect(spec, settings)
+        found: AnySampler = load_part("fairdraw._server._http:HttpServer").found(spec, settings)
     except ImportError as error:
         raise CannotStart(
             f"{spec}: {error.name} cannot be imported, but servers need it. Use {install('fairdraw[server]')}."
