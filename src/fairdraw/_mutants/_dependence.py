@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._mutants import sampling_distributions as sampling
-from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn, mutant_distribution
-from fairdraw._mutants._mutant import Memory, Mutant, mutants_in
-from fairdraw.contracts import RaceNoise, rejection_sampler, token_sampler
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn
+from fairdraw._mutants._mutant import Memory, Mutant, as_rejection, as_token_sampler, mutants_in
+from fairdraw._mutants.distributions import mutant_distribution
+from fairdraw.contracts import RaceNoise
 
 if TYPE_CHECKING:
     from fairdraw.contracts import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
@@ -130,13 +131,11 @@ class Member:
 
     def rejection(self) -> Any:  # Any: a rejection sampler
         """The fault in a rejection sampler."""
-        made = _Verifying(self)
-        return rejection_sampler(made.verify, name=self.name, unsupported=made.unsupported)
+        return as_rejection(_Verifying(self), self.name)
 
     def sampling(self) -> Any:  # Any: a token sampler
         """The fault in a token sampler."""
-        made = _Sampling(self)
-        return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=sampling.UNSUPPORTED)
+        return as_token_sampler(_Sampling(self), self.name, sampling.UNSUPPORTED)
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

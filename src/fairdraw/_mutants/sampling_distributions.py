@@ -15,16 +15,8 @@ from scipy.special import softmax
 
 from fairdraw._core.array_types import Flags, Float64s, Ints
 from fairdraw._mutants._lanes import lane_mutants, racing
-from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
-from fairdraw.contracts import (
-    Capability,
-    Drafted,
-    FilterPolicy,
-    FunctionTokenSampler,
-    RaceNoise,
-    SeededNoise,
-    token_sampler,
-)
+from fairdraw._mutants._mutant import Memory, Mutant, as_token_sampler, mutant_as, mutants_in, name_of, patching
+from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, SeededNoise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,10 +140,7 @@ def right_distribution(
     sampler: type[DistributionTokenSampler] = DistributionTokenSampler, filters: FilterPolicy | None = None
 ) -> FunctionTokenSampler:
     """A class as a sampler and drafter, under its name."""
-    made = sampler()
-    return token_sampler(
-        made.sample, drafting=made.draft, name=name_of(sampler), unsupported=UNSUPPORTED, filters=filters
-    )
+    return as_token_sampler(sampler(), name_of(sampler), UNSUPPORTED, filters)
 
 
 _as_mutant = partial(mutant_as, right_distribution)
