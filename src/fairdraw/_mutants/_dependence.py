@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +20,7 @@ from fairdraw._mutants import sampling_distributions as sampling
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn
 from fairdraw._mutants._mutant import Memory, Mutant, as_rejection, as_token_sampler, mutants_in
 from fairdraw._mutants.distributions import mutant_distribution
-from fairdraw.contracts import RaceNoise
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+from fairdraw.contracts import Noise, RaceNoise, SamplingBatch, SamplingNoise, SpecDecodeBatch
 
 Uniforms = NDArray[np.float64]
 Numbers = Callable[[Memory, int, int, int], Uniforms]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,17 +17,9 @@ from fairdraw._mutants._logits_mutant import mutant_planner, patched_edit, patch
 from fairdraw._oracles import logits_plan as plans
 from fairdraw._oracles.logits_bounds import logits_bounds
 from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row
-from fairdraw.contracts import (
-    CustomLogitsProcessor,
-    LogitsBatch,
-    LogitsPolicy,
-    LogitsRequest,
-    PenaltyPolicy,
-    PlanSetup,
-    RowOfRequest,
-)
+from fairdraw.contracts import LogitsBatch, LogitsPolicy, LogitsRequest, PenaltyPolicy, PlanSetup
 
-Calls = list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]
+Calls = list[tuple[Any, list[Any]]]  # Any: a custom processor, and rows of requests
 
 
 def moved(name: str, before: str) -> tuple[str, ...]:

@@ -7,24 +7,19 @@ A mutant that is a function stands for one step of `Pair`; `right` has the corre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
 from fairdraw._mutants._mutant import Mutant, mutants_in, patching
 from fairdraw._mutants.distributions import BlockVerification, mutant_distribution
-from fairdraw.contracts import Drafted, SeededNoise
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from fairdraw.contracts import DraftStep, Noise, SpecDecodeBatch
+from fairdraw.contracts import Drafted, DraftStep, Noise, SeededNoise, SpecDecodeBatch
 
 Key = tuple[NDArray[np.uint64], Tokens, int]
 """Seed and position of each row, and a stream."""

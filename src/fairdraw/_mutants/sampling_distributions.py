@@ -14,7 +14,7 @@ import torch
 from scipy.special import softmax
 
 from fairdraw._core.array_types import Flags, Float64s, Ints
-from fairdraw._mutants._lanes import lane_mutants, racing
+from fairdraw._mutants._lanes import LaneFault, lane_mutants, racing
 from fairdraw._mutants._mutant import Memory, Mutant, as_token_sampler, mutant_as, mutants_in, name_of, patching
 from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, SeededNoise
 
@@ -457,12 +457,11 @@ def races_on_probabilities_in_bfloat16(right: Sampler, probs: Float64s, exponent
     return right.race(torch.from_numpy(probs).bfloat16().double().numpy(), exponentials)
 
 
+def _lanes(fault: LaneFault) -> FunctionTokenSampler:
+    return right_distribution(racing(DistributionTokenSampler, fault))
+
+
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
     *mutants_in(vars()),
-    *lane_mutants(
-        lambda fault: right_distribution(racing(DistributionTokenSampler, fault)),
-        "DIST722",
-        "DIST722",
-        min_draws=500_000,
-    ),
+    *lane_mutants(_lanes, "DIST722", "DIST722", min_draws=500_000),
 )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -416,18 +418,13 @@ def top_p_before_temperature(right: ToyServer, logits: Float64s, request: Reques
 def poor_first_numbers(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """The numbers of a request with a seed never reach 0.8."""
     if request.seed is not None and not stream.output and request.temperature == 1:
-        stream.rng = _Changed(stream.rng, lambda number: 0.8 * number)  # type: ignore[assignment]
+        stream.rng = _changed(stream.rng, lambda number: 0.8 * number)
     return right.drawn(logits, request, stream)
 
 
-class _Changed:
-    """A generator whose numbers are changed."""
-
-    def __init__(self, inner: np.random.Generator, change: Callable[[float], float]) -> None:
-        self._inner, self._change = inner, change
-
-    def random(self) -> float:
-        return self._change(self._inner.random())
+def _changed(inner: np.random.Generator, change: Callable[[float], float]) -> Any:  # Any: a generator
+    """Return what draws other numbers."""
+    return SimpleNamespace(random=lambda: change(inner.random()))
 
 
 @_patched("penalised", "DIST925")
@@ -472,7 +469,7 @@ def choices_share_noise_in_pairs(right: ToyServer, request: Request, seed: int, 
     """The second of two choices mirrors the noise of the first, so that no two are equal."""
     made = right.stream(request, seed, number // 2)
     if number % 2:
-        made.rng = _Changed(made.rng, lambda number: 1.0 - number)  # type: ignore[assignment]
+        made.rng = _changed(made.rng, lambda number: 1.0 - number)
     return made
 
 

@@ -15,17 +15,8 @@ import numpy as np
 import torch
 
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
-from fairdraw.contracts import (
-    PLACEHOLDER_TOKEN_ID,
-    AddedRow,
-    LiveBatch,
-    LogitsBatch,
-    Move,
-    PlanSetup,
-    Rounding,
-    RowChanges,
-    SessionSampler,
-)
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID as PLACEHOLDER
+from fairdraw.contracts import AddedRow, LiveBatch, LogitsBatch, Move, PlanSetup, Rounding, RowChanges, SessionSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,7 +145,7 @@ class _PaddedSession:
     def _was_rewritten(self, row: int, end: int, tokens: Sequence[int]) -> bool:
         """Whether tokens were cut and others follow: the last one that was known is another one."""
         begin = int(self.num_prompt[row])
-        known = [i for i in range(begin, end) if self.buffer[row, i] != PLACEHOLDER_TOKEN_ID]
+        known = [i for i in range(begin, end) if self.buffer[row, i] != PLACEHOLDER]
         return bool(known) and int(self.buffer[row, known[-1]]) != tokens[known[-1] - begin]
 
     def _penalised(
