@@ -92,17 +92,15 @@ def _contenders(spec: str, against: str | None) -> tuple[Contender, Contender]:
         ours = load_sampler(spec)
         contract = contract_name(ours)
         if contract not in MEASURED:
-            raise CannotStart(
-                f"{spec}: contract={contract!r}, but only {', '.join(MEASURED)} are measured. Use fairdraw check."
-            )
+            rule = f"only {', '.join(MEASURED)} are measured"
+            raise CannotStart(f"{spec}: contract={contract!r}, but {rule}. Use fairdraw check.")
         against = against or CONTRACTS[str(contract)].reference
         other = load_sampler(against)
     except CannotStart as error:
         raise click.UsageError(str(error)) from None
     if contract_name(other) != contract:
-        raise click.UsageError(
-            f"{against}: contract={contract_name(other)!r}, but {spec} is under {contract!r}. Name another --against."
-        )
+        given, rule = f"contract={contract_name(other)!r}", f"{spec} is under {contract!r}"
+        raise click.UsageError(f"{against}: {given}, but {rule}. Name another --against.")
     return Contender(spec, ours), Contender(against, other)
 
 

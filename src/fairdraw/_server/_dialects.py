@@ -232,9 +232,8 @@ def _of_columns(logprobs: JSON, ids: Sequence[int] | None) -> tuple[Position, ..
     texts, own = logprobs.get("tokens") or [], logprobs.get("token_logprobs") or []
     lists = logprobs.get("top_logprobs") or [None] * len(texts)
     if not len(texts) == len(own) == len(lists):
-        raise NoAnswer(
-            f"an answer lists {len(texts)} tokens, {len(own)} log-probabilities and {len(lists)} lists of them"
-        )
+        numbers = f"{len(texts)} tokens, {len(own)} log-probabilities"
+        raise NoAnswer(f"an answer lists {numbers} and {len(lists)} lists of them")
     if not texts and ids:
         return tuple(Position(token) for token in ids)
     return tuple(

@@ -187,10 +187,8 @@ class FilterChain:
     def __post_init__(self) -> None:
         wrong = [name for name in self.order if name not in LOGIT_FILTERS or self.order.count(name) > 1]
         if wrong:
-            raise ValueError(
-                f"FilterChain: order names {wrong[0]!r}, but each must be one of {', '.join(LOGIT_FILTERS)}, and stand "
-                "there once. Correct the name."
-            )
+            rule = f"each must be one of {', '.join(LOGIT_FILTERS)}, and stand there once"
+            raise ValueError(f"FilterChain: order names {wrong[0]!r}, but {rule}. Correct the name.")
 
     def unsupported(self) -> dict[str, str]:
         """The capabilities of the filters that it does not have, with a reason."""

@@ -432,10 +432,8 @@ def num_kept(sampler: Any, drafts: ProposedDrafts) -> PerRequest:
     answer = Answer.of(sampler, "trim", drafts.device, drafts)
     kept: PerRequest = answer.numbers("num_kept", answer.value, [drafts.batch_size], _INTEGERS, "([batch_size]).")
     if ((kept < 0) | (kept > drafts.num_draft_tokens)).any():
-        raise AdapterError(
-            f"{answer.returned} {kept.tolist()[:8]}, but each must lie between 0 and the request's number of drafts. "
-            "Count the drafts that are verified."
-        )
+        rule = "each must lie between 0 and the request's number of drafts"
+        raise AdapterError(f"{answer.returned} {kept.tolist()[:8]}, but {rule}. Count the drafts that are verified.")
     return kept
 
 

@@ -106,16 +106,14 @@ class FilterPolicy:
 
     def __post_init__(self) -> None:
         if sorted(self.order) != ["min_p", "top_k", "top_p"]:
-            raise ValueError(
-                f"FilterPolicy: order={self.order}, but it must name min_p, top_k and top_p once each. Reorder them."
-            )
+            rule = "it must name min_p, top_k and top_p once each"
+            raise ValueError(f"FilterPolicy: order={self.order}, but {rule}. Reorder them.")
         words = {"temperature": ("first", "last"), "top_k_ties": ("all", "some"), "top_p_ties": ("all", "some")}
         for name, known in words.items():
             if getattr(self, name) not in known:
                 rule = " or ".join(known)
-                raise ValueError(
-                    f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct the word."
-                )
+                given = f"{name}={getattr(self, name)!r}"
+                raise ValueError(f"FilterPolicy: {given}, but it must be {rule}. Correct the word.")
 
 
 @runtime_checkable
