@@ -145,7 +145,7 @@ ODD_PAIRS = (
     DrawsWithOneGeneratorAfterTheOther,
     VerifiesABlockOfItsDrafts,
 )
-"""Classes of right drafters with verifiers; `as_pair` makes samplers of them."""
+"""Classes of right drafters with verifiers; `as_rejection` makes samplers of them."""
 
 
 # Rules that trim.
@@ -181,4 +181,4 @@ class TrimsByTheTokensBefore(Trims):
 
 
 ODD_TRIMS = (Trims, KeepsNoDraft, SharesABudget, StopsBehindOneToken, TrimsByTheTokensBefore)
-"""Classes of verifiers that trim rightly; `as_trimming` makes samplers of them."""
+"""Classes of verifiers that trim rightly; `as_rejection` makes samplers of them."""

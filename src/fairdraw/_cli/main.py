@@ -13,7 +13,7 @@ from fairdraw import __version__
 from fairdraw._cli.bench import bench_command
 from fairdraw._cli.check import check_command
 from fairdraw._cli.init import write_skeleton
-from fairdraw._cli.parts import EXIT_CODES, echo, find_check, or_refuse, wants_colour
+from fairdraw._cli.parts import EXIT_CODES, FOLDER, echo, find_check, or_refuse, wants_colour
 from fairdraw._cli.replay import replay_command
 from fairdraw._cli.validate_vllm import validate_vllm_command
 from fairdraw._core.contracts import CONTRACTS, load_part
@@ -56,9 +56,7 @@ main.add_command(validate_vllm_command)
 
 @main.command()
 @click.argument("spec")
-@click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Write to this folder."
-)
+@click.option("--folder", type=FOLDER, default=Path(), help="Write to this folder.")
 @click.option("--contract", type=click.Choice(list(CONTRACTS)), help="Set the contract.  [default: by its parameters]")
 def init(spec: str, folder: Path, contract: str | None) -> None:
     """Write the adapter, a test file and a CI workflow for the function or class SPEC (pkg.module:callable).

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -122,6 +123,10 @@ class Number(click.FloatRange):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return found
 
+
+POSITIVE = Number(min_open=True)
+FILE, FOLDER = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
+"""Types of options."""
 
 _REST = Column(ratio=1, no_wrap=True, overflow="ellipsis")
 

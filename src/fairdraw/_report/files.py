@@ -70,9 +70,8 @@ def require_writable(option: str, path: Path | None) -> None:
         else:
             tempfile.TemporaryFile(dir=next(p for p in (path, *path.absolute().parents) if p.exists())).close()
     except OSError as error:
-        raise CannotStart(
-            f"{option}={path} cannot be written: {error.strerror}. Name one in a folder that may be written."
-        ) from None
+        remedy = "Name one in a folder that may be written"
+        raise CannotStart(f"{option}={path} cannot be written: {error.strerror}. {remedy}.") from None
 
 
 def require_apart(files: Iterable[tuple[str, Path | None]]) -> None:

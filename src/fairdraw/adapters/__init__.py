@@ -85,11 +85,8 @@ def load(spec: str, device: str | None = None) -> AnySampler:
     sampler = _checked(spec, _made(spec, find(spec)) if row is None else _make(row, device))
     speed_up_interpreter()  # its kernels, if any, are imported now
     if row is None and device not in (None, sampler.device):
-        raise _refusal(
-            spec,
-            f"it runs on device={sampler.device!r} and not on {device!r}",
-            "Omit the device, or change it in the sampler's factory",
-        )
+        rule = f"it runs on device={sampler.device!r} and not on {device!r}"
+        raise _refusal(spec, rule, "Omit the device, or change it in the sampler's factory")
     return sampler
 
 

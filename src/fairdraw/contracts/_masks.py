@@ -11,16 +11,10 @@ from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import calling
 from fairdraw._core.noise import seeded
 from fairdraw._core.policies import Policy
-from fairdraw._core.validation import check_answer, check_kind
+from fairdraw._core.validation import INTEGERS, Answer
 from fairdraw.contracts import _sampling
 from fairdraw.contracts._grammar import num_words
-from fairdraw.contracts._sampling import (
-    FilterPolicy,
-    SamplingBatch,
-    SamplingNoise,
-    check_sampling_batch,
-    check_sampling_noise,
-)
+from fairdraw.contracts._sampling import FilterPolicy, SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -210,30 +204,24 @@ def sample_masks(
     Randomness:
         As `sample_tokens` of the sampling contract.
     """
-    check_sampling_batch(batch)
-    check_sampling_noise(batch, noise)
+    _sampling.check_sampling_batch(batch)
+    _sampling.check_sampling_noise(batch, noise)
     guarded = memory or GuardedRows(batch, width, getattr(noise, "seed", 0))
     with seeded(noise, batch.device):
-        with calling(sampler):
-            answer, name = sampler.sample_masked(batch, noise, guarded.rows), sampler.name
-        found = check_kind("sample_masked", name, answer, MaskedTokens, "token_ids, logprobs")
+        answer = Answer.of(sampler, "sample_masked", batch.device, batch, noise, guarded.rows)
+        found = answer.as_kind(MaskedTokens, "token_ids, logprobs")
         with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
-            return _copied(name, batch, found, guarded)
+            return _copied(answer, batch, found, guarded)
 
 
-def _copied(name: str, batch: SamplingBatch, found: MaskedTokens, guarded: GuardedRows) -> Masked:
+def _copied(answer: Answer, batch: SamplingBatch, found: MaskedTokens, guarded: GuardedRows) -> Masked:
     import numpy as np
 
-    def checked(field_name: str, value: object, *dtypes: str) -> NDArray[np.generic]:
-        shape, hint = [batch.batch_size], "([batch_size]). Return one per request."
-        tensor = check_answer("sample_masked", name, field_name, value, shape, dtypes, batch.device, hint)
-        return np.asarray(tensor.detach().cpu().numpy())
-
-    rows = guarded.rows
+    rows, shape, hint = guarded.rows, [batch.batch_size], "([batch_size]). Return one per request."
     words, ids, counts = (one.cpu().numpy().copy() for one in (rows.words, rows.token_ids, rows.counts))
     kept = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=batch.vocab_size).astype(bool)
-    tokens = checked("token_ids", found.token_ids, "int64", "int32").astype(np.int64)
-    logprobs = None if found.logprobs is None else checked("logprobs", found.logprobs, "float32").astype(np.float32)
+    tokens, said = answer.numbers("token_ids", found.token_ids, shape, INTEGERS, hint), found.logprobs
+    logprobs = None if said is None else answer.numbers("logprobs", said, shape, ("float32",), hint)
     return Masked(tokens, kept, ids, counts, logprobs, guarded.written())
 
 
