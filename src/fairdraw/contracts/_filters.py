@@ -77,7 +77,7 @@ LOGIT_FILTERS = {
     "epsilon": _by("epsilon", "FIL109", 0.01, 3e-4, 0.3),
     "smoothing": _of("FIL113", ("smoothing_factor", "smoothing_curve"), (0.3,), (1.0, 2.0), (0.05, 3.0)),
     "xtc": _by("xtc_threshold", "FIL110", 0.1, 0.02, 0.3, high=0.5, xtc_probability=1.0),
-    "dry": _of("FIL114", _DRY, (0.75,), (2.0, 1.25, 1), (0.5, 1.75, 4, 0, (1,)), (1.0, 1.75, 2, 6)),
+    "dry": _of("FIL114", _DRY, (0.75,), (2.0, 1.25, 1), (0.5, 1.75, 4, 0, (1,)), (1.0, 1.75, 1, 12)),
     "mirostat_v1": _by("mirostat_v1_tau", "FIL115", 3.0, 5.0, 1.0, low=1.0, high=5.0),
     "mirostat_v2": _by("mirostat_v2_tau", "FIL116", 3.0, 5.0, 0.5, high=100.0),
 }
