@@ -6,11 +6,14 @@ import pytest
 import torch
 from helpers import whole
 
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw.contracts import (
     Capabilities,
     Capability,
     RejectionSampler,
     SeededNoise,
+    SessionSampler,
     SpecDecodeBatch,
     rejection_sampler,
 )
@@ -55,7 +58,7 @@ def test_words_close_as_members_do() -> None:
     [
         (
             {"gready": "we only draw"},
-            "Capabilities: unsupported='gready', but it must be a capability. "
+            "Capabilities: unsupported='gready', but that is no capability. "
             f"Use one of: {', '.join(sorted(Capability))}.",
         ),
         ({"greedy": " "}, "Capabilities: unsupported['greedy']=' ', but it must say why. Give a reason."),
@@ -154,6 +157,15 @@ class Duck:
 def test_any_object_with_the_attributes_is_a_sampler() -> None:
     assert isinstance(Duck(), RejectionSampler)
     assert not isinstance(object(), RejectionSampler)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_adapter_of_another_contract_is_refused(contract: str) -> None:
+    others = [SessionSampler("other", lambda a, b, c, d: None, contract), rejection_sampler(len), Duck]
+    others += [type("Other", (Duck,), {"contract": contract, CONTRACTS[contract].method: None})()]
+    for other in others:
+        with pytest.raises(CannotStart, match=r"which has no \w+ that takes \("):
+            as_sampler(other)
 
 
 def test_wrapped_function_is_a_sampler_with_its_name() -> None:

@@ -115,9 +115,7 @@ class FilterPolicy:
         for name, known in words.items():
             if getattr(self, name) not in known:
                 rule = " or ".join(known)
-                raise ValueError(
-                    f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct the word."
-                )
+                raise ValueError(f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct it.")
 
 
 @runtime_checkable
@@ -389,7 +387,7 @@ def uses(batch: SamplingBatch) -> Iterator[Capability]:
 
 CONTRACT = Contract(
     "sampling",
-    method="sample",
+    call="sample(batch, noise)",
     beside={"draft": None},
     case="fairdraw.strategies.sampling:SamplingCase",
     mutants=(
