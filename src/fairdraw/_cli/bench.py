@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairdraw._cli.parts import FILE, FOLDER, POSITIVE, Number, echo, or_refuse
+from fairdraw._cli.parts import FILE, FOLDER, POSITIVE, Number, echo, or_refuse, say_loading
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._report.files import require_apart, require_writable
 from fairdraw._report.verdict import NOTHING_RUN
@@ -59,6 +59,7 @@ def bench_command(
         or_refuse(partial(require_writable, option, path))
     if plots is not None:
         or_refuse(lambda: require_extra("--plots", "matplotlib"))
+    say_loading(spec)
     ours, other = _contenders(spec, against)
     from fairdraw.perf_regression._bench import FAMILY_ALPHA, bench
     from fairdraw.perf_regression._findings import exit_code, table

@@ -75,8 +75,7 @@ class _Options:
         for name, path in self.outputs.items():
             if "{sampler}" not in str(path):
                 option, own = _option(name), path.with_name(f"{path.stem}-{{sampler}}{path.suffix}")
-                rule = "each of several samplers has a file of its own"
-                raise CannotStart(f"{option}={path}, but {rule}. Write {option} '{own}'.")
+                raise CannotStart(f"{option}={path}, but each sampler has a file of its own. Write {option} '{own}'.")
         slug = re.sub(r"[^A-Za-z0-9]+", "-", self.job.spec).strip("-")
         own_paths = {name: Path(str(path).replace("{sampler}", slug)) for name, path in self.outputs.items()}
         return replace(self, outputs=own_paths)

@@ -67,6 +67,11 @@ def echo(text: str = "", *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def say_loading(what: str, *, err: bool = False) -> None:
+    """Print a command's first line, before it imports anything: torch alone takes a second."""
+    echo(f"fairdraw {__version__}: loading {what} ...", err=err)
+
+
 def find_check(code: str, known: Iterable[AnyCheck] | None = None, words: Iterable[str] = ()) -> AnyCheck:
     """Return the check of that code, or another question of `known`; a refusal may also suggest one of `words`."""
     found = {one.code: one for one in known or all_checks()}

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from fairdraw._cli.parts import Refused, colour_option, echo, find_check, or_refuse
+from fairdraw._cli.parts import Refused, colour_option, echo, find_check, or_refuse, say_loading
 from fairdraw._cli.server import server_options, settings_of
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion
 from fairdraw._core.contracts import CONTRACTS, contract_name
@@ -74,6 +74,7 @@ def replay_command(
     failed, 1 if a check failed or is undecided, 12 if one was not reproduced, 3 if no check was run, 2 if a file cannot
     be replayed; then none is.
     """
+    say_loading(" and ".join(targets), err=True)
     stored = [_read(path, spec, reference, yes) for target in targets for path in _files(target)]
     for name in dict.fromkeys(one.name for one in stored):
         click.echo(f"sampler: {escaped(name)}", err=True)

@@ -231,5 +231,4 @@ def _require_checks(path: Path, what: str, codes: Iterable[str], contract: str |
     unknown = set(codes) - {check.code for check in all_checks(contract=contract)}
     unknown -= {check.code for check in all_checks()} if unknown else set()
     if unknown and not left_out():
-        rule = "which is no check of fairdraw"
-        raise CannotStart(f"{what} {path} names {', '.join(sorted(unknown))}, {rule}. See: fairdraw list")
+        raise CannotStart(f"{what} {path} names {', '.join(sorted(unknown))}, which is no check. See: fairdraw list")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairdraw._core.capabilities import Capabilities, Capability
-from fairdraw._core.contracts import CONTRACTS, contract_of, declared_policy, load_part, missing_parts
+from fairdraw._core.contracts import CONTRACTS, contract_of, declared_policy, load_part, what_lacks
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
@@ -279,10 +279,9 @@ def as_sampler(value: object) -> AnySampler:
         CannotStart: If an attribute is missing, or `policy` or `size_switches` is none, or a known defect belongs to no
             check or has no reason.
     """
-    contract = contract_of(value)
-    if contract is None or not isinstance(value, AnySampler) or not hasattr(value, contract.method):
-        given, remedy = type(value).__name__, "Wrap a function with fairdraw.rejection_sampler(function)"
-        raise CannotStart(f"sampler={given} has no {missing_parts(value)}, but a sampler must have one. {remedy}.")
+    contract, lacks = contract_of(value), what_lacks(value)
+    if lacks or contract is None or not isinstance(value, AnySampler):
+        raise CannotStart(f"sampler={lacks}, but a sampler must have it. Use fairdraw.rejection_sampler(function).")
     if contract.one_of and set(contract.one_of) <= set(value.capabilities.unsupported):
         given, rule = f"{' and '.join(contract.one_of)} are unsupported", "it must support one of them"
         raise CannotStart(f"sampler {value.name}: {given}, but {rule}. Declare one of them at most.")

@@ -401,7 +401,7 @@ def _uses(batch: FilterBatch) -> Iterator[Capability]:
 
 CONTRACT = Contract(
     "filters",
-    method="filter_logits",
+    call="filter_logits(batch, noise)",
     case="fairdraw.strategies.filters:FilterCase",
     default="filters/oracle",
     reference="",

@@ -308,7 +308,7 @@ def _features(found: Look, batch: BitmaskBatch | GrammarBatch, *_: object) -> No
 
 CONTRACT = Contract(
     "grammar",
-    method="apply_bitmask",
+    call="apply_bitmask(batch)",
     beside={
         "mask_drafts": (Capability.GRAMMAR_DRAFTS, "it is given bitmasks (it has no method `mask_drafts`)"),
         "emit": None,

@@ -338,7 +338,7 @@ def _uses(batch: LogprobsBatch | SamplingBatch) -> Iterator[Capability]:
 
 CONTRACT = Contract(
     "logprobs",
-    method="logprobs",
+    call="logprobs(batch)",
     beside={"draw": None},
     case="fairdraw.strategies.logprobs:LogprobsCase",
     raised="LPR100",

@@ -85,7 +85,7 @@ class MaskedSampler(AnySampler, Protocol):
     def sample_masked(self, batch: SamplingBatch, noise: SamplingNoise, into: MaskRows) -> MaskedTokens: ...
 
 
-MaskedFunction = Callable[[SamplingBatch, SamplingNoise, MaskRows], "MaskedTokens | Tensor"]
+MaskedFunction = Callable[[SamplingBatch, SamplingNoise, MaskRows], "MaskedTokens | Tensor | tuple[Tensor, ...]"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ class FunctionMaskedSampler:
 
     def sample_masked(self, batch: SamplingBatch, noise: SamplingNoise, into: MaskRows) -> MaskedTokens:
         answer = self.function(batch, noise, into)
+        if isinstance(answer, tuple):
+            answer, into.words[:], into.token_ids[:], into.counts[:] = answer
         return answer if isinstance(answer, MaskedTokens) else MaskedTokens(answer)
 
 
@@ -117,6 +119,8 @@ def masked_sampler(
     slow: bool = False,
 ) -> FunctionMaskedSampler:
     """Wrap `function(batch, noise, into) -> token_ids`, or `-> MaskedTokens`, for the suite.
+
+    Where arrays cannot be written, as in JAX: `-> (token_ids, words, ids, counts)`, which are copied into `into`.
 
     Args:
         name: Shown in reports; the function's name if `None`.
@@ -236,7 +240,7 @@ def _features(found: Look, batch: SamplingBatch, noise: SamplingNoise, into: Mas
 
 CONTRACT = Contract(
     "masks",
-    method="sample_masked",
+    call="sample_masked(batch, noise, into)",
     case="fairdraw.strategies.sampling:SamplingCase",
     default="masks/oracle",
     reference="",

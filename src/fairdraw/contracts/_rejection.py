@@ -640,7 +640,7 @@ def _features(found: Look, batch: SpecDecodeBatch, noise: Noise) -> None:
 
 CONTRACT = Contract(
     "rejection",
-    method="verify",
+    call="verify(batch, noise)",
     beside={
         "propose": (Capability.DRAFTER, "it brings no drafter (a method `propose`)"),
         "trim": (Capability.TRIM, "it verifies all drafts (it has no method `trim`)"),

@@ -112,8 +112,7 @@ class FilterPolicy:
         for name, known in words.items():
             if getattr(self, name) not in known:
                 rule = " or ".join(known)
-                given = f"{name}={getattr(self, name)!r}"
-                raise ValueError(f"FilterPolicy: {given}, but it must be {rule}. Correct the word.")
+                raise ValueError(f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct it.")
 
 
 @runtime_checkable
@@ -368,7 +367,7 @@ def uses(batch: SamplingBatch) -> Iterator[Capability]:
 
 CONTRACT = Contract(
     "sampling",
-    method="sample",
+    call="sample(batch, noise)",
     beside={"draft": None},
     case="fairdraw.strategies.sampling:SamplingCase",
     mutants=(
