@@ -31,10 +31,10 @@ from fairdraw.contracts import (
 )
 from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
-from fairdraw.strategies._sampling_cases import FILTER_NEEDS, SamplingCase
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
 from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
 from fairdraw.strategies.rows import bulk_rng, target_row
+from fairdraw.strategies.sampling import FILTER_NEEDS, SamplingCase
 
 _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
