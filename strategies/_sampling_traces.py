@@ -221,18 +221,9 @@ class _Player(Player):
         is_odd = np.zeros(len(request), dtype=bool)
         is_odd[number % len(request)] = setting["odd row"] != "none" and len(request) > 1
         kinds, support = self.table.of(setting["dtype"], row, parameters, given)
-        return SamplingCall(
-            number,
-            setting,
-            self._batch(setting, rows, row, parameters, given, is_greedy, is_odd),
-            self._noise(setting["noise"], number, rows, support),
-            rows,
-            support,
-            kinds,
-            row,
-            parameters,
-            is_odd,
-        )
+        batch = self._batch(setting, rows, row, parameters, given, is_greedy, is_odd)
+        noise = self._noise(setting["noise"], number, rows, support)
+        return SamplingCall(number, setting, batch, noise, rows, support, kinds, row, parameters, is_odd)
 
     def _batch(
         self,

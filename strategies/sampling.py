@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import GREEDY_BELOW, Capabilities, Capability, RaceNoise, SamplingBatch, SamplingNoise
-from fairdraw.strategies._arguments import check_kinds, one_of
+from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
@@ -52,8 +52,7 @@ class SampledRequest(Recipe):
     request_seed: bool = False
 
     def __post_init__(self) -> None:
-        one_of("SampledRequest", "logits", self.logits, {**TARGET_KINDS, **INVALID_KINDS})
-        one_of("SampledRequest", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
+        self._require_words(logits={**TARGET_KINDS, **INVALID_KINDS}, exponentials=EXPONENTIAL_KINDS)
         rules = {
             "temperature": (self.temperature >= 0, "at least 0. Use 0 for greedy."),
             "top_k": (self.top_k is None or self.top_k >= 1, "at least 1. Use None for no filter."),
