@@ -16,7 +16,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit
 from fairdraw.properties import _rejection_asserts as asserts
-from fairdraw.properties._rejection_asserts import answers, broken, check, covered, emit_case, is_left_to, same_rows
+from fairdraw.properties._rejection_asserts import broken, check
 from fairdraw.properties._rejection_cases import Cases, batch_of, ordinary
 from fairdraw.strategies import LAYOUTS, DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._cases import far_apart, laid_out, strided_like
@@ -42,14 +42,14 @@ def _request(num_drafts: int, place: int, *, greedy: bool = False) -> RequestRec
 
 def _end_where_they_must(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Each request emits its certain drafts, then the only possible token in place of the impossible one."""
-    batch, _, emission = emit_case(sampler, case)
+    batch, _, emission = asserts.emit_case(sampler, case)
     possible = batch.target_logits.float().argmax(-1).tolist()
-    for answer, request in zip(answers(batch, emission), case.requests, strict=True):
+    for answer, request in zip(asserts.answers(batch, emission), case.requests, strict=True):
         place = next((i for i, draft in enumerate(request.drafts) if draft == IMPOSSIBLE), len(answer.drafts))
         is_whole = place == len(answer.drafts)
         last = answer.bonus_token_id if is_whole else possible[answer.first_row + place]
         certain = answer.drafts[:place]
-        if answer.tokens != [*certain, last] and not is_left_to(sampler, answer.tokens, certain):
+        if answer.tokens != [*certain, last] and not asserts.is_left_to(sampler, answer.tokens, certain):
             broken(
                 f"request {answer.request} of {batch.batch_size}, with {len(answer.drafts)} drafts, emitted "
                 f"{len(answer.tokens)} tokens that end with {answer.tokens[-2:]}, but "
@@ -157,14 +157,13 @@ def strided_tensors_work_or_are_refused_by_name(sampler: RejectionSampler, case:
     multiplies the row number by the vocabulary size reads other tokens' numbers; a row number times a stride, both of
     32 bits, wraps round and reads other memory. Serving traces put the logits far apart.
     """
-    batch, noise, expected = emit_case(sampler, case)
-    rows = covered(sampler, batch, noise)
+    batch, noise, expected = asserts.emit_case(sampler, case)
+    rows = asserts.covered(sampler, batch, noise)
     for what, strided in _strided(batch):
-        seen = asserts.works_or_refuses(
-            sampler, strided, noise, "draft_probs" if "draft_probs" in what else "target_logits"
-        )
+        argument = "draft_probs" if "draft_probs" in what else "target_logits"
+        seen = asserts.works_or_refuses(sampler, strided, noise, argument)
         if seen is not None:
-            same_rows(expected.tokens[rows], seen.tokens[rows], what)
+            asserts.same_rows(expected.tokens[rows], seen.tokens[rows], what)
 
 
 # -- ids ------------------------------------------------------------------------------------------------------------
@@ -212,8 +211,9 @@ def ids_at_the_edges_of_15_16_and_17_bits_are_accepted_recovered_and_appended(
     """
     named, expected = _named(case, [*_EDGES, case.vocab_size - 1])
     batch = named.to(sampler.device)
-    for answer, tokens in zip(answers(batch, emit(sampler, batch, case.noise(sampler.device))), expected, strict=True):
-        if answer.tokens != tokens and not is_left_to(sampler, answer.tokens, answer.drafts):
+    emission = emit(sampler, batch, case.noise(sampler.device))
+    for answer, tokens in zip(asserts.answers(batch, emission), expected, strict=True):
+        if answer.tokens != tokens and not asserts.is_left_to(sampler, answer.tokens, answer.drafts):
             broken(f"{answer}, but only {tokens} is possible")
 
 

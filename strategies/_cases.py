@@ -21,7 +21,6 @@ from fairdraw._core.batches import Batch
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
-from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, SEED_KINDS, UNIFORM_KINDS, NoiseRecipe, seeds_of_kinds
 from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, bulk_rng, draft_row, target_row
@@ -80,10 +79,8 @@ class DraftRecipe(Recipe):
     uniform: str = "random"
 
     def __post_init__(self) -> None:
-        one_of("DraftRecipe", "target", self.target, {**TARGET_KINDS, **INVALID_KINDS})
-        one_of("DraftRecipe", "draft", self.draft, DRAFT_KINDS)
-        one_of("DraftRecipe", "token", self.token, TOKEN_KINDS)
-        one_of("DraftRecipe", "uniform", self.uniform, UNIFORM_KINDS)
+        targets = {**TARGET_KINDS, **INVALID_KINDS}
+        self._require_words(target=targets, draft=DRAFT_KINDS, token=TOKEN_KINDS, uniform=UNIFORM_KINDS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,8 +105,7 @@ class RequestRecipe(Recipe):
     seed_kind: str = "hashed"
 
     def __post_init__(self) -> None:
-        one_of("RequestRecipe", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
-        one_of("RequestRecipe", "seed_kind", self.seed_kind, SEED_KINDS)
+        self._require_words(exponentials=EXPONENTIAL_KINDS, seed_kind=SEED_KINDS)
         if not 0 < np.float32(self.temperature) < np.inf:
             raise ValueError(
                 f"RequestRecipe: temperature={self.temperature!r}, but it must be positive and finite. "

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, Capability, GrammarBatch, GrammarRequest, num_words
-from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._recipe import DTYPES, BatchRecipe, PrintsAsCode, Recipe
@@ -86,8 +85,7 @@ class MaskedRow(Recipe):
     mask: str = "all"
 
     def __post_init__(self) -> None:
-        one_of("MaskedRow", "logits", self.logits, LOGIT_KINDS)
-        one_of("MaskedRow", "mask", self.mask, MASK_KINDS)
+        self._require_words(logits=LOGIT_KINDS, mask=MASK_KINDS)
 
 
 class _DrawnBitmaskBatch(PrintsAsCode, BitmaskBatch):
@@ -130,9 +128,7 @@ class BitmaskCase(GrammarCase):
 
     def __post_init__(self) -> None:
         self._check("MaskedRow()")
-        one_of("BitmaskCase", "tail", self.tail, TAIL_KINDS)
-        one_of("BitmaskCase", "indices", self.indices, INDEX_KINDS)
-        one_of("BitmaskCase", "mask_layout", self.mask_layout, MASK_LAYOUTS)
+        self._require_words(tail=TAIL_KINDS, indices=INDEX_KINDS, mask_layout=MASK_LAYOUTS)
         if self.width < 1:
             rule = f"a bitmask must have a word, and {self.vocab_size} tokens need {num_words(self.vocab_size)}"
             raise ValueError(f"BitmaskCase: extra_words={self.extra_words}, but {rule}. Use 0.")
@@ -278,9 +274,7 @@ class ForkedRequest(Recipe):
     walked: int = 0
 
     def __post_init__(self) -> None:
-        one_of("ForkedRequest", "logits", self.logits, TARGET_KINDS)
-        for kind in self.drafts:
-            one_of("ForkedRequest", "drafts", kind, DRAFT_TOKEN_KINDS)
+        self._require_words(logits=TARGET_KINDS, drafts=DRAFT_TOKEN_KINDS)
 
 
 @dataclass(frozen=True, repr=False)

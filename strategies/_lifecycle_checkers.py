@@ -15,12 +15,12 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
+from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle, Thoughts
 from fairdraw.contracts import PenaltyPolicy, Rounding, ThinkingPolicy, policy_of, rounding_of
-from fairdraw.strategies._lifecycle_recount import QuickThinkingOracle
 from fairdraw.strategies._serving_batch import CountedTokens, plain_tokens, trailing_placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -198,6 +198,26 @@ class PenaltiesChecker(ComparingChecker):
             apart[row] = may_be.width
             same[row] = alike(found[row], expected[row], may_be.width) if self.against else may_be.hold(found[row])
         return apart, same
+
+
+_BLOCK = 128
+
+
+class QuickThinkingOracle(ThinkingBudgetOracle):
+    """The specification, quick enough for texts of thousands of tokens that grow step by step.
+
+    What each block of tokens leaves is remembered by the tokens before it.
+    """
+
+    def __init__(self, start_token_ids: Sequence[int], end_token_ids: Sequence[int], policy: ThinkingPolicy) -> None:
+        super().__init__(start_token_ids, end_token_ids, policy)
+        self.reach = max(len(self.start), len(self.end))
+        self._settled = lru_cache(maxsize=512)(self.thoughts)
+
+    def thoughts(self, text: tuple[int, ...], num_prompt: int) -> Thoughts:
+        known = max(0, (len(text) - 1) // _BLOCK * _BLOCK)
+        before = self._settled(text[:known], min(num_prompt, known)) if known > 0 else Thoughts()
+        return self.read(before, text, known, num_prompt)
 
 
 class ThinkingChecker(ComparingChecker):

@@ -8,14 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, RequestParams
-from fairdraw.strategies._lifecycle_bulk import bulk_tokens
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving_batch import ServingBatch
 
 Tokens = tuple[int, ...]
+
+
+@lru_cache(maxsize=512)
+def bulk_tokens(size: int, vocab_size: int, distinct: int, seed: int) -> tuple[int, ...]:
+    """`size` tokens of the upper three quarters of the vocabulary: ids of markers are below.
+
+    Args:
+        distinct: How many different ones at most; 0 for any number.
+
+    Randomness:
+        From the arguments alone.
+    """
+    if not size:
+        return ()
+    rng = np.random.default_rng(derive_seed("tokens of a request", size, vocab_size, distinct, seed))
+    known = rng.integers(vocab_size // 4, vocab_size, size=distinct or size)
+    return tuple((rng.choice(known, size) if distinct else known).tolist())
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,9 +14,7 @@ import numpy as np
 
 from fairdraw._core.tensor_types import LogitRows
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
-from fairdraw.strategies import _logits_values as logits_values
-from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._logits_values import INSIDE, INVALID_ROW_KINDS, VALUES, Fields, Maker, Text, some_ids, text_of
+from fairdraw.strategies import _logits_values as values
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies.rows import bulk_rng
 
@@ -52,12 +50,12 @@ CUSTOM_PROCESSORS: tuple[CustomLogitsProcessor, ...] = (
 """The processors of every setup; a request uses those that its parameter kinds name."""
 
 
-def _min_tokens(text: Text, rng: np.random.Generator) -> Fields:
+def _min_tokens(text: values.Text, rng: np.random.Generator) -> values.Fields:
     least = len(text.output) + int(rng.integers(1, len(text.drafts) + 2))
-    return {"min_tokens": least, "all_stop_token_ids": frozenset(some_ids(text, rng, 3))}
+    return {"min_tokens": least, "all_stop_token_ids": frozenset(values.some_ids(text, rng, 3))}
 
 
-def _penalties(text: Text, rng: np.random.Generator) -> Fields:
+def _penalties(text: values.Text, rng: np.random.Generator) -> values.Fields:
     presence, frequency = rng.choice([-0.75, 0.0, 0.3, 1.1], size=2)
     repetition = float(rng.choice([0.7, 1.3, 2.0]))
     return {
@@ -67,15 +65,15 @@ def _penalties(text: Text, rng: np.random.Generator) -> Fields:
     }
 
 
-def _thinking(text: Text, rng: np.random.Generator) -> Fields:
+def _thinking(text: values.Text, rng: np.random.Generator) -> values.Fields:
     return {"thinking_token_budget": max(0, len(text.output) + int(rng.integers(-1, len(text.drafts) + 3)))}
 
 
-_MAKERS: dict[str, Maker] = {
-    "allowed": lambda text, rng: {"allowed_token_ids": some_ids(text, rng, 8)},
-    "bad-words": logits_values.bad_words,
+_MAKERS: dict[str, values.Maker] = {
+    "allowed": lambda text, rng: {"allowed_token_ids": values.some_ids(text, rng, 8)},
+    "bad-words": values.bad_words,
     "min-tokens": _min_tokens,
-    "bias": lambda text, rng: {"logit_bias": {i: float(rng.normal() * 3) for i in some_ids(text, rng, 4)}},
+    "bias": lambda text, rng: {"logit_bias": {i: float(rng.normal() * 3) for i in values.some_ids(text, rng, 4)}},
     "custom": lambda text, rng: {"custom": ("custom",)},
     "penalties": _penalties,
     "thinking": _thinking,
@@ -86,7 +84,7 @@ _MAKERS: dict[str, Maker] = {
     "top-p": lambda text, rng: {"top_p": float(rng.choice([0.1, 0.6, 0.95]))},
 }
 
-_IDLE: dict[str, Maker] = {
+_IDLE: dict[str, values.Maker] = {
     "idle-bad-words": lambda text, rng: {"bad_words_token_ids": [[text.vocab_size - 1, 0], [0, 0, 0, 0]]},
     "idle-min-tokens": lambda text, rng: {"min_tokens": len(text.output), "all_stop_token_ids": frozenset({0})},
     "idle-stop-tokens": lambda text, rng: {"min_tokens": 99, "all_stop_token_ids": frozenset()},
@@ -101,19 +99,19 @@ PARAMETER_KINDS = tuple(_MAKERS)
 IDLE_KINDS = tuple(_IDLE)
 """Parameters that are set and change nothing in this step."""
 
-PARAMETER_VALUES = {kind: tuple(values) for kind, values in VALUES.items()}
+PARAMETER_VALUES = {kind: tuple(named) for kind, named in values.VALUES.items()}
 """Named values of each parameter kind."""
 
-INSIDE_VALUES = tuple(f"{kind}:{value}" for kind, values in INSIDE.items() for value in values)
+INSIDE_VALUES = tuple(f"{kind}:{value}" for kind, named in values.INSIDE.items() for value in named)
 """Parameters with values just inside their range; they are beside `PARAMETER_VALUES`."""
 
 _NAMED = {
     f"{kind}:{value}": maker
-    for named in (VALUES, INSIDE)
-    for kind, values in named.items()
-    for value, maker in values.items()
+    for kinds in (values.VALUES, values.INSIDE)
+    for kind, named in kinds.items()
+    for value, maker in named.items()
 }
-_ALL_MAKERS: dict[str, Maker] = {**_MAKERS, **_IDLE, **_NAMED}
+_ALL_MAKERS: dict[str, values.Maker] = {**_MAKERS, **_IDLE, **_NAMED}
 
 
 def base_kind(kind: str) -> str:
@@ -149,10 +147,8 @@ class LogitsRequestRecipe(Recipe):
     is_late: bool = False
 
     def __post_init__(self) -> None:
-        for kind in self.kinds:
-            one_of("LogitsRequestRecipe", "kinds", kind, _ALL_MAKERS)
-        one_of("LogitsRequestRecipe", "logits", self.logits, (*logits_values.ROW_KINDS, *INVALID_ROW_KINDS))
-        one_of("LogitsRequestRecipe", "text", self.text, logits_values.TEXTS)
+        rows = (*values.ROW_KINDS, *values.INVALID_ROW_KINDS)
+        self._require_words(kinds=_ALL_MAKERS, logits=rows, text=values.TEXTS)
 
     @property
     def thinks(self) -> bool:
@@ -162,10 +158,10 @@ class LogitsRequestRecipe(Recipe):
     def request(self, vocab_size: int, seed: int) -> LogitsRequest:
         """Texts first, then parameters fitted to them."""
         rng = bulk_rng("logits request", seed)
-        prompt = [*text_of(self.text, rng, vocab_size, self.num_prompt), *(START if self.thinks else ())]
-        output = text_of(self.text, rng, vocab_size, self.num_output)
-        text = Text(prompt, output, self.drafts(rng, vocab_size), vocab_size)
-        fields: Fields = {"temperature": 0.0 if self.greedy else 1.0}
+        prompt = [*values.text_of(self.text, rng, vocab_size, self.num_prompt), *(START if self.thinks else ())]
+        output = values.text_of(self.text, rng, vocab_size, self.num_output)
+        text = values.Text(prompt, output, self.drafts(rng, vocab_size), vocab_size)
+        fields: values.Fields = {"temperature": 0.0 if self.greedy else 1.0}
         for kind in self.kinds:
             made = _ALL_MAKERS[kind](text, bulk_rng(kind, seed))
             fields |= {name: (*fields.get(name, ()), *v) if name == "custom" else v for name, v in made.items()}
@@ -176,7 +172,7 @@ class LogitsRequestRecipe(Recipe):
 
     def drafts(self, rng: np.random.Generator, vocab_size: int, step: int = 0) -> list[int]:
         """Return the drafts of a step: in the first one as many as can be, in later ones another number."""
-        drafts = text_of(self.text, rng, vocab_size, (self.num_drafts - step) % (self.num_drafts + 1))
+        drafts = values.text_of(self.text, rng, vocab_size, (self.num_drafts - step) % (self.num_drafts + 1))
         if not (drafts and self.has_placeholders):
             return drafts
         known = int(rng.integers(len(drafts)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any, ClassVar, Self, get_args, get_type_hints
 
@@ -57,6 +58,13 @@ class Recipe:
         for f in fields(self):  # type: ignore[arg-type]  # every user of this mixin is a dataclass
             if f.type == "int":
                 object.__setattr__(self, f.name, operator.index(getattr(self, f.name)))
+
+    def _require_words(self, **known: Collection[str]) -> None:
+        """Refuse a field whose word, or one of whose words, is not among those `known`."""
+        for name, words in known.items():
+            value = getattr(self, name)
+            for word in value if isinstance(value, tuple) else (value,):
+                one_of(type(self).__name__, name, word, words)
 
     def _shown(self) -> list[tuple[str, Any]]:  # Any: a field's value
         return [
@@ -142,8 +150,7 @@ class BatchRecipe(Recipe):
         """Refuse words that are unknown, and sizes of 0; `request` is code that makes one."""
         self._index_integers()
         name = type(self).__name__
-        one_of(name, "dtype", self.dtype, DTYPES)
-        one_of(name, "layout", self.layout, LAYOUTS)
+        self._require_words(dtype=DTYPES, layout=LAYOUTS)
         if self.vocab_size < 1:
             raise ValueError(f"{name}: vocab_size={self.vocab_size}, but it must be at least 1. Use 1.")
         if not self.requests:

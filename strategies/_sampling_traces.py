@@ -23,10 +23,10 @@ from fairdraw._oracles.supports import Parameters, Support, log_error, supports_
 from fairdraw.contracts import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
-from fairdraw.strategies._sampling_cases import FILTER_NEEDS, SamplingCase
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
 from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, needs_of, noise_of_rows
 from fairdraw.strategies.rows import bulk_rng, target_row
+from fairdraw.strategies.sampling import FILTER_NEEDS, SamplingCase
 
 _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
 _MASKS = ("none", "residue", "few", "low", "high")
@@ -209,18 +209,9 @@ class _Player(Player):
         is_odd = np.zeros(len(request), dtype=bool)
         is_odd[number % len(request)] = setting["odd row"] != "none" and len(request) > 1
         kinds, support = self.table.of(setting["dtype"], row, parameters, given)
-        return SamplingCall(
-            number,
-            setting,
-            self._batch(setting, rows, row, parameters, given, is_greedy, is_odd),
-            self._noise(setting["noise"], number, rows, support),
-            rows,
-            support,
-            kinds,
-            row,
-            parameters,
-            is_odd,
-        )
+        batch = self._batch(setting, rows, row, parameters, given, is_greedy, is_odd)
+        noise = self._noise(setting["noise"], number, rows, support)
+        return SamplingCall(number, setting, batch, noise, rows, support, kinds, row, parameters, is_odd)
 
     def _batch(
         self,

@@ -13,7 +13,6 @@ from fairdraw._core.array_types import Float32s, Ints
 from fairdraw._core.rows import Owner
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import Capability, RaceNoise, SamplingNoise, SeededNoise
-from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving import TIMES, WALKS, ServedRows, Serving, mixed_seeds, of_request, sizes_of
 from fairdraw.strategies.rows import bulk_rng
@@ -78,7 +77,7 @@ class ServingTrace(Recipe):
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
-        one_of(kind, "walk", self.walk, WALKS)
+        self._require_words(walk=WALKS)
         for name in ("vocab_size", "most_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{kind}: {name}={getattr(self, name)}, but it must be at least 1. Use 1.")

@@ -103,8 +103,7 @@ class FilterRow(Recipe):
     num_prompt: int = 0
 
     def __post_init__(self) -> None:
-        one_of("FilterRow", "logits", self.logits, LOGIT_KINDS)
-        one_of("FilterRow", "text", self.text, _TEXTS)
+        self._require_words(logits=LOGIT_KINDS, text=_TEXTS)
 
 
 class _DrawnFilterBatch(PrintsAsCode, FilterBatch):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
-from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
+from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import _argument, laid_out
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS, Narrowing
@@ -105,9 +105,8 @@ class LogprobsRequest(Recipe):
     num_emitted: int = 1 << 20
 
     def __post_init__(self) -> None:
-        one_of("LogprobsRequest", "logits", self.logits, {**TARGET_KINDS, **_OWN_KINDS, **INVALID_KINDS})
-        one_of("LogprobsRequest", "processing", self.processing, _PROCESSING)
-        one_of("LogprobsRequest", "token", self.token, _TOKENS)
+        rows = {**TARGET_KINDS, **_OWN_KINDS, **INVALID_KINDS}
+        self._require_words(logits=rows, processing=_PROCESSING, token=_TOKENS)
         if self.num_logprobs is not None and self.num_logprobs < ALL_LOGPROBS:
             raise ValueError(
                 f"LogprobsRequest: num_logprobs={self.num_logprobs}, but it must be at least -1. Use None for none."
@@ -146,7 +145,7 @@ class LogprobsCase(BatchRecipe):
 
     def __post_init__(self) -> None:
         self._check("LogprobsRequest()")
-        one_of("LogprobsCase", "stage", self.stage, STAGES)
+        self._require_words(stage=STAGES)
         if all(request.num_logprobs is None for request in self.requests):
             raise ValueError(
                 "LogprobsCase: num_logprobs=None of all requests, but one must ask. Use 0 for one of them."

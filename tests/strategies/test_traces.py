@@ -16,11 +16,11 @@ from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw.contracts import RowKeeper, rejection_sampler, switch_sides, token_sampler
 from fairdraw.strategies._cases import RejectionCase
 from fairdraw.strategies._rejection_traces import RejectionTrace, rejection_trace_for
-from fairdraw.strategies._sampling_cases import SamplingCase
 from fairdraw.strategies._sampling_traces import _NUM_TELLING, SamplingTrace, _parameter_sets
 from fairdraw.strategies._serving import Serving, edges, sizes_of, vocabulary_walk
 from fairdraw.strategies._trace_plans import flat_traces, traces
 from fairdraw.strategies.rows import bulk_rng
+from fairdraw.strategies.sampling import SamplingCase
 
 TRACES = (SamplingTrace(3, 64, 40, "every"), RejectionTrace(3, 64, 40, "every"))
 
