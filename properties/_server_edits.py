@@ -355,7 +355,7 @@ def bad_words_do_not_come(trial: Trial) -> None:
 
 
 def _words(trial: Trial) -> list[tuple[Answer, str, Token]]:
-    """Greedy answers with the word and the token of their first places, where those are words of ASCII letters."""
+    """Greedy answers with the word and the token of their first places, where those are words without a space."""
     ladder = [_ONE_GREEDY, *(kind(f"{count} greedy tokens", temperature=0.0, max_tokens=count) for count in (2, 3))]
     rows = zip(*(trial.take(one, _NUM) for one in ladder), strict=True)
     found = []
@@ -367,5 +367,4 @@ def _words(trial: Trial) -> list[tuple[Answer, str, Token]]:
             if now[:-1] == tokens and made.startswith(text) and now:
                 found.append((answer, made.removeprefix(text), now[-1]))
             text, tokens = made, now
-    words = [(answer, text.strip(), token) for answer, text, token in found]
-    return [one for one in words if one[1].isascii() and one[1].isalnum()]
+    return [one for one in found if one[1].isascii() and one[1].isalnum()]

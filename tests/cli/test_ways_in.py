@@ -32,7 +32,7 @@ def test_class_has_a_test_for_each_check(pytester: pytest.Pytester) -> None:
 
 
 def test_class_without_a_sampler_is_refused_when_it_is_made() -> None:
-    with pytest.raises(CannotStart, match="must have one"):
+    with pytest.raises(CannotStart, match="must have it"):
         type("TestNothing", (fairdraw.SamplerTests,), {"sampler": 3})
 
 
