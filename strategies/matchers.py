@@ -38,6 +38,7 @@ class MatcherEvent(Recipe):
         at: Which of the open matchers, modulo their number.
     """
 
+    tag = "kind"
     at: int = 0
 
 
@@ -104,6 +105,7 @@ class Force(MatcherEvent):
 
 EVENTS = {kind.__name__: kind for kind in (Walk, RollBack, Open, End, Draft, Probe, Reset, Fork, Force)}
 """The kinds of events by name."""
+MatcherEvent.others = tuple(EVENTS.values())
 
 _CHARACTERS = "abcdé漢"
 _NUM_SPECIAL, _LONGEST = 2, 32
@@ -167,27 +169,6 @@ class MatcherTrace(Recipe):
     def build(self) -> list[MatcherGrammar]:
         """Return all grammars; an event trace has nothing else to build."""
         return [self.grammar(number) for number in range(len(self.regexes))]
-
-    def to_json(self) -> dict[str, Any]:  # Any: JSON
-        events = [{"kind": type(event).__name__, **dataclasses.asdict(event)} for event in self.events]
-        return {**super().to_json(), "events": events}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> MatcherTrace:  # Any: JSON
-        """The trace that `to_json` wrote.
-
-        Raises:
-            ValueError: If an event is unknown.
-        """
-        events = (_event_from_json(**one) for one in data["events"])
-        return cls(**{**data, "regexes": tuple(data["regexes"]), "events": tuple(events)})
-
-
-def _event_from_json(kind: str, **fields: Any) -> MatcherEvent:  # Any: JSON
-    check_kinds("MatcherTrace.from_json", "kind", (kind,), tuple(EVENTS))
-    made: Any = EVENTS[kind]  # Any: its fields vary
-    event: MatcherEvent = made(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
-    return event
 
 
 @lru_cache(maxsize=64)
