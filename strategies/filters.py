@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import (
-    LOGIT_FILTERS,
-    Capabilities,
-    Capability,
-    FilterBatch,
-    FilterParams,
-    LogitFilter,
-    capability_of,
-)
-from fairdraw.contracts._filters import LAST
+from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, FilterBatch, FilterParams, capability_of
+from fairdraw.contracts._filters import LAST, LogitFilter
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, strided_like
 from fairdraw.strategies._covering import covering_settings
