@@ -102,11 +102,9 @@ def with_one_token(event: Event) -> Event:
         return lifecycle.Decode(tuple(token_id or 0 for token_id in event.tokens), held=event.held)
     if isinstance(event, lifecycle.Draft):
         return lifecycle.Decode(tuple(max((0, *own[:1])) for own in event.drafts), held=event.held)
-    return (
-        lifecycle.Decode(held=event.held)
-        if isinstance(event, (lifecycle.Cut, lifecycle.Regrow, lifecycle.Repair))
-        else event
-    )
+    if isinstance(event, (lifecycle.Cut, lifecycle.Regrow, lifecycle.Repair)):
+        return lifecycle.Decode(held=event.held)
+    return event
 
 
 class EventfulBatch:

@@ -158,9 +158,8 @@ class MatcherTrace(Recipe):
         longest = 2 + size.bit_length()
         while len(found) < size and longest < _LONGEST:
             begins, lengths = rng.integers(len(text), size=size), rng.integers(1, longest, size=size)
-            parts = (
-                text[begin : begin + length] for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
-            )
+            places = zip(begins.tolist(), lengths.tolist(), strict=True)
+            parts = (text[begin : begin + length] for begin, length in places)
             found |= dict.fromkeys(islice((part for part in parts if part not in found), size - len(found)))
             longest += 1
         stops = [b"</s>", b"a", *(b"<%d>" % i for i in range(self.num_stops))][: self.num_stops]
