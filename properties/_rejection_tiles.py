@@ -42,7 +42,10 @@ def _ways(can: Capabilities) -> list[str]:
 def tiles_and_rows(
     can: Capabilities, case: RejectionCase | SamplingCase, ways: list[str]
 ) -> Iterator[tuple[int, int, Rows]]:
-    """Tiles, vocabularies, and every id in every way; for a slow sampler one id in every way, and the others in one."""
+    """Tiles, vocabularies, and every id in every way, and one alone, as a batch of one may take another path.
+
+    A slow sampler is given one id in every way, and the others in one.
+    """
     for tile, vocab_size in tiled_vocab_sizes(case.seed, case.vocab_size, _SLOW_TILES if can.slow else len(TILES)):
         ids = ids_around_tiles(tile, vocab_size)
         rows = [(way, token) for way in ways for token in ids]
@@ -50,6 +53,7 @@ def tiles_and_rows(
             others = [(ways[i % len(ways)], token) for i, token in enumerate(ids[1:])]
             rows = [*((way, ids[0]) for way in ways), *others][:_SLOW_ROWS]
         yield tile, vocab_size, rows
+        yield tile, vocab_size, rows[:1]
 
 
 def _step(rows: Rows, vocab_size: int, dense: bool) -> SpecDecodeBatch:

@@ -19,7 +19,7 @@ from fairdraw.contracts import Capability, ExplicitNoise, RejectionSampler, Seed
 from fairdraw.contracts._rejection import Emission, emit
 from fairdraw.properties._rejection_asserts import disagreement
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import WrongRow, have_own_noise, left_alone, require_none, trace_checks
+from fairdraw.properties._traces import WrongRow, asked_again, have_own_noise, left_alone, require_none, trace_checks
 from fairdraw.strategies._rejection_traces import RejectionTrace, Verified, read, rejection_trace_for, seeds_of
 from fairdraw.strategies._serving import answered, asked_first, states_of
 from fairdraw.strategies.rows import bulk_rng
@@ -233,8 +233,8 @@ _Memory = dict[str, torch.Tensor]  # [...] any, each
 def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: RejectionTrace) -> None:
     """A request with a seed, or with given noise, emits the same tokens when the same is asked again.
 
-    It is asked in another order, among others, in float32 and in memory that is used again, and one request of each
-    call alone; from seeds the whole call is repeated as well. Whatever the first batch did to it shows: its size, its
+    It is asked in another order, among others, beside itself, in float32 and in memory that is used again, and alone;
+    from seeds the whole call is repeated as well. Whatever the first batch did to it shows: its size, its
     neighbours, strides, an earlier call. Its generator is left in the same state, too: otherwise its next tokens depend
     on its neighbours.
     """
@@ -242,7 +242,7 @@ def requests_of_serving_steps_repeat(sampler: RejectionSampler, trace: Rejection
     for call, seen, states in asked_first(emit, sampler, trace):
         own = have_own_noise(call) & (np.array(call.batch.num_draft_tokens) > 0)
         if own.any():
-            order = rng.permutation(np.flatnonzero(own))[:_AT_ONCE]
+            order = asked_again(own, rng, _AT_ONCE)
             memory: _Memory = {}
             for rows in (order, order[::-1], order[:1]):
                 _require_same(sampler, call, seen, states, rows, memory)

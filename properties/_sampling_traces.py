@@ -16,7 +16,7 @@ from fairdraw._oracles.supports import log_error
 from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.contracts._sampling import draft_tokens, sample_tokens
 from fairdraw.properties._seed_families import families_are_apart
-from fairdraw.properties._traces import have_own_noise, left_alone, require_none, trace_checks
+from fairdraw.properties._traces import asked_again, have_own_noise, left_alone, require_none, trace_checks
 from fairdraw.strategies._sampling_traces import SamplingCall, SamplingTrace, trace_for
 from fairdraw.strategies._serving import answered, asked_first, states_of
 from fairdraw.strategies.rows import bulk_rng
@@ -116,7 +116,7 @@ _TILT = 1e-4
 def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTrace) -> None:
     """A request with a seed, or with given noise, gets the same token when the same is asked again.
 
-    It is asked in another order, among others, in float32 and in memory of its own, and one request of each call alone.
+    It is asked in another order, among others, beside itself, in float32 and in memory of its own, and alone.
     Whatever the first batch did to it shows: its size, its neighbours, strides, an earlier call. Its generator is left
     in the same state, too: otherwise its next token depends on its neighbours.
     """
@@ -124,7 +124,7 @@ def requests_of_a_serving_trace_repeat(sampler: TokenSampler, trace: SamplingTra
     for call, tokens, states in asked_first(
         sample_tokens, sampler, trace, lambda call: bool(_has_own_noise(call).any())
     ):
-        order = rng.permutation(np.flatnonzero(_has_own_noise(call)))[:_AT_ONCE]
+        order = asked_again(_has_own_noise(call), rng, _AT_ONCE)
         for rows in (order, order[:1]):
             _require_same(sampler, call, tokens, states, rows)
 

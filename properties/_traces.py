@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from fairdraw._core.array_types import Flags
+from fairdraw._core.array_types import Flags, Ints
 from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import Check, Conditions, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
@@ -48,6 +48,14 @@ def have_own_noise(call: Any) -> Flags:  # Any: call of a trace
     own = np.zeros(call.batch.batch_size, dtype=bool)
     own[list(call.noise.request_seeds) if isinstance(call.noise, SeededNoise) else slice(None)] = True
     return np.asarray(own & call.is_random)
+
+
+def asked_again(own: Flags, rng: np.random.Generator, most: int) -> Ints:
+    """Return rows in another order, two of them twice: the first and the last, and others among them."""
+    rows = np.flatnonzero(own)
+    inner = rng.permutation(rows[1:-1])[: most - 2]
+    order = rng.permutation(np.concatenate([rows[:1], inner, rows[-1:]]))
+    return np.append(order, order[:2])
 
 
 @contextmanager

@@ -34,57 +34,36 @@ PROFILE_WORDS, SUITE_WORDS = ("smoke", "ci", "nightly"), ("properties", "statist
 pytest.register_assert_rewrite("fairdraw.properties", "fairdraw.statistical")
 
 
+_FILES = {
+    "xfails": "require these failures (TOML: code = reason)",
+    "baseline": "ignore the failures listed here (JSON); only new ones fail the run",
+    "html": "write the run as a page",
+    "json": "write the run as JSON lines; see: fairdraw schema",
+}
+"""Files of known failures, and files that a run writes."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fairdraw", "fairdraw: test a token sampler")
-    group.addoption(
-        "--sampler",
-        metavar="SPEC",
-        help="test this sampler: a name of `fairdraw list --samplers` (rejection/triton ...) or pkg.module:factory "
-        "(default: ours, one for each contract)",
-    )
-    group.addoption("--fairdraw-profile", choices=PROFILE_WORDS, default="ci", help="set how much to try (default: ci)")
-    group.addoption(
-        "--fairdraw-seed",
-        type=_seed,
-        default=DEFAULT_SEED,
-        metavar="N|fresh",
-        help=f"seed the cases (default: {DEFAULT_SEED}, fixed within a release)",
-    )
-    group.addoption(
-        "--fairdraw-reference",
-        metavar="SPEC|none",
-        help="compare with this sampler (default: the contract's vLLM, if it can be imported)",
-    )
-    group.addoption(
-        "--fairdraw-no-controls", action="store_true", help="leave out mutation controls; the verdict says so"
-    )
-    group.addoption("--fairdraw-only", choices=SUITE_WORDS, help="run the checks of one suite")
-    group.addoption(
-        "--fairdraw-time-budget", type=_seconds, metavar="SECONDS", help="stop then; what is undecided is inconclusive"
-    )
-    group.addoption(
-        "--fairdraw-call-timeout",
-        type=_some_seconds,
-        default=DEFAULT_CALL_TIMEOUT,
-        metavar="SECONDS",
-        help=f"count a call of the sampler that takes longer as hanging (default: {DEFAULT_CALL_TIMEOUT:g})",
-    )
-    _add_files(group)
 
+    def add(name: str, about: str, **kind: Any) -> None:  # Any: as pytest takes them
+        group.addoption(f"--fairdraw-{name}", help=about, **kind)
 
-def _add_files(group: pytest.OptionGroup) -> None:
-    """Files of known failures, and files that a run writes."""
-    group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="require these failures (TOML: code = reason)")
-    group.addoption(
-        "--fairdraw-baseline",
-        type=Path,
-        metavar="FILE",
-        help="ignore the failures listed here (JSON); only new ones fail the run",
-    )
-    group.addoption("--fairdraw-html", type=Path, metavar="FILE", help="write the run as a page")
-    group.addoption(
-        "--fairdraw-json", type=Path, metavar="FILE", help="write the run as JSON lines; see: fairdraw schema"
-    )
+    spec = "a name of `fairdraw list --samplers` (rejection/triton ...) or pkg.module:factory"
+    usual = "(default: ours, one for each contract)"
+    group.addoption("--sampler", metavar="SPEC", help=f"test this sampler: {spec} {usual}")
+    add("profile", "set how much to try (default: ci)", choices=PROFILE_WORDS, default="ci")
+    seed = f"seed the cases (default: {DEFAULT_SEED}, fixed within a release)"
+    add("seed", seed, type=_seed, default=DEFAULT_SEED, metavar="N|fresh")
+    reference = "compare with this sampler (default: the contract's vLLM, if it can be imported)"
+    add("reference", reference, metavar="SPEC|none")
+    add("no-controls", "leave out mutation controls; the verdict says so", action="store_true")
+    add("only", "run the checks of one suite", choices=SUITE_WORDS)
+    add("time-budget", "stop then; what is undecided is inconclusive", type=_seconds, metavar="SECONDS")
+    hanging = f"count a call of the sampler that takes longer as hanging (default: {DEFAULT_CALL_TIMEOUT:g})"
+    add("call-timeout", hanging, type=_some_seconds, default=DEFAULT_CALL_TIMEOUT, metavar="SECONDS")
+    for name, about in _FILES.items():
+        add(name, about, type=Path, metavar="FILE")
 
 
 def _seconds(text: str) -> float:

@@ -27,9 +27,7 @@ needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton is i
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter in which warnings are errors."""
-    clean = {
-        name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES")
-    }
+    clean = {key: value for key, value in os.environ.items() if key not in ("TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES")}
     env = {**clean, "PYTHONPATH": str(ROOT / "src"), **environment}
     command = [sys.executable, "-W", "error", "-c", code]
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
@@ -73,7 +71,7 @@ def test_path_names_a_factory_a_sampler_or_a_class(third_party: str, attribute: 
 REFUSALS = {
     "no factory": ("third_party:", r"a path must be pkg\.module:factory"),
     "factory wants arguments": ("third_party:needy", r"TypeError: .*'argument'\. It is called without arguments\."),
-    "no capabilities": ("third_party:Unsure", r"its capabilities are dict, not Capabilities\."),
+    "no capabilities": ("third_party:Unsure", r"Unsure, which has no capabilities of the type fairdraw\.Capab"),
 }
 
 

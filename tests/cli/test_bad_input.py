@@ -234,9 +234,7 @@ def test_sampler_is_refused_by_pytest(spec: str, sentence: str, pytester: pytest
 
 
 @pytest.mark.parametrize(("option", "path", "sentence"), FILES.values(), ids=FILES)
-def test_file_is_refused_by_pytest(
-    option: str, path: str, sentence: str, beside: Path, pytester: pytest.Pytester
-) -> None:
+def test_pytest_refuses_file(option: str, path: str, sentence: str, beside: Path, pytester: pytest.Pytester) -> None:
     before = contents(beside)
     options = options_of(option, path, "--fairdraw-")
     require_usage_error(ask(pytester, "--sampler", "rejection/oracle", *options), sentence)

@@ -100,7 +100,7 @@ def test_every_code_that_is_printed_is_explained() -> None:
     for code in sorted(codes):
         result = fairdraw("explain", code.lower())
         assert result.exit_code == 0, f"{code}: {result.output}"
-        assert result.output.startswith(code)
+        assert result.stdout.startswith(code)
 
 
 def test_list_names_every_check_and_what_it_needs() -> None:

@@ -103,6 +103,10 @@ def masked(logits, temperature, exponentials, words, token_ids, counts):
     bits = np.pad(kept, ((0, 0), (0, 32 * words.shape[1] - kept.shape[1])))
     words[:] = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
     return draw(logits, temperature, np.zeros(len(logits)), exponentials)
+
+def returned(logits, temperature, exponentials, words, token_ids, counts):
+    own = [array.copy() for array in (words, token_ids, counts)]
+    return masked(logits, temperature, exponentials, *own), *own
 """
 
 
@@ -142,6 +146,7 @@ AT_ONCE = {
     "NumPy, where None may be": ("draw", ("SAM102",)),
     "a class that is called": ("Drawing", ("SAM102", "SAM141")),
     "NumPy, written to": ("masked", ("MSK102", "MSK105", "MSK107")),
+    "NumPy, returned": ("returned", ("MSK102", "MSK105", "MSK107")),
     "a class of matchers": ("Walking", ("MAT101",)),
     "a class with the contract's method": ("Compiling", ("MAT101",)),
 }
@@ -149,7 +154,7 @@ AT_ONCE = {
 
 @pytest.mark.parametrize(("function", "codes"), AT_ONCE.values(), ids=AT_ONCE)
 def test_written_adapter_runs_at_once(function: str, codes: tuple[str, ...]) -> None:
-    module = "numpy_of_init" if function in ("draw", "masked") else "kernels_of_init"
+    module = "numpy_of_init" if function in ("draw", "masked", "returned") else "kernels_of_init"
     assert init(function, module=module).exit_code == 0
     words = ["check", f"fairdraw_{function}:make", "--profile", "smoke", *(w for code in codes for w in ("-k", code))]
     result = fairdraw(*words)

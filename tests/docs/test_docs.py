@@ -89,7 +89,7 @@ def test_every_code_has_a_page_that_says_what_the_command_says() -> None:
         said = [about.title, about.required, *about.cause, *about.facts.values(), about.fault]
         said += [] if about.failing is None else vars(about.failing).values()
         assert [text for text in said if text not in page] == []
-    output = fairdraw("explain", checks[0].code).output
+    output = fairdraw("explain", checks[0].code).stdout
     assert output == "\n".join(explanation(checks[0]).lines()) + "\n"
 
 

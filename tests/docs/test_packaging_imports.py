@@ -1,7 +1,9 @@
 """Import is free: what is not used is not imported."""
 
+import re
+
 import pytest
-from helpers import python
+from helpers import printed_by, python
 
 HEAVY = {"torch", "triton", "numpy", "scipy", "hypothesis", "vllm"}
 
@@ -10,6 +12,27 @@ def imported_by(statement: str, before: str = "pass") -> set[str]:
     """Modules that `statement` adds to those of `before`, in a fresh interpreter."""
     program = f"{before}\nimport sys\nbefore = set(sys.modules)\n{statement}\nprint(*(set(sys.modules) - before))"
     return set(python(program).split())
+
+
+UNTIL_IT_IS_HEAVY = f"""
+import posix, sys
+class Ending:
+    def find_spec(name, *_):
+        if name in {HEAVY}:
+            sys.stdout.flush()
+            posix._exit(0)  # os._exit would say a verdict
+sys.meta_path.insert(0, Ending)
+sys.stderr = sys.stdout
+from fairdraw._cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "words", ["list", "explain REJ107", "check rejection/torch -n 0", "bench rejection/torch", "replay REJ107"]
+)
+def test_first_line_is_printed_before_anything_heavy_is_imported(words: str) -> None:
+    assert re.fullmatch(r"fairdraw \S+: loading .* \.\.\.\n", printed_by("-c", UNTIL_IT_IS_HEAVY, *words.split()))
 
 
 def packages(modules: set[str]) -> set[str]:

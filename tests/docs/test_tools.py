@@ -158,9 +158,7 @@ def test_release_too_old_to_be_installed_gives_its_one_file(tmp_path: Path, monk
         install.install("0.11.0")
 
 
-def test_vllm_is_built_without_cuda_and_without_its_dependencies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vllm_is_built_without_cuda_and_its_dependencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[tuple[str, ...], dict[str, str]]] = []
     monkeypatch.setattr(install, "RUNTIME_PACKAGES", "surely-not-installed")
     monkeypatch.setattr(install, "_pip", lambda *arguments, **environment: calls.append((arguments, environment)))

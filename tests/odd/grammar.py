@@ -5,15 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw._oracles.grammar import GrammarOracle
-from fairdraw.contracts import (
-    BitmaskBatch,
-    Capability,
-    FunctionGrammarMasker,
-    GrammarBatch,
-    GrammarRequest,
-    grammar_masker,
-)
+from fairdraw.contracts import BitmaskBatch, Capability, FunctionGrammarMasker, GrammarRequest, grammar_masker
 
 
 def _in_place(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
@@ -78,13 +72,13 @@ class CopiesBeforeItWalks(GrammarOracle):
         return row
 
 
-def _drafts_in_place(batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+def _drafts_in_place(batch: contracts.GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
     return batch.logits.copy_(CopiesBeforeItWalks().mask_drafts(batch))
 
 
 _forbids, _keeps = ForbidsBeyond(), KeepsTheLastMask()
 
-ODD_MASKERS: tuple[FunctionGrammarMasker, ...] = (
+ODD: tuple[FunctionGrammarMasker, ...] = (
     grammar_masker(_in_place, drafts=_drafts_in_place, name="in place, a walk per row"),
     grammar_masker(_column_by_column, name="column by column"),
     grammar_masker(_through_float32, name="through float32"),

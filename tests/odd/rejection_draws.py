@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from fairdraw._mutants._distribution_sampler import (
-    Call,
-    DistributionSampler,
-    Drawn,
-    Floats,
-    Tokens,
-    by_inverse_cdf,
-    right_distribution,
-)
+from fairdraw._mutants import _distribution_sampler as sampler
+from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
 from fairdraw._mutants._pairs import DraftsByInverseCdf, Pair
 from fairdraw._mutants._trimming import Trims, best_half, own
 from fairdraw._mutants.distributions import BlockVerification, DrawsByPositionAndMultinomial, DrawsWithTorch
@@ -77,8 +70,8 @@ class InvertsTheCdf(DistributionSampler):
 
 
 ODD_DISTRIBUTIONS: tuple[RejectionSampler, ...] = (
-    *map(right_distribution, (BlockVerification, ExactMatch, OneExponentialRowPerRequest, Float64Uniforms)),
-    *map(right_distribution, (InvertsTheCdf, DrawsWithTorch, DrawsByPositionAndMultinomial)),
+    *map(sampler.right_distribution, (BlockVerification, ExactMatch, OneExponentialRowPerRequest, Float64Uniforms)),
+    *map(sampler.right_distribution, (InvertsTheCdf, DrawsWithTorch, DrawsByPositionAndMultinomial)),
 )
 """Verifiers."""
 
@@ -137,15 +130,10 @@ class VerifiesABlockOfItsDrafts(Pair, BlockVerification):
 
 
 ODD_PAIRS = (
-    Pair,
-    DraftsByInverseCdf,
-    DraftsGreedilyOneHot,
-    DraftsFlatterAndSaysSo,
-    DraftsTheTopThree,
-    DrawsWithOneGeneratorAfterTheOther,
-    VerifiesABlockOfItsDrafts,
-)
-"""Classes of right drafters with verifiers; `as_pair` makes samplers of them."""
+    Pair, DraftsByInverseCdf, DraftsGreedilyOneHot, DraftsFlatterAndSaysSo, DraftsTheTopThree,
+    DrawsWithOneGeneratorAfterTheOther, VerifiesABlockOfItsDrafts,
+)  # fmt: skip
+"""Classes of right drafters with verifiers; `as_rejection` makes samplers of them."""
 
 
 # Rules that trim.
@@ -181,4 +169,4 @@ class TrimsByTheTokensBefore(Trims):
 
 
 ODD_TRIMS = (Trims, KeepsNoDraft, SharesABudget, StopsBehindOneToken, TrimsByTheTokensBefore)
-"""Classes of verifiers that trim rightly; `as_trimming` makes samplers of them."""
+"""Classes of verifiers that trim rightly; `as_rejection` makes samplers of them."""

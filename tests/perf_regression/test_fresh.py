@@ -45,9 +45,7 @@ def test_name_that_cannot_be_loaded_has_no_verdict(name: str) -> None:
         load(name)
 
 
-def test_fresh_process_gets_arguments_and_environment_and_answers(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fresh_process_gets_arguments_environment_and_answers(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant("import os\ndef f(x):\n    print('may print')\n    return [x, 'SHAPE' in os.environ, os.environ['COLOUR']]")
     monkeypatch.setenv("SHAPE", "round")
     monkeypatch.setenv("COLOUR", "red")

@@ -139,9 +139,7 @@ def costing(**seconds: float) -> Rounds:
 
 
 @pytest.mark.parametrize("harness", [None, FakeBenchmark()], ids=["command", "test"])
-@pytest.mark.parametrize(
-    ("seconds", "verdict"), [(0.5, Verdict.PASS), (1.2, Verdict.FAIL), (1.0, Verdict.PASS)], ids=str
-)
+@pytest.mark.parametrize(("seconds", "verdict"), [(0.5, Verdict.PASS), (1.2, Verdict.FAIL), (1.0, Verdict.PASS)])
 def test_gate_stops_at_the_first_checkpoint_that_decides(harness: Any, seconds: float, verdict: Verdict) -> None:
     decision = measured(costing(ours=seconds, reference=1.0), Gate(1.05), harness)
     assert (decision.verdict, decision.num_rounds) == (verdict, 20)
@@ -160,9 +158,7 @@ def test_step_that_reads_the_whole_output_is_detected(
     power: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Timed, "in_fresh_process", lambda self: power)
-    monkeypatch.setattr(
-        Timed, "rounds", lambda self: costing(**{str(size): size**power for size in (1000, 2000, 4000)})
-    )
+    monkeypatch.setattr(Timed, "rounds", lambda self: costing(**{str(n): n**power for n in (1000, 2000, 4000)}))
     found = judge_growth("penalties.host", "L", Timed("nobody:nothing"))
     assert (found.verdict, found.value) == (verdict, pytest.approx(power))
 

@@ -125,9 +125,7 @@ def test_clock_of_a_gpu_disturbs_a_round(before: GpuState, after: GpuState, prob
     [("1980, 0x0000000000000004\n", 1), ("[N/A], [N/A]\n", 0), ("", 0)],
     ids=["known", "not known", "nothing"],
 )
-def test_clock_is_watched_if_nvidia_smi_reports_it(
-    answer: str, num_watches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clock_is_watched_if_it_is_reported(answer: str, num_watches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:

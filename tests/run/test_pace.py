@@ -287,9 +287,7 @@ def test_only_the_profiles_own_limit_skips_what_it_leaves_out() -> None:
 # -- replay -----------------------------------------------------------------------------------------------------------
 
 
-def test_crash_file_of_a_part_of_a_profile_replays_the_same_draws(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_file_of_part_of_a_profile_replays_the_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     part = SMOKE.scaled(0.5)
 

@@ -1,16 +1,19 @@
 """The words: capabilities with reasons, batches that select and print, noise for one call, samplers by duck typing."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from helpers import whole
 
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._run.loading import CannotStart, as_sampler
 from fairdraw.contracts import (
     Capabilities,
     Capability,
     RejectionSampler,
     SeededNoise,
+    SessionSampler,
     SpecDecodeBatch,
     rejection_sampler,
 )
@@ -55,7 +58,7 @@ def test_words_close_as_members_do() -> None:
     [
         (
             {"gready": "we only draw"},
-            "Capabilities: unsupported='gready', but it must be a capability. "
+            "Capabilities: unsupported='gready', but that is no capability. "
             f"Use one of: {', '.join(sorted(Capability))}.",
         ),
         ({"greedy": " "}, "Capabilities: unsupported['greedy']=' ', but it must say why. Give a reason."),
@@ -154,6 +157,17 @@ class Duck:
 def test_any_object_with_the_attributes_is_a_sampler() -> None:
     assert isinstance(Duck(), RejectionSampler)
     assert not isinstance(object(), RejectionSampler)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_adapter_of_another_contract_is_refused(contract: str) -> None:
+    def four(a: Any, b: Any, c: Any, d: Any) -> Any: ...  # Any: nobody calls it
+
+    others: list[object] = [SessionSampler("other", four, contract), rejection_sampler(cast("Any", four)), Duck]
+    others += [type("Other", (Duck,), {"contract": contract, CONTRACTS[contract].method: None})()]
+    for other in others:
+        with pytest.raises(CannotStart, match=r"which has no \w+ that takes \("):
+            as_sampler(other)
 
 
 def test_wrapped_function_is_a_sampler_with_its_name() -> None:

@@ -8,6 +8,7 @@ import torch
 from helpers import plain_batch, whole
 
 from fairdraw._core.failures import AdapterError
+from fairdraw._core.validation import Answer
 from fairdraw.contracts import ExplicitNoise, SeededNoise, SpecDecodeBatch
 from fairdraw.contracts._rejection import check_batch, check_noise, check_output
 
@@ -205,7 +206,7 @@ def test_noise_of_a_wrong_type_is_refused(noise: Any, text: str) -> None:  # Any
 
 def test_legal_output_is_returned_as_it_is() -> None:
     output = torch.full((3, 3), -1, dtype=torch.int32)
-    assert check_output(legal_batch(), output, "mine") is output
+    assert check_output(legal_batch(), Answer(None, "verify", torch.device("cpu"), output, "mine")) is output
 
 
 NO_TENSOR = "returned {}, but it must return a tensor. Return output_token_ids as int32 [3, 3]."
@@ -234,4 +235,4 @@ NO_TENSOR = "returned {}, but it must return a tensor. Return output_token_ids a
 )
 def test_answer_that_is_no_output_is_an_error_of_the_adapter(output: object, text: str) -> None:
     with pytest.raises(AdapterError, match=whole(f"verify: sampler=mine {text}")):
-        check_output(legal_batch(), output, "mine")
+        check_output(legal_batch(), Answer(None, "verify", torch.device("cpu"), output, "mine"))

@@ -66,9 +66,7 @@ def emitted(
 
 
 @pytest.mark.parametrize(("arguments", "options", "ours", "theirs"), DEVIATIONS.values(), ids=DEVIATIONS)
-def test_named_deviation(
-    arguments: tuple[Any, ...], options: dict[str, Any], ours: list[int], theirs: list[int]
-) -> None:
+def test_deviation(arguments: tuple[Any, ...], options: dict[str, Any], ours: list[int], theirs: list[int]) -> None:
     for name in ("rejection/torch", "rejection/triton"):
         assert emitted(load(name), *arguments, **options) == ours
     try:

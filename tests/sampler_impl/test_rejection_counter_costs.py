@@ -63,9 +63,7 @@ def test_bonus_rows_are_read_only_by_requests_that_accept_everything(kind: str) 
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "random"])
 @pytest.mark.parametrize("kind", ["probs", "logits+lse", "one-hot"])
-def test_rows_behind_a_rejected_draft_token_are_not_read(
-    kind: str, greedy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_behind_a_rejected_draft_are_not_read(kind: str, greedy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a workspace, of a batch that more than fills a card. The draft token has a probability of nearly 0."""
     monkeypatch.setattr(launch, "MEASURE_STRIPS", {2: 0})
     vocab_size = 4096 * 3

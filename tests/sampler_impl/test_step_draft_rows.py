@@ -52,9 +52,7 @@ FORMS = {"probabilities": {"logits": False}, "logits": {"logits": True}, "both":
 @pytest.mark.parametrize(("vocab_size", "filters"), [(40, False), (1100, False), (40, True)])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("backend", ["torch", "triton"])
-def test_a_recovered_token_is_what_its_own_draft_row_leaves(
-    backend: str, form: str, vocab_size: int, filters: bool
-) -> None:
+def test_recovered_token_is_what_its_draft_row_leaves(backend: str, form: str, vocab_size: int, filters: bool) -> None:
     case = case_of(vocab_size, filters=filters, **FORMS[form])
     plan = StepPlan(case.capacity, DEVICE, backend=backend)  # type: ignore[arg-type]  # a word of the parameters
     output = plan(case.on(DEVICE), validate=True)

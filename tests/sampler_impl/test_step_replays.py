@@ -168,9 +168,7 @@ def test_steps_that_never_come_again_are_forgotten(graphs: list[Graph]) -> None:
     assert not graphs
 
 
-def test_a_failed_capture_warns_once_and_steps_are_launched(
-    graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_capture_warns_once_and_steps_are_launched(graphs: list[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Graph, "fails", True)
     case = case_of()
     plan = plan_with(case)

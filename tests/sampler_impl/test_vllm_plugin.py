@@ -108,9 +108,7 @@ def test_patch_is_logged_with_release_and_source(logged: pytest.LogCaptureFixtur
     assert about(logged, "rejection") == (
         "fairdraw: rejection is on: vLLM 0.22.0, source of 7 functions as validated, patched rejection_sample."
     )
-    assert sorted(message.partition(" is on")[0] for message in logged.messages) == sorted(
-        f"fairdraw: {n}" for n in ALL
-    )
+    assert sorted(line.partition(" is on")[0] for line in logged.messages) == sorted(f"fairdraw: {n}" for n in ALL)
     assert {record.levelname for record in logged.records} == {"INFO"}
 
 

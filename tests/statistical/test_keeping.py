@@ -51,9 +51,7 @@ def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
 
 def test_every_statistic_has_a_table_to_draw() -> None:
     checks = [check for check in CHECKS if check.code in ("DIST403", "DIST101", "DIST102", "DIST103", *DEPENDENCE)]
-    names = {
-        table.name.split()[1] for table in judged_tables(checks, adapters.load("rejection/torch", "cpu"), SMOKE, 1)
-    }
+    names = {one.name.split()[1] for one in judged_tables(checks, adapters.load("rejection/torch", "cpu"), SMOKE, 1)}
     assert names == {"S1", "S2", "S3", "S4", "S5", "S9"}
 
 

@@ -12,7 +12,8 @@ from fairdraw import adapters
 from fairdraw._core.checks import PROFILES, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._pairs import PAIR_MUTANTS, Pair, as_pair
+from fairdraw._mutants._mutant import as_rejection
+from fairdraw._mutants._pairs import PAIR_MUTANTS, Pair
 from fairdraw._report.causes import find_causes
 from fairdraw._run.runner import Session, run_check
 from fairdraw.contracts import Drafted, DraftStep, FunctionSampler, SeededNoise, rejection_sampler
@@ -27,7 +28,7 @@ OWN = {check.code: check for check in CHECKS if check.code.startswith("DIST80")}
 
 @pytest.mark.parametrize("kind", ODD_PAIRS)
 def test_right_pair_passes(kind: type[Pair]) -> None:
-    sampler = as_pair(kind)
+    sampler = as_rejection(kind())
     asked = [check for check in OWN.values() if check.why_not(sampler) is None]
     assert {"DIST801", "DIST806"} <= {check.code for check in asked}
     for check in asked:
@@ -57,8 +58,8 @@ def test_first_report_of_shared_noise_names_the_drafter() -> None:
 
 @pytest.mark.parametrize("kind", ODD_PAIRS)
 def test_numbers_are_uniform_where_their_event_happened(kind: type[Pair]) -> None:
-    supported = as_pair(kind).capabilities
-    steps = PairLoop(supported, 20, "cpu", 5).run(as_pair(kind))  # type: ignore[arg-type]  # it has a drafter
+    supported = as_rejection(kind()).capabilities
+    steps = PairLoop(supported, 20, "cpu", 5).run(as_rejection(kind()))  # type: ignore[arg-type]  # it has a drafter
     numbers = Numbers(steps, np.random.default_rng(0))
     assert numbers.is_right.all()
     assert (numbers.draft[numbers.is_reached] >= 0).all()

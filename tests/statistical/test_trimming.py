@@ -8,8 +8,8 @@ import torch
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._trimming import TRIM_MUTANTS, Trims, as_trimming
+from fairdraw._mutants._mutant import Mutant, as_rejection
+from fairdraw._mutants._trimming import TRIM_MUTANTS, Trims
 from fairdraw.contracts import ProposedDrafts, rejection_sampler
 from fairdraw.statistical._trimming import TRIM_CHECKS
 from odd.rejection_draws import ODD_TRIMS
@@ -26,7 +26,7 @@ def test_mutant_is_caught_in_smoke(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("kind", ODD_TRIMS)
 def test_right_rule_passes(kind: type[Trims]) -> None:
-    assert CHECK.run(as_trimming(kind), profile=SMOKE, seed=DEFAULT_SEED) > 0
+    assert CHECK.run(as_rejection(kind()), profile=SMOKE, seed=DEFAULT_SEED) > 0
 
 
 def test_sampler_that_verifies_all_drafts_is_not_asked() -> None:

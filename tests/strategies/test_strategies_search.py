@@ -180,9 +180,7 @@ def test_wanted_case_shrinks_to_the_smallest_of_its_kind(
     assert hypothesis.find(EVERYTHING, is_wanted, settings=limits, random=random.Random(0)) == smallest
 
 
-def test_a_seed_means_the_same_cases_whatever_modules_are_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seed_means_the_same_cases_whatever_modules_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hypothesis would mix the numbers of a user's modules into wide draws."""
 
     def drawn_numbers() -> list[int]:

@@ -54,7 +54,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.site_url = urls.get("Documentation", config.site_url)
     if repository := urls.get("Repository"):
         config.repo_url, config.edit_uri = repository, f"{repository}/edit/main/docs/"
-    config.copyright = f"The manual of fairdraw {__version__}. Each release has its own: make docs builds it."
+    config.copyright = f"The manual of fairdraw {__version__}. Each release has its own."
     return config
 
 

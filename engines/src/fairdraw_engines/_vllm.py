@@ -21,19 +21,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, inject_noise, quiet_floats, release_number
-from fairdraw.contracts import (
-    Capabilities,
-    Capability,
-    ExplicitNoise,
-    FilterPolicy,
-    KnownDefect,
-    Noise,
-    RaceNoise,
-    SamplingBatch,
-    SamplingNoise,
-    SpecDecodeBatch,
-)
+from fairdraw.contracts import Capabilities, Capability, Noise, RaceNoise, SamplingBatch, SamplingNoise, SpecDecodeBatch
 from fairdraw_engines._others import Upstream, import_vllm, vllm_module
 from fairdraw_engines._torch import race_noise
 
@@ -56,7 +46,7 @@ class VllmSampler:
     release: str
     rejection_sample: Callable[..., Tensor]
     make_metadata: Callable[[SpecDecodeBatch, Noise], object]
-    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict)
+    known_defects: Mapping[str, contracts.KnownDefect] = field(default_factory=dict)
     contract: Literal["rejection"] = "rejection"
 
     @property
@@ -105,7 +95,7 @@ class VllmSampler:
 
 
 def _noise_of_call(batch: SpecDecodeBatch, noise: Noise) -> AbstractContextManager[object]:
-    if not isinstance(noise, ExplicitNoise):
+    if not isinstance(noise, contracts.ExplicitNoise):
         return nullcontext()
     needs_noise = batch.synthetic_rates is not None or not bool(batch.is_greedy.all())
     return inject_noise(noise, required=needs_noise)
@@ -125,31 +115,7 @@ def rejection(row: SamplerRow, device: str) -> VllmSampler:
     return VllmSampler(device, interpreted, release, function, make_metadata, row.known_defects(release))
 
 
-@dataclass(frozen=True)
-class VllmTokenSampler:
-    """vLLM's `Sampler` module behind the suite's `sample`.
-
-    Args:
-        forward: From logits and metadata to what the module returns.
-        make_metadata: Makes what it reads as `sampling_metadata`.
-    """
-
-    name: str
-    device: str
-    capabilities: Capabilities
-    forward: Callable[[Tensor, object], Upstream]
-    make_metadata: Callable[[SamplingBatch, SamplingNoise], object]
-    filters: FilterPolicy = FilterPolicy()  # noqa: RUF009  # frozen
-    contract: Literal["sampling"] = "sampling"
-
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
-        with race_noise(noise):
-            output = self.forward(batch.logits.clone(), self.make_metadata(batch, noise))
-        tokens: Tensor = output.sampled_token_ids.squeeze(-1)
-        return tokens
-
-
-def sampling(row: SamplerRow, device: str) -> VllmTokenSampler:
+def sampling(row: SamplerRow, device: str) -> contracts.FunctionTokenSampler:
     """Return the V1 token sampler; its name carries the release.
 
     From 8 requests on it filters with a Triton kernel that needs the number of a GPU's processors. Without a GPU vLLM's
@@ -159,10 +125,17 @@ def sampling(row: SamplerRow, device: str) -> VllmTokenSampler:
     if device == "cpu":
         setattr(vllm_module("sample.ops.topk_topp_sampler"), "HAS_TRITON", False)  # noqa: B010  # not exported
     forward = vllm_module("sample.sampler").Sampler()
-    return VllmTokenSampler(f"vllm {release}", device, row.capabilities(), forward, _sampling_metadata)
+
+    def sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
+        with race_noise(noise):
+            tokens: Tensor = forward(batch.logits.clone(), sampling_metadata(batch, noise)).sampled_token_ids
+        return tokens.squeeze(-1)
+
+    return contracts.FunctionTokenSampler(function=sample, **row.facts(release, device))
 
 
-def _sampling_metadata(batch: SamplingBatch, noise: SamplingNoise) -> Upstream:
+def sampling_metadata(batch: SamplingBatch, noise: SamplingNoise) -> Upstream:
+    """Return the parameters of a batch as vLLM's `Sampler` reads them."""
     return _metadata(batch, noise, top_p=batch.top_p, top_k=batch.top_k, logitsprocs=_min_p_processor(batch))
 
 
@@ -192,7 +165,7 @@ def _metadata(
         "temperature": batch.temperature,
         "all_greedy": bool(greedy.all()),
         "all_random": not bool(greedy.any()),
-        "generators": {} if isinstance(noise, ExplicitNoise | RaceNoise) else noise.generators(batch.device),
+        "generators": {} if isinstance(noise, contracts.ExplicitNoise | RaceNoise) else noise.generators(batch.device),
         "top_p": None,
         "top_k": None,
         "max_num_logprobs": None,

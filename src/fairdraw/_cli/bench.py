@@ -6,18 +6,19 @@ import dataclasses
 import json
 import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairdraw._cli.parts import Number, echo, or_refuse
+from fairdraw._cli.parts import FILE, FOLDER, POSITIVE, Number, echo, or_refuse, say_loading
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._report.files import require_apart, require_writable
 from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.loading import CannotStart, last_line, load_sampler, require_extra
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fairdraw.perf_regression._bench import Bench, Contender
 
 _EXIT_CODES = """\b
@@ -29,18 +30,15 @@ Exit codes:
 """
 
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
-
 @click.command("bench", epilog=_EXIT_CODES)
 @click.argument("spec")
 @click.option("--against", metavar="SPEC", help="Compare with this sampler.  [default: vLLM's of the same contract]")
-@click.option("--limit", type=Number(min_open=True), default=1.0, help="Allow at most this part of the other's time.")
+@click.option("--limit", type=POSITIVE, default=1.0, help="Allow at most this part of the other's time.")
 @click.option("--roofline-min", type=Number(0, 1), help="Require this part of the copy bandwidth; needs a GPU.")
 @click.option("--strict", is_flag=True, help="Count PASS alone as green.")
-@click.option("--json", "json_file", type=_FILE, help="Write findings and times.")
-@click.option("--history", type=_FILE, help="Append what was timed to this file, as JSON lines.")
-@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Write plots to this folder.")
+@click.option("--json", "json_file", type=FILE, help="Write findings and times.")
+@click.option("--history", type=FILE, help="Append what was timed to this file, as JSON lines.")
+@click.option("--plots", type=FOLDER, help="Write plots to this folder.")
 def bench_command(
     spec: str,
     against: str | None,
@@ -61,6 +59,7 @@ def bench_command(
         or_refuse(partial(require_writable, option, path))
     if plots is not None:
         or_refuse(lambda: require_extra("--plots", "matplotlib"))
+    say_loading(spec)
     ours, other = _contenders(spec, against)
     from fairdraw.perf_regression._bench import FAMILY_ALPHA, bench
     from fairdraw.perf_regression._findings import exit_code, table
@@ -92,17 +91,15 @@ def _contenders(spec: str, against: str | None) -> tuple[Contender, Contender]:
         ours = load_sampler(spec)
         contract = contract_name(ours)
         if contract not in MEASURED:
-            raise CannotStart(
-                f"{spec}: contract={contract!r}, but only {', '.join(MEASURED)} are measured. Use fairdraw check."
-            )
+            rule = f"only {', '.join(MEASURED)} are measured"
+            raise CannotStart(f"{spec}: contract={contract!r}, but {rule}. Use fairdraw check.")
         against = against or CONTRACTS[str(contract)].reference
         other = load_sampler(against)
     except CannotStart as error:
         raise click.UsageError(str(error)) from None
     if contract_name(other) != contract:
-        raise click.UsageError(
-            f"{against}: contract={contract_name(other)!r}, but {spec} is under {contract!r}. Name another --against."
-        )
+        given, rule = f"contract={contract_name(other)!r}", f"{spec} is under {contract!r}"
+        raise click.UsageError(f"{against}: {given}, but {rule}. Name another --against.")
     return Contender(spec, ours), Contender(against, other)
 
 

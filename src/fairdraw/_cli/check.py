@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fairdraw import __version__
+from fairdraw._cli import parts
 from fairdraw._cli.job import Job, Plan
-from fairdraw._cli.parts import EXIT_CODES, Display, Number, Refused, colour_option, or_refuse, with_options
+from fairdraw._cli.parts import EXIT_CODES, FILE, FOLDER, POSITIVE, Display, Number, Refused, or_refuse, with_options
 from fairdraw._cli.project import from_project
 from fairdraw._cli.server import finish_journal, named, server_options, settings_of
 from fairdraw._cli.workers import Crew, Steps, open_crew, wait_for
@@ -74,9 +75,7 @@ class _Options:
         for name, path in self.outputs.items():
             if "{sampler}" not in str(path):
                 option, own = _option(name), path.with_name(f"{path.stem}-{{sampler}}{path.suffix}")
-                raise CannotStart(
-                    f"{option}={path}, but each of several samplers has a file of its own. Write {option} '{own}'."
-                )
+                raise CannotStart(f"{option}={path}, but each sampler has a file of its own. Write {option} '{own}'.")
         slug = re.sub(r"[^A-Za-z0-9]+", "-", self.job.spec).strip("-")
         own_paths = {name: Path(str(path).replace("{sampler}", slug)) for name, path in self.outputs.items()}
         return replace(self, outputs=own_paths)
@@ -121,9 +120,11 @@ def _seed(text: str | int) -> int:
         raise click.BadParameter(str(error)) from None
 
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_FOLDER = click.Path(file_okay=False, path_type=Path)
 _PATH = click.Path(path_type=Path)
+_WORKERS = "Use so many worker processes for all samplers; 0 runs everything in this one, for a debugger."
+_BY_NAME: dict[str, Any] = {"envvar": "FAIRDRAW_WORKERS", "show_envvar": True}  # Any: of click's options
+_HANGING = "Count a call of the sampler that takes longer as hanging."
+_BUDGET = "Stop each sampler then; what is undecided is inconclusive."
 
 
 @click.command("check", epilog=EXIT_CODES)
@@ -133,38 +134,21 @@ _PATH = click.Path(path_type=Path)
 @click.option("--seed", type=_seed, default=DEFAULT_SEED, metavar="N|fresh", help="Seed the cases.")
 @click.option("--reference", metavar="SPEC|none", help="Compare with this sampler.  [default: vLLM's, if importable]")
 @click.option("-k", "keywords", metavar="TEXT", multiple=True, help="Choose checks by code or title; repeatable.")
-@click.option(
-    "-n",
-    "workers",
-    type=click.IntRange(0, 256),
-    metavar="N",
-    envvar="FAIRDRAW_WORKERS",
-    default=1,
-    show_envvar=True,
-    help="Use so many worker processes for all samplers; 0 runs everything in this one, for a debugger.",
-)
-@click.option(
-    "--call-timeout",
-    type=Number(min_open=True),
-    default=DEFAULT_CALL_TIMEOUT,
-    metavar="SECONDS",
-    help="Count a call of the sampler that takes longer as hanging.",
-)
-@click.option(
-    "--time-budget", type=Number(), metavar="SECONDS", help="Stop each sampler then; what is undecided is inconclusive."
-)
+@click.option("-n", "workers", type=click.IntRange(0, 256), metavar="N", default=1, help=_WORKERS, **_BY_NAME)
+@click.option("--call-timeout", type=POSITIVE, default=DEFAULT_CALL_TIMEOUT, metavar="SECONDS", help=_HANGING)
+@click.option("--time-budget", type=Number(), metavar="SECONDS", help=_BUDGET)
 @click.option("-x", "--exitfirst", "exit_first", is_flag=True, help="Stop at the first check that fails.")
 @click.option("--no-controls", is_flag=True, help="Leave out mutation controls, which show that the checks can fail.")
 @click.option("-q", "--quiet", is_flag=True, help="Print failure reports and the verdict only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print a line for every check.")
-@colour_option
-@with_options([click.option(f"--{name}", type=_FILE, help=f"Write {words}.") for name, words in FORMS.items()])
+@parts.colour_option
+@with_options([click.option(f"--{name}", type=FILE, help=f"Write {words}.") for name, words in FORMS.items()])
 @click.option("--xfails", type=_PATH, help="Require these failures, in TOML: code = reason.")
 @click.option("--no-known", is_flag=True, help="Fail on defects that the sampler declares as known, too.")
 @click.option("--baseline", type=_PATH, help="Ignore the failures listed here; only new ones fail the run.")
 @click.option("--write-baseline", type=_PATH, help="Write what fails in this run as a baseline.")
-@click.option("--pictures", type=_FOLDER, help="Draw a picture of each statistic in this folder.")
-@click.option("--ledger", type=_FILE, help="Add up nightly runs in this file; needs --seed fresh.")
+@click.option("--pictures", type=FOLDER, help="Draw a picture of each statistic in this folder.")
+@click.option("--ledger", type=FILE, help="Add up nightly runs in this file; needs --seed fresh.")
 @server_options
 def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of Job and _Options
     """Run the checks of its contract on each sampler SPEC.

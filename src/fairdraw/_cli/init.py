@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from fairdraw import __version__
-from fairdraw._core.contracts import CONTRACTS, missing_parts
+from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import CannotStart, is_address, last_line
 
@@ -67,7 +67,9 @@ def _data(name: str) -> Mapping[str, Any]:  # Any: tables of strings, as the hea
 
 
 def _wiring(contract: str) -> _Wiring:
-    return _Wiring(**_data("contracts")[contract])
+    own = dict(_data("contracts")[contract])
+    like = _data("contracts").get(own.pop("like", ""), {})
+    return _Wiring(**{**like, **own, "arguments": like.get("arguments", {}) | own["arguments"]})
 
 
 def _text(name: str, words: Mapping[str, str] | None = None) -> str:
@@ -140,7 +142,8 @@ def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> list
     methods = _methods(found)
     names = dict.fromkeys([*methods, *(name for one in (found, *methods.values()) for name in _signature(spec, one))])
     name, known = (contract, ()) if contract else _detected(spec, function, list(names))
-    wiring, library, module = _wiring(name), _library(found), f"fairdraw_{function}"
+    wiring, module = _wiring(name), f"fairdraw_{function}"
+    library = "" if name in _data("state")["made"] else _library(found)  # a matcher's methods get tensors
     if "seed" in wiring.arguments:
         wiring = replace(wiring, arguments=wiring.arguments | _data("state")["libraries"].get(library, {}))
     words = _words(_Target(f"{package}.{function}", found, wiring, _answer(methods, wiring, name), library), name)
@@ -176,7 +179,8 @@ def _left(adapter: Path, contract: str, dropped: str) -> list[str]:
 def _words(target: _Target, contract: str) -> dict[str, str]:
     """Return the words of the adapter's template, and which template it is."""
     wiring, signature = target.wiring, target.signature(target.answer)
-    words = {"before": "", "template": f"{contract}.txt", **_drafter(target)}
+    returned = _data("state")["returned"].get(contract, {}).get(target.library, "")
+    words = {"before": returned, "template": f"{contract}.txt", **_drafter(target)}
     if wiring.padded and not {"batch", "cu_num_draft_tokens", "max_spec_len"} & set(signature):
         is_padded = _PADDED.search(inspect.getdoc(target.found) or "")
         words["before"] = f"    {_data('state')['padded']['sure' if is_padded else 'open']}\n"
@@ -202,7 +206,9 @@ def _calls(target: _Target, contract: str) -> dict[str, str]:
     roots = target.library.partition(".")[0], target.made.rpartition(".")[0]
     imports = "".join(f"import {name}\n" for name in roots if name)
     if CONTRACTS[contract].method == target.answer:
-        lacking, made = missing_parts(target.found) or "nothing", target.call("Sampler", arguments={})
+        parts = ("name", "device", "capabilities")
+        lacking = ", ".join(part for part in parts if not hasattr(target.found, part)) or "nothing"
+        made = target.call("Sampler", arguments={})
         sign = "" if lacking == "name, device, capabilities" else "# "  # it does not hide what the class has
         return {"imports": imports, "template": "object.txt", "lacking": lacking, "sign": sign, "made": made}
     if (made := _data("state")["made"].get(contract)) is not None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from fairdraw._core.budget import Deadline, FirstPart, undecided_by_budget
 from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, contract_of
-from fairdraw._core.failures import Inconclusive
 from fairdraw._core.isolation import suite_state
 from fairdraw._report.summary import Header, about_sampler, count_checks, worded_fairness
 from fairdraw._run import expected
@@ -25,14 +24,13 @@ from fairdraw._run.controls import Control, Planned, Untried, mutants_of, plan_c
 from fairdraw._run.loading import CannotStart, all_checks, another, last_line, load_reference, load_sampler, where_made
 from fairdraw._run.pace import Begun, Limit, Turn, crowding, times_of_this_process, workload_key
 from fairdraw._run.runner import Session, run_check
-from fairdraw.contracts import NoAnswer, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.contracts import AnySampler
+    from fairdraw.contracts import AnySampler, ServerSettings
 
 
 LEDGER = "the ledger"
@@ -227,7 +225,7 @@ class Bench:
         left = math.inf if self.job.ends_at is None else max(0.0, self.job.ends_at - self._clock())
         try:
             return timed(self.sampler, self.checks, self.profile, self.job.seed, left)
-        except (NoAnswer, Inconclusive) as error:
+        except Exception as error:  # the first check that asks reports it
             return (f"the server could not be timed: {error}",), 0.0, 1.0
 
     def run(self, turn: Turn) -> Begun:

@@ -13,7 +13,7 @@ from fairdraw import __version__
 from fairdraw._cli.bench import bench_command
 from fairdraw._cli.check import check_command
 from fairdraw._cli.init import write_skeleton
-from fairdraw._cli.parts import EXIT_CODES, echo, find_check, or_refuse, wants_colour
+from fairdraw._cli.parts import EXIT_CODES, FOLDER, echo, find_check, or_refuse, say_loading, wants_colour
 from fairdraw._cli.replay import replay_command
 from fairdraw._cli.validate_vllm import validate_vllm_command
 from fairdraw._core.contracts import CONTRACTS, load_part
@@ -56,16 +56,14 @@ main.add_command(validate_vllm_command)
 
 @main.command()
 @click.argument("spec")
-@click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Write to this folder."
-)
+@click.option("--folder", type=FOLDER, default=Path(), help="Write to this folder.")
 @click.option("--contract", type=click.Choice(list(CONTRACTS)), help="Set the contract.  [default: by its parameters]")
 def init(spec: str, folder: Path, contract: str | None) -> None:
     """Write the adapter, a test file and a CI workflow for the function or class SPEC (pkg.module:callable).
 
     Files that exist are kept. What a signature does not say is marked QUESTION in the adapter, at its place.
     """
-    echo(f"fairdraw {__version__}: loading {spec} ...")
+    say_loading(spec)
     click.echo("\n".join(or_refuse(lambda: write_skeleton(spec, folder, contract))))
 
 
@@ -78,6 +76,7 @@ def list_checks(only: str | None, contract: str | None, samplers: bool) -> None:
     if samplers:
         echo("\n".join(sampler_lines()))
         return
+    say_loading("the checks", err=True)
     for place, checks in _by_place(or_refuse(lambda: all_checks(only, contract))).items():
         click.echo(f"{place}: {len(checks)} checks")
         for one in checks:
@@ -104,17 +103,15 @@ def explain(code: str) -> None:
     CODE may also be the word of a capability: what it means, and which checks are skipped if it is unsupported. Or a
     choice of a policy: which ways are right, and which engines have them.
     """
-    word = glossary().get(code.lower())
-    if lines := word.lines() if word else policy_lines(code.lower()):
-        click.echo("\n".join(lines))
-        return
-    contract = next((contract for contract in CONTRACTS.values() if contract.raised == code.upper()), None)
-    if contract is not None:
-        meanings = raised_meanings(contract.name)
+    say_loading(f"what is known of {code}", err=True)
+    if raising := next((contract.name for contract in CONTRACTS.values() if contract.raised == code.upper()), ""):
+        meanings = raised_meanings(raising)
         click.echo("\n\n".join(f"{code.upper()} {title}\n{meaning}" for title, meaning in meanings.items()))
-        click.echo(f"\ncontract: {contract.name}")
-        return
-    click.echo("\n".join(explanation(find_check(code, all_questions(), glossary())).lines()))
+        click.echo(f"\ncontract: {raising}")
+    elif lines := policy_lines(code.lower()) or ((word := glossary().get(code.lower())) and word.lines()):
+        click.echo("\n".join(lines))
+    else:
+        click.echo("\n".join(explanation(find_check(code, all_questions(), glossary())).lines()))
 
 
 def _by_place(checks: Iterable[AnyCheck]) -> dict[str, list[AnyCheck]]:

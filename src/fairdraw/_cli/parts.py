@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -66,6 +67,11 @@ def echo(text: str = "", *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def say_loading(what: str, *, err: bool = False) -> None:
+    """Print a command's first line, before it imports anything: torch alone takes a second."""
+    echo(f"fairdraw {__version__}: loading {what} ...", err=err)
+
+
 def find_check(code: str, known: Iterable[AnyCheck] | None = None, words: Iterable[str] = ()) -> AnyCheck:
     """Return the check of that code, or another question of `known`; a refusal may also suggest one of `words`."""
     found = {one.code: one for one in known or all_checks()}
@@ -122,6 +128,10 @@ class Number(click.FloatRange):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return found
 
+
+POSITIVE = Number(min_open=True)
+FILE, FOLDER = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
+"""Types of options."""
 
 _REST = Column(ratio=1, no_wrap=True, overflow="ellipsis")
 

@@ -81,10 +81,9 @@ def from_project(specs: tuple[str, ...], options: dict[str, Any]) -> tuple[str, 
     """
     file, table = find_table() or (Path(), {})
     if not specs and "sampler" not in table:
-        raise CannotStart(
-            'check: no SPEC, but a sampler must be named. Name one, or write sampler = "pkg.module:factory" below '
-            "[tool.fairdraw] in pyproject.toml."
-        )
+        where = "below [tool.fairdraw] in pyproject.toml"
+        remedy = f'Name one, or write sampler = "pkg.module:factory" {where}'
+        raise CannotStart(f"check: no SPEC, but a sampler must be named. {remedy}.")
     values = {"profile": table.get("profile"), "time_budget": table.get("budget")}
     if specs in ((), (table.get("sampler"),)):
         if options["write_baseline"] is None and "baseline" in table:

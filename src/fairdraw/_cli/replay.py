@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from fairdraw._cli.parts import Refused, colour_option, echo, find_check, or_refuse
+from fairdraw._cli.parts import Refused, colour_option, echo, find_check, or_refuse, say_loading
 from fairdraw._cli.server import server_options, settings_of
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, DrawnQuestion
 from fairdraw._core.contracts import CONTRACTS, contract_name
@@ -74,6 +74,7 @@ def replay_command(
     failed, 1 if a check failed or is undecided, 12 if one was not reproduced, 3 if no check was run, 2 if a file cannot
     be replayed; then none is.
     """
+    say_loading(" and ".join(targets), err=True)
     stored = [_read(path, spec, reference, yes) for target in targets for path in _files(target)]
     for name in dict.fromkeys(one.name for one in stored):
         click.echo(f"sampler: {escaped(name)}", err=True)
@@ -151,10 +152,8 @@ def _allowed(path: Path, crash: Crash, spec: str | None, reference: str | None, 
     if code and not yes:
         would = " and ".join(f"the {what} {escaped(one)}" for what, one in code.items())
         remedies = " and ".join(f"--{what} SPEC" for what in code)
-        raise Refused(
-            f"{path} would import {would}, which is code: nothing of it was run. Add -y to run it, or {remedies} to "
-            "run another."
-        )
+        rule, remedy = "which is code: nothing of it was run", f"Add -y to run it, or {remedies} to run another"
+        raise Refused(f"{path} would import {would}, {rule}. {remedy}.")
     return name
 
 
@@ -168,10 +167,9 @@ def _replay(stored: _Stored, sampler: AnySampler, compared: AnySampler | None, g
     """Run the check again, and print the outcome; `given` are the options of this command."""
     found, needed = contract_name(sampler), stored.check.contract
     if found != needed:
-        raise Refused(
-            f"{escaped(stored.name)}: contract={found!r}, but {stored.path} is of a check of the {needed} contract. "
-            "Name a sampler of that contract with --sampler."
-        )
+        rule = f"{stored.path} is of a check of the {needed} contract"
+        remedy = "Name a sampler of that contract with --sampler"
+        raise Refused(f"{escaped(stored.name)}: contract={found!r}, but {rule}. {remedy}.")
     again = shlex.join(["fairdraw", "replay", str(stored.path), *given])
     session = Session(stored.name, seed=stored.crash.seed, reference=compared, crash_folder=None, command=again)
     record, tries = _run_again(stored, sampler, session)

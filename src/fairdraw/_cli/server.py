@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fairdraw._cli.parts import Number, with_options
+from fairdraw._cli.parts import FILE, POSITIVE, with_options
+from fairdraw._core.contracts import load_part
 from fairdraw._core.spelling import did_you_mean
 from fairdraw._run.loading import CannotStart, is_address
 from fairdraw.contracts import Capability, ServerSettings
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 _USUAL = ServerSettings()
 
-_COUNT, _POSITIVE = click.IntRange(1), Number(min_open=True)
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_COUNT = click.IntRange(1)
+_JOURNAL = click.Path(exists=True, dir_okay=False, path_type=Path)
+_EARLIER = "Compare seeded and greedy answers with those in this journal, of a run before a restart."
+_OLD = "Use the journal's answers of a run that was cut, or of finished runs, too."
+_STAGE = "Say at which stage log-probabilities are taken.  [default: found out]"
 
 
 def _usual(name: str, kind: click.ParamType[Any] | None, text: str, metavar: str | None = None) -> Any:  # Any: click's
@@ -36,28 +39,15 @@ _OPTIONS = (
     click.option("--requests", type=_COUNT, metavar="N", help="Send at most so many requests."),
     click.option("--tokens", type=_COUNT, metavar="N", help="Judge distributions by so many tokens."),
     _usual("--concurrency", _COUNT, "Send so many requests at a time.", "N"),
-    _usual("--timeout", _POSITIVE, "Give a request so many seconds.", "SECONDS"),
-    click.option("--rate", type=_POSITIVE, metavar="N", help="Send at most so many requests per second."),
+    _usual("--timeout", POSITIVE, "Give a request so many seconds.", "SECONDS"),
+    click.option("--rate", type=POSITIVE, metavar="N", help="Send at most so many requests per second."),
     _usual("--key-variable", None, "Take the server's key from this environment variable."),
-    click.option("--prompts", type=_FILE, help="Use these prompts, one per line."),
+    click.option("--prompts", type=FILE, help="Use these prompts, one per line."),
     click.option("--keep-prompts", is_flag=True, help="Let reports show your prompts."),
-    click.option("--journal", type=_FILE, help="Keep the answers in this file. A run that was cut goes on with them."),
-    click.option(
-        "--against-journal",
-        "against",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Compare seeded and greedy answers with those in this journal, of a run before a restart.",
-    ),
-    _usual(
-        "--old-answers",
-        click.Choice(["cut", "all"]),
-        "Use the journal's answers of a run that was cut, or of finished runs, too.",
-    ),
-    click.option(
-        "--stage",
-        type=click.Choice(["raw", "temperature", "processed"]),
-        help="Say at which stage log-probabilities are taken.  [default: found out]",
-    ),
+    click.option("--journal", type=FILE, help="Keep the answers in this file. A run that was cut goes on with them."),
+    click.option("--against-journal", "against", type=_JOURNAL, help=_EARLIER),
+    _usual("--old-answers", click.Choice(["cut", "all"]), _OLD),
+    click.option("--stage", type=click.Choice(["raw", "temperature", "processed"]), help=_STAGE),
     click.option("--unsupported", metavar="WORD=WHY", multiple=True, help="Declare what is unsupported; repeatable."),
 )
 
@@ -111,7 +101,7 @@ def _given() -> tuple[str, ...]:
 def finish_journal(settings: ServerSettings | None) -> None:
     """Write into the journal, if there is one, that its run has ended."""
     if settings is not None and settings.journal is not None:
-        importlib.import_module("fairdraw._server").finish(settings.journal)  # by name, as adapters are
+        load_part("fairdraw._server._journal:finish")(settings.journal)  # by name, as adapters are
 
 
 def _read(path: Path | None) -> tuple[str, ...]:

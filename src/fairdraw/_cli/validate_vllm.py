@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairdraw._cli.parts import FILE
+
 if TYPE_CHECKING:
     from types import ModuleType
 
 _OWN_TABLE = "FAIRDRAW_VLLM_VALIDATED"
+_PLACE = "Take vLLM from this folder, such as a site-packages.  [default: what can be imported]"
+_ENTRY = "Write the entry to this file; entries of other releases stay."
+_PROFILE = "Choose the profile of the suite's properties."
 _EXIT_CODES = """\b
 Exit codes:
   0  every piece of the plugin is validated for this source
@@ -23,24 +28,10 @@ Exit codes:
 
 
 @click.command("validate-vllm", epilog=_EXIT_CODES)
-@click.option(
-    "--folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Take vLLM from this folder, such as a site-packages.  [default: what can be imported]",
-)
-@click.option(
-    "--table",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("fairdraw-validated.json"),
-    help="Write the entry to this file; entries of other releases stay.",
-)
+@click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), help=_PLACE)
+@click.option("--table", type=FILE, default=Path("fairdraw-validated.json"), help=_ENTRY)
 @click.option("--steps", type=click.IntRange(4), default=100, help="Play so many per kind of trace.")
-@click.option(
-    "--profile",
-    type=click.Choice(["smoke", "ci", "nightly"]),
-    default="ci",
-    help="Choose the profile of the suite's properties.",
-)
+@click.option("--profile", type=click.Choice(["smoke", "ci", "nightly"]), default="ci", help=_PROFILE)
 def validate_vllm_command(folder: Path | None, table: Path, steps: int, profile: str) -> None:
     """Validate the vLLM that is installed here, patched or not, for fairdraw's vLLM plugin.
 

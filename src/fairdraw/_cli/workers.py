@@ -277,13 +277,10 @@ _Order = tuple[int, str, Any]  # Any: its number, a method of `Bench` and its ar
 _Answer = tuple[int, int, bool, Any]  # Any: process, number, whether it went well, and the result or why not
 
 
-def _work(
-    pipe: Connection,
-    job: Job,
-    shared: tuple[Any, Any],  # Any: of ctypes; when the current call began, and its sizes
-    call_timeout: float,
-    fatal: tuple[pulse.Sizes, ...],
-) -> None:
+_Shared = tuple[Any, Any]  # Any: of ctypes; when the current call began, and its sizes
+
+
+def _work(pipe: Connection, job: Job, shared: _Shared, call_timeout: float, fatal: tuple[pulse.Sizes, ...]) -> None:
     """Execute orders until the pipe closes. Ctrl-C and hang-ups are handled by the printing process."""
     beat, sizes = shared
     for name in ("SIGINT", "SIGHUP"):  # a terminal sends them to every process of the run

@@ -210,9 +210,7 @@ class Capabilities:
         for name, reason in self.unsupported.items():
             if name not in Capability.__members__.values():
                 known = ", ".join(sorted(Capability))
-                raise ValueError(
-                    f"Capabilities: unsupported={name!r}, but it must be a capability. Use one of: {known}."
-                )
+                raise ValueError(f"Capabilities: unsupported={name!r}, but that is no capability. Use one of: {known}.")
             if not reason.strip():
                 raise ValueError(f"Capabilities: unsupported[{name!r}]={reason!r}, but it must say why. Give a reason.")
         normal = {Capability(name): reason for name, reason in self.unsupported.items()}

@@ -19,16 +19,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from fairdraw._core.budget import (
-    SHRINKING_WAS_CUT,
-    BudgetEnded,
-    before_it_began,
-    cut_short,
-    guarded,
-    is_endless,
-    is_enough,
-    until_shrunk,
-)
+from fairdraw._core import budget
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability
 from fairdraw._core.contracts import CONTRACTS, declared_policy
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
@@ -168,7 +159,7 @@ class Conditions:
     def require_time(self) -> None:
         """Raise `Inconclusive` if time is out before the check begins."""
         if self.out_of_time():
-            raise before_it_began()
+            raise budget.before_it_began()
 
 
 @dataclass(frozen=True)
@@ -448,7 +439,7 @@ class Timed:
 
     def guarded(self, sampler: Any) -> Any:  # Any: a sampler of any contract, and the same
         """`sampler`, which raises `BudgetEnded` when time is out; once a case failed, when that for shrinking is."""
-        return sampler if is_endless(self._out_of_time) else guarded(sampler, self.out_of_time)
+        return sampler if budget.is_endless(self._out_of_time) else budget.guarded(sampler, self.out_of_time)
 
     def out_of_time(self) -> bool:
         """Whether the search has to end; `failed` moves the end."""
@@ -457,7 +448,7 @@ class Timed:
     def require_time(self) -> None:
         """Raise `BudgetEnded` if time is out."""
         if self.out_of_time():
-            raise BudgetEnded
+            raise budget.BudgetEnded
 
     def begin_case(self, tried: int, part: int, whole: int) -> None:
         """Raise before a case that is not to be tried: `Enough` after this run's part, `BudgetEnded` if time is out.
@@ -468,23 +459,23 @@ class Timed:
             whole: Cases of the whole profile.
         """
         is_part = tried >= part < whole  # the whole ends by itself
-        if self.smallest is None and (is_part or is_enough(self._out_of_time, tried / whole)):
+        if self.smallest is None and (is_part or budget.is_enough(self._out_of_time, tried / whole)):
             raise Enough
         self.require_time()
 
     def failed(self, case: Any, error: BaseException) -> None:
         """Remember a failing case; the first one starts the time for shrinking."""
         if self.smallest is None:
-            self._out_of_time = until_shrunk(self._out_of_time)
+            self._out_of_time = budget.until_shrunk(self._out_of_time)
         if self.smallest is None or len(repr(case)) <= len(repr(self.smallest[0])):
             self.smallest = case, error
 
     def ended(self, tried: int, what: str) -> Ended:
         """What a search raises that the time budget ended: the failure that it found, or that it is undecided."""
         if self.smallest is None:
-            return cut_short(f"{tried} of {what} tried", tried)
+            return budget.cut_short(f"{tried} of {what} tried", tried)
         case, error = self.smallest
-        return failed(error, case, tried, (SHRINKING_WAS_CUT,))
+        return failed(error, case, tried, (budget.SHRINKING_WAS_CUT,))
 
 
 @contextmanager
@@ -571,7 +562,7 @@ class _Trial:
                 return searching()
         except Enough:
             return None
-        except BudgetEnded:
+        except budget.BudgetEnded:
             ended = self.timed.ended(self.tried, f"{part} cases")
         except _EnoughShrinking:
             assert self.timed.smallest is not None, "it failed before it was shrunk"
@@ -598,7 +589,7 @@ class _Trial:
         found = self.failing
         try:
             self.one(found.replace(**{name: kept}))
-        except BudgetEnded:
+        except budget.BudgetEnded:
             pass
         except (Exception, SystemExit) as error:
             if isinstance(error, type(like)) and raised_by(error) is raised_by(like):
@@ -623,7 +614,7 @@ class _Trial:
             for seed in (found.seed + place, *range(num_seeds)):
                 try:
                     self.one(found.replace(requests=(request,), seed=seed, **once))
-                except BudgetEnded:
+                except budget.BudgetEnded:
                     self.failing = found
                     return None
                 except (Exception, SystemExit) as error:
@@ -648,8 +639,11 @@ class _Trial:
 
 
 def check(code: str, cases: Cases, *, contract: str, **fields: Any) -> Callable[[Body], Check]:
-    """Make a check of a function `(sampler, case)`. Any: other fields of a check."""
-    return lambda body: Check.named(body, code, contract=contract, cases=cases, body=body, **fields)
+    """Make a check of a function `(sampler, case)`. Any: other fields of a check.
+
+    Checks that differ in their cases alone share one as `body`; the function that is decorated says what is required.
+    """
+    return lambda body: Check.named(body, code, contract=contract, cases=cases, **{"body": body, **fields})
 
 
 differential = partial(check, differential=True)

@@ -6,12 +6,11 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from inspect import signature
+from typing import Any
 
+from fairdraw._core.capabilities import Capabilities, Capability
 from fairdraw._core.policies import Policy, policy_of
-
-if TYPE_CHECKING:
-    from fairdraw._core.capabilities import Capability
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,8 @@ class Contract:
     """One contract. Parts are written `module:attribute` and loaded when they are needed.
 
     Args:
-        method: What an object under this contract has beside a name, a device and capabilities.
+        call: The method that an object under this contract has beside a name, a device and capabilities, and its
+            arguments.
         case: The class of its cases, with `from_json`, `to_json` and `build`.
         raised: Code of a report of an exception.
         answer: What a call returns, as a sentence of reports.
@@ -41,7 +41,7 @@ class Contract:
     """
 
     name: str
-    method: str
+    call: str
     case: str
     raised: str
     answer: str
@@ -59,6 +59,17 @@ class Contract:
     is_remote: bool = False
     takes_noise: bool = False
     one_of: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """The name of its method."""
+        return self.call.partition("(")[0]
+
+    def is_met(self, subject: object) -> bool:
+        """Whether the method of `subject` takes the arguments, and so does the function that a wrapper of ours has."""
+        method, home = getattr(subject, self.method, None), type(subject).__module__
+        called = (method, getattr(subject, "function", method) if home.startswith("fairdraw.contracts.") else method)
+        return all(_takes(one, self.call.count(",") + 1) for one in called)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mutants", tuple(path.format(name=self.name) for path in self.mutants))
@@ -103,12 +114,26 @@ def contract_name(subject: object) -> str | None:
     return None if contract is None else contract.name
 
 
-def missing_parts(subject: object) -> str:
-    """Return what `subject` lacks to be under any contract, as words."""
-    missing = [name for name in ("name", "device", "capabilities") if not hasattr(subject, name)]
-    if not any(hasattr(subject, contract.method) for contract in CONTRACTS.values()):
-        missing.append(" or ".join(contract.method for contract in CONTRACTS.values()))
-    return ", ".join(missing)
+def what_lacks(subject: object) -> str:
+    """Return what `subject` is and what it lacks to be under its contract, or under any; empty if it lacks nothing."""
+    missing, contract = [name for name in ("name", "device") if not hasattr(subject, name)], contract_of(subject)
+    if not isinstance(getattr(subject, "capabilities", None), Capabilities):
+        missing.append("capabilities of the type fairdraw.Capabilities")
+    if contract is None:
+        missing.append(" or ".join(one.method for one in CONTRACTS.values()))
+    elif not contract.is_met(subject):
+        missing.append(contract.call.replace("(", " that takes (", 1))
+    kind = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
+    return f"{kind}, which has no {', '.join(missing)}" if missing else ""
+
+
+def _takes(called: Any, number: int) -> bool:  # Any: whatever stands where a function should
+    """Whether `called` takes so many arguments. What has no signature, as code in C, may."""
+    try:
+        signature(called).bind(*range(number))
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)
+    return True
 
 
 def load_part(path: str) -> Any:  # Any: a class, a function or a tuple, as the field's docstring says

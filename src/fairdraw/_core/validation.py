@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairdraw._core.failures import AdapterError
+from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.noise import SeededNoise
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
     from typing_extensions import TypeIs
 
@@ -69,49 +70,74 @@ class Validator:
         return True
 
 
-def check_kind(method: str, sampler: str, answer: object, kind: type[T], example: str) -> T:
-    """What `method` of a sampler returned, if it is of this kind.
+@dataclass(frozen=True)
+class Answer:
+    """What a method of a sampler returned. It is an error of the adapter if it is not what the contract asks.
 
-    Raises:
-        AdapterError: If it is not.
+    Args:
+        name: Of the sampler.
+        device: Of the batch.
     """
-    if not isinstance(answer, kind):
-        given, name = type(answer).__name__, kind.__name__
-        raise AdapterError(
-            f"{method}: sampler={sampler} returned {given}, but it must return a {name}. Return {name}({example})."
-        )
-    return answer
+
+    sampler: object
+    method: str
+    device: torch.device
+    value: Any  # Any: to be checked
+    name: str
+
+    @classmethod
+    def of(cls, sampler: Any, method: str, device: torch.device, *arguments: object) -> Answer:  # Any: of any contract
+        """Call the method. What it raises is marked as the sampler's own."""
+        with calling(sampler):
+            return cls(sampler, method, device, getattr(sampler, method)(*arguments), sampler.name)
+
+    @property
+    def returned(self) -> str:
+        """The first words of what is said against it."""
+        return f"{self.method}: sampler={self.name} returned"
+
+    def as_kind(self, kind: type[T], example: str) -> T:
+        """Return the answer, if it is of this kind.
+
+        Raises:
+            AdapterError: If it is not.
+        """
+        if not isinstance(self.value, kind):
+            given, name = type(self.value).__name__, kind.__name__
+            raise AdapterError(f"{self.returned} {given}, but it must return a {name}. Return {name}({example}).")
+        return self.value
+
+    def tensor(self, name: str, output: object, shape: list[int], dtypes: tuple[str, ...], hint: str) -> Tensor:
+        """Return `output`, the part `name` of the answer, if it is a tensor of this shape, dtype and device.
+
+        Raises:
+            AdapterError: If it is not.
+        """
+        import torch
+
+        returned, wanted = self.returned, " or ".join(f"torch.{one}" for one in dtypes)
+        if not isinstance(output, torch.Tensor):
+            given, remedy = type(output).__name__, f"Return {name} as {dtypes[0]} {shape}."
+            raise AdapterError(f"{returned} {given}, but it must return a tensor. {remedy}")
+        if list(output.shape) != shape:
+            raise AdapterError(f"{returned} {name} of shape {list(output.shape)}, but it must be {shape} {hint}")
+        if str(output.dtype).removeprefix("torch.") not in dtypes:
+            remedy = f"Return {name}.to(torch.{dtypes[0]})."
+            raise AdapterError(f"{returned} {output.dtype}, but it must be {wanted}. {remedy}")
+        if output.device != self.device:
+            remedy = "Declare the sampler's device, or move the result."
+            raise AdapterError(f"{returned} a tensor on {output.device}, but the batch is on {self.device}. {remedy}")
+        return output
+
+    def numbers(self, name: str, output: object, shape: list[int], dtypes: tuple[str, ...], hint: str) -> NDArray[Any]:
+        """Return a copy of such a tensor, `[...]` as it is. Any: of its dtype."""
+        import numpy as np
+
+        tensor = self.tensor(name, output, shape, dtypes, hint)
+        with calling(self.sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
+            copied = tensor.detach().cpu().numpy().copy()
+        return copied.astype(np.int64) if dtypes[0].startswith("int") else copied
 
 
-def check_answer(
-    method: str,
-    sampler: str,
-    name: str,
-    output: object,
-    shape: list[int],
-    dtypes: tuple[str, ...],
-    device: torch.device,
-    shape_hint: str,
-) -> Tensor:
-    """`output`, which `method` of a sampler returned as `name`, if it is a tensor of this shape, dtype and device.
-
-    Raises:
-        AdapterError: If it is not.
-    """
-    import torch
-
-    returned, wanted = f"{method}: sampler={sampler} returned", " or ".join(f"torch.{one}" for one in dtypes)
-    if not isinstance(output, torch.Tensor):
-        raise AdapterError(
-            f"{returned} {type(output).__name__}, but it must return a tensor. Return {name} as {dtypes[0]} {shape}."
-        )
-    if list(output.shape) != shape:
-        raise AdapterError(f"{returned} {name} of shape {list(output.shape)}, but it must be {shape} {shape_hint}")
-    if str(output.dtype).removeprefix("torch.") not in dtypes:
-        raise AdapterError(f"{returned} {output.dtype}, but it must be {wanted}. Return {name}.to(torch.{dtypes[0]}).")
-    if output.device != device:
-        raise AdapterError(
-            f"{returned} a tensor on {output.device}, but the batch is on {device}. "
-            "Declare the sampler's device, or move the result."
-        )
-    return output
+INTEGERS = ("int64", "int32")
+"""Types of token ids and of other numbers that come back."""

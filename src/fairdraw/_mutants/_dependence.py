@@ -10,19 +10,17 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fairdraw._mutants import sampling_distributions as sampling
-from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn, mutant_distribution
-from fairdraw._mutants._mutant import Memory, Mutant, mutants_in
-from fairdraw.contracts import RaceNoise, rejection_sampler, token_sampler
-
-if TYPE_CHECKING:
-    from fairdraw.contracts import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn
+from fairdraw._mutants._mutant import Memory, Mutant, as_rejection, as_token_sampler, mutants_in
+from fairdraw._mutants.distributions import mutant_distribution
+from fairdraw.contracts import Noise, RaceNoise, SamplingBatch, SamplingNoise, SpecDecodeBatch
 
 Uniforms = NDArray[np.float64]
 Numbers = Callable[[Memory, int, int, int], Uniforms]
@@ -130,13 +128,11 @@ class Member:
 
     def rejection(self) -> Any:  # Any: a rejection sampler
         """The fault in a rejection sampler."""
-        made = _Verifying(self)
-        return rejection_sampler(made.verify, name=self.name, unsupported=made.unsupported)
+        return as_rejection(_Verifying(self), self.name)
 
     def sampling(self) -> Any:  # Any: a token sampler
         """The fault in a token sampler."""
-        made = _Sampling(self)
-        return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=sampling.UNSUPPORTED)
+        return as_token_sampler(_Sampling(self), self.name, sampling.UNSUPPORTED)
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

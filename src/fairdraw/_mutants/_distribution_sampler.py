@@ -6,14 +6,14 @@ A million rows cost some seconds, so that mutants get the same budget as the sam
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairdraw._mutants._mutant import mutant_as, name_of
-from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, Noise, SeededNoise, rejection_sampler
+from fairdraw._mutants._mutant import as_rejection
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, Noise, SeededNoise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,7 +188,4 @@ def by_inverse_cdf(weights: Floats, uniforms: NDArray[np.floating]) -> Tokens:
 
 def right_distribution(sampler: type[DistributionSampler]) -> RejectionSampler:
     """A class as a sampler, under its name."""
-    return rejection_sampler(sampler().verify, name=name_of(sampler), unsupported=sampler.unsupported)
-
-
-mutant_distribution = partial(mutant_as, right_distribution)
+    return as_rejection(sampler())

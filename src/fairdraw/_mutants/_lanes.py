@@ -5,6 +5,7 @@ Ranges of ids cancel them. Each is made in every contract that draws, for all ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,8 +15,6 @@ from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn, 
 from fairdraw._mutants._mutant import Mutant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
@@ -77,13 +76,12 @@ LANE_FAULTS = tuple(LaneFault(name, **fields) for name, fields in _KINDS)
 WIDE_LANE_FAULTS = tuple(LaneFault(f"{name} above {_ABOVE} entries", **fields, above=_ABOVE) for name, fields in _KINDS)
 
 
+Faults = tuple[LaneFault, ...]
+Make = Callable[[LaneFault], Any]  # Any: a sampler of any contract
+
+
 def lane_mutants(
-    make: Callable[[LaneFault], Any],  # Any: a sampler of any contract
-    by_weight: str,
-    by_other: str,
-    min_draws: int = 0,
-    *,
-    faults: tuple[LaneFault, ...] = WIDE_LANE_FAULTS,
+    make: Make, by_weight: str, by_other: str, min_draws: int = 0, faults: Faults = WIDE_LANE_FAULTS
 ) -> tuple[Mutant, ...]:
     """Return a mutant for each fault.
 

@@ -16,16 +16,8 @@ from fairdraw._core.policies import Policy
 from fairdraw._mutants._mutant import Mutant, mutant_as, name_of
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.contracts import (
-    PLACEHOLDER_TOKEN_ID,
-    AddedRow,
-    LiveBatch,
-    LiveRequest,
-    Markers,
-    RowChanges,
-    RowKeeper,
-    SessionSampler,
-)
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID as PLACEHOLDER
+from fairdraw.contracts import AddedRow, LiveBatch, LiveRequest, Markers, RowChanges, RowKeeper, SessionSampler
 
 
 @dataclass(eq=False)
@@ -75,7 +67,7 @@ class Follower(RowKeeper):
         live = copy.entered.output_token_ids
         del copy.ids[self.standing(copy) :]
         copy.ids += self.new(copy, live)
-        while copy.ids and copy.ids[-1] == PLACEHOLDER_TOKEN_ID:
+        while copy.ids and copy.ids[-1] == PLACEHOLDER:
             copy.ids.pop()
         copy.edges = [*(edge for edge in copy.edges if edge < len(copy.ids)), len(copy.ids)]
 
@@ -83,7 +75,7 @@ class Follower(RowKeeper):
         """How much of the copy is still valid: nothing if its end has changed; placeholders there are read again."""
         live = copy.entered.output_token_ids
         kept = min(len(copy.ids), len(live))
-        while kept and copy.ids[kept - 1] == PLACEHOLDER_TOKEN_ID:
+        while kept and copy.ids[kept - 1] == PLACEHOLDER:
             kept -= 1
         return kept if kept and live[kept - 1] == copy.ids[kept - 1] else 0
 
@@ -95,7 +87,7 @@ class Follower(RowKeeper):
         return [*copy.ids, *copy.extra, *self.placeholders(copy)]
 
     def placeholders(self, copy: Copy) -> list[int]:
-        return [PLACEHOLDER_TOKEN_ID] * (len(copy.entered.output_token_ids) - len(copy.ids))
+        return [PLACEHOLDER] * (len(copy.entered.output_token_ids) - len(copy.ids))
 
     def end_step(self, batch: LiveBatch) -> None:
         """Called at the end of each step; only mutants use it."""

@@ -12,7 +12,8 @@ from fairdraw._mutants._logits_mutant import mutant_planner, patched_planner
 from fairdraw._mutants._mutant import Memory
 from fairdraw._oracles.logits_plan import Edit, Row, exclude
 from fairdraw._oracles.logits_plan import LogitsPlanOracle as Oracle
-from fairdraw.contracts import Capabilities, LogitsBatch, LogitsParams, PlanSetup
+from fairdraw.contracts import Capabilities, LogitsParams, PlanSetup
+from fairdraw.contracts import LogitsBatch as Batch
 
 
 @patched_planner("untouched", "PLAN101", "PLAN102")
@@ -40,20 +41,20 @@ def returns_a_view_of_the_given_logits(right: Oracle, logits: LogitRows) -> Logi
 
 
 @patched_planner("process", "PLAN105")
-def processes_the_raw_logits_as_well(answer: LogitRows, batch: LogitsBatch, setup: PlanSetup) -> None:
+def processes_the_raw_logits_as_well(answer: LogitRows, batch: Batch, setup: PlanSetup) -> None:
     """The raw logits that are used for log-probabilities contain the bias already."""
     if answer is not batch.logits:
         batch.logits.copy_(answer)
 
 
 @patched_planner("process", "PLAN107")
-def keeps_the_dtype_of_the_model(right: Oracle, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
+def keeps_the_dtype_of_the_model(right: Oracle, batch: Batch, setup: PlanSetup) -> LogitRows:
     """Processed logits go back to bfloat16."""
     return right.process(batch, setup).to(batch.logits.dtype)
 
 
 @patched_planner("process", "PLAN112")
-def asks_the_first_request_only(right: Oracle, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
+def asks_the_first_request_only(right: Oracle, batch: Batch, setup: PlanSetup) -> LogitRows:
     """If the first request needs no processor, no request gets one."""
     first = [row for row in right.rows(batch, setup) if row.request == 0]
     needs = any(right.edits(name, first) or right.customs(name, first, setup) for name in right.order)
@@ -66,7 +67,7 @@ class MasksTheNeighboursRow(Oracle):
 
     params: tuple[LogitsParams, ...] = ()
 
-    def process(self, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
+    def process(self, batch: Batch, setup: PlanSetup) -> LogitRows:
         self.params = tuple(request.params for request in batch.requests)
         return super().process(batch, setup)
 
@@ -77,7 +78,7 @@ class MasksTheNeighboursRow(Oracle):
 
 @patched_planner("process", "PLAN130", "PLAN161")
 def keeps_the_plan_of_a_batch_of_the_same_size(
-    right: Oracle, batch: LogitsBatch, setup: PlanSetup, *, kept: Memory
+    right: Oracle, batch: Batch, setup: PlanSetup, kept: Memory
 ) -> LogitRows:
     """A new request gets the parameters of the one whose row it took."""
     if len(kept) != batch.batch_size:
@@ -88,7 +89,7 @@ def keeps_the_plan_of_a_batch_of_the_same_size(
 
 
 @patched_planner("process", "PLAN133")
-def leaves_parameters_behind(right: Oracle, batch: LogitsBatch, setup: PlanSetup, *, kept: Memory) -> LogitRows:
+def leaves_parameters_behind(right: Oracle, batch: Batch, setup: PlanSetup, *, kept: Memory) -> LogitRows:
     """Requests move, their parameters do not: rows are planned anew only for requests that were added."""
     kept |= {row: params for row, params, _, _ in (batch.change.added if batch.change else ())}
     stale = [dataclasses.replace(request, params=kept[row]) for row, request in enumerate(batch.requests)]
@@ -96,9 +97,7 @@ def leaves_parameters_behind(right: Oracle, batch: LogitsBatch, setup: PlanSetup
 
 
 @patched_planner("process", "PLAN132")
-def decides_once_whether_there_is_work(
-    right: Oracle, batch: LogitsBatch, setup: PlanSetup, *, kept: Memory
-) -> LogitRows:
+def decides_once_whether_there_is_work(right: Oracle, batch: Batch, setup: PlanSetup, kept: Memory) -> LogitRows:
     """A batch without work in its first step is left alone until it changes."""
     if batch.change is None and kept.get("is_idle"):
         return right.untouched(batch.logits)
@@ -135,7 +134,7 @@ def drops_lists_with_an_unknown_id(right: Oracle, token_ids: Collection[int], ro
 
 
 @patched_planner("process", "PLAN142")
-def writes_into_the_next_row(right: Oracle, batch: LogitsBatch, setup: PlanSetup) -> LogitRows:
+def writes_into_the_next_row(right: Oracle, batch: Batch, setup: PlanSetup) -> LogitRows:
     """Ids are offsets in the flat logits: one beyond the vocabulary is a token of the next row."""
     processed, size = right.process(batch, setup), batch.logits.shape[1]
     for row in right.rows(batch, setup):

@@ -1,24 +1,25 @@
-"""Faults of single processors, of their order, and of what their rows see.
+"""Faults of single processors, of their order, of what their rows see, and close to rounding and ties.
 
-Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps. Or it
-edits a row where a step does, and gets the right edit.
+Each function stands for one step of the oracle, with that step's arguments. First comes `right`, the correct
+steps, or `answer`, that of the correct step; or the correct edit of a row, the row and its logits.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from fairdraw._core.tensor_types import LogitRows
 from fairdraw._mutants._logits_mutant import mutant_planner, patched_edit, patched_planner
-from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row, exclude, keep_top_k, keep_top_p
-from fairdraw.contracts import LogitsPolicy, PenaltyPolicy
+from fairdraw._oracles import logits_plan as plans
+from fairdraw._oracles.logits_bounds import logits_bounds
+from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row
+from fairdraw.contracts import LogitsBatch, LogitsPolicy, LogitsRequest, PenaltyPolicy, PlanSetup
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fairdraw.contracts import CustomLogitsProcessor, LogitsRequest, PlanSetup, RowOfRequest
+Calls = list[tuple[Any, list[Any]]]  # Any: a custom processor, and rows of requests
 
 
 def moved(name: str, before: str) -> tuple[str, ...]:
@@ -32,7 +33,7 @@ def moved(name: str, before: str) -> tuple[str, ...]:
 def allows_what_is_excluded(right: LogitsPlanOracle, row: Row) -> Edit | None:
     """The mask of allowed ids is read the other way round: True once meant allowed, then excluded."""
     allowed = row.params.allowed_token_ids
-    return None if allowed is None else exclude(allowed)
+    return None if allowed is None else plans.exclude(allowed)
 
 
 @patched_edit("logit_bias", "PLAN110", "PLAN160")
@@ -81,8 +82,8 @@ class ForcesTheEndOfThinkingFirst(LogitsPlanOracle):
 def cuts_by_top_p_before_top_k(cut: Edit, row: Row, logits: Logits) -> None:
     """Top-p alone keeps more than top-p of what top-k left."""
     if row.batch_uses_top_k and row.batch_uses_top_p and not row.is_greedy:
-        keep_top_p(logits, row.params.top_p)
-        keep_top_k(logits, min(row.params.top_k or row.vocab_size, row.vocab_size))
+        plans.keep_top_p(logits, row.params.top_p)
+        plans.keep_top_k(logits, min(row.params.top_k or row.vocab_size, row.vocab_size))
     else:
         cut(logits)
 
@@ -154,9 +155,7 @@ def min_tokens_count_all_drafts_in_every_row(right: LogitsPlanOracle, row: Row) 
 
 
 @patched_planner("customs", "PLAN141")
-def calls_custom_processors_per_row(
-    right: LogitsPlanOracle, name: str, rows: Sequence[Row], setup: PlanSetup
-) -> list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]:
+def calls_custom_processors_per_row(right: LogitsPlanOracle, name: str, rows: Sequence[Row], setup: PlanSetup) -> Calls:
     """A launch per row, so a processor that compares its rows sees only one of them."""
     return [(processor, [one]) for processor, seen in right.customs(name, rows, setup) for one in seen]
 
@@ -183,3 +182,61 @@ def bad_words_miss_the_end_of_the_prompt(right: LogitsPlanOracle, row: Row) -> l
 @mutant_planner("PLAN110", policy=LogitsPolicy(penalties=PenaltyPolicy(counts_see="text")), done=LogitsPolicy())
 class PenaltiesOfThePromptAgainstItsPolicy(LogitsPlanOracle):
     """A policy that says that penalties count the prompt, beside a count of the output."""
+
+
+@patched_planner("process", "PLAN110", "PLAN112")
+def is_four_ulps_beyond_rounding(answer: LogitRows, batch: LogitsBatch, setup: PlanSetup) -> None:
+    """One token of a row, four units in the last place above what float32 arithmetic in any order could make of it."""
+    if answer is not batch.logits:
+        for row, bounds in zip(answer.numpy(), logits_bounds(batch, setup, LogitsPlanOracle()), strict=True):
+            moved = np.flatnonzero((bounds.may_be.width > 0) & np.isfinite(row) & (bounds.forced is None))
+            for token in moved[-1:]:
+                row[token] = np.float32(bounds.may_be.high[token]) + 4 * np.spacing(np.abs(row[token]))
+
+
+@patched_edit("top_k_top_p", "PLAN110", "PLAN112")
+def keeps_one_of_the_tied_too_few(cut: Edit, row: Row, logits: Logits) -> None:
+    """Top-k drops everything that ties with the last token kept, and that token as well."""
+    if not row.is_greedy and 1 < row.params.top_k < row.vocab_size:
+        edge = np.sort(logits)[len(logits) - row.params.top_k]
+        if np.isfinite(edge) and np.isfinite(logits[logits > edge]).any():
+            logits[logits <= edge] = EXCLUDED
+    cut(logits)
+
+
+@patched_edit("top_k_top_p", "PLAN110", "PLAN112")
+def top_p_stops_a_token_early(cut: Edit, row: Row, logits: Logits) -> None:
+    """The token that crosses top-p is dropped: the tokens kept have less probability than required."""
+    cut(logits)
+    if not row.is_greedy and row.params.top_p != 1:
+        _drop_one_more(logits, ties=True)
+
+
+@patched_edit("thinking_budget", "PLAN110")
+def forces_with_too_small_a_logit(force: Edit, row: Row, logits: Logits) -> None:
+    """The forced token is the most probable one, but not the only possible one."""
+    others = logits.copy()
+    force(logits)
+    logits[logits == plans.FORCED] = np.float32(np.max(others, initial=0, where=np.isfinite(others)) + 10)
+
+
+@patched_edit("thinking_budget", "PLAN110", "PLAN112")
+def forces_another_token(force: Edit, row: Row, logits: Logits) -> None:
+    """The token is forced in the correct row, but the next id instead of the expected one."""
+    marks = np.zeros(len(logits), np.float32)
+    force(marks)
+    logits[(int(marks.argmax()) + 1) % len(logits)] = plans.FORCED
+
+
+@patched_edit("min_p", "PLAN110")
+def min_p_drops_the_last_token_kept(cut: Edit, row: Row, logits: Logits) -> None:
+    """The least probable token above the floor is excluded, too."""
+    cut(logits)
+    _drop_one_more(logits, ties=False)
+
+
+def _drop_one_more(logits: Logits, *, ties: bool) -> None:
+    """Exclude the least probable token that is left; with `ties` even if all of them tie."""
+    kept = np.flatnonzero(np.isfinite(logits))
+    if len(kept) > 1 and not np.isnan(logits).any() and (ties or logits[kept].min() < logits[kept].max()):
+        logits[kept[logits[kept].argmin()]] = EXCLUDED

@@ -43,6 +43,16 @@ class _Misread(LogitsPlanOracle):
         return super().rows(batch.replace(requests=changed), setup)
 
 
+def _read(name: str, read: Callable[[Any], Any]) -> Change:  # Any: a field
+    """Return a change of one field."""
+    return lambda p: {name: read(getattr(p, name))}
+
+
+def _biases(read: Callable[[float], float | None]) -> Change:
+    """Return a change of every bias; `None` leaves it out."""
+    return lambda p: {"logit_bias": {i: b for i, bias in (p.logit_bias or {}).items() if (b := read(bias)) is not None}}
+
+
 def _first_biases(most: int) -> Change:
     return lambda p: {"logit_bias": dict(list((p.logit_bias or {}).items())[:most])}
 
@@ -73,56 +83,46 @@ _SIZES: dict[str, Change] = {
     "bad words have three tokens at most": _words(lambda w: len(w) <= 3),
     "bad words have five tokens at most": _words(lambda w: len(w) <= 5),
     "stores 64 biases": _first_biases(64),
-    "one stop id": lambda p: {"all_stop_token_ids": frozenset(sorted(p.all_stop_token_ids)[:1])},
-    "stores 16 allowed ids": lambda p: {"allowed_token_ids": p.allowed_token_ids and p.allowed_token_ids[:16]},
+    "one stop id": _read("all_stop_token_ids", lambda ids: frozenset(sorted(ids)[:1])),
+    "stores 16 allowed ids": _read("allowed_token_ids", lambda ids: ids and ids[:16]),
 }
 _MANY: dict[str, tuple[str, Change]] = {
     "stores 500 biases": ("PLAN116", _first_biases(500)),
-    "stores 40 stop ids": ("PLAN115", lambda p: {"all_stop_token_ids": frozenset(sorted(p.all_stop_token_ids)[:40])}),
+    "stores 40 stop ids": ("PLAN115", _read("all_stop_token_ids", lambda ids: frozenset(sorted(ids)[:40]))),
     "bad words have thirty two tokens at most": ("PLAN116", _words(lambda w: len(w) <= 32)),
 }
 """Sizes that ordinary requests do not have."""
 _VALUES: dict[str, Change] = {
-    "top k 1 is off": lambda p: {"top_k": 0 if p.top_k == 1 else p.top_k},
-    "top p near 0 is off": lambda p: {"top_p": 1.0 if p.top_p < 1e-5 else p.top_p},
-    "min p 1 is off": lambda p: {"min_p": 0.0 if p.min_p == 1 else p.min_p},
-    "greedy up to the edge": lambda p: {"temperature": 0.0 if p.temperature <= 1e-5 else p.temperature},
-    "greedy below a fiftieth": lambda p: {"temperature": 0.0 if p.temperature < 0.02 else p.temperature},
-    "not greedy below the edge": lambda p: {
-        "temperature": 1e-5 if 0 < p.temperature < 1e-5 else p.temperature  # where exactly 0 means greedy
-    },
-    "clips biases at ten": lambda p: {
-        "logit_bias": {i: max(-10.0, min(10.0, b)) for i, b in (p.logit_bias or {}).items()}
-    },
-    "an allowed list of one is off": lambda p: {
-        "allowed_token_ids": None if len(p.allowed_token_ids or ()) == 1 else p.allowed_token_ids
-    },
+    "top k 1 is off": _read("top_k", lambda k: 0 if k == 1 else k),
+    "top p near 0 is off": _read("top_p", lambda p: 1.0 if p < 1e-5 else p),
+    "min p 1 is off": _read("min_p", lambda p: 0.0 if p == 1 else p),
+    "greedy up to the edge": _read("temperature", lambda t: 0.0 if t <= 1e-5 else t),
+    "greedy below a fiftieth": _read("temperature", lambda t: 0.0 if t < 0.02 else t),
+    "not greedy below the edge": _read("temperature", lambda t: 1e-5 if 0 < t < 1e-5 else t),  # exactly 0 is greedy
+    "clips biases at ten": _biases(lambda bias: max(-10.0, min(10.0, bias))),
+    "an allowed list of one is off": _read("allowed_token_ids", lambda ids: None if len(ids or ()) == 1 else ids),
     "presence without frequency is off": lambda p: {
         "presence_penalty": p.presence_penalty if p.frequency_penalty or p.repetition_penalty != 1 else 0.0
     },
-    "repetition below one is off": lambda p: {"repetition_penalty": max(1.0, p.repetition_penalty)},
-    "a budget of nothing is none": lambda p: {"thinking_token_budget": p.thinking_token_budget or None},
-    "a minimum of one is none": lambda p: {"min_tokens": 0 if p.min_tokens == 1 else p.min_tokens},
-    "temperatures in steps of a thousandth": lambda p: {
-        "temperature": max(round(p.temperature, 3), p.temperature * 1e-3)
-    },
+    "repetition below one is off": _read("repetition_penalty", lambda factor: max(1.0, factor)),
+    "a budget of nothing is none": _read("thinking_token_budget", lambda budget: budget or None),
+    "a minimum of one is none": _read("min_tokens", lambda least: 0 if least == 1 else least),
+    "temperatures in steps of a thousandth": _read("temperature", lambda t: max(round(t, 3), t * 1e-3)),
 }
 _INSIDE: dict[str, Change] = {
-    "top p above 0_999 is off": lambda p: {"top_p": 1.0 if p.top_p > 0.999 else p.top_p},
-    "top p above 0_9999 is off": lambda p: {"top_p": 1.0 if p.top_p > 0.9999 else p.top_p},
+    "top p above 0_999 is off": _read("top_p", lambda p: 1.0 if p > 0.999 else p),
+    "top p above 0_9999 is off": _read("top_p", lambda p: 1.0 if p > 0.9999 else p),
     "top p below a hundredth is greedy": lambda p: {"top_k": 1 if p.top_p < 1e-2 else p.top_k},
-    "min p below a ten thousandth is off": lambda p: {"min_p": p.min_p if p.min_p > 1e-4 else 0.0},
-    "min p above 0_999 is one": lambda p: {"min_p": 1.0 if p.min_p > 0.999 else p.min_p},
-    "temperatures near one are one": lambda p: {"temperature": 1.0 if abs(p.temperature - 1) < 1e-3 else p.temperature},
-    "top k of all but two is off": lambda p: {"top_k": 0 if p.top_k >= 1029 else p.top_k},
+    "min p below a ten thousandth is off": _read("min_p", lambda p: p if p > 1e-4 else 0.0),
+    "min p above 0_999 is one": _read("min_p", lambda p: 1.0 if p > 0.999 else p),
+    "temperatures near one are one": _read("temperature", lambda t: 1.0 if abs(t - 1) < 1e-3 else t),
+    "top k of all but two is off": _read("top_k", lambda k: 0 if k >= 1029 else k),
     "penalties below a thousandth are off": lambda p: {
         name: value if abs(value - off) > 1e-3 else off
         for name, off in (("presence_penalty", 0.0), ("frequency_penalty", 0.0), ("repetition_penalty", 1.0))
         for value in (getattr(p, name),)
     },
-    "biases below a thousandth are off": lambda p: {
-        "logit_bias": {i: b for i, b in (p.logit_bias or {}).items() if abs(b) > 1e-3}
-    },
+    "biases below a thousandth are off": _biases(lambda bias: bias if abs(bias) > 1e-3 else None),
 }
 _MISREAD = {
     "A parameter of many parts is cut.": {name: ("PLAN115", change) for name, change in _SIZES.items()},

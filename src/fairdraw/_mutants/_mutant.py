@@ -5,13 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
-from fairdraw.contracts import Capability, FunctionTokenSampler, rejection_sampler, token_sampler
-
-if TYPE_CHECKING:  # torch comes with it, and mutants of servers need none
-    from fairdraw._oracles.sampling import SamplingOracle
+from fairdraw.contracts import Capability, FunctionSampler, FunctionTokenSampler, rejection_sampler, token_sampler
 
 Memory = dict[Any, Any]  # Any: whatever a mutant keeps from call to call
 
@@ -52,6 +49,16 @@ def mutants_in(*namespaces: Mapping[str, object]) -> tuple[Mutant, ...]:
     return tuple(value for names in namespaces for value in names.values() if isinstance(value, Mutant))
 
 
+def as_if_dense(tensor: Any) -> Any:  # Any: a tensor, and the same numbers of memory
+    """Return a tensor of the same shape and address whose rows are thought to lie one behind the other."""
+    return tensor.as_strided(tensor.shape, (*tensor.shape[1:], 1))
+
+
+def reseeded(noise: Any, read: Callable[[int], int]) -> Any:  # Any: seeded noise, and the same
+    """Return noise of which the seeds of requests are what `read` makes of them."""
+    return replace(noise, request_seeds={request: read(seed) for request, seed in noise.request_seeds.items()})
+
+
 def name_of(made: Any) -> str:  # Any: a class or a function
     """Its name in words.
 
@@ -88,10 +95,9 @@ def as_mutant(
     """
 
     def make(faulty: type[Any]) -> object:  # Any: an oracle of either contract
-        oracle, name = faulty(), name_of(faulty)
-        if hasattr(oracle, "verify"):
-            return rejection_sampler(oracle.verify, name=name, unsupported=unsupported, **_beside(oracle))
-        return as_token_sampler(oracle, name, GENERATORS if unsupported is None else unsupported)
+        if hasattr(faulty, "verify"):
+            return as_rejection(faulty(), unsupported=unsupported)
+        return as_token_sampler(faulty(), name_of(faulty), GENERATORS if unsupported is None else unsupported)
 
     return mutant_as(make, *caught_by, needs=needs)
 
@@ -147,12 +153,14 @@ def with_step(oracle: type[Any], step: str, body: Callable[..., Any]) -> type[An
     return faulty  # type: ignore[no-any-return]
 
 
-def as_token_sampler(oracle: SamplingOracle, name: str, unsupported: Mapping[str, str]) -> FunctionTokenSampler:
-    """An oracle of the sampling contract as a sampler and drafter."""
-    more = _beside(oracle)
-    return token_sampler(oracle.sample, drafting=oracle.draft, name=name, unsupported=unsupported, **more)
+def as_rejection(made: Any, name: str = "", unsupported: Mapping[str, str] | None = None) -> FunctionSampler:
+    """Return what has the steps of verification as a sampler, with what else it has. Any: an object of any class."""
+    beside: dict[str, Any] = {one: getattr(made, one, None) for one in ("propose", "trim", "sync", "size_switches")}
+    lacks = getattr(made, "unsupported", None) if unsupported is None else unsupported
+    return rejection_sampler(made.verify, name=name or name_of(type(made)), unsupported=lacks, **beside)
 
 
-def _beside(oracle: object) -> dict[str, Any]:  # Any: one type each
-    """Return what an oracle has beside its contract's method: row events, and sizes at which it switches."""
-    return {name: getattr(oracle, name, None) for name in ("sync", "size_switches")}
+def as_token_sampler(made: Any, name: str, lacks: Mapping[str, str], filters: Any = None) -> FunctionTokenSampler:
+    """Return what has the steps of sampling as a sampler and drafter. Any: an object of any class, and a policy."""
+    own: dict[str, Any] = {one: getattr(made, one, None) for one in ("sync", "size_switches")}  # Any: a field each
+    return token_sampler(made.sample, drafting=made.draft, name=name, unsupported=lacks, filters=filters, **own)

@@ -7,25 +7,19 @@ A mutant that is a function stands for one step of `Pair`; `right` has the corre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
-from fairdraw._mutants.distributions import BlockVerification
-from fairdraw.contracts import Drafted, FunctionSampler, SeededNoise, rejection_sampler
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from fairdraw.contracts import DraftStep, Noise, SpecDecodeBatch
+from fairdraw._mutants._mutant import Mutant, mutants_in, patching
+from fairdraw._mutants.distributions import BlockVerification, mutant_distribution
+from fairdraw.contracts import Drafted, DraftStep, Noise, SeededNoise, SpecDecodeBatch
 
 Key = tuple[NDArray[np.uint64], Tokens, int]
 """Seed and position of each row, and a stream."""
@@ -137,20 +131,13 @@ def race(weights: Floats, key: Key) -> Tokens:
     return np.asarray(noisy.argmax(axis=1))
 
 
-def as_pair(kind: type[Any]) -> FunctionSampler:
-    """A drafter and verifier as a sampler, under the name of its class."""
-    pair = kind()
-    return rejection_sampler(pair.verify, propose=pair.propose, name=name_of(kind), unsupported=kind.unsupported)
-
-
-mutant_pair = partial(mutant_as, as_pair)
-_patched = patching(mutant_pair, Pair)
+_patched = patching(mutant_distribution, Pair)
 
 
 # The verifier draws with the drafter's noise.
 
 
-@mutant_pair("DIST803", "DIST806")
+@mutant_distribution("DIST803", "DIST806")
 class RecoversWithTheGumbelNoiseOfTheDraft(Pair):
     """Both are keyed by (seed, position): what has just lost against the draft loses again (vLLM #54282)."""
 
@@ -188,12 +175,12 @@ class _SharesForSome(Pair):
         return np.where(is_shared, shared, super().recover(weights, drawn, requests, rows))
 
 
-@mutant_pair("DIST803")
+@mutant_distribution("DIST803")
 class RecoversSeededRequestsWithTheNoiseOfTheDraft(_SharesForSome):
     """The salt is forgotten where requests have seeds of their own."""
 
 
-@mutant_pair("DIST803")
+@mutant_distribution("DIST803")
 class RecoversOtherRequestsWithTheNoiseOfTheDraft(_SharesForSome):
     """The salt is forgotten where requests have no seed of their own."""
 
@@ -207,14 +194,14 @@ class DraftsByInverseCdf(Pair):
         return by_inverse_cdf(probs, uniforms(key, 1)[:, 0])
 
 
-@mutant_pair("DIST802", "DIST806")
+@mutant_distribution("DIST802", "DIST806")
 class AcceptsWithTheUniformThatDrafted(DraftsByInverseCdf):
     """The first uniform of (seed, position) draws the draft and decides about it."""
 
     acceptance_stream = _DRAFTS
 
 
-@mutant_pair("DIST804", "DIST806")
+@mutant_distribution("DIST804", "DIST806")
 class DrawsTheBonusWithTheNoiseOfTheLastDraft(Pair):
     """The bonus token is keyed by the last draft's position, without the salt."""
 
@@ -243,7 +230,7 @@ def drafts_of_a_step_share_their_noise(right: Pair, seeds: NDArray[np.uint64], s
     return seeds, step.positions.numpy() - step.step, _DRAFTS
 
 
-@mutant_pair("DIST806", min_draws=50_000)
+@mutant_distribution("DIST806", min_draws=50_000)
 class RecoversAfterABlockWithTheNoiseOfTheDraft(Pair, BlockVerification):
     """The drafts are verified jointly; the recovered token has the draft's noise."""
 
@@ -264,7 +251,7 @@ class _OtherPositions(Pair):
         return super().verify(batch, noise)
 
 
-_elsewhere = patching(mutant_pair, _OtherPositions)
+_elsewhere = patching(mutant_distribution, _OtherPositions)
 
 
 @_elsewhere("verified_at", "REJ659", "DIST805", "DIST806")

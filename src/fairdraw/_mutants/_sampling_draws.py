@@ -16,11 +16,12 @@ from torch import Tensor
 from fairdraw._core.array_types import Row32 as Row
 from fairdraw._core.array_types import Row64, RowFlags
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._mutant import GIVEN, Memory, as_mutant, patched
+from fairdraw._mutants._mutant import GIVEN, Memory, as_if_dense, as_mutant, patched, reseeded
 from fairdraw._oracles.sampling import Request, softmax
 from fairdraw._oracles.sampling import SamplingOracle as Oracle
-from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, RowKeeper, SamplingNoise, SeededNoise
+from fairdraw.contracts import AddedRow, Capability, Drafted, MovedRow, RowKeeper, SeededNoise
 from fairdraw.contracts import SamplingBatch as Batch
+from fairdraw.contracts import SamplingNoise as Noise
 from fairdraw.strategies.rows import bulk_rng
 
 # Where a request stands, and what it leaves behind.
@@ -41,36 +42,32 @@ def a_short_last_tile_takes_no_part(right: Oracle, probs: Row, exponentials: Row
 
 
 @patched(Oracle, "sample", "SAM201")
-def filters_where_the_logits_lie(answer: Tensor, batch: Batch, noise: SamplingNoise) -> None:
+def filters_where_the_logits_lie(answer: Tensor, batch: Batch, noise: Noise) -> None:
     """In place: log-probabilities that are computed afterwards are those of another distribution."""
     batch.logits.mul_(0.5)
 
 
 @patched(Oracle, "token", "SAM108")
-def the_last_token_for_nan(right: Oracle, request: Request, exponentials: Row) -> int:
+def the_last_token_for_nan(answer: int, request: Request, exponentials: Row) -> int:
     """Comparisons with NaN are false, so the search runs to the end."""
-    if np.isnan(request.logits).any():
-        return int(request.logits.size - 1)
-    return right.token(request, exponentials)
+    return request.logits.size - 1 if np.isnan(request.logits).any() else answer
 
 
 @patched(Oracle, "token", "SAM109")
-def the_last_token_for_empty_rows(right: Oracle, request: Request, exponentials: Row) -> int:
+def the_last_token_for_empty_rows(answer: int, request: Request, exponentials: Row) -> int:
     """A cumulative sum of zeros never reaches its goal."""
-    if (request.logits == -np.inf).all():
-        return int(request.logits.size - 1)
-    return right.token(request, exponentials)
+    return request.logits.size - 1 if (request.logits == -np.inf).all() else answer
 
 
 @patched(Oracle, "sample", "SAM201")
-def nan_spreads(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+def nan_spreads(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """A maximum over the batch is subtracted before the softmax."""
     shift = batch.logits.float().amax() * 0
     return right.sample(batch.replace(logits=batch.logits + torch.where(shift.isnan(), shift, 0.0)), noise)
 
 
 @patched(Oracle, "exponentials", "SAM202")
-def the_row_number_enters(answer: Tensor, batch: Batch, noise: SamplingNoise) -> Tensor:
+def the_row_number_enters(answer: Tensor, batch: Batch, noise: Noise) -> Tensor:
     """An offset in bytes where elements were meant: each row reads its exponentials shifted by its number."""
     return torch.stack([row.roll(number) for number, row in enumerate(answer)])
 
@@ -91,17 +88,15 @@ def prefers_low_ids(right: Oracle, probs: Row, exponentials: Row) -> int:
 
 
 @patched(Oracle, "sample", "SAM201")
-def reads_strided_logits_as_contiguous(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+def reads_strided_logits_as_contiguous(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """A pointer and `vocab_size`, and no word about strides."""
-    logits = batch.logits.as_strided((batch.batch_size, batch.vocab_size), (batch.vocab_size, 1))
-    return right.sample(batch.replace(logits=logits), noise)
+    return right.sample(batch.replace(logits=as_if_dense(batch.logits)), noise)
 
 
 @patched(Oracle, "sample", "SAM201")
-def reads_strided_parameters_as_contiguous(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+def reads_strided_parameters_as_contiguous(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """The same for temperatures: a column of a table of parameters."""
-    temperature = batch.temperature.as_strided(batch.temperature.shape, (1,))
-    return right.sample(batch.replace(temperature=temperature), noise)
+    return right.sample(batch.replace(temperature=as_if_dense(batch.temperature)), noise)
 
 
 @patched(Oracle, "race", "SAM141")
@@ -138,8 +133,7 @@ def requests_share_their_noise(answer: Tensor, batch: Batch, noise: SeededNoise)
 @patched(Oracle, "draw", "SAM203")
 def rounds_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a hash with few bits: neighbours get the same numbers."""
-    rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
-    return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
+    return right.draw(batch, reseeded(noise, lambda seed: seed >> 8))
 
 
 @patched(Oracle, "draw", "SAM202")
@@ -193,7 +187,7 @@ def greedy_batches_draw(right: Oracle, batch: Batch, noise: SeededNoise) -> Tens
 # Counters.
 
 
-class CountingOracle(Oracle):
+class Counting(Oracle):
     """Right: exponentials hashed from a request's seed and position, in place of generators."""
 
     def draw(self, batch: Batch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
@@ -213,25 +207,25 @@ _COUNTS = {
 }
 
 
-@patched(CountingOracle, "row", "SAM203", unsupported=_COUNTS)
-def forgets_the_position(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
+@patched(Counting, "row", "SAM203", unsupported=_COUNTS)
+def forgets_the_position(right: Counting, seed: int, position: int, number: int, size: int) -> Row64:
     """The counter is the seed alone: a request draws one token again and again."""
     return right.row(seed, 0, number, size)
 
 
-@patched(CountingOracle, "row", "SAM202", unsupported=_COUNTS)
-def counts_rows(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
+@patched(Counting, "row", "SAM202", unsupported=_COUNTS)
+def counts_rows(right: Counting, seed: int, position: int, number: int, size: int) -> Row64:
     """The row number is part of the counter: texts depend on the place in the batch."""
     return right.row(seed + number, position, number, size)
 
 
-@patched(CountingOracle, "draw", "SAM166", unsupported=_COUNTS)
-def advances_generators_beside_its_counters(right: CountingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Counting, "draw", "SAM166", unsupported=_COUNTS)
+def advances_generators_beside_its_counters(right: Counting, batch: Batch, noise: SeededNoise) -> Tensor:
     """A seed for the counters is drawn at every step: restarts then give other texts."""
     return _drawn_after_one(right, batch, noise)
 
 
-class SeedsByRow(RowKeeper, CountingOracle):
+class SeedsByRow(RowKeeper, Counting):
     """Right: a row has the seed that its request entered with, whatever the noise says."""
 
     def draw(self, batch: Batch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
@@ -261,18 +255,15 @@ class KeepsTheSeedOfTheLastOwner(SeedsByRow):
 @patched(Oracle, "said_distribution", "SAM201")
 def says_the_distribution_at_temperature_one(right: Oracle, request: Request, token: int) -> Row:
     """The distribution of raw logits, for a draft at another temperature: speculative decoding is then lossy."""
-    if not request.is_greedy:
-        request.temperature = np.float32(1)
-    return right.said_distribution(request, token)
+    temperature = request.temperature if request.is_greedy else np.float32(1)
+    return right.said_distribution(dataclasses.replace(request, temperature=temperature), token)
 
 
 @patched(Oracle, "said_distribution", "SAM201")
 def says_a_distribution_that_is_not_normalised(right: Oracle, request: Request, token: int) -> Row:
     """The softmax before the filters, with what they removed set to 0."""
-    distribution = right.said_distribution(request, token)
-    return (
-        distribution if request.is_greedy else np.where(distribution > 0, softmax(right.scaled(request)), np.float32(0))
-    )
+    said = right.said_distribution(request, token)
+    return said if request.is_greedy else np.where(said > 0, softmax(right.scaled(request)), np.float32(0))
 
 
 @patched(Oracle, "said_distribution", "SAM201")
@@ -294,7 +285,7 @@ def blurs_draft_distributions(answer: Row, request: Request, token: int) -> Row:
 
 
 @patched(Oracle, "draft", "SAM201")
-def drafts_another_token(answer: Drafted, batch: Batch, noise: SamplingNoise) -> Drafted:
+def drafts_another_token(answer: Drafted, batch: Batch, noise: Noise) -> Drafted:
     """Tokens of one row, distributions of the next."""
     return Drafted((answer.token_ids + 1) % batch.vocab_size, answer.draft_probs)
 
@@ -305,22 +296,19 @@ def drafts_another_token(answer: Drafted, batch: Batch, noise: SamplingNoise) ->
 @patched(Oracle, "draw", "SAM203")
 def keeps_request_seeds_as_floats(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a float64 column of a table: the lowest bits of large ones are lost."""
-    rounded = {i: int(float(seed)) % 2**63 for i, seed in noise.request_seeds.items()}
-    return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
+    return right.draw(batch, reseeded(noise, lambda seed: int(float(seed)) % 2**63))
 
 
 @patched(Oracle, "draw", "SAM203")
 def folds_the_halves_of_request_seeds(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """The upper 32 bits are added to the lower ones, for a generator that takes 32."""
-    folded = {i: ((seed >> 32) + seed) % 2**32 for i, seed in noise.request_seeds.items()}
-    return right.draw(batch, dataclasses.replace(noise, request_seeds=folded))
+    return right.draw(batch, reseeded(noise, lambda seed: ((seed >> 32) + seed) % 2**32))
 
 
 @patched(Oracle, "draw", "SAM203")
 def takes_request_seeds_modulo_a_prime(right: Oracle, batch: Batch, noise: SeededNoise) -> Tensor:
     """A generator whose state is a number below 2**31 - 1."""
-    rest = {i: seed % (2**31 - 1) for i, seed in noise.request_seeds.items()}
-    return right.draw(batch, dataclasses.replace(noise, request_seeds=rest))
+    return right.draw(batch, reseeded(noise, lambda seed: seed % (2**31 - 1)))
 
 
 @patched(Oracle, "draw", "SAM203")
@@ -345,25 +333,21 @@ def keeps_the_seed_of_a_row(right: Oracle, batch: Batch, noise: SeededNoise, *, 
 
 
 @patched(Oracle, "sample", "SAM201")
-def takes_the_parameters_of_the_call_before(
-    right: Oracle, batch: Batch, noise: SamplingNoise, *, kept: Memory
-) -> Tensor:
+def takes_the_parameters_of_the_call_before(right: Oracle, batch: Batch, noise: Noise, *, kept: Memory) -> Tensor:
     """Parameters are copied to the device in the background: a call of the same size still finds the old ones."""
     old, kept["temperature"] = kept.get("temperature", ()), batch.temperature
     return right.sample(batch.replace(temperature=old) if len(old) == len(batch.temperature) else batch, noise)
 
 
 @patched(Oracle, "sample", "SAM193")
-def swaps_two_buffers_once_in_a_thousand_calls(
-    answer: Tensor, batch: Batch, noise: SamplingNoise, *, kept: Memory
-) -> Tensor:
+def swaps_two_buffers_once_in_a_thousand_calls(answer: Tensor, batch: Batch, noise: Noise, *, kept: Memory) -> Tensor:
     """A ring of buffers wraps before its last reader is done: tokens come in reverse order."""
     kept["calls"] = kept.get("calls", 0) + 1
     return answer.flip(0) if kept["calls"] % 1000 == 0 else answer
 
 
 @patched(Oracle, "sample", "SAM184")
-def wraps_offsets_at_32_bits(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+def wraps_offsets_at_32_bits(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """`row * stride` in int32: a row that is far away is read elsewhere."""
     is_far = batch.logits.stride(0) >= 2**31
     return right.sample(batch.replace(logits=batch.logits[:1].expand_as(batch.logits)) if is_far else batch, noise)
@@ -391,8 +375,7 @@ def takes_temperatures_near_one_for_one(right: Oracle, request: Request) -> Row:
 @patched(Oracle, "scaled", "SAM201")
 def clamps_temperatures_at_four(right: Oracle, request: Request) -> Row:
     """A limit of the service in the sampler, and nobody reported it to the user."""
-    request.temperature = min(request.temperature, np.float32(4))
-    return right.scaled(request)
+    return right.scaled(dataclasses.replace(request, temperature=min(request.temperature, np.float32(4))))
 
 
 @as_mutant("SAM201", needs=(Capability.LARGE_VOCAB,))
@@ -408,7 +391,7 @@ class ForgetsTheTemperatureWhereItsKernelsMeet(Oracle):
 
 
 @patched(Oracle, "sample", "SAM188")
-def computes_offsets_in_24_bits(right: Oracle, batch: Batch, noise: SamplingNoise) -> Tensor:
+def computes_offsets_in_24_bits(right: Oracle, batch: Batch, noise: Noise) -> Tensor:
     """`row * vocab_size` passes through a float32, or a mask: a row far behind reads one of the first."""
     rows = torch.arange(batch.batch_size) * batch.vocab_size % 2**24 // batch.vocab_size
     return right.sample(batch.replace(logits=batch.logits[rows]), noise)
@@ -435,8 +418,8 @@ def the_second_tile_takes_the_numbers_of_the_first(right: Oracle, probs: Row, ex
     return right.race(probs, shared)
 
 
-@patched(CountingOracle, "draw", "SAM195", unsupported=_COUNTS)
-def draws_from_a_pool_of_a_hundred_thousand_numbers(right: CountingOracle, batch: Batch, noise: SeededNoise) -> Tensor:
+@patched(Counting, "draw", "SAM195", unsupported=_COUNTS)
+def draws_from_a_pool_of_a_hundred_thousand_numbers(right: Counting, batch: Batch, noise: SeededNoise) -> Tensor:
     """Rows without seeds take their numbers one after the other from a pool, and from its beginning once it ends."""
     pool = bulk_rng("pool", noise.seed, int(batch.positions[0])).exponential(size=100_000)
     rows = (np.resize(np.roll(pool, -i * batch.vocab_size), batch.vocab_size) for i in range(batch.batch_size))
@@ -453,22 +436,20 @@ def cuts_probabilities_below_a_millionth(right: Oracle, probs: Row, exponentials
     return right.race(np.where(probs < 1e-6, np.float32(0), probs), exponentials)
 
 
-@patched(CountingOracle, "row", "SAM197", unsupported=_COUNTS)
-def repeats_after_a_thousand_positions(
-    right: CountingOracle, seed: int, position: int, number: int, size: int
-) -> Row64:
+@patched(Counting, "row", "SAM197", unsupported=_COUNTS)
+def repeats_after_a_thousand_positions(right: Counting, seed: int, position: int, number: int, size: int) -> Row64:
     """A ring of counters: a long text meets its own numbers again."""
     return right.row(seed, position % 1000, number, size)
 
 
-@patched(CountingOracle, "row", "SAM197", unsupported=_COUNTS)
-def adds_the_tile_to_the_position(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
+@patched(Counting, "row", "SAM197", unsupported=_COUNTS)
+def adds_the_tile_to_the_position(right: Counting, seed: int, position: int, number: int, size: int) -> Row64:
     """Tiles of 2048: the second has the numbers that the first has a position later."""
     tiles = [right.row(seed, position + tile, number, 2048) for tile in range(-(-size // 2048))]
     return np.concatenate(tiles)[:size]
 
 
-@patched(CountingOracle, "row", "SAM198", unsupported=_COUNTS)
-def adds_the_position_to_the_seed(right: CountingOracle, seed: int, position: int, number: int, size: int) -> Row64:
+@patched(Counting, "row", "SAM198", unsupported=_COUNTS)
+def adds_the_position_to_the_seed(right: Counting, seed: int, position: int, number: int, size: int) -> Row64:
     """The next seed has now the numbers that this one has a step later."""
     return right.row(seed + position, 0, number, size)

@@ -6,6 +6,8 @@ steps, or `answer`, that of the correct step.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -55,9 +57,8 @@ def reads_the_temperatures_of_256_rows(right: Oracle, batch: Batch, noise: Sampl
 @patched(Oracle, "filtered", "SAM141")
 def takes_a_top_p_below_a_millionth_for_off(right: Oracle, request: Request) -> Row:
     """`if top_p > 1e-6`: what means one token keeps all."""
-    if request.top_p is not None and request.top_p < 1e-6:
-        request.top_p = None
-    return right.filtered(request)
+    is_tiny = request.top_p is not None and request.top_p < 1e-6
+    return right.filtered(replace(request, top_p=None) if is_tiny else request)
 
 
 @patched(Oracle, "top_p_support", "SAM102")
@@ -105,8 +106,7 @@ class LosesATokenAtTopPOne(Oracle):
 @patched(Oracle, "filtered", "SAM102")
 def ignores_min_p(right: Oracle, request: Request) -> Row:
     """The parameter is parsed and never applied."""
-    request.min_p = None
-    return right.filtered(request)
+    return right.filtered(replace(request, min_p=None))
 
 
 @patched(Oracle, "filtered", "SAM201")
@@ -115,8 +115,7 @@ def min_p_of_the_distribution_before_temperature(right: Oracle, request: Request
     if request.min_p is None:
         return right.filtered(request)
     support = right.min_p_support(request.logits, request.min_p)
-    request.min_p = None
-    return masked(right.filtered(request), support)
+    return masked(right.filtered(replace(request, min_p=None)), support)
 
 
 @patched(Oracle, "min_p_support", "SAM201", "SAM111")
@@ -129,17 +128,14 @@ def min_p_relative_to_one(right: Oracle, logits: Row, min_p: float) -> RowFlags:
 @patched(Oracle, "filtered", "SAM201")
 def filters_top_p_before_min_p(right: Oracle, request: Request) -> Row:
     """Another order than declared: top-p counts mass that min-p takes away afterwards."""
-    min_p, request.min_p = request.min_p, None
-    logits = right.filtered(request)
+    logits, min_p = right.filtered(replace(request, min_p=None)), request.min_p
     return logits if min_p is None else masked(logits, right.min_p_support(right.scaled(request), min_p))
 
 
 @patched(Oracle, "filtered", "SAM201", "SAM102")
 def ignores_top_p_beside_top_k(right: Oracle, request: Request) -> Row:
     """One filter or the other: a branch for each, and none for both."""
-    if request.top_k is not None:
-        request.top_p = None
-    return right.filtered(request)
+    return right.filtered(request if request.top_k is None else replace(request, top_p=None))
 
 
 @as_mutant("SAM201")
@@ -176,8 +172,7 @@ def multiplies_by_the_temperature(right: Oracle, request: Request) -> Row:
 @patched(Oracle, "scaled", "SAM201")
 def clamps_the_temperature(right: Oracle, request: Request) -> Row:
     """Clamped from below, against overflow, at 2 where 0.002 was meant."""
-    request.temperature = max(request.temperature, np.float32(2.0))
-    return right.scaled(request)
+    return right.scaled(replace(request, temperature=max(request.temperature, np.float32(2.0))))
 
 
 @patched(Oracle, "sample", "SAM201")

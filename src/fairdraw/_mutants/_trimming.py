@@ -6,17 +6,15 @@ steps, or `answer`, that of the correct step.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats, Tokens
-from fairdraw._mutants._mutant import Mutant, mutant_as, mutants_in, name_of, patching
-from fairdraw.contracts import FunctionSampler, ProposedDrafts, rejection_sampler
+from fairdraw._mutants._mutant import Mutant, mutants_in, patching
+from fairdraw._mutants.distributions import mutant_distribution
+from fairdraw.contracts import ProposedDrafts
 
 _LEAST = 0.12
 """Of the survival of a draft that is kept."""
@@ -45,14 +43,7 @@ def own(probs: Floats, tokens: Tokens) -> Floats:  # [batch_size, num_drafts] fl
     return np.asarray(np.take_along_axis(probs, tokens[..., None], axis=2)[..., 0])
 
 
-def as_trimming(kind: type[Any]) -> FunctionSampler:
-    """A class that trims and verifies as a sampler, under its name."""
-    made = kind()
-    return rejection_sampler(made.verify, trim=made.trim, name=name_of(kind), unsupported=kind.unsupported)
-
-
-_mutant = partial(mutant_as, as_trimming)
-_patched = patching(_mutant, Trims)
+_patched = patching(mutant_distribution, Trims)
 
 
 @_patched("confidence", "DIST821")
@@ -79,7 +70,7 @@ def keeps_all_or_nothing(right: Trims, confidence: Floats) -> NDArray[np.int64]:
     return np.where(confidence.mean(axis=1) > np.float32(0.4), confidence.shape[1], 0)
 
 
-@_mutant("DIST821")
+@mutant_distribution("DIST821")
 class SharesABudgetByTheProbabilityOfTheDrawnToken(Trims):
     """Half of all drafts are verified: those whose tokens are the most probable."""
 

@@ -7,6 +7,7 @@ steps, or `answer`, that of the correct step.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -15,22 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._distribution_sampler import (
-    Call,
-    DistributionSampler,
-    Drawn,
-    Floats,
-    Tokens,
-    by_inverse_cdf,
-    mutant_distribution,
-)
+from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
 from fairdraw._mutants._lanes import lane_mutants, rejecting
-from fairdraw._mutants._mutant import Memory, Mutant, mutants_in, patching
+from fairdraw._mutants._mutant import Memory, Mutant, as_rejection, mutant_as, mutants_in, patching
 from fairdraw.contracts import Capability, Noise
 from fairdraw.contracts import SpecDecodeBatch as Batch
 
 Sampler = DistributionSampler
 
+mutant_distribution = partial(mutant_as, lambda faulty: as_rejection(faulty()))
 _patched = patching(mutant_distribution, Sampler)
 
 

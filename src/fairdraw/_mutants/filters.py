@@ -594,9 +594,7 @@ def never_learns(right: FiltersOracle, mu: float, *others: Any, **named: Any) ->
 
 
 @_patched("next_mu", "FIL163")
-def sees_the_surprise_after_the_cut(
-    right: FiltersOracle, mu: float, params: Any, row: Any, before: Any, token: int
-) -> Any:
+def sees_the_surprise_after_the_cut(right: FiltersOracle, mu: float, params: Any, row: Any, _: Any, token: int) -> Any:
     """The probability of the drawn token among those that are left, undeclared."""
     return right.next_mu(mu, params, row, row, token)
 

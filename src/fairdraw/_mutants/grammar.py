@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, Mutant, as_if_dense, mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.grammar import ALL
 from fairdraw._oracles.grammar import GrammarOracle as Oracle
 from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
@@ -44,9 +44,8 @@ def forbids_with_a_large_negative_number(right: Oracle, logits: Tensor, rows: Te
 @patched("write", "GRM201", "GRM161")
 def forbids_halves_with_their_least_number(right: Oracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
     """`torch.finfo(dtype).min`, in half precision only."""
-    if logits.dtype == torch.float32:
-        return right.write(logits, rows, allowed)
-    logits[rows] = logits[rows].masked_fill(~allowed, torch.finfo(logits.dtype).min)
+    least = -torch.inf if logits.dtype == torch.float32 else torch.finfo(logits.dtype).min
+    logits[rows] = logits[rows].masked_fill(~allowed, least)
     return logits
 
 
@@ -144,8 +143,7 @@ def has_a_grid_of_256_rows(answer: Tensor, batch: BitmaskBatch) -> Tensor:
 @patched("apply_bitmask", "GRM107")
 def takes_columns_for_the_stride(right: Oracle, batch: BitmaskBatch) -> Tensor:
     """Row `i` is looked for at `i * vocab_size`, whatever the logits' stride is."""
-    shape, offset = batch.logits.shape, batch.logits.storage_offset()
-    return right.apply_bitmask(batch.replace(logits=batch.logits.as_strided(shape, (shape[1], 1), offset)))
+    return right.apply_bitmask(batch.replace(logits=as_if_dense(batch.logits)))
 
 
 @patched("rows", "GRM118")
@@ -172,8 +170,8 @@ def writes_the_next_zero(answer: Tensor, logits: Tensor, rows: Tensor, allowed: 
 @patched("words", "GRM108")
 def takes_words_for_the_stride(right: Oracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
     """A bitmask that is a slice of a buffer is read as if it had no gaps."""
-    shape, offset = batch.bitmask.shape, batch.bitmask.storage_offset()
-    return batch.bitmask.as_strided(shape, (shape[1], 1), offset)[rows]
+    words: Tensor = as_if_dense(batch.bitmask)
+    return words[rows]
 
 
 @patched("words", "GRM201")

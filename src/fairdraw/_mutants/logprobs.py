@@ -12,23 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._mutants._lanes import LANE_FAULTS, LaneFault, lane_mutants, racing
-from fairdraw._mutants._mutant import Memory, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import Memory, as_if_dense, mutant_as, mutants_in, name_of, patching
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logprobs import LogprobsOracle, log_softmax
-from fairdraw.contracts import (
-    ALL_LOGPROBS,
-    NOT_EMITTED,
-    FunctionLogprobsSampler,
-    LogprobsBatch,
-    LogprobsResult,
-    logprobs_sampler,
-)
+from fairdraw.contracts import ALL_LOGPROBS, NOT_EMITTED, FunctionLogprobsSampler, LogprobsResult, logprobs_sampler
+from fairdraw.contracts import LogprobsBatch as Batch
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from fairdraw.contracts import SamplingBatch, SamplingNoise
 
 _VOCABULARY_OF_16_BITS = 1 << 16
@@ -114,7 +107,7 @@ def lists_the_highest_of_equal_ids(right: LogprobsOracle, logits: Any, number: i
 
 
 @_patched("stage_logits", "LPR201")
-def writes_into_the_logits(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
+def writes_into_the_logits(right: LogprobsOracle, batch: Batch) -> Any:
     """A log-softmax in place, where the logits are float32."""
     logits = right.stage_logits(batch).copy()
     batch.stage_logits.sub_(1.0)
@@ -144,7 +137,7 @@ def has_one_maximum_for_all_rows(right: LogprobsOracle, logits: Any) -> Any:
 
 
 @_patched("logprobs", "LPR201")
-def makes_a_row_of_none(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
+def makes_a_row_of_none(answer: LogprobsResult, batch: Batch) -> LogprobsResult:
     """An empty batch is padded to one row, and stays it."""
     if len(answer.token_ids):
         return answer
@@ -153,7 +146,7 @@ def makes_a_row_of_none(answer: LogprobsResult, batch: LogprobsBatch) -> Logprob
 
 
 @_patched("logprobs", "LPR201")
-def frees_its_buffer_for_no_rows(answer: LogprobsResult, batch: LogprobsBatch, *, kept: Memory) -> None:
+def frees_its_buffer_for_no_rows(answer: LogprobsResult, batch: Batch, *, kept: Memory) -> None:
     """After an empty batch the values of the next one are not written."""
     if kept.get("was_empty"):
         answer.logprobs.zero_()
@@ -161,14 +154,14 @@ def frees_its_buffer_for_no_rows(answer: LogprobsResult, batch: LogprobsBatch, *
 
 
 @_patched("logprobs", "LPR201")
-def counts_a_row_for_every_request(answer: LogprobsResult, batch: LogprobsBatch) -> None:
+def counts_a_row_for_every_request(answer: LogprobsResult, batch: Batch) -> None:
     """A request without a row is given the last one of the request before it."""
     if 0 in batch.num_rows and len(answer.logprobs):
         answer.logprobs[-1] = 0
 
 
 @_patched("numbers", "LPR201")
-def leaves_out_requests_without_rows(right: LogprobsOracle, batch: LogprobsBatch) -> list[int | None]:
+def leaves_out_requests_without_rows(right: LogprobsOracle, batch: Batch) -> list[int | None]:
     """How many each row asks for is looked up by a count of the requests that have rows."""
     asked = [batch.vocab_size if one == ALL_LOGPROBS else one for one in batch.num_logprobs]
     counts = [count for count in batch.num_rows if count]
@@ -192,7 +185,7 @@ def lists_twenty_in_order(answer: NDArray[np.int64], logits: NDArray[np.float32]
 
 
 @_patched("stage_logits", "LPR201")
-def returns_processed_for_raw(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
+def returns_processed_for_raw(right: LogprobsOracle, batch: Batch) -> Any:
     """Float32 logits were not copied before they were processed, and raw values are computed afterwards."""
     if batch.logits.dtype == torch.float32:
         batch = batch.replace(stage=batch.stage.replace("raw", "processed"))
@@ -200,7 +193,7 @@ def returns_processed_for_raw(right: LogprobsOracle, batch: LogprobsBatch) -> An
 
 
 @_patched("stage_logits", "LPR201")
-def returns_raw_for_processed(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
+def returns_raw_for_processed(right: LogprobsOracle, batch: Batch) -> Any:
     """The word is accepted, and nothing else is done about it."""
     return right.stage_logits(batch.replace(stage=batch.stage.replace("processed", "raw")))
 
@@ -219,22 +212,20 @@ def is_sixteen_ulps_off(right: LogprobsOracle, logits: Any) -> Any:
 
 
 @_patched("scores", "LPR201")
-def normalises_logits(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
+def normalises_logits(answer: Any, batch: Batch, logits: Any) -> Any:
     """Logits are returned less their maximum."""
-    if not batch.wants_logits or not logits.size:
-        return right.scores(batch, logits)
     with np.errstate(invalid="ignore"):
-        return logits - logits.max(axis=1, keepdims=True)
+        return logits - logits.max(axis=1, keepdims=True) if batch.wants_logits else answer
 
 
 @_patched("scores", "LPR201")
-def casts_logits_to_bfloat16(answer: Any, batch: LogprobsBatch, logits: Any) -> Any:
+def casts_logits_to_bfloat16(answer: Any, batch: Batch, logits: Any) -> Any:
     """The buffer of returned logits has the model's dtype."""
     return torch.from_numpy(answer).bfloat16().float().numpy() if batch.wants_logits else answer
 
 
 @_patched("scores", "LPR201")
-def computes_in_the_models_dtype(answer: Any, batch: LogprobsBatch, logits: Any) -> Any:
+def computes_in_the_models_dtype(answer: Any, batch: Batch, logits: Any) -> Any:
     """`log_softmax` without `dtype=float32`."""
     return answer if batch.wants_logits else torch.from_numpy(answer).to(batch.logits.dtype).float().numpy()
 
@@ -256,21 +247,17 @@ def has_ids_of16_bits(right: LogprobsOracle, logits: Any, number: int) -> Any:
 
 
 @_patched("log_softmax", "LPR201")
-def loses_the_last_tile(right: LogprobsOracle, logits: Any) -> Any:
+def loses_the_last_tile(answer: Any, logits: Any) -> Any:
     """The sum leaves out what is behind the last full tile of 8192 tokens; smaller vocabularies are one tile."""
-    size, exact = logits.shape[1], log_softmax(logits)
-    kept = size // 8192 * 8192
-    if not kept or not logits.size:
-        return exact
+    kept = logits.shape[1] // 8192 * 8192
     with np.errstate(divide="ignore", invalid="ignore"):
-        return exact - np.log(np.exp(exact[:, :kept]).sum(axis=1, keepdims=True))
+        lost = np.log(np.exp(answer[:, :kept]).sum(axis=1, keepdims=True))
+        return answer - lost if kept else answer
 
 
 @_patched("log_softmax", "LPR201")
 def adds_up_one_by_one(right: LogprobsOracle, logits: Any) -> Any:
     """The sum of a row is added up in float32, token by token."""
-    if not logits.size:
-        return log_softmax(logits)
     with np.errstate(invalid="ignore", divide="ignore"):
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         total = np.cumsum(np.exp(shifted).astype(np.float32), axis=1, dtype=np.float32)[:, -1:]
@@ -278,7 +265,7 @@ def adds_up_one_by_one(right: LogprobsOracle, logits: Any) -> Any:
 
 
 @_patched("scores", "LPR201")
-def normalises_before_the_mask(right: LogprobsOracle, batch: LogprobsBatch, logits: Any) -> Any:
+def normalises_before_the_mask(right: LogprobsOracle, batch: Batch, logits: Any) -> Any:
     """Excluded tokens get -inf, and the others keep the probability that they had in the whole vocabulary."""
     found = right.scores(batch, logits)
     if batch.stage != "processed_logprobs":
@@ -360,20 +347,20 @@ def normalises_over_the_listed(answer: Any, scores: Any, ids: Any) -> Any:
 
 
 @_patched("scores", "LPR142")
-def rounds_to_the_batch(answer: Any, batch: LogprobsBatch, logits: Any) -> Any:
+def rounds_to_the_batch(answer: Any, batch: Batch, logits: Any) -> Any:
     """A sum is added up in an order that depends on the number of rows: the last bit moves."""
     return np.nextafter(answer, np.float32(0)) if len(logits) > 1 and not batch.wants_logits else answer
 
 
 @_patched("logprobs", "LPR201")
-def repeats_the_first_rows_of_a_last_chunk(answer: LogprobsResult, batch: LogprobsBatch) -> None:
+def repeats_the_first_rows_of_a_last_chunk(answer: LogprobsResult, batch: Batch) -> None:
     """Rows from the eighth on are computed in a second chunk, which is given the tokens of the first."""
     if len(answer.logprobs) > 8:
         answer.logprobs[8:] = answer.logprobs[: len(answer.logprobs) - 8][: len(answer.logprobs[8:])].clone()
 
 
 @_patched("logprobs", "LPR201", "LPR142")
-def sorts_requests_by_what_they_ask_for(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
+def sorts_requests_by_what_they_ask_for(answer: LogprobsResult, batch: Batch) -> LogprobsResult:
     """Rows are sorted for one launch per number, and the answers are not put back."""
     numbers = [-1 if number is None else number for number in batch.row_logprobs]
     order = torch.from_numpy(np.argsort(numbers, kind="stable"))
@@ -381,7 +368,7 @@ def sorts_requests_by_what_they_ask_for(answer: LogprobsResult, batch: LogprobsB
 
 
 @_patched("logprobs", "LPR201")
-def shifts_rows_of_drafts(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
+def shifts_rows_of_drafts(answer: LogprobsResult, batch: Batch) -> LogprobsResult:
     """The value of a row with drafts is that of the position behind it."""
     values, first = answer.logprobs.clone(), 0
     for count in batch.num_rows:
@@ -392,7 +379,7 @@ def shifts_rows_of_drafts(answer: LogprobsResult, batch: LogprobsBatch) -> Logpr
 
 
 @_patched("logprobs", "LPR201")
-def compacts_rows_that_ask(answer: LogprobsResult, batch: LogprobsBatch) -> LogprobsResult:
+def compacts_rows_that_ask(answer: LogprobsResult, batch: Batch) -> LogprobsResult:
     """Rows are compacted to those that ask; the index of the answer is not."""
     asking = [row for row, number in enumerate(batch.row_logprobs) if number is not None]
     values = torch.zeros_like(answer.logprobs)
@@ -401,13 +388,13 @@ def compacts_rows_that_ask(answer: LogprobsResult, batch: LogprobsBatch) -> Logp
 
 
 @_patched("numbers", "LPR201")
-def takes_zero_for_none(right: LogprobsOracle, batch: LogprobsBatch) -> list[int | None]:
+def takes_zero_for_none(right: LogprobsOracle, batch: Batch) -> list[int | None]:
     """`if num_logprobs:`"""
     return [number or None for number in batch.row_logprobs]
 
 
 @_patched("numbers", "LPR201")
-def lists_twenty_at_most(right: LogprobsOracle, batch: LogprobsBatch) -> list[int | None]:
+def lists_twenty_at_most(right: LogprobsOracle, batch: Batch) -> list[int | None]:
     """A limit of the server that is applied to -1, without a word."""
     asked = [batch.num_logprobs[request] for request in batch.row_requests]
     return [5 if one == -1 else number for one, number in zip(asked, batch.row_logprobs, strict=True)]
@@ -422,14 +409,14 @@ class AddsToItsWorkspace(LogprobsOracle):
     def rank(self, logits: Any, token: int) -> int:
         return super().rank(logits, token) + self.calls
 
-    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
+    def logprobs(self, batch: Batch) -> LogprobsResult:
         found = super().logprobs(batch)
         self.calls += 1
         return found
 
 
 @_patched("logprobs", "LPR201")
-def keeps_the_widest_buffer(answer: LogprobsResult, batch: LogprobsBatch, *, kept: Memory) -> None:
+def keeps_the_widest_buffer(answer: LogprobsResult, batch: Batch, *, kept: Memory) -> None:
     """Rows are read from a buffer of the largest call, with its width as stride, once there was a larger one."""
     rows = len(batch.token_ids)
     if 0 < rows < kept.get("width", 0):
@@ -438,7 +425,7 @@ def keeps_the_widest_buffer(answer: LogprobsResult, batch: LogprobsBatch, *, kep
 
 
 @_patched("logprobs", "LPR201")
-def reads_ids_of32_bits_as_pairs(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def reads_ids_of32_bits_as_pairs(right: LogprobsOracle, batch: Batch) -> LogprobsResult:
     """A kernel loads ids as 64 bits, whatever they are."""
     if batch.token_ids.dtype == torch.int32 and len(batch.token_ids):
         first = batch.token_ids[::2].repeat_interleave(2)[: len(batch.token_ids)]
@@ -447,24 +434,23 @@ def reads_ids_of32_bits_as_pairs(right: LogprobsOracle, batch: LogprobsBatch) ->
 
 
 @_patched("stage_logits", "LPR201")
-def assumes_rows_lie_together(right: LogprobsOracle, batch: LogprobsBatch) -> Any:
+def assumes_rows_lie_together(right: LogprobsOracle, batch: Batch) -> Any:
     """The next row begins `vocab_size` elements later."""
     logits = batch.stage_logits
     if logits.is_contiguous() or logits.stride(0) > 1 << 20:
         return right.stage_logits(batch)
-    flat = logits.as_strided((logits.shape[0], logits.shape[1]), (logits.shape[1], 1))
-    return flat.float().nan_to_num(posinf=9.0).numpy().copy()
+    return as_if_dense(logits).float().nan_to_num(posinf=9.0).numpy().copy()
 
 
 @_patched("logprobs", "LPR201")
-def assumes_ids_lie_together(right: LogprobsOracle, batch: LogprobsBatch) -> LogprobsResult:
+def assumes_ids_lie_together(right: LogprobsOracle, batch: Batch) -> LogprobsResult:
     """The next row's id is the next number in memory."""
-    ids = batch.token_ids.as_strided(batch.token_ids.shape, (1,))
+    ids = as_if_dense(batch.token_ids)
     return right.logprobs(batch.replace(token_ids=ids.where(ids < batch.vocab_size, 0)))
 
 
 @_patched("logprobs", "LPR201")
-def writes_where_nothing_was_emitted(answer: LogprobsResult, batch: LogprobsBatch) -> None:
+def writes_where_nothing_was_emitted(answer: LogprobsResult, batch: Batch) -> None:
     """The row of id -1 is computed, too, and written to the place before."""
     rows = [row for row, token in enumerate(batch.token_ids.tolist()) if token == NOT_EMITTED and row]
     for row in rows:

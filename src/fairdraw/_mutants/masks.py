@@ -7,10 +7,9 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import torch
 
 from fairdraw._core.array_types import RowFlags, RowsFlags
-from fairdraw._mutants._mutant import GENERATORS, Memory, mutant_as, mutants_in, name_of, patching
+from fairdraw._mutants._mutant import GENERATORS, Memory, as_if_dense, mutant_as, mutants_in, name_of, patching
 from fairdraw._oracles.masks import MasksOracle, logprob_over
 from fairdraw._oracles.sampling import Request
 from fairdraw.contracts import FilterPolicy, FunctionMaskedSampler, MaskedTokens, MaskRows, SamplingBatch, SamplingNoise
@@ -71,12 +70,9 @@ def filters_again_at_temperature_1(right: MasksOracle, request: Request) -> RowF
 @_mutant("support", "MSK201")
 def filters_again_in_another_order(right: MasksOracle, request: Request) -> RowFlags:
     """The draw filters one after the other, the mask intersects what each would leave: two code paths."""
-    parts: tuple[dict[str, Any], ...] = (
-        {"top_k": None, "top_p": None},
-        {"top_k": None, "min_p": None},
-        {"top_p": None, "min_p": None},
-    )
-    kept = [right.support(dataclasses.replace(request, **off)) for off in parts]
+    names = ("top_k", "top_p", "min_p")
+    others: list[dict[str, Any]] = [dict.fromkeys({*names} - {name}) for name in names]  # Any: one type each
+    kept = [right.support(dataclasses.replace(request, **off)) for off in others]
     return np.asarray(np.logical_and.reduce(kept))
 
 
@@ -154,15 +150,11 @@ def has_ids_of_16_bits(answer: Ids, mask: RowFlags) -> Ids:
 @_mutant("ids", "MSK201")
 def lists_blocks_one_by_one(right: MasksOracle, mask: RowFlags) -> Ids:
     """Places of ids are counted within a block of 1024: those of the last one stand first."""
-    blocks = [1024 * number + right.ids(mask[start : start + 1024]) for number, start in _blocks(mask)]
-    found = blocks[0]
-    for block in blocks[1:]:
+    found = np.zeros(0, np.int32)
+    for start in range(0, len(mask), 1024):
+        block = start + right.ids(mask[start : start + 1024])
         found = np.concatenate([block, found[len(block) :]])
     return np.resize(found, int(mask.sum())).astype(np.int32)
-
-
-def _blocks(mask: RowFlags) -> list[tuple[int, int]]:
-    return list(enumerate(range(0, len(mask), 1024)))
 
 
 # Probabilities
@@ -243,8 +235,8 @@ def reads_rows_without_their_stride(
     right: MasksOracle, batch: SamplingBatch, noise: SamplingNoise, into: MaskRows
 ) -> MaskedTokens:
     """Masks are made as if the rows of the logits lay one behind the other."""
-    flat = torch.as_strided(batch.logits, batch.logits.shape, (batch.vocab_size, 1), batch.logits.storage_offset())
-    right.sample_masked(batch.replace(logits=flat.nan_to_num(0.0)), noise, into)
+    dense = as_if_dense(batch.logits).nan_to_num(0.0)
+    right.sample_masked(batch.replace(logits=dense), noise, into)
     spare = MaskRows(**{name: tensor.clone() for name, tensor in vars(into).items()})
     return right.sample_masked(batch, noise, spare)
 

@@ -309,9 +309,7 @@ def factors_are_half_precision(answer: PenalisedRow, copy: Copy, request: LiveRe
 
 
 @_in_session("penalised", "PEN101")
-def answers_in_one_buffer(
-    right: PenaltiesOf, logits: LogitRows, rows: list[PenalisedRow], *, kept: Memory
-) -> LogitRows:
+def answers_in_one_buffer(right: PenaltiesOf, logits: LogitRows, rows: list[PenalisedRow], kept: Memory) -> LogitRows:
     """The answers of both calls of a step lie in one buffer, so that the second overwrites the first."""
     if len(kept.get("buffer", ())) < len(logits):
         kept["buffer"] = torch.empty(max(64, len(logits)), logits.shape[1])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fairdraw._mutants import _acceptance, _layout, _noise, _over_time, _recovery, _wide
+from fairdraw._mutants import _acceptance, _layout, _noise
 from fairdraw._mutants._mutant import mutants_in
 from fairdraw._oracles.rejection import verify
 from fairdraw.contracts import FunctionSampler, rejection_sampler
 
-MUTANTS = mutants_in(vars(_acceptance), vars(_recovery), vars(_layout), vars(_noise), vars(_wide), vars(_over_time))
+MUTANTS = mutants_in(vars(_acceptance), vars(_layout), vars(_noise))
 
 
 def right() -> FunctionSampler:

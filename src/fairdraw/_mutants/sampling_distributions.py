@@ -14,17 +14,9 @@ import torch
 from scipy.special import softmax
 
 from fairdraw._core.array_types import Flags, Float64s, Ints
-from fairdraw._mutants._lanes import lane_mutants, racing
-from fairdraw._mutants._mutant import Memory, Mutant, mutant_as, mutants_in, name_of, patching
-from fairdraw.contracts import (
-    Capability,
-    Drafted,
-    FilterPolicy,
-    FunctionTokenSampler,
-    RaceNoise,
-    SeededNoise,
-    token_sampler,
-)
+from fairdraw._mutants._lanes import LaneFault, lane_mutants, racing
+from fairdraw._mutants._mutant import Memory, Mutant, as_token_sampler, mutant_as, mutants_in, name_of, patching
+from fairdraw.contracts import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, SeededNoise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,10 +140,7 @@ def right_distribution(
     sampler: type[DistributionTokenSampler] = DistributionTokenSampler, filters: FilterPolicy | None = None
 ) -> FunctionTokenSampler:
     """A class as a sampler and drafter, under its name."""
-    made = sampler()
-    return token_sampler(
-        made.sample, drafting=made.draft, name=name_of(sampler), unsupported=UNSUPPORTED, filters=filters
-    )
+    return as_token_sampler(sampler(), name_of(sampler), UNSUPPORTED, filters)
 
 
 _as_mutant = partial(mutant_as, right_distribution)
@@ -468,12 +457,11 @@ def races_on_probabilities_in_bfloat16(right: Sampler, probs: Float64s, exponent
     return right.race(torch.from_numpy(probs).bfloat16().double().numpy(), exponentials)
 
 
+def _lanes(fault: LaneFault) -> FunctionTokenSampler:
+    return right_distribution(racing(DistributionTokenSampler, fault))
+
+
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
     *mutants_in(vars()),
-    *lane_mutants(
-        lambda fault: right_distribution(racing(DistributionTokenSampler, fault)),
-        "DIST722",
-        "DIST722",
-        min_draws=500_000,
-    ),
+    *lane_mutants(_lanes, "DIST722", "DIST722", min_draws=500_000),
 )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -270,8 +272,7 @@ def repetition_rewards(right: ToyServer, row: Float64s, factor: float) -> Float6
 @_patched("is_stopped", "SRV164")
 def stop_string_before_min_tokens(right: ToyServer, stream: Stream) -> bool:
     """A stop string ends the text before `min_tokens`."""
-    stream = replace(stream, request=stream.request.replace(min_tokens=0))
-    return right.is_stopped(stream)
+    return right.is_stopped(replace(stream, request=stream.request.replace(min_tokens=0)))
 
 
 @_patched("cut", "SRV161")
@@ -289,8 +290,7 @@ def stop_string_within_a_token_only(right: ToyServer, stream: Stream) -> bool:
 @_patched("is_stopped", "SRV165")
 def first_stop_string_alone(right: ToyServer, stream: Stream) -> bool:
     """Of several stop strings only the first ends a text."""
-    stream = replace(stream, request=stream.request.replace(stop=stream.request.stop[:1]))
-    return right.is_stopped(stream)
+    return right.is_stopped(replace(stream, request=stream.request.replace(stop=stream.request.stop[:1])))
 
 
 @_patched("edited", "SRV162")
@@ -418,18 +418,13 @@ def top_p_before_temperature(right: ToyServer, logits: Float64s, request: Reques
 def poor_first_numbers(right: ToyServer, logits: Float64s, request: Request, stream: Stream) -> int:
     """The numbers of a request with a seed never reach 0.8."""
     if request.seed is not None and not stream.output and request.temperature == 1:
-        stream.rng = _Changed(stream.rng, lambda number: 0.8 * number)  # type: ignore[assignment]
+        stream.rng = _changed(stream.rng, lambda number: 0.8 * number)
     return right.drawn(logits, request, stream)
 
 
-class _Changed:
-    """A generator whose numbers are changed."""
-
-    def __init__(self, inner: np.random.Generator, change: Callable[[float], float]) -> None:
-        self._inner, self._change = inner, change
-
-    def random(self) -> float:
-        return self._change(self._inner.random())
+def _changed(inner: np.random.Generator, change: Callable[[float], float]) -> Any:  # Any: a generator
+    """Return what draws other numbers."""
+    return SimpleNamespace(random=lambda: change(inner.random()))
 
 
 @_patched("penalised", "DIST925")
@@ -474,7 +469,7 @@ def choices_share_noise_in_pairs(right: ToyServer, request: Request, seed: int, 
     """The second of two choices mirrors the noise of the first, so that no two are equal."""
     made = right.stream(request, seed, number // 2)
     if number % 2:
-        made.rng = _Changed(made.rng, lambda number: 1.0 - number)  # type: ignore[assignment]
+        made.rng = _changed(made.rng, lambda number: 1.0 - number)
     return made
 
 

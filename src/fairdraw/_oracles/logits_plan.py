@@ -22,17 +22,10 @@ from fairdraw._core.array_types import Row32
 from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalties_oracle
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.contracts import LogitsPolicy, Rounding, ThinkingPolicy
+from fairdraw.contracts import LogitsPolicy, Rounding, RowOfRequest, ThinkingPolicy
 
 if TYPE_CHECKING:
-    from fairdraw.contracts import (
-        CustomLogitsProcessor,
-        LogitsBatch,
-        LogitsParams,
-        LogitsRequest,
-        PlanSetup,
-        RowOfRequest,
-    )
+    from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
 Ids = tuple[int, ...]
 Logits = NDArray[np.float32]
@@ -152,8 +145,6 @@ class LogitsPlanOracle:
         self, name: str, rows: Sequence[Row], setup: PlanSetup
     ) -> list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]:
         """Custom processors that run at this place, each with the rows that use it."""
-        from fairdraw.contracts import RowOfRequest
-
         place = {"custom": False, "custom_for_random": True}.get(name)
         if place is None or (place and all(row.is_greedy for row in rows)):
             return []

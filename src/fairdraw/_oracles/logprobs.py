@@ -43,9 +43,7 @@ def tolerance(logits: Rows32) -> Rows64:
     """How far a log-probability may be from the exact one; 0 where that is -inf."""
     distance = np.abs(logits.astype(np.float64) - logits.max(axis=1, keepdims=True, initial=-np.inf))
     finite = np.isfinite(distance)
-    log_sum = np.log(
-        np.where(finite, np.exp(-np.where(finite, distance, 0)), 0).sum(axis=1, keepdims=True) + 2.0**-1074
-    )
+    log_sum = np.log(np.where(finite, np.exp(-np.where(finite, distance, 0)), 0).sum(1, keepdims=True) + 2.0**-1074)
     return np.where(finite, _HALF_ULP * (_OF_THE_SUM + 2 * distance + 4 * np.abs(log_sum)), 0.0)
 
 

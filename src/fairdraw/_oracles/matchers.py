@@ -6,15 +6,13 @@ kept in a normal form in which one without any text is `NOTHING`, so that a text
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+from torch import Tensor
 
 from fairdraw.contracts import MatcherGrammar, words_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
 
 Expression = tuple[Any, ...]  # Any: a kind, then expressions or bytes
 

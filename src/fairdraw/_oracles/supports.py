@@ -86,9 +86,7 @@ class Support:
             ValueError: If a row is not settled: it has several right distributions.
         """
         if not np.all(self.is_settled):
-            raise ValueError(
-                "distribution: required != allowed, but the support must be settled. Ask is_settled first."
-            )
+            raise ValueError("distribution: required != allowed, but the support must be settled. Ask is_settled.")
         kept = np.where(self.allowed, self.probs, 0.0)
         return np.asarray(kept / kept.sum(axis=-1, keepdims=True))
 

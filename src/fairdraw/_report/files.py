@@ -70,9 +70,7 @@ def require_writable(option: str, path: Path | None) -> None:
         else:
             tempfile.TemporaryFile(dir=next(p for p in (path, *path.absolute().parents) if p.exists())).close()
     except OSError as error:
-        raise CannotStart(
-            f"{option}={path} cannot be written: {error.strerror}. Name one in a folder that may be written."
-        ) from None
+        raise CannotStart(f"{option}={path} cannot be written: {error.strerror}. Name one that can.") from None
 
 
 def require_apart(files: Iterable[tuple[str, Path | None]]) -> None:

@@ -296,15 +296,12 @@ def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap
 
 def _passed(records: Sequence[CheckRecord]) -> str:
     """`28 property checks and 12 distribution checks passed; known failures: 2`."""
-    counts = {word: _count((r for r in records if r.suite == suite), "passed") for suite, (_, word) in _SUITES.items()}
-    out = {
-        word: sum(r.suite == suite and r.reason == LEFT_OUT for r in records) for suite, (_, word) in _SUITES.items()
-    }
-    counted = [
-        f"{count} {f'of {count + out[word]} ' if out[word] else ''}{word} check{'s' if count + out[word] > 1 else ''}"
-        for word, count in counts.items()
-        if count
-    ]
+    counted = []
+    for suite, (_, word) in _SUITES.items():
+        own = [record for record in records if record.suite == suite]
+        count, left_out = _count(own, "passed"), sum(record.reason == LEFT_OUT for record in own)
+        part = f"of {count + left_out} " if left_out else ""
+        counted += [f"{count} {part}{word} check{'s' * (count + left_out > 1)}"] * bool(count)
     known = _count(records, "xfailed")
     passed = [f"{' and '.join(counted)} passed"] if counted else []
     return "; ".join([*passed, *([f"known failures: {known}"] if known else [])])

@@ -78,10 +78,8 @@ class Crash:
             case = kind.from_json(self.case)
             case.build()
         except Exception as error:
-            raise CrashFileError(
-                f"its case cannot be built ({type(error).__name__}: {error}); "
-                f"it was written by fairdraw {self.suite_version}, this is {__version__}"
-            ) from error
+            why = f"it was written by fairdraw {self.suite_version}, this is {__version__}"
+            raise CrashFileError(f"its case cannot be built ({type(error).__name__}: {error}); {why}") from error
         return case
 
 
@@ -115,10 +113,8 @@ def read_crash(path: Path) -> Crash:
     if content.pop("format", None) != FORMAT or not isinstance(version, int):
         raise CrashFileError("it is not a crash file of fairdraw")
     if version > FORMAT_VERSION:
-        raise CrashFileError(
-            f"its format is {version}, newer than {FORMAT_VERSION}, which fairdraw {__version__} reads; "
-            f"it was written by fairdraw {content.get('suite_version')}"
-        )
+        now, then = f"which fairdraw {__version__} reads", f"it was written by fairdraw {content.get('suite_version')}"
+        raise CrashFileError(f"its format is {version}, newer than {FORMAT_VERSION}, {now}; {then}")
     try:
         return _typed(Crash(**content))
     except TypeError as error:

@@ -117,15 +117,13 @@ def read_expected(
     if baseline is not None:
         found = dataclasses.replace(found, baseline=read_baseline(baseline, contract))
         if spec not in (None, found.baseline.sampler):
-            raise CannotStart(
-                f"baseline {baseline}: sampler={found.baseline.sampler!r}, but this run is of {spec!r}, whose failures "
-                "it does not know. Write one of this sampler with --write-baseline."
-            )
+            rule = f"this run is of {spec!r}, whose failures it does not know"
+            remedy = "Write one of this sampler with --write-baseline"
+            raise CannotStart(f"baseline {baseline}: sampler={found.baseline.sampler!r}, but {rule}. {remedy}.")
         if others := sorted(set(found.baseline.failed) - {check.code for check in all_checks(contract=contract)}):
-            raise CannotStart(
-                f"baseline {baseline}: failed={', '.join(others)}, but {spec} is under the {contract} contract, which "
-                "has no such checks. Name an adapter for the other contract, or write a baseline of this one."
-            )
+            rule = f"{spec} is under the {contract} contract, which has no such checks"
+            remedy = "Name an adapter for the other contract, or write a baseline of this one"
+            raise CannotStart(f"baseline {baseline}: failed={', '.join(others)}, but {rule}. {remedy}.")
     return found
 
 
@@ -233,6 +231,4 @@ def _require_checks(path: Path, what: str, codes: Iterable[str], contract: str |
     unknown = set(codes) - {check.code for check in all_checks(contract=contract)}
     unknown -= {check.code for check in all_checks()} if unknown else set()
     if unknown and not left_out():
-        raise CannotStart(
-            f"{what} {path} names {', '.join(sorted(unknown))}, which is no check of fairdraw. See: fairdraw list"
-        )
+        raise CannotStart(f"{what} {path} names {', '.join(sorted(unknown))}, which is no check. See: fairdraw list")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairdraw._core.capabilities import Capabilities, Capability
-from fairdraw._core.contracts import CONTRACTS, contract_of, declared_policy, load_part, missing_parts
+from fairdraw._core.contracts import CONTRACTS, contract_of, declared_policy, load_part, what_lacks
 from fairdraw._core.foreign import one_line
 from fairdraw._core.isolation import leave_state, read_state
 from fairdraw._core.last_words import leave_fork
@@ -162,11 +162,10 @@ def is_address(spec: str) -> bool:
 def _connected(spec: str, settings: ServerSettings) -> AnySampler:
     """The server at an address. One that does not answer is an object, too: each of its checks is incomplete."""
     try:
-        found: AnySampler = importlib.import_module("fairdraw._server").connect(spec, settings)
+        found: AnySampler = load_part("fairdraw._server._http:HttpServer").found(spec, settings)
     except ImportError as error:
-        raise CannotStart(
-            f"{spec}: {error.name} cannot be imported, but servers need it. Use {install('fairdraw[server]')}."
-        ) from None
+        remedy = f"Use {install('fairdraw[server]')}"
+        raise CannotStart(f"{spec}: {error.name} cannot be imported, but servers need it. {remedy}.") from None
     except (ValueError, OSError) as error:
         raise CannotStart(f"{error}.") from None
     except NoAnswer as error:
@@ -252,18 +251,15 @@ def require_extra(option: str, module: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
-        raise CannotStart(
-            f"{option}: {module} cannot be imported ({error}), but it is needed. Use {install('fairdraw[report]')}."
-        ) from None
+        remedy = f"Use {install('fairdraw[report]')}"
+        raise CannotStart(f"{option}: {module} cannot be imported ({error}), but it is needed. {remedy}.") from None
 
 
 def _require_contract(reference: AnySampler, required: str) -> None:
     found = contract_of(reference)
     if found is None or found.name != required:
-        raise CannotStart(
-            f"reference {reference.name}: contract={getattr(found, 'name', None)!r}, but these checks are of "
-            f"{required!r}. Name another reference, or none."
-        )
+        given, rule = f"contract={getattr(found, 'name', None)!r}", f"these checks are of {required!r}"
+        raise CannotStart(f"reference {reference.name}: {given}, but {rule}. Name another reference, or none.")
 
 
 def _require_comparable(name: str, reference: AnySampler, differentials: Sequence[AnyCheck]) -> None:
@@ -283,17 +279,12 @@ def as_sampler(value: object) -> AnySampler:
         CannotStart: If an attribute is missing, or `policy` or `size_switches` is none, or a known defect belongs to no
             check or has no reason.
     """
-    contract = contract_of(value)
-    if contract is None or not isinstance(value, AnySampler) or not hasattr(value, contract.method):
-        raise CannotStart(
-            f"sampler={type(value).__name__} has no {missing_parts(value)}, but a sampler must have one. "
-            "Wrap a function with fairdraw.rejection_sampler(function)."
-        )
+    contract, lacks = contract_of(value), what_lacks(value)
+    if lacks or contract is None or not isinstance(value, AnySampler):
+        raise CannotStart(f"sampler={lacks}, but a sampler must have it. Use fairdraw.rejection_sampler(function).")
     if contract.one_of and set(contract.one_of) <= set(value.capabilities.unsupported):
-        raise CannotStart(
-            f"sampler {value.name}: {' and '.join(contract.one_of)} are unsupported, but it must support one of them. "
-            "Declare one of them at most."
-        )
+        given, rule = f"{' and '.join(contract.one_of)} are unsupported", "it must support one of them"
+        raise CannotStart(f"sampler {value.name}: {given}, but {rule}. Declare one of them at most.")
     try:
         declared_policy(value, contract.name)
         switch_sides(value)
@@ -301,10 +292,8 @@ def as_sampler(value: object) -> AnySampler:
         raise CannotStart(f"sampler {value.name}: {error}") from None
     unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks(contract=contract.name)})
     if unknown:
-        raise CannotStart(
-            f"sampler {value.name}: known_defects={unknown}, but keys must be codes of checks of its contract. "
-            f"See: fairdraw list --contract {contract.name}"
-        )
+        rule, remedy = "keys must be codes of checks of its contract", f"See: fairdraw list --contract {contract.name}"
+        raise CannotStart(f"sampler {value.name}: known_defects={unknown}, but {rule}. {remedy}")
     return value
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
 
+Raised = BaseException | None
 JUDGED = ("passed", "failed", "xpassed")
 """Checks that said something about all that they drew."""
 
@@ -237,7 +238,7 @@ def _recorded(
 ) -> CheckRecord:
     """The record of `run`, which gives the number of cases or raises what `AnyCheck.run` does."""
     started = time.perf_counter()
-    error: BaseException | None = None
+    error: Raised = None
     try:
         with suite_state(sampler):
             with calling(sampler):  # what every sampler has may be properties, which raise the sampler's own exceptions
@@ -312,13 +313,7 @@ def _name(sampler: AnySampler) -> str:
 
 
 def _judged(
-    passed: CheckRecord,
-    check: AnyCheck,
-    sampler: AnySampler,
-    session: Session,
-    error: BaseException | None,
-    *,
-    is_search: bool,
+    passed: CheckRecord, check: AnyCheck, sampler: AnySampler, session: Session, error: Raised, *, is_search: bool
 ) -> CheckRecord:
     """`passed` with its real status, and a report if the check failed.
 

@@ -6,8 +6,9 @@ that are added to OpenAI's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from fairdraw.contracts import Capability, Choice, GenerationRequest, NoAnswer, Position
 
@@ -21,30 +22,37 @@ _WORDLESS = "top-k min-p min-tokens bad-words repetition-penalty"
 _OPENAI_LACKS = {Capability(word): "OpenAI's dialect has no word for it" for word in _WORDLESS.split()}
 
 
-class Dialect(Protocol):
-    """How to speak with a server."""
+_LLAMA_CPP_LACKS = {
+    Capability.MIN_TOKENS: "llama.cpp has no word for it",
+    Capability.BAD_WORDS: "llama.cpp has no word for it",
+    Capability.N_CHOICES: "/completion answers one choice",
+    Capability.PENALTIES: "llama.cpp counts the tokens of the prompt, too, which are not known here",
+}
+_SGLANG_LACKS = {Capability.BAD_WORDS: "SGLang has no word for it"}
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def path(self) -> str:
-        """Behind the root of the address."""
-        ...
 
-    @property
-    def lacks(self) -> Mapping[Capability, str]:
-        """What it has no words for, with the reason."""
-        ...
+class Dialect(ABC):
+    """How to speak with a server.
 
-    @property
-    def filters_after_temperature(self) -> bool | None: ...
-    @property
-    def stop_waits(self) -> bool:
-        """As in `Claims`."""
-        ...
+    Args:
+        path: Behind the root of the address.
+        lacks: What it has no words for, with the reason.
+        filters_after_temperature, stop_waits: As in `Claims`.
+    """
 
-    def body(self, request: GenerationRequest, model: str) -> JSON: ...
-    def choices(self, request: GenerationRequest, parts: Sequence[JSON]) -> tuple[Choice, ...]: ...
+    name: str
+    path: str
+    lacks: Mapping[Capability, str]
+    filters_after_temperature: bool | None
+    stop_waits: bool = True
+
+    @abstractmethod
+    def body(self, request: GenerationRequest, model: str) -> JSON:
+        """Return what is sent."""
+
+    @abstractmethod
+    def choices(self, request: GenerationRequest, parts: Sequence[JSON]) -> tuple[Choice, ...]:
+        """Return what came back in parts, or as one."""
 
 
 def _given(**fields: Any) -> JSON:  # Any: JSON
@@ -79,36 +87,23 @@ _WITH_IDS = {"return_tokens_as_token_ids": True, "return_token_ids": True}
 """vLLM then names tokens by their ids: in lists, and where none is requested."""
 
 
-@dataclass(frozen=True)
-class _OpenAI:
+class _OpenAI(Dialect):
     """An API of OpenAI's, with vLLM's extensions if the server is vLLM.
 
     Args:
-        vendor: `vllm`, or empty.
+        vendor: `vLLM`, or empty.
     """
 
-    vendor: str = ""
-    path: str = ""
-    stop_waits: bool = True
-
-    @property
-    def name(self) -> str:
-        return f"OpenAI {self.path.split('/')[2]}" + (f" with {self.vendor}'s extensions" if self.vendor else "")
-
-    @property
-    def lacks(self) -> Mapping[Capability, str]:
-        return {} if self.vendor else _OPENAI_LACKS
-
-    @property
-    def filters_after_temperature(self) -> bool | None:
-        return True if self.vendor == "vLLM" else None
+    def __init__(self, vendor: str = "") -> None:
+        self.vendor, self.lacks = vendor, {} if vendor else _OPENAI_LACKS
+        self.name = f"OpenAI {self.path.split('/')[2]}" + (f" with {vendor}'s extensions" if vendor else "")
+        self.filters_after_temperature = True if vendor == "vLLM" else None
 
 
-@dataclass(frozen=True)
 class Completions(_OpenAI):
     """OpenAI's `/v1/completions`."""
 
-    path: str = "/v1/completions"
+    path = "/v1/completions"
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
@@ -119,11 +114,10 @@ class Completions(_OpenAI):
         return _joined(parts, _of_completion)
 
 
-@dataclass(frozen=True)
 class Chat(_OpenAI):
     """OpenAI's `/v1/chat/completions`."""
 
-    path: str = "/v1/chat/completions"
+    path = "/v1/chat/completions"
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
         if not isinstance(request.prompt, str):
@@ -138,23 +132,11 @@ class Chat(_OpenAI):
         return _joined(parts, _of_chat)
 
 
-@dataclass(frozen=True)
-class LlamaCpp:
+class LlamaCpp(Dialect):
     """llama.cpp's `/completion`: its log-probabilities are raw, and its filters come before the temperature."""
 
-    name: str = "llama.cpp /completion"
-    path: str = "/completion"
-    filters_after_temperature: bool | None = False
-    stop_waits: bool = True
-
-    @property
-    def lacks(self) -> Mapping[Capability, str]:
-        return {
-            Capability.MIN_TOKENS: "llama.cpp has no word for it",
-            Capability.BAD_WORDS: "llama.cpp has no word for it",
-            Capability.N_CHOICES: "/completion answers one choice",
-            Capability.PENALTIES: "llama.cpp counts the tokens of the prompt, too, which are not known here",
-        }
+    name, path = "llama.cpp /completion", "/completion"
+    lacks, filters_after_temperature = _LLAMA_CPP_LACKS, False
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
         # Its defaults filter (top_k 40, top_p 0.95, min_p 0.05), so that each filter is set, to nothing if need be.
@@ -182,18 +164,12 @@ class LlamaCpp:
         return (Choice(positions, text, reason, last.get("tokens_predicted")),)
 
 
-@dataclass(frozen=True)
-class SGLang:
+class SGLang(Dialect):
     """SGLang's `/generate`."""
 
-    name: str = "SGLang /generate"
-    path: str = "/generate"
-    filters_after_temperature: bool | None = True
-    stop_waits: bool = False  # "until a stop word or EOS token is sampled", says its documentation
-
-    @property
-    def lacks(self) -> Mapping[Capability, str]:
-        return {Capability.BAD_WORDS: "SGLang has no word for it"}
+    name, path = "SGLang /generate", "/generate"
+    lacks, filters_after_temperature = _SGLANG_LACKS, True
+    stop_waits = False  # "until a stop word or EOS token is sampled", says its documentation
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
         own = _given(sampling_seed=request.seed, min_new_tokens=request.min_tokens or None)
@@ -256,9 +232,8 @@ def _of_columns(logprobs: JSON, ids: Sequence[int] | None) -> tuple[Position, ..
     texts, own = logprobs.get("tokens") or [], logprobs.get("token_logprobs") or []
     lists = logprobs.get("top_logprobs") or [None] * len(texts)
     if not len(texts) == len(own) == len(lists):
-        raise NoAnswer(
-            f"an answer lists {len(texts)} tokens, {len(own)} log-probabilities and {len(lists)} lists of them"
-        )
+        numbers = f"{len(texts)} tokens, {len(own)} log-probabilities"
+        raise NoAnswer(f"an answer lists {numbers} and {len(lists)} lists of them")
     if not texts and ids:
         return tuple(Position(token) for token in ids)
     return tuple(

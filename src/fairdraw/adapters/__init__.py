@@ -13,9 +13,9 @@ import difflib
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, NoReturn, cast
 
-from fairdraw._core.contracts import contract_of, missing_parts
+from fairdraw._core.contracts import what_lacks
 from fairdraw._core.interpreter import default_device, prepare_triton, speed_up_interpreter
 from fairdraw._core.release import install
 from fairdraw._core.seeds import derive_seed
@@ -31,12 +31,12 @@ from fairdraw.adapters._catalogue import (
     release_number,
 )
 from fairdraw.adapters._runtime import quiet_floats, quiet_imports, triton_is_interpreted
-from fairdraw.contracts import AnySampler, Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairdraw.adapters._inject import InjectedNoise, NoiseNotInjected, inject_noise
+    from fairdraw.contracts import AnySampler
 
 __all__ = [
     "InjectedNoise", "NoiseNotInjected", "Reasons", "SamplerNotFound", "SamplerRow", "UnusableRelease", "derive_seed",
@@ -85,11 +85,8 @@ def load(spec: str, device: str | None = None) -> AnySampler:
     sampler = _checked(spec, _made(spec, find(spec)) if row is None else _make(row, device))
     speed_up_interpreter()  # its kernels, if any, are imported now
     if row is None and device not in (None, sampler.device):
-        raise _refusal(
-            spec,
-            f"it runs on device={sampler.device!r} and not on {device!r}",
-            "Omit the device, or change it in the sampler's factory",
-        )
+        rule = f"it runs on device={sampler.device!r} and not on {device!r}"
+        raise _refusal(spec, rule, "Omit the device, or change it in the sampler's factory")
     return sampler
 
 
@@ -182,7 +179,7 @@ def _attribute(spec: str, module: object, path: str) -> object:
 
 def _made(spec: str, found: object) -> object:
     """Return the sampler itself: `found`, or what it returns when called."""
-    if not callable(found) or (_is_sampler(found) and not isinstance(found, type)):
+    if not callable(found) or not (isinstance(found, type) or what_lacks(found)):
         return found
     try:
         return found()
@@ -190,19 +187,11 @@ def _made(spec: str, found: object) -> object:
         raise _refusal(spec, f"calling it raised {brief(error)}", "It is called without arguments") from error
 
 
-def _is_sampler(value: object) -> TypeGuard[AnySampler]:
-    """Whether it has what every sampler has, and the method of a contract."""
-    return isinstance(value, AnySampler) and (c := contract_of(value)) is not None and hasattr(value, c.method)
-
-
 def _checked(spec: str, sampler: object) -> AnySampler:
-    if not _is_sampler(sampler):
-        rule = f"it gave {type(sampler).__name__}, which has no {missing_parts(sampler)}"
-        raise _refusal(spec, rule, "Return fairdraw.rejection_sampler(function), or as its contract asks")
-    if not isinstance(sampler.capabilities, Capabilities):
-        given = type(sampler.capabilities).__name__
-        raise _refusal(spec, f"its capabilities are {given}, not Capabilities", "Use fairdraw.Capabilities()")
-    return sampler
+    if lacks := what_lacks(sampler):
+        remedy = "Return fairdraw.rejection_sampler(function), or what its contract asks for; fairdraw init writes it"
+        raise _refusal(spec, f"it gave {lacks}", remedy)
+    return cast("AnySampler", sampler)
 
 
 def _refusal(spec: str, rule: str, remedy: str) -> SamplerNotFound:

@@ -193,10 +193,9 @@ def read_rows(package: str, owner: str) -> dict[str, SamplerRow]:
     try:
         data = tomllib.loads((_folder(package) / "samplers.toml").read_text(encoding="utf-8"))
     except (Exception, SystemExit) as error:  # whatever importing what is above the package raises
-        raise BadCatalogue(
-            f"reading {path} raised {brief(error)}, but an entry of {GROUP} must name a package with that file. "
-            f"Run pip install --force-reinstall {owner}, or uninstall it."
-        ) from error
+        rule = f"an entry of {GROUP} must name a package with that file"
+        remedy = f"Run pip install --force-reinstall {owner}, or uninstall it"
+        raise BadCatalogue(f"reading {path} raised {brief(error)}, but {rule}. {remedy}.") from error
     api = data.get("api")
     if type(api) is not int or api != API:
         other = "a newer" if type(api) is int and api > API else "an older"

@@ -1,4 +1,4 @@
-"""Maskers: the specification, `sampler_impl.grammar`, and the whole step with a bitmask."""
+"""Maskers: `sampler_impl.grammar`, and the whole step with a bitmask."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw._oracles.grammar import GrammarOracle
-from fairdraw._oracles.matchers import OpensOracle
 from fairdraw.adapters._step import Backend, by_row, capabilities_of, cumulative, plan_for, rounded_up
-from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, SessionSampler, num_words
+from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, num_words
 from fairdraw.strategies.noise import hashed_seeds
 
 if TYPE_CHECKING:
@@ -19,17 +17,6 @@ if TYPE_CHECKING:
     from fairdraw._core.tensor_types import AnyLogitRows, Bitmasks, RequestCounts
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl.step import StepInputs
-
-
-def oracle(row: SamplerRow, device: str) -> FunctionGrammarMasker:
-    """Return the specification."""
-    made = GrammarOracle()
-    return FunctionGrammarMasker(row.name, made.apply_bitmask, made.mask_drafts, device, row.capabilities())
-
-
-def matchers(row: SamplerRow, device: str) -> SessionSampler:
-    """Return the specification of what makes bitmasks."""
-    return SessionSampler(row.name, OpensOracle, "matchers", device, row.capabilities())
 
 
 def torch_masker(row: SamplerRow, device: str) -> FunctionGrammarMasker:

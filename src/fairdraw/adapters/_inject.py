@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fairdraw.contracts import ExplicitNoise
 
 _FLOATS = (torch.float32, torch.float64)
+_Kind = Literal["uniforms", "exponentials"]
 
 
 class NoiseNotInjected(RuntimeError):
@@ -105,12 +106,7 @@ class _InjectionMode(RandomMode):
             "can be handed in. Draw with torch.rand and Tensor.exponential_, or close its capability explicit-noise."
         )
 
-    def _fill(
-        self,
-        kind: Literal["uniforms", "exponentials"],
-        func: object,
-        tensor: Tensor,  # as many as there are of this kind, in any shape, float32 | float64, written
-    ) -> Tensor:
+    def _fill(self, kind: _Kind, func: object, tensor: Tensor) -> Tensor:  # [...], as many as of this kind, both
         values, times_before = getattr(self.noise, kind), getattr(self.injected, kind)
         drew = f"inject_noise: the sampler drew {tensor.dtype} {list(tensor.shape)} with {func}"
         once = "Draw them once, for the whole batch."

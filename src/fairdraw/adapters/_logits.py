@@ -7,7 +7,6 @@ drafts the engine builds its own tensor, which is done here from the lists.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,20 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
-from fairdraw.contracts import (
-    PLACEHOLDER_TOKEN_ID,
-    AddedRow,
-    LiveBatch,
-    LogitsBatch,
-    Move,
-    PlanSetup,
-    Rounding,
-    RowChanges,
-    SessionSampler,
-    logits_planner,
-)
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID as PLACEHOLDER
+from fairdraw.contracts import AddedRow, LiveBatch, LogitsBatch, Move, PlanSetup, Rounding, RowChanges, SessionSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,12 +55,6 @@ def _sampler(
     row: SamplerRow, device: str, function: Callable[[Any], Any], rounding: Rounding = Rounding.FREE
 ) -> SessionSampler:  # Any: as the contract has it
     return SessionSampler(row.name, function, row.contract, device, row.capabilities(), rounding)
-
-
-def plan_oracle(row: SamplerRow, device: str) -> SessionSampler:
-    """Return the specification, in NumPy on the host."""
-    made = logits_planner(LogitsPlanOracle().process, name=row.name, device=device, rounding=Rounding.VLLM_TORCH)
-    return dataclasses.replace(made, capabilities=row.capabilities())
 
 
 # Penalties
@@ -163,7 +145,7 @@ class _PaddedSession:
     def _was_rewritten(self, row: int, end: int, tokens: Sequence[int]) -> bool:
         """Whether tokens were cut and others follow: the last one that was known is another one."""
         begin = int(self.num_prompt[row])
-        known = [i for i in range(begin, end) if self.buffer[row, i] != PLACEHOLDER_TOKEN_ID]
+        known = [i for i in range(begin, end) if self.buffer[row, i] != PLACEHOLDER]
         return bool(known) and int(self.buffer[row, known[-1]]) != tokens[known[-1] - begin]
 
     def _penalised(

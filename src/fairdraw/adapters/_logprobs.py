@@ -1,20 +1,14 @@
-"""fairdraw's log-probabilities and the specification, behind the contract; `draw` takes our token sampler."""
+"""fairdraw's log-probabilities, behind the contract; `draw` takes our token sampler."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from fairdraw._oracles.logprobs import LogprobsOracle
 from fairdraw.adapters._runtime import triton_is_interpreted
 from fairdraw.contracts import FunctionLogprobsSampler, LogprobsBatch, LogprobsResult, SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
     from fairdraw.adapters._catalogue import SamplerRow
-
-
-def oracle(row: SamplerRow, device: str) -> FunctionLogprobsSampler:
-    """Return the specification, in NumPy on the host."""
-    return FunctionLogprobsSampler(row.name, LogprobsOracle().logprobs, None, device, row.capabilities())
 
 
 def ours(row: SamplerRow, device: str, *, backend: Literal["torch", "triton"] = "torch") -> FunctionLogprobsSampler:

@@ -1,4 +1,4 @@
-"""Masks beside tokens: the specification, and the whole step."""
+"""Masks beside tokens, of the whole step."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw._oracles.masks import MasksOracle
 from fairdraw.adapters._step import Backend, capabilities_of, plan_of, sampling_inputs
 from fairdraw.contracts import FilterPolicy, FunctionMaskedSampler, MaskedTokens, MaskRows, SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
     from fairdraw.adapters._catalogue import SamplerRow
-
-
-def oracle(row: SamplerRow, device: str) -> FunctionMaskedSampler:
-    """Return the specification; its arithmetic is NumPy's on every device."""
-    return FunctionMaskedSampler(row.name, MasksOracle().sample_masked, device, row.capabilities())
 
 
 def step(row: SamplerRow, device: str, *, backend: Backend) -> FunctionMaskedSampler:

@@ -1,4 +1,4 @@
-"""fairdraw's rejection samplers: with vLLM's order of draws, with counters, and the specification."""
+"""fairdraw's rejection samplers: with vLLM's order of draws, and with counters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from fairdraw._oracles.rejection import verify as oracle_verify
 from fairdraw.adapters._runtime import triton_is_interpreted
 from fairdraw.contracts import Drafted, DraftStep, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
 
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from fairdraw.sampler_impl.sampling import SamplingNoise
 
 Backend = Literal["torch", "triton"]
-
-
-def oracle(row: SamplerRow, device: str) -> FunctionSampler:
-    """Return the specification; its arithmetic is NumPy's on every device."""
-    return FunctionSampler(row.name, oracle_verify, device, row.capabilities())
 
 
 def race(row: SamplerRow, device: str, *, backend: Backend) -> FunctionSampler:
@@ -65,14 +59,9 @@ def _verify_race(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> Outp
     """Pass explicit noise on; without it the function draws in vLLM's order."""
     from fairdraw.sampler_impl.rejection import rejection_sample, verify_drafts
 
-    arguments: dict[str, Any] = {  # Any: one type each
-        "draft_token_ids": batch.draft_token_ids,
-        "num_draft_tokens": batch.num_draft_tokens,
-        "max_spec_len": batch.max_spec_len,
-        "cu_num_draft_tokens": batch.cu_num_draft_tokens,
-        "draft_probs": batch.draft_probs,
-        "target_logits": batch.target_logits,
-        "bonus_token_ids": batch.bonus_token_ids,
+    names = ("draft_token_ids", "num_draft_tokens", "max_spec_len", "cu_num_draft_tokens", "draft_probs")
+    same = {name: getattr(batch, name) for name in (*names, "target_logits", "bonus_token_ids")}
+    arguments: dict[str, Any] = same | {  # Any: one type each
         "sampling_metadata": SimpleNamespace(**read_fields(batch, noise)),
         "synthetic_mode": batch.synthetic_rates is not None,
         "synthetic_conditional_rates": batch.synthetic_rates,

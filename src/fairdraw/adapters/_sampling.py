@@ -1,4 +1,4 @@
-"""fairdraw's token samplers: with vLLM's order of draws, with counters, and the specification.
+"""fairdraw's token samplers: with vLLM's order of draws, and with counters.
 
 With counters a request draws by its seed and position. A request without a seed gets one hashed from the call's seed
 and its row, as a server would assign one when the request arrives.
@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._oracles.sampling import draft as oracle_draft
-from fairdraw._oracles.sampling import sample as oracle_sample
 from fairdraw.adapters._runtime import triton_is_interpreted
 from fairdraw.contracts import Drafted, FunctionTokenSampler, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
     from fairdraw._core.tensor_types import LogitRows, RequestFloats, RequestInts
     from fairdraw.adapters._catalogue import SamplerRow
     from fairdraw.sampler_impl import sampling as implementation
-
-
-def oracle(row: SamplerRow, device: str) -> FunctionTokenSampler:
-    """Return the specification; its arithmetic is NumPy's on every device."""
-    return FunctionTokenSampler(row.name, oracle_sample, oracle_draft, device, row.capabilities())
 
 
 def race(row: SamplerRow, device: str) -> FunctionTokenSampler:

@@ -18,19 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fairdraw.adapters import _step
 from fairdraw.adapters._rejection import bonus_mask, draft_by_counter, draft_counts, rows_of
-from fairdraw.adapters._step import (
-    Backend,
-    capabilities_of,
-    counters_of,
-    cumulative,
-    draft_probs_of,
-    drafts_of,
-    plan_for,
-    rounded_up,
-    tokens_of,
-    words_of,
-)
 from fairdraw.contracts import FunctionSampler, Noise, SpecDecodeBatch
 
 if TYPE_CHECKING:
@@ -65,14 +54,14 @@ FORBIDDEN = 50.0
 """A raw logit that a grammar excludes; it would often be the best."""
 
 
-def make(row: SamplerRow, device: str, *, backend: Backend) -> FunctionSampler:
-    verify = functools.partial(_verify, backend)
-    return FunctionSampler(row.name, verify, device, capabilities_of(row, backend, device), propose=draft_by_counter)
+def make(row: SamplerRow, device: str, *, backend: _step.Backend) -> FunctionSampler:
+    verify, capabilities = functools.partial(_verify, backend), _step.capabilities_of(row, backend, device)
+    return FunctionSampler(row.name, verify, device, capabilities, propose=draft_by_counter)
 
 
-def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> shapes.OutputTokens:
-    capacity, inputs = raw_step(batch, *counters_of(batch, noise))
-    return tokens_of(batch, plan_for(capacity, batch.device, backend)(inputs))
+def _verify(backend: _step.Backend, batch: SpecDecodeBatch, noise: Noise) -> shapes.OutputTokens:
+    capacity, inputs = raw_step(batch, *_step.counters_of(batch, noise))
+    return _step.tokens_of(batch, _step.plan_for(capacity, batch.device, backend)(inputs))
 
 
 def raw_step(
@@ -81,8 +70,8 @@ def raw_step(
     """Return a plan of what this batch uses and nothing else, and its step."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, StepInputs
 
-    step, width = _Step(batch), rounded_up(max(batch.max_spec_len, 1))
-    given = step.of_drafter(draft_probs_of(batch, width))
+    step, width = _Step(batch), _step.rounded_up(max(batch.max_spec_len, 1))
+    given = step.of_drafter(_step.draft_probs_of(batch, width))
     filters, grammar = (bool((step.hides == way).any()) for way in (BY_MIN_P, BY_GRAMMAR))
     penalties, edits = bool(step.is_changed.any()), bool(step.is_biased.any())
     inputs = StepInputs(
@@ -90,7 +79,7 @@ def raw_step(
         parameters=step.parameters(filters=filters),
         seeds=step.by_slot(seeds, 7),
         positions=positions,
-        cu_num_rows=cumulative(draft_counts(batch) + 1),
+        cu_num_rows=_step.cumulative(draft_counts(batch) + 1),
         slots=step.slots.int(),
         draft_token_ids=step.drafts.int(),
         penalties=step.penalties() if penalties else None,
@@ -99,7 +88,7 @@ def raw_step(
         **given,
     )
     drafts = Drafts.LOGITS if "draft_logits" in given else Drafts.PROBS if given else Drafts.ONE_HOT
-    sizes, num_edits = (rounded_up(batch.batch_size), width, batch.vocab_size), NUM_BIASED if edits else 0
+    sizes, num_edits = (_step.rounded_up(batch.batch_size), width, batch.vocab_size), NUM_BIASED if edits else 0
     return Capacity(*sizes, torch.float32, drafts, filters, penalties, grammar, num_edits), inputs
 
 
@@ -111,10 +100,10 @@ class _Step:
         self.batch, self.vocab_size = batch, batch.vocab_size
         rows = rows_of(batch, is_last).float()  # [num_rows, vocab_size] float32
         self.requests = is_last.cumsum(0) - is_last.long()  # [num_rows] int64
-        first_rows = cumulative(draft_counts(batch) + 1)[:-1].long()  # [batch_size] int64
+        first_rows = _step.cumulative(draft_counts(batch) + 1)[:-1].long()  # [batch_size] int64
         self.places = torch.arange(len(rows), device=batch.device) - first_rows[self.requests]  # [num_rows] int64
         self.slots = torch.arange(size, 0, -1, device=batch.device)  # [batch_size] int64; nobody has slot 0
-        self.drafts = drafts_of(batch.draft_token_ids.long(), is_last).masked_fill(is_last, 3)  # [num_rows] int64
+        self.drafts = _step.drafts_of(batch.draft_token_ids.long(), is_last).masked_fill(is_last, 3)  # [num_rows] int64
         weights = ((self.drafts + 2) * (self.places + 1)).masked_fill(is_last, 1)
         number = torch.zeros(size, dtype=torch.int64, device=batch.device).index_add(0, self.requests, weights)
         self.number = number * 2654435761 % 2**32  # [batch_size] int64; its digits are a request's choices
@@ -239,7 +228,7 @@ class _Step:
             frequency=self.changed_or(self.frequency, 0.0),
             repetition=self.changed_or(self.repetition, 1.0),
             output_counts=self.by_slot(self.output_counts.int(), 9),
-            prompt_mask=self.by_slot(words_of(self.in_prompt), -1),
+            prompt_mask=self.by_slot(_step.words_of(self.in_prompt), -1),
         )
 
     def edits(self) -> TokenEdits:
@@ -252,7 +241,7 @@ class _Step:
         )
 
     def grammar_mask(self) -> Tensor:  # [num_rows, num_words] int32
-        return words_of(~self.is_forbidden)
+        return _step.words_of(~self.is_forbidden)
 
     def of_drafter(self, probs: shapes.DraftRows | None) -> dict[str, Any]:  # Any: fields of the inputs
         """Return the form that follows from the vocabulary, which is the same for all requests of a case."""

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_type_hi
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
-from fairdraw._core.failures import calling
 from fairdraw._core.looks import FILTERS, Look
 from fairdraw._core.noise import SeededNoise, seeded
 from fairdraw._core.seeds import derive_seed
-from fairdraw._core.validation import Validator, check_answer, check_kind
+from fairdraw._core.validation import INTEGERS, Answer, Validator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +77,7 @@ LOGIT_FILTERS = {
     "epsilon": _by("epsilon", "FIL109", 0.01, 3e-4, 0.3),
     "smoothing": _of("FIL113", ("smoothing_factor", "smoothing_curve"), (0.3,), (1.0, 2.0), (0.05, 3.0)),
     "xtc": _by("xtc_threshold", "FIL110", 0.1, 0.02, 0.3, high=0.5, xtc_probability=1.0),
-    "dry": _of("FIL114", _DRY, (0.75,), (2.0, 1.25, 1), (0.5, 1.75, 4, 0, (1,)), (1.0, 1.75, 2, 6)),
+    "dry": _of("FIL114", _DRY, (0.75,), (2.0, 1.25, 1), (0.5, 1.75, 4, 0, (1,)), (1.0, 1.75, 1, 12)),
     "mirostat_v1": _by("mirostat_v1_tau", "FIL115", 3.0, 5.0, 1.0, low=1.0, high=5.0),
     "mirostat_v2": _by("mirostat_v2_tau", "FIL116", 3.0, 5.0, 0.5, high=100.0),
 }
@@ -188,10 +187,8 @@ class FilterChain:
     def __post_init__(self) -> None:
         wrong = [name for name in self.order if name not in LOGIT_FILTERS or self.order.count(name) > 1]
         if wrong:
-            raise ValueError(
-                f"FilterChain: order names {wrong[0]!r}, but each must be one of {', '.join(LOGIT_FILTERS)}, and stand "
-                "there once. Correct the name."
-            )
+            rule = f"each must be one of {', '.join(LOGIT_FILTERS)}, and stand there once"
+            raise ValueError(f"FilterChain: order names {wrong[0]!r}, but {rule}. Correct the name.")
 
     def unsupported(self) -> dict[str, str]:
         """The capabilities of the filters that it does not have, with a reason."""
@@ -334,25 +331,17 @@ def call_filters(filterer: LogitsFilterer, batch: FilterBatch, noise: SeededNois
         The global generators are seeded just before the call: with `noise.seed` for the first step with this noise
         object, and otherwise for each later one. `seeded` says when their states are put back.
     """
-    import numpy as np
-
     check_filter_batch(batch)
-    shape, num_rows = list(batch.logits.shape), batch.batch_size
     step = noise.kept[_STEPS] = int(str(noise.kept.get(_STEPS, -1))) + 1
     own = SeededNoise(derive_seed("step", noise.seed, step) if step else noise.seed)
     with seeded(own, batch.device):
-        with calling(filterer):
-            answer, name = filterer.filter_logits(batch.clone(), noise), filterer.name
-        found = check_kind("filter_logits", name, answer, FilterResult, "logits")
+        answer = Answer.of(filterer, "filter_logits", batch.device, batch.clone(), noise)
+        found = answer.as_kind(FilterResult, "logits")
         hint = "([num_rows, vocab_size]). Return the filtered logits."
-        logits = check_answer("filter_logits", name, "logits", found.logits, shape, ("float32",), batch.device, hint)
-        tokens, integers = found.token_ids, ("int64", "int32")
-        if tokens is not None:
-            hint = "([num_rows])."
-            tokens = check_answer("filter_logits", name, "token_ids", tokens, [num_rows], integers, batch.device, hint)
-        with calling(filterer):  # the error of an asynchronous kernel surfaces where its result is waited for
-            ids = None if tokens is None else tokens.cpu().numpy().astype(np.int64)
-            return Filtered(logits.detach().cpu().numpy().copy(), ids)
+        logits = answer.numbers("logits", found.logits, list(batch.logits.shape), ("float32",), hint)
+        tokens, shape = found.token_ids, [batch.batch_size]
+        ids = None if tokens is None else answer.numbers("token_ids", tokens, shape, INTEGERS, "([num_rows]).")
+        return Filtered(logits, ids)
 
 
 def check_filter_batch(batch: FilterBatch) -> None:
@@ -412,7 +401,7 @@ def _uses(batch: FilterBatch) -> Iterator[Capability]:
 
 CONTRACT = Contract(
     "filters",
-    method="filter_logits",
+    call="filter_logits(batch, noise)",
     case="fairdraw.strategies.filters:FilterCase",
     default="filters/oracle",
     reference="",

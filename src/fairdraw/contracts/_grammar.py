@@ -12,7 +12,7 @@ from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import calling
 from fairdraw._core.looks import Look, add_choice, read_lengths
 from fairdraw._core.noise import SeededNoise, seeded
-from fairdraw._core.validation import Validator, check_answer
+from fairdraw._core.validation import Answer, Validator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -230,36 +230,29 @@ def mask_rows(masker: GrammarMasker, batch: BitmaskBatch) -> AnyLogitRows:
         Exception: Whatever the masker raises, marked as its own.
     """
     check_bitmask_batch(batch)
-    with calling(masker):
-        answer, name = masker.apply_bitmask(batch), masker.name
-    return _copied(masker, "apply_bitmask", name, answer, batch.logits)
+    return _copied(Answer.of(masker, "apply_bitmask", batch.device, batch), batch.logits)
 
 
 def mask_step(masker: Any, batch: GrammarBatch) -> AnyLogitRows:  # Any: with `mask_drafts`
     """Call `mask_drafts` once; everything else is as in `mask_rows`."""
-    with calling(masker):
-        answer, name = masker.mask_drafts(batch), masker.name
-    return _copied(masker, "mask_drafts", name, answer, batch.logits)
+    return _copied(Answer.of(masker, "mask_drafts", batch.device, batch), batch.logits)
 
 
 def emit_step(masker: Any, batch: GrammarBatch, noise: SeededNoise) -> NDArray[np.int64]:  # Any: with `emit`
     """Call `emit` once; the tokens of each request, `[batch_size, max_spec_len + 1]`, -1 behind the last."""
-    import numpy as np
-
-    with seeded(noise, batch.device), calling(masker):
-        answer, name = masker.emit(batch, noise), masker.name
+    with seeded(noise, batch.device):
+        answer = Answer.of(masker, "emit", batch.device, batch, noise)
     shape, hint = [batch.batch_size, batch.max_spec_len + 1], "([batch_size, max_spec_len + 1])."
-    tokens = check_answer("emit", name, "token_ids", answer, shape, ("int32", "int64"), batch.device, hint)
-    return tokens.cpu().numpy().astype(np.int64)
+    return answer.numbers("token_ids", answer.value, shape, ("int32", "int64"), hint)
 
 
-def _copied(masker: object, method: str, name: str, answer: object, logits: AnyLogitRows) -> AnyLogitRows:
+def _copied(answer: Answer, logits: AnyLogitRows) -> AnyLogitRows:
     dtype = str(logits.dtype).removeprefix("torch.")
     hint = "([num_rows, vocab_size]). Return the masked logits."
-    checked = check_answer(method, name, "logits", answer, list(logits.shape), (dtype,), logits.device, hint)
+    checked = answer.tensor("logits", answer.value, list(logits.shape), (dtype,), hint)
     import torch
 
-    with calling(masker):  # the error of an asynchronous kernel surfaces where its result is waited for
+    with calling(answer.sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
         return checked.cpu().clone(memory_format=torch.contiguous_format)
 
 
@@ -315,7 +308,7 @@ def _features(found: Look, batch: BitmaskBatch | GrammarBatch, *_: object) -> No
 
 CONTRACT = Contract(
     "grammar",
-    method="apply_bitmask",
+    call="apply_bitmask(batch)",
     beside={
         "mask_drafts": (Capability.GRAMMAR_DRAFTS, "it is given bitmasks (it has no method `mask_drafts`)"),
         "emit": None,

@@ -232,7 +232,7 @@ def _uses(batch: LogitsBatch) -> Iterator[Capability]:
 
 CONTRACT = Contract(
     "logits_plan",
-    method="open_plan",
+    call="open_plan(setup)",
     case="fairdraw.strategies.logits_plan:LogitsCase",
     raised="PLAN100",
     answer="a tensor of logits with the shape of those given",

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
-from fairdraw._core.failures import calling
 from fairdraw._core.looks import NO_TOKENS, Look, add_choice
 from fairdraw._core.noise import seeded
-from fairdraw._core.validation import Validator, check_answer, check_kind
+from fairdraw._core.validation import INTEGERS, Answer, Validator
 from fairdraw.contracts import _sampling
 from fairdraw.contracts._sampling import SamplingBatch, SamplingNoise, check_sampling_batch, check_sampling_noise
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -237,11 +235,9 @@ def call_logprobs(sampler: LogprobsSampler, batch: LogprobsBatch) -> Returned:
         Exception: Whatever the sampler raises, marked as its own (`fairdraw._core.failures.raised_by`).
     """
     check_logprobs_batch(batch)
-    with calling(sampler):
-        answer, name = sampler.logprobs(batch), sampler.name
+    answer = Answer.of(sampler, "logprobs", batch.device, batch)
     has_ranks = Capability.TOKEN_RANKS in sampler.capabilities
-    wide = [int(batch.logits.shape[0]), 1 + batch.most_logprobs]
-    return _copied(sampler, "logprobs", name, answer, wide, batch.device, has_ranks=has_ranks)
+    return _copied(answer, [int(batch.logits.shape[0]), 1 + batch.most_logprobs], has_ranks=has_ranks)
 
 
 def call_draw(sampler: DrawingLogprobsSampler, batch: SamplingBatch, noise: SamplingNoise) -> Returned:
@@ -254,30 +250,16 @@ def call_draw(sampler: DrawingLogprobsSampler, batch: SamplingBatch, noise: Samp
     check_sampling_batch(batch)
     check_sampling_noise(batch, noise)
     with seeded(noise, batch.device):
-        with calling(sampler):
-            answer, name = sampler.draw(batch, noise), sampler.name
-        wide = [batch.batch_size, 1 + batch.vocab_size]
-        return _copied(sampler, "draw", name, answer, wide, batch.device, has_ranks=False)
+        answer = Answer.of(sampler, "draw", batch.device, batch, noise)
+        return _copied(answer, [batch.batch_size, 1 + batch.vocab_size], has_ranks=False)
 
 
-def _copied(
-    sampler: object, method: str, name: str, answer: object, wide: list[int], device: torch.device, *, has_ranks: bool
-) -> Returned:
-    import numpy as np
-
-    found = check_kind(method, name, answer, LogprobsResult, "token_ids, logprobs, ranks")
-
-    def checked(field: str, value: object, shape: list[int], dtypes: tuple[str, ...]) -> Any:  # Any: a NumPy array
-        hint = "([num_rows, 1 + N])." if len(shape) == 2 else "([num_rows])."
-        tensor = check_answer(method, name, field, value, shape, dtypes, device, hint)
-        with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
-            return tensor.detach().cpu().numpy().copy()
-
-    integers = ("int64", "int32")
+def _copied(answer: Answer, wide: list[int], *, has_ranks: bool) -> Returned:
+    found, hint = answer.as_kind(LogprobsResult, "token_ids, logprobs, ranks"), "([num_rows, 1 + N])."
     return Returned(
-        checked("token_ids", found.token_ids, wide, integers).astype(np.int64),
-        checked("logprobs", found.logprobs, wide, ("float32",)),
-        checked("ranks", found.ranks, wide[:1], integers).astype(np.int64) if has_ranks else None,
+        answer.numbers("token_ids", found.token_ids, wide, INTEGERS, hint),
+        answer.numbers("logprobs", found.logprobs, wide, ("float32",), hint),
+        answer.numbers("ranks", found.ranks, wide[:1], INTEGERS, "([num_rows]).") if has_ranks else None,
     )
 
 
@@ -356,7 +338,7 @@ def _uses(batch: LogprobsBatch | SamplingBatch) -> Iterator[Capability]:
 
 CONTRACT = Contract(
     "logprobs",
-    method="logprobs",
+    call="logprobs(batch)",
     beside={"draw": None},
     case="fairdraw.strategies.logprobs:LogprobsCase",
     raised="LPR100",

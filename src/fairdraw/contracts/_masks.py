@@ -11,16 +11,10 @@ from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import calling
 from fairdraw._core.noise import seeded
 from fairdraw._core.policies import Policy
-from fairdraw._core.validation import check_answer, check_kind
+from fairdraw._core.validation import INTEGERS, Answer
 from fairdraw.contracts import _sampling
 from fairdraw.contracts._grammar import num_words
-from fairdraw.contracts._sampling import (
-    FilterPolicy,
-    SamplingBatch,
-    SamplingNoise,
-    check_sampling_batch,
-    check_sampling_noise,
-)
+from fairdraw.contracts._sampling import FilterPolicy, SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +85,7 @@ class MaskedSampler(AnySampler, Protocol):
     def sample_masked(self, batch: SamplingBatch, noise: SamplingNoise, into: MaskRows) -> MaskedTokens: ...
 
 
-MaskedFunction = Callable[[SamplingBatch, SamplingNoise, MaskRows], "MaskedTokens | Tensor"]
+MaskedFunction = Callable[[SamplingBatch, SamplingNoise, MaskRows], "MaskedTokens | Tensor | tuple[Tensor, ...]"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +103,8 @@ class FunctionMaskedSampler:
 
     def sample_masked(self, batch: SamplingBatch, noise: SamplingNoise, into: MaskRows) -> MaskedTokens:
         answer = self.function(batch, noise, into)
+        if isinstance(answer, tuple):
+            answer, into.words[:], into.token_ids[:], into.counts[:] = answer
         return answer if isinstance(answer, MaskedTokens) else MaskedTokens(answer)
 
 
@@ -123,6 +119,8 @@ def masked_sampler(
     slow: bool = False,
 ) -> FunctionMaskedSampler:
     """Wrap `function(batch, noise, into) -> token_ids`, or `-> MaskedTokens`, for the suite.
+
+    Where arrays cannot be written, as in JAX: `-> (token_ids, words, ids, counts)`, which are copied into `into`.
 
     Args:
         name: Shown in reports; the function's name if `None`.
@@ -210,30 +208,24 @@ def sample_masks(
     Randomness:
         As `sample_tokens` of the sampling contract.
     """
-    check_sampling_batch(batch)
-    check_sampling_noise(batch, noise)
+    _sampling.check_sampling_batch(batch)
+    _sampling.check_sampling_noise(batch, noise)
     guarded = memory or GuardedRows(batch, width, getattr(noise, "seed", 0))
     with seeded(noise, batch.device):
-        with calling(sampler):
-            answer, name = sampler.sample_masked(batch, noise, guarded.rows), sampler.name
-        found = check_kind("sample_masked", name, answer, MaskedTokens, "token_ids, logprobs")
+        answer = Answer.of(sampler, "sample_masked", batch.device, batch, noise, guarded.rows)
+        found = answer.as_kind(MaskedTokens, "token_ids, logprobs")
         with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
-            return _copied(name, batch, found, guarded)
+            return _copied(answer, batch, found, guarded)
 
 
-def _copied(name: str, batch: SamplingBatch, found: MaskedTokens, guarded: GuardedRows) -> Masked:
+def _copied(answer: Answer, batch: SamplingBatch, found: MaskedTokens, guarded: GuardedRows) -> Masked:
     import numpy as np
 
-    def checked(field_name: str, value: object, *dtypes: str) -> NDArray[np.generic]:
-        shape, hint = [batch.batch_size], "([batch_size]). Return one per request."
-        tensor = check_answer("sample_masked", name, field_name, value, shape, dtypes, batch.device, hint)
-        return np.asarray(tensor.detach().cpu().numpy())
-
-    rows = guarded.rows
+    rows, shape, hint = guarded.rows, [batch.batch_size], "([batch_size]). Return one per request."
     words, ids, counts = (one.cpu().numpy().copy() for one in (rows.words, rows.token_ids, rows.counts))
     kept = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=batch.vocab_size).astype(bool)
-    tokens = checked("token_ids", found.token_ids, "int64", "int32").astype(np.int64)
-    logprobs = None if found.logprobs is None else checked("logprobs", found.logprobs, "float32").astype(np.float32)
+    tokens, said = answer.numbers("token_ids", found.token_ids, shape, INTEGERS, hint), found.logprobs
+    logprobs = None if said is None else answer.numbers("logprobs", said, shape, ("float32",), hint)
     return Masked(tokens, kept, ids, counts, logprobs, guarded.written())
 
 
@@ -248,7 +240,7 @@ def _features(found: Look, batch: SamplingBatch, noise: SamplingNoise, into: Mas
 
 CONTRACT = Contract(
     "masks",
-    method="sample_masked",
+    call="sample_masked(batch, noise, into)",
     case="fairdraw.strategies.sampling:SamplingCase",
     default="masks/oracle",
     reference="",

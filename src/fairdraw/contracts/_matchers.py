@@ -185,7 +185,7 @@ class MatcherLook:
 
 CONTRACT = Contract(
     "matchers",
-    method="compile_grammar",
+    call="compile_grammar(grammar)",
     case="fairdraw.strategies.matchers:MatcherTrace",
     default="matchers/oracle",
     reference="",

@@ -82,7 +82,7 @@ class PenaltiesScanner(AnySampler, Protocol):
 
 CONTRACT = Contract(
     "penalties",
-    method="open_penalties",
+    call="open_penalties(vocab_size)",
     case="fairdraw.strategies.lifecycle:PenaltiesTrace",
     raised="PEN100",
     answer="a float32 tensor with the shape of the logits given",

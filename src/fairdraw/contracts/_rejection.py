@@ -14,7 +14,7 @@ from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
 from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import MAX_SPEC_LEN, SizeSwitches, checked_switches
-from fairdraw._core.validation import Validator, check_answer, check_kind
+from fairdraw._core.validation import Answer, Validator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -400,9 +400,7 @@ def _verified(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -
 
 def _output(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> OutputTokens:
     seat_others(sampler, batch.batch_size, noise)
-    with calling(sampler):
-        answer, name = sampler.verify(batch, noise), sampler.name
-    return check_output(batch, answer, name)
+    return check_output(batch, Answer.of(sampler, "verify", batch.device, batch, noise))
 
 
 @dataclass(frozen=True)
@@ -420,16 +418,8 @@ def propose_next(sampler: DraftingSampler, step: DraftStep, noise: SeededNoise) 
         AdapterError: If the answer is not of the contract's type, or its rows are no distributions.
         Exception: Whatever the drafter raises, marked as its own.
     """
-    import numpy as np
-
     seat_others(sampler, step.batch_size, noise)
-    with calling(sampler):
-        answer, name = sampler.propose(step, noise), sampler.name
-    checked = check_proposal(step, answer, name)
-    with calling(sampler):
-        token_ids = checked.token_ids.cpu().numpy().astype(np.int64)
-        probs = None if checked.draft_probs is None else checked.draft_probs.cpu().numpy().copy()
-    return Proposal(token_ids, probs)
+    return check_proposal(step, Answer.of(sampler, "propose", step.device, step, noise))
 
 
 def num_kept(sampler: Any, drafts: ProposedDrafts) -> PerRequest:
@@ -439,11 +429,12 @@ def num_kept(sampler: Any, drafts: ProposedDrafts) -> PerRequest:
         AdapterError: If the answer is no tensor of such numbers.
         Exception: Whatever the sampler raises, marked as its own.
     """
-    import numpy as np
-
-    with calling(sampler):
-        answer, name = sampler.trim(drafts), sampler.name
-    return check_trim(drafts, answer, name).cpu().numpy().astype(np.int64)
+    answer = Answer.of(sampler, "trim", drafts.device, drafts)
+    kept: PerRequest = answer.numbers("num_kept", answer.value, [drafts.batch_size], _INTEGERS, "([batch_size]).")
+    if ((kept < 0) | (kept > drafts.num_draft_tokens)).any():
+        rule = "each must lie between 0 and the request's number of drafts"
+        raise AdapterError(f"{answer.returned} {kept.tolist()[:8]}, but {rule}. Count the drafts that are verified.")
+    return kept
 
 
 # -- what passes is checked -------------------------------------------------------------------------------------------
@@ -451,6 +442,7 @@ def num_kept(sampler: Any, drafts: ProposedDrafts) -> PerRequest:
 # Rounding a row to bfloat16 moves its sum by up to 2**-9; rounding 151936 tokens to multiples of 2**-24, as float16
 # does with small numbers, by up to 151936 * 2**-25 = 0.0045. A forgotten normalisation moves it by far more.
 _ROW_SUM_TOLERANCE = 2.0**-7
+_INTEGERS = ("int32", "int64")
 
 _FIELDS = {
     "draft_token_ids": (("int32",), ("num_tokens",)),
@@ -600,7 +592,7 @@ def check_noise(batch: SpecDecodeBatch, noise: Noise) -> None:
     validator.values("exponentials", exponentials, exponentials > 0, rule, remedy)
 
 
-def check_output(batch: SpecDecodeBatch, output: object, sampler: str) -> OutputTokens:
+def check_output(batch: SpecDecodeBatch, answer: Answer) -> OutputTokens:
     """The sampler's output, if it is one.
 
     Raises:
@@ -608,50 +600,28 @@ def check_output(batch: SpecDecodeBatch, output: object, sampler: str) -> Output
     """
     shape = [batch.batch_size, batch.max_spec_len + 1]
     hint = f"([batch_size, max_spec_len + 1]). Fill the end of short rows with {PLACEHOLDER_TOKEN_ID}."
-    return check_answer("verify", sampler, "output_token_ids", output, shape, ("int32",), batch.device, hint)
+    return answer.tensor("output_token_ids", answer.value, shape, ("int32",), hint)
 
 
-def check_proposal(step: DraftStep, answer: object, sampler: str) -> Drafted:
+def check_proposal(step: DraftStep, answer: Answer) -> Proposal:
     """What a drafter returned, if it is a token of the vocabulary and a distribution (or none) per request.
 
     Raises:
         AdapterError: If it is not.
     """
-    import torch
-
-    returned = f"propose: sampler={sampler} returned"
-    drafted = check_kind("propose", sampler, answer, Drafted, "token_ids, draft_probs")
-    batch_size, vocab_size = step.batch_size, step.vocab_size
-    hint = "([batch_size]). Return one token per request."
-    integers, device = ("int32", "int64"), step.device
-    ids = check_answer("propose", sampler, "token_ids", drafted.token_ids, [batch_size], integers, device, hint)
-    if bool(((ids < 0) | (ids >= vocab_size)).any()):
-        raise AdapterError(f"{returned} ids outside the vocabulary, but they must lie in [0, {vocab_size}).")
+    drafted, probs = answer.as_kind(Drafted, "token_ids, draft_probs"), None
+    size, hint = step.batch_size, "([batch_size]). Return one token per request."
+    ids = answer.numbers("token_ids", drafted.token_ids, [size], _INTEGERS, hint)
+    if ((ids < 0) | (ids >= step.vocab_size)).any():
+        rule = f"they must lie in [0, {step.vocab_size})"
+        raise AdapterError(f"{answer.returned} ids outside the vocabulary, but {rule}.")
     if drafted.draft_probs is not None:
-        shape, hint = [batch_size, vocab_size], "([batch_size, vocab_size])."
-        probs = check_answer("propose", sampler, "draft_probs", drafted.draft_probs, shape, ("float32",), device, hint)
-        sums = probs.sum(dim=1, dtype=torch.float64)
-        if not bool(((probs >= 0).all(dim=1) & ((sums - 1).abs() <= _ROW_SUM_TOLERANCE)).all()):
-            raise AdapterError(f"{returned} draft_probs that are no distributions. Rows must be positive and sum to 1.")
-    return drafted
-
-
-def check_trim(drafts: ProposedDrafts, answer: object, sampler: str) -> Tensor:  # [batch_size] int32 | int64
-    """What `trim` returned, if it is a number of each request's drafts.
-
-    Raises:
-        AdapterError: If it is not.
-    """
-    import torch
-
-    shape, integers, hint = [drafts.batch_size], ("int32", "int64"), "([batch_size])."
-    kept = check_answer("trim", sampler, "num_kept", answer, shape, integers, drafts.device, hint)
-    if bool(((kept < 0) | (kept > torch.tensor(drafts.num_draft_tokens, device=kept.device))).any()):
-        raise AdapterError(
-            f"trim: sampler={sampler} returned {kept.tolist()[:8]}, but each must lie between 0 and the request's "
-            "number of drafts. Count the drafts that are verified."
-        )
-    return kept
+        shape, hint = [size, step.vocab_size], "([batch_size, vocab_size])."
+        probs = answer.numbers("draft_probs", drafted.draft_probs, shape, ("float32",), hint)
+        if not ((probs >= 0).all(axis=1) & (abs(probs.sum(axis=1, dtype=float) - 1) <= _ROW_SUM_TOLERANCE)).all():
+            rule = "Rows must be positive and sum to 1"
+            raise AdapterError(f"{answer.returned} draft_probs that are no distributions. {rule}.")
+    return Proposal(ids, probs)
 
 
 # -- what reports say of it -------------------------------------------------------------------------------------------
@@ -670,7 +640,7 @@ def _features(found: Look, batch: SpecDecodeBatch, noise: Noise) -> None:
 
 CONTRACT = Contract(
     "rejection",
-    method="verify",
+    call="verify(batch, noise)",
     beside={
         "propose": (Capability.DRAFTER, "it brings no drafter (a method `propose`)"),
         "trim": (Capability.TRIM, "it verifies all drafts (it has no method `trim`)"),

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
 from fairdraw._core.contracts import Contract
-from fairdraw._core.failures import calling
 from fairdraw._core.looks import FILTERS, Look, add_noises, read_positions, read_temperatures
 from fairdraw._core.noise import Drafted, SeededNoise, default_state, generator_states, seeded
 from fairdraw._core.rows import SyncFunction, seat_others
 from fairdraw._core.switches import SizeSwitches, checked_switches
-from fairdraw._core.validation import Validator, check_answer, check_kind
+from fairdraw._core.validation import INTEGERS, Answer, Validator
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -108,16 +106,13 @@ class FilterPolicy:
 
     def __post_init__(self) -> None:
         if sorted(self.order) != ["min_p", "top_k", "top_p"]:
-            raise ValueError(
-                f"FilterPolicy: order={self.order}, but it must name min_p, top_k and top_p once each. Reorder them."
-            )
+            rule = "it must name min_p, top_k and top_p once each"
+            raise ValueError(f"FilterPolicy: order={self.order}, but {rule}. Reorder them.")
         words = {"temperature": ("first", "last"), "top_k_ties": ("all", "some"), "top_p_ties": ("all", "some")}
         for name, known in words.items():
             if getattr(self, name) not in known:
                 rule = " or ".join(known)
-                raise ValueError(
-                    f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct the word."
-                )
+                raise ValueError(f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct it.")
 
 
 @runtime_checkable
@@ -246,62 +241,45 @@ def sample_tokens(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNo
         With `SeededNoise`, the global generators (torch's, NumPy's, Python's) are seeded with `noise.seed` just before
         the call. `seeded` says when their states are put back.
     """
-    return _called(sampler, batch, noise, lambda: (_sample(sampler, batch, noise), None))
+    return _called(sampler, "sample", batch, noise)
 
 
 def sample_next(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.int64]:
     """The tokens of a call within `seeded`, `[batch_size]`: torch's default generators go on from where they are."""
-    import numpy as np
-
     check_sampling_batch(batch)
     check_sampling_noise(batch, noise)
-    tokens = _sample(sampler, batch, noise)
-    with calling(sampler):
-        return tokens.cpu().numpy().astype(np.int64)
-
-
-def _sample(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> torch.Tensor:  # [batch_size] int
-    seat_others(sampler, batch.batch_size, noise)
-    with calling(sampler):
-        answer, name = sampler.sample(batch, noise), sampler.name
-    return _checked("sample", name, "token_ids", answer, batch)
+    answer = _answer(sampler, "sample", batch, noise)
+    return _tokens(answer, answer.value, batch)
 
 
 def draft_tokens(sampler: TokenDrafter, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:
     """Call `sampler.draft` once; everything else is as in `sample_tokens`."""
-
-    def call() -> tuple[torch.Tensor, torch.Tensor]:
-        seat_others(sampler, batch.batch_size, noise)
-        with calling(sampler):
-            answer, name = sampler.draft(batch, noise), sampler.name
-        drafted = check_kind("draft", name, answer, Drafted, "token_ids, draft_probs")
-        tokens = _checked("draft", name, "token_ids", drafted.token_ids, batch)
-        return tokens, _checked("draft", name, "draft_probs", drafted.draft_probs, batch)
-
-    return _called(sampler, batch, noise, call)
+    return _called(sampler, "draft", batch, noise)
 
 
-def _checked(method: str, sampler: str, name: str, output: object, batch: SamplingBatch) -> torch.Tensor:
-    is_token = name == "token_ids"
-    shape = list(batch.logits.shape[: 1 if is_token else 2])
-    hint = "([batch_size]). Return one token per request." if is_token else "([batch_size, vocab_size])."
-    dtypes = ("int64", "int32") if is_token else ("float32",)
-    return check_answer(method, sampler, name, output, shape, dtypes, batch.device, hint)
-
-
-def _called(
-    sampler: object, batch: SamplingBatch, noise: SamplingNoise, call: Callable[[], tuple[Tensor, Tensor | None]]
-) -> Sampled:
-    import numpy as np
-
+def _called(sampler: object, method: str, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:
     check_sampling_batch(batch)
     check_sampling_noise(batch, noise)
     with seeded(noise, batch.device):
-        tokens, probs = call()
-        with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
-            copied = tokens.cpu().numpy().astype(np.int64)
-        states, own = generator_states(noise, batch.device), default_state(batch.device)
-        return Sampled(copied, states, own, None if probs is None else probs.cpu().numpy().copy())
+        answer, probs = _answer(sampler, method, batch, noise), None
+        if method == "draft":
+            drafted = answer.as_kind(Drafted, "token_ids, draft_probs")
+            tokens, shape = _tokens(answer, drafted.token_ids, batch), [batch.batch_size, batch.vocab_size]
+            hint = "([batch_size, vocab_size])."
+            probs = answer.numbers("draft_probs", drafted.draft_probs, shape, ("float32",), hint)
+        else:
+            tokens = _tokens(answer, answer.value, batch)
+        return Sampled(tokens, generator_states(noise, batch.device), default_state(batch.device), probs)
+
+
+def _answer(sampler: object, method: str, batch: SamplingBatch, noise: SamplingNoise) -> Answer:
+    seat_others(sampler, batch.batch_size, noise)
+    return Answer.of(sampler, method, batch.device, batch, noise)
+
+
+def _tokens(answer: Answer, output: object, batch: SamplingBatch) -> NDArray[np.int64]:  # [batch_size] int64
+    hint = "([batch_size]). Return one token per request."
+    return answer.numbers("token_ids", output, [batch.batch_size], INTEGERS, hint)
 
 
 _DTYPES = {
@@ -389,7 +367,7 @@ def uses(batch: SamplingBatch) -> Iterator[Capability]:
 
 CONTRACT = Contract(
     "sampling",
-    method="sample",
+    call="sample(batch, noise)",
     beside={"draft": None},
     case="fairdraw.strategies.sampling:SamplingCase",
     mutants=(

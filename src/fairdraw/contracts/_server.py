@@ -247,7 +247,7 @@ class FunctionServer:
 
 CONTRACT = Contract(
     "server",
-    method="generate",
+    call="generate(requests)",
     case="fairdraw._core.checks:DistributionCase",
     default="fairdraw._mutants.server:right",
     reference="",

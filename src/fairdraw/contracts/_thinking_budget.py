@@ -83,7 +83,7 @@ class ThinkingScanner(AnySampler, Protocol):
 
 CONTRACT = Contract(
     "thinking_budget",
-    method="open_thinking",
+    call="open_thinking(markers)",
     case="fairdraw.strategies.lifecycle:ThinkingTrace",
     raised="THK100",
     answer="a dict: row to pairs of (position, token id)",
