@@ -16,7 +16,7 @@ from fairdraw._core.tensor_types import AnyLogitRows
 from fairdraw.contracts import BITS_PER_WORD, BitmaskBatch, GrammarBatch, GrammarMasker, columns_beyond
 from fairdraw.contracts._grammar import bits_of, mask_rows, mask_step
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.strategies._grammar_cases import Text
+from fairdraw.strategies._token_automata import Text
 from fairdraw.strategies.grammar import DONE, AutomatonCase, BitmaskCase
 
 check = partial(checks.check, contract="grammar")

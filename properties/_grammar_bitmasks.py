@@ -13,8 +13,7 @@ from fairdraw.properties._grammar_asserts import check, differential, first_faul
 from fairdraw.properties._rejection_asserts import broken, unless_refused
 from fairdraw.properties._traces import WrongRow, trace_check
 from fairdraw.strategies._cases import require_far_memory
-from fairdraw.strategies._grammar_cases import mask_trace
-from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, BitmaskCase, MaskTrace, bitmask_cases
+from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, BitmaskCase, MaskTrace, bitmask_cases, mask_trace
 
 _masked = partial(check, body=require_masked)
 

@@ -6,10 +6,8 @@ batch. So events can be dropped and reordered freely, which is how a failing tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -46,13 +44,11 @@ class Event(Recipe):
         held: There is no step after this event: its changes reach the scanner together with the next event's.
     """
 
+    tag = "event"
     held: bool = field(default=False, kw_only=True)
 
     def apply(self, batch: ServingBatch) -> None:
         raise NotImplementedError
-
-    def to_json(self) -> dict[str, Any]:  # Any: JSON
-        return {"event": type(self).__name__, **super().to_json()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,23 +255,7 @@ class Replace(_OfRow):
         batch.replace_list(row, batch.ids(self.output), reported=self.reported)
 
 
-_KINDS: tuple[type[Event], ...] = (
+Event.others = (
     *(Add, Finish, Preempt, Resume, CarryOn, Renew, Swap),
     *(Decode, Repair, Draft, Cut, Regrow, Replace),
 )
-EVENT_KINDS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
-
-
-def event_from_json(plain: dict[str, Any]) -> Event:  # Any: JSON
-    """The event that `to_json` wrote.
-
-    Raises:
-        ValueError: If the kind or a field is unknown.
-    """
-    values = dict(plain)
-    name = values.pop("event", None)
-    kind = EVENT_KINDS.get(name)
-    if kind is None or not set(values) <= {f.name for f in fields(kind)}:
-        raise ValueError(f"Lifecycle: event={plain}, but it must be one of {', '.join(EVENT_KINDS)}. Correct the file.")
-    event: Event = kind.from_json(values)
-    return event

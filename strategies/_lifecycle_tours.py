@@ -107,9 +107,8 @@ class TourWorld:
         """Half of the pieces are whole markers, or both of a section, the others are begun."""
         begun = tuple(m[:n] for m in (start, end) for n in range(1, len(m)))
         whole = (start, end, start + end) * max(1, len(begun) // 3)
-        return TourWorld(
-            ThinkingTrace(start=start, end=end, vocab_size=vocab_size, **fields), BUDGET_KINDS, whole + begun
-        )
+        trace = ThinkingTrace(start=start, end=end, vocab_size=vocab_size, **fields)
+        return TourWorld(trace, BUDGET_KINDS, whole + begun)
 
 
 class Planner:
@@ -119,9 +118,8 @@ class Planner:
         self.world, self.rows = world, rows
         self.rng = np.random.default_rng(derive_seed("tour", world.trace, seed))
         self.events: list[Event] = []
-        self.eventful = EventfulBatch(
-            ServingBatch(world.trace.vocab_size, most_requests=rows, names_taken=world.trace.names_taken)
-        )
+        batch = ServingBatch(world.trace.vocab_size, most_requests=rows, names_taken=world.trace.names_taken)
+        self.eventful = EventfulBatch(batch)
         self.met: Counter[tuple[str, str]] = Counter()
         self.begun: dict[ServedRequest, tuple[int, ...]] = {}
         """What is left of a marker that a request emits token by token."""
@@ -358,12 +356,10 @@ def _events(planner: Planner, part: str, choice: str) -> Iterator[Event]:
     """The events of a part of a step; none where it cannot be."""
     size = planner.size
     if part == "tokens" and choice != "nothing" and size:
-        if choice in ("repair", "cut"):
-            yield (
-                lifecycle.Repair()
-                if choice == "repair"
-                else lifecycle.Cut(planner.row_for("cut"), 1 + planner.below(3))
-            )
+        if choice == "repair":
+            yield lifecycle.Repair()
+        elif choice == "cut":
+            yield lifecycle.Cut(planner.row_for("cut"), 1 + planner.below(3))
         else:
             yield planner.decode(accept="verify" in choice, late="late" in choice, nothing="nothing" in choice)
     elif part == "gone" and size:

@@ -10,7 +10,6 @@ from fairdraw._core.failures import raised_by
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Markers
 from fairdraw.strategies import _lifecycle_checkers as checkers
 from fairdraw.strategies import _lifecycle_events as lifecycle
-from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._lifecycle_company import CompanyChecker, arguments, require_unchanged
 from fairdraw.strategies._lifecycle_events import Event
 from fairdraw.strategies._recipe import Recipe
@@ -32,6 +31,7 @@ class EventTrace(Recipe):
             without `several-tokens` is shown. A step begins with its `Decode`, of zeros if none is written.
     """
 
+    tag = "trace"
     events: tuple[Event, ...] = ()
     vocab_size: int = field(default=8, kw_only=True)
     watch: Watch = field(default="answer", kw_only=True)
@@ -60,25 +60,6 @@ class EventTrace(Recipe):
         for event in self.events:
             playing.apply(event)
         return len(self.events)
-
-    def to_json(self) -> dict[str, Any]:  # Any: JSON
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"trace": type(self).__name__, **plain, "events": [event.to_json() for event in self.events]}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> EventTrace:  # Any: JSON
-        """The event trace that `to_json` wrote.
-
-        Raises:
-            ValueError: If its kind, or that of an event, is unknown.
-        """
-        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-        name = str(fields.pop("trace", None))
-        known: dict[str, Any] = {kind.__name__: kind for kind in (PenaltiesTrace, ThinkingTrace)}  # Any: fields vary
-        one_of("EventTrace.from_json", "trace", name, known)
-        fields["events"] = tuple(map(lifecycle.event_from_json, data["events"]))
-        trace: EventTrace = known[name](**fields)
-        return trace
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,6 +90,9 @@ class ThinkingTrace(EventTrace):
         return checkers.ThinkingChecker(scanner, markers, reference, state=self.watch == "state")
 
 
+EventTrace.others = (PenaltiesTrace, ThinkingTrace)
+
+
 def with_one_token(event: Event) -> Event:
     """The event as it is if every step brings one known token. A `Draft` is a `Decode` of the first drafts instead, and
     late or lost tokens are one of zeros."""
@@ -118,11 +102,9 @@ def with_one_token(event: Event) -> Event:
         return lifecycle.Decode(tuple(token_id or 0 for token_id in event.tokens), held=event.held)
     if isinstance(event, lifecycle.Draft):
         return lifecycle.Decode(tuple(max((0, *own[:1])) for own in event.drafts), held=event.held)
-    return (
-        lifecycle.Decode(held=event.held)
-        if isinstance(event, (lifecycle.Cut, lifecycle.Regrow, lifecycle.Repair))
-        else event
-    )
+    if isinstance(event, (lifecycle.Cut, lifecycle.Regrow, lifecycle.Repair)):
+        return lifecycle.Decode(held=event.held)
+    return event
 
 
 class EventfulBatch:

@@ -58,11 +58,7 @@ def _min_tokens(text: values.Text, rng: np.random.Generator) -> values.Fields:
 def _penalties(text: values.Text, rng: np.random.Generator) -> values.Fields:
     presence, frequency = rng.choice([-0.75, 0.0, 0.3, 1.1], size=2)
     repetition = float(rng.choice([0.7, 1.3, 2.0]))
-    return {
-        "presence_penalty": float(presence),
-        "frequency_penalty": float(frequency),
-        "repetition_penalty": repetition,
-    }
+    return values.factors(float(presence), float(frequency), repetition)(text, rng)
 
 
 def _thinking(text: values.Text, rng: np.random.Generator) -> values.Fields:

@@ -225,7 +225,7 @@ def _many_biased(text: Text, rng: np.random.Generator) -> Fields:
     return {"logit_bias": {i: float(rng.normal() * 2) for i in ids}}
 
 
-def _factors(presence: float, frequency: float, repetition: float) -> Maker:
+def factors(presence: float, frequency: float, repetition: float) -> Maker:
     fields = {"presence_penalty": presence, "frequency_penalty": frequency, "repetition_penalty": repetition}
     return lambda text, rng: dict(fields)
 
@@ -294,13 +294,13 @@ VALUES: dict[str, dict[str, Maker]] = {
     },
     "custom": {},
     "penalties": {
-        "presence": _factors(2.0, 0.0, 1.0),
-        "frequency": _factors(0.0, 0.25, 1.0),
-        "repetition": _factors(0.0, 0.0, 1.8),
-        "least": _factors(-2.0, -2.0, 0.1),
-        "most": _factors(2.0, 2.0, 2.0),
-        "small": _factors(1e-3, -1e-3, _ULP_ABOVE_1),
-        "order": _factors(0.3, 0.4, 1.5),
+        "presence": factors(2.0, 0.0, 1.0),
+        "frequency": factors(0.0, 0.25, 1.0),
+        "repetition": factors(0.0, 0.0, 1.8),
+        "least": factors(-2.0, -2.0, 0.1),
+        "most": factors(2.0, 2.0, 2.0),
+        "small": factors(1e-3, -1e-3, _ULP_ABOVE_1),
+        "order": factors(0.3, 0.4, 1.5),
     },
     "thinking": {
         "same": _just("thinking_token_budget", 4),
@@ -349,10 +349,10 @@ OF_THEIR_OWN = ("order", "same", "longest", "many-stops", "last-draft")
 INSIDE: dict[str, dict[str, Maker]] = {
     "bias": {"2e-05": _biased(2e-5, 3), "-2e-05": _biased(-2e-5, 3)},
     "penalties": {
-        "presence-2e-05": _factors(2e-5, 0.0, 1.0),
-        "frequency-2e-05": _factors(0.0, -2e-5, 1.0),
-        "repetition-1.00002": _factors(0.0, 0.0, 1.00002),
-        "repetition-0.99998": _factors(0.0, 0.0, 0.99998),
+        "presence-2e-05": factors(2e-5, 0.0, 1.0),
+        "frequency-2e-05": factors(0.0, -2e-5, 1.0),
+        "repetition-1.00002": factors(0.0, 0.0, 1.00002),
+        "repetition-0.99998": factors(0.0, 0.0, 0.99998),
     },
     "temperature": _numbers("temperature", 1.00002, 0.99998, 1.0005, 0.9995, 2e-5, 3e-4, 50.0),
     "min-p": _numbers("min_p", 3e-5, 3e-4, 3e-3, 0.99, 0.9995),

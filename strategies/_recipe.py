@@ -32,7 +32,9 @@ class Recipe:
     """A dataclass that prints without the fields that have their default."""
 
     others: ClassVar[tuple[type[Recipe], ...]] = ()
-    """What `from_json` makes of data that has other fields: another kind of case, or a trace."""
+    """What `from_json` makes of data that has other fields, or that names it: another kind of case, or a trace."""
+    tag: ClassVar[str] = ""
+    """Where `to_json` writes the name of the class; empty if its fields tell it from `others`."""
 
     def replace(self, **changes: Any) -> Self:  # Any: one field each, checked by the constructor
         """A copy with some fields replaced."""
@@ -40,7 +42,8 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         """Plain data for a crash file."""
-        return dataclasses.asdict(self)  # type: ignore[call-overload,no-any-return]
+        plain = {f.name: _to_json(getattr(self, f.name)) for f in fields(self)}  # type: ignore[arg-type]
+        return {self.tag: type(self).__name__, **plain} if self.tag else plain
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Any:  # Any: JSON; a recipe of this class, or one of `others`
@@ -48,10 +51,14 @@ class Recipe:
 
         Raises:
             TypeError: If a field is missing or unknown.
-            ValueError: If a value is invalid.
+            ValueError: If a value is invalid, or the class unknown.
         """
-        known = (one for one in (cls, *cls.others) if data.keys() <= get_type_hints(one).keys())
-        return _of_json(data, next(known, cls))
+        if not cls.tag:
+            known = (one for one in (cls, *cls.others) if data.keys() <= get_type_hints(one).keys())
+            return _built(next(known, cls), data)
+        kinds = {one.__name__: one for one in cls.others}
+        one_of(cls.__name__, cls.tag, data.get(cls.tag), kinds)
+        return _built(kinds[data[cls.tag]], {name: value for name, value in data.items() if name != cls.tag})
 
     def _index_integers(self) -> None:
         """Make plain integers of NumPy's, and refuse what is none."""
@@ -90,11 +97,23 @@ class Recipe:
                     printer.pretty(value)
 
 
+def _to_json(value: Any) -> Any:  # Any: a field's value, and JSON
+    if isinstance(value, tuple):
+        return tuple(map(_to_json, value))
+    if isinstance(value, Recipe):
+        return value.to_json()
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+def _built(kind: Any, data: dict[str, Any]) -> Any:  # Any: a dataclass, JSON, and a value of that class
+    hints = get_type_hints(kind)
+    return kind(**{name: _of_json(one, hints.get(name)) for name, one in data.items()})
+
+
 def _of_json(value: Any, kind: Any) -> Any:  # Any: JSON, a type, and a value of that type
     """Return lists as tuples, and dictionaries as the dataclasses that the type says."""
     if isinstance(value, dict):
-        hints = get_type_hints(kind)
-        return kind(**{name: _of_json(one, hints.get(name)) for name, one in value.items()})
+        return kind.from_json(value) if hasattr(kind, "from_json") else _built(kind, value)
     if isinstance(value, list):
         return tuple(_of_json(one, next(iter(get_args(kind)), None)) for one in value)
     return value

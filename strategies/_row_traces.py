@@ -74,8 +74,6 @@ class RowTrace(ServingTrace):
             if not self.calls or number in self.calls:
                 places = self._places(number, size, num_rows, min(num_plain, num_rows))
                 yield RowCall(number, places[list(self.rows)] if self.rows and number == last else places)
-            if number == last:
-                return
 
     def _places(self, number: int, size: int, num_rows: int, num_plain: int) -> Ints:
         rng, like = bulk_rng("rows of a call", self.seed, number), _LIKE[number % len(_LIKE)]

@@ -8,7 +8,7 @@ search drops requests and events of a failing case by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from typing import Any
 
@@ -143,9 +143,8 @@ def sets_of_kinds(
         LogitsRequestRecipe(kinds=tuple(map(decisive_kind, chosen)), num_drafts=num_drafts, logits="ladder")
         for chosen in sets
     ]
-    return LogitsCase(
-        33, (*drawn, *decisive) * copies, dtype=draw(logits_dtypes(capabilities)), seed=draw(bulk_seeds())
-    )
+    requests = (*drawn, *decisive) * copies
+    return LogitsCase(33, requests, dtype=draw(logits_dtypes(capabilities)), seed=draw(bulk_seeds()))
 
 
 @st.composite
@@ -214,21 +213,18 @@ def value_requests(
     return tuple(_request(row, kinds) for row in rows)
 
 
+_wide = partial(LogitsRequestRecipe, text="wide")
+"""A request whose texts have ids of the whole vocabulary."""
+
 _DRAFTS = {"bad-words:long": 17, "min-tokens:many-stops": 33, "thinking:last-draft": 64}
 
 
 def _long_requests(can: Capabilities, has_drafts: bool) -> list[LogitsRequestRecipe]:
     """Parameters that depend on the text, with tens of drafts; and with long texts."""
     drafts = {"min-tokens:many-stops": 12} if can.slow else _DRAFTS
-    drafted = [
-        LogitsRequestRecipe((kind, "penalties:order"), num_output=40, num_drafts=count, text="wide")
-        for kind, count in drafts.items()
-    ]
+    drafted = [_wide((kind, "penalties:order"), num_output=40, num_drafts=count) for kind, count in drafts.items()]
     sizes = [] if can.slow else [(1100, 4), (4200, 4), (2, 5000)]
-    texts = [
-        LogitsRequestRecipe(("penalties:order",), num_output=output, num_prompt=prompt, text="wide")
-        for output, prompt in sizes
-    ]
+    texts = [_wide(("penalties:order",), num_output=output, num_prompt=prompt) for output, prompt in sizes]
     return [*(drafted if has_drafts else drafted[:0]), *texts]
 
 
@@ -287,11 +283,9 @@ def large_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCa
     has_drafts = Capability.DRAFT_PROCESSORS in can
     sets = [tuple(open_kinds(kinds, can, has_drafts)) for kinds in _LARGE_SETS]
     drafts = int(has_drafts)
-    requests = [LogitsRequestRecipe(own, False, 30, drafts, num_prompt=2500, text="wide") for own in sets]
-    requests += [
-        LogitsRequestRecipe(("bad-words:longest", "penalties:order"), num_output=output, num_prompt=prompt, text="wide")
-        for output, prompt in _LONG_TEXTS
-    ]
+    requests = [_wide(own, False, 30, drafts, num_prompt=2500) for own in sets]
+    longest = ("bad-words:longest", "penalties:order")
+    requests += [_wide(longest, num_output=output, num_prompt=prompt) for output, prompt in _LONG_TEXTS]
     vocab_size, seed = draw(st.sampled_from(LARGE)), draw(bulk_seeds())
     return LogitsCase(vocab_size, tuple(requests), seed=seed)
 

@@ -38,6 +38,7 @@ class MatcherEvent(Recipe):
         at: Which of the open matchers, modulo their number.
     """
 
+    tag = "kind"
     at: int = 0
 
 
@@ -104,6 +105,7 @@ class Force(MatcherEvent):
 
 EVENTS = {kind.__name__: kind for kind in (Walk, RollBack, Open, End, Draft, Probe, Reset, Fork, Force)}
 """The kinds of events by name."""
+MatcherEvent.others = tuple(EVENTS.values())
 
 _CHARACTERS = "abcdé漢"
 _NUM_SPECIAL, _LONGEST = 2, 32
@@ -156,9 +158,8 @@ class MatcherTrace(Recipe):
         longest = 2 + size.bit_length()
         while len(found) < size and longest < _LONGEST:
             begins, lengths = rng.integers(len(text), size=size), rng.integers(1, longest, size=size)
-            parts = (
-                text[begin : begin + length] for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
-            )
+            places = zip(begins.tolist(), lengths.tolist(), strict=True)
+            parts = (text[begin : begin + length] for begin, length in places)
             found |= dict.fromkeys(islice((part for part in parts if part not in found), size - len(found)))
             longest += 1
         stops = [b"</s>", b"a", *(b"<%d>" % i for i in range(self.num_stops))][: self.num_stops]
@@ -167,27 +168,6 @@ class MatcherTrace(Recipe):
     def build(self) -> list[MatcherGrammar]:
         """Return all grammars; an event trace has nothing else to build."""
         return [self.grammar(number) for number in range(len(self.regexes))]
-
-    def to_json(self) -> dict[str, Any]:  # Any: JSON
-        events = [{"kind": type(event).__name__, **dataclasses.asdict(event)} for event in self.events]
-        return {**super().to_json(), "events": events}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> MatcherTrace:  # Any: JSON
-        """The trace that `to_json` wrote.
-
-        Raises:
-            ValueError: If an event is unknown.
-        """
-        events = (_event_from_json(**one) for one in data["events"])
-        return cls(**{**data, "regexes": tuple(data["regexes"]), "events": tuple(events)})
-
-
-def _event_from_json(kind: str, **fields: Any) -> MatcherEvent:  # Any: JSON
-    check_kinds("MatcherTrace.from_json", "kind", (kind,), tuple(EVENTS))
-    made: Any = EVENTS[kind]  # Any: its fields vary
-    event: MatcherEvent = made(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
-    return event
 
 
 @lru_cache(maxsize=64)

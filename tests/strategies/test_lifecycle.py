@@ -15,7 +15,7 @@ from fairdraw.adapters._runtime import quiet_imports
 from fairdraw.contracts import Capabilities, Markers, Move, RequestParams, ThinkingSession
 from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
-from fairdraw.strategies._lifecycle_events import EVENT_KINDS, event_from_json
+from fairdraw.strategies._lifecycle_events import Event
 from fairdraw.strategies._lifecycle_traces import EventfulBatch
 from fairdraw.strategies._serving_batch import CountedTokens, ServingBatch
 from fairdraw.strategies.lifecycle import (
@@ -84,7 +84,7 @@ def test_unsupported_check_of_vllm_is_skipped() -> None:
 
 
 def test_trace_prints_as_code_that_builds_it() -> None:
-    names = {**EVENT_KINDS, "PenaltiesTrace": PenaltiesTrace, "ThinkingTrace": ThinkingTrace}
+    names = {kind.__name__: kind for kind in (*Event.others, PenaltiesTrace, ThinkingTrace)}
     assert eval(repr(TRACE), dict(names)) == TRACE
     assert "held=False" not in repr(TRACE)
 
@@ -95,8 +95,8 @@ def test_trace_survives_json(trace: EventTrace) -> None:
 
 
 def test_unknown_event_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of Add"):
-        event_from_json({"event": "Explode"})
+    with pytest.raises(ValueError, match="must be one of: Add"):
+        Event.from_json({"event": "Explode"})
 
 
 def test_trace_is_played_again_without_a_search() -> None:
