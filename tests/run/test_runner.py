@@ -149,7 +149,7 @@ def test_check_sampler_refuses_unknown_words_and_objects() -> None:
         check_sampler(right, profile="huge")
     with pytest.raises(ValueError, match=r"only='speed'.*properties"):
         check_sampler(right, only="speed")
-    with pytest.raises(CannotStart, match="sampler=int has no name, device, capabilities, verify"):
+    with pytest.raises(CannotStart, match="sampler=int, which has no name, device, capabilities"):
         check_sampler(3)  # type: ignore[arg-type]
 
 
