@@ -201,7 +201,7 @@ def test_embedded_prompt_has_no_ids_where_upstream_penalises_an_earlier_request(
 
         from fairdraw_engines import _vllm_penalties
     monkeypatch.setattr(upstream, "is_pin_memory_available", lambda: False)
-    batch = _vllm_penalties._input_batch(12, "cpu", _vllm_penalties.USUAL_SIZES)
+    batch = _vllm_penalties.input_batch(12, "cpu", _vllm_penalties.USUAL_SIZES)
     ours, logits = Penalties(12), torch.ones(1, 12)
     earlier, embedded = (
         _vllm_penalties._request_state(name, AddedRow(0, RequestParams(repetition_penalty=1.5), [3, 4], []))

@@ -16,6 +16,8 @@ from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 with quiet_imports():
     pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
+    from vllm.v1.worker.gpu_input_batch import maybe_create_thinking_budget_state_holder as HOLDER
+
     from fairdraw_engines._vllm_validation import soak, traces
 
 torch = traces.torch
@@ -25,7 +27,6 @@ if traces.vllm.__version__ != "0.22.0":
 NAMES = [piece.name for piece in PIECES if piece.runner == "V1"]
 KINDS = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]
 TRACES = [traces.EventTrace(seed, 12, *kind) for kind in KINDS for seed in (0, 2)]
-HOLDER = traces.inspect.getmodule(traces.InputBatch).maybe_create_thinking_budget_state_holder
 
 
 @pytest.fixture(autouse=True)
