@@ -15,6 +15,7 @@ from odd.penalties import ODD_PENALTIES
 from odd.rejection import ODD_REJECTION
 from odd.sampling import ODD_SAMPLING
 from odd.thinking_budget import ODD_THINKING
+from odd.watermarks import ODD_WATERMARKS
 
 _BY_CONTRACT: dict[str, tuple[Any, ...]] = {  # Any: of its contract
     "filters": ODD_FILTERS,
@@ -27,6 +28,7 @@ _BY_CONTRACT: dict[str, tuple[Any, ...]] = {  # Any: of its contract
     "rejection": ODD_REJECTION,
     "sampling": ODD_SAMPLING,
     "thinking_budget": ODD_THINKING,
+    "watermarks": ODD_WATERMARKS,
 }
 ODD = {name: (import_module(f"fairdraw._mutants.{name}").right(), *odd) for name, odd in _BY_CONTRACT.items()}
 """The specification itself comes first."""

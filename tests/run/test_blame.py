@@ -81,6 +81,7 @@ METHODS = {
     "grammar": ("apply_bitmask", "mask_drafts"),
     "matchers": ("compile_grammar", "open"),
     "masks": ("sample_masked",),
+    "watermarks": ("sample_watermarked",),
     "filters": ("filter_logits",),
     "server": ("generate",),
 }
@@ -88,7 +89,7 @@ METHODS = {
 CODES = {
     "rejection": "REJ101", "sampling": "SAM101", "logits_plan": "PLAN101", "penalties": "PEN101",
     "thinking_budget": "THK101", "logprobs": "LPR101", "grammar": "GRM101",
-    "matchers": "MAT101", "masks": "MSK101", "filters": "FIL101", "server": "SRV101",
+    "matchers": "MAT101", "masks": "MSK101", "watermarks": "WMK101", "filters": "FIL101", "server": "SRV101",
     "mask_drafts": "GRM121", "draft": "SAM201", "draw": "LPR161", "think_counts": "THK102",
 }  # fmt: skip
 NAME = "harness"

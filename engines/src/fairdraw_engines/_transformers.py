@@ -12,8 +12,9 @@ is run on the exponentials handed in.
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,9 +27,11 @@ from fairdraw.contracts import (
     FilterPolicy,
     FunctionSampler,
     FunctionTokenSampler,
+    FunctionWatermarker,
     Noise,
     RaceNoise,
     SpecDecodeBatch,
+    WatermarkPolicy,
 )
 from fairdraw_engines._chains import bonus_rows
 
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.contracts import DraftStep, SamplingBatch, SamplingNoise, SeededNoise
+    from fairdraw.contracts import DraftStep, SamplingBatch, SamplingNoise, SeededNoise, WatermarkBatch, WatermarkSetup
 
 
 def speculative_sampling(row: SamplerRow, device: str) -> FunctionSampler:
@@ -59,6 +62,39 @@ def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
 
     function, policy = partial(_sample, logits_process), FilterPolicy(order=("top_k", "top_p", "min_p"))
     return FunctionTokenSampler(function=function, filters=policy, **row.facts(transformers.__version__, device))
+
+
+def green_lists(row: SamplerRow, device: str) -> FunctionWatermarker:
+    """Return transformers' green lists behind its warpers, request by request; the name carries the release."""
+    with quiet_imports():
+        import transformers
+        from transformers.generation import logits_process
+
+    logits_process.logger.setLevel(logging.ERROR)  # it warns of every text that is too short to be marked
+
+    @lru_cache(maxsize=8)
+    def marking(setup: WatermarkSetup, vocab_size: int) -> Any:  # Any: theirs
+        own: dict[str, Any] = {"hashing_key": setup.keys[0], "bias": setup.bias, "context_width": setup.context_width}
+        return logits_process.WatermarkLogitsProcessor(vocab_size, device, **own)
+
+    def sample(batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+        tokens, processor = [], marking(batch.setup, batch.vocab_size)
+        for i, text in enumerate(batch.requests):
+            ids = torch.tensor([[*text.prompt_token_ids, *text.output_token_ids]], dtype=torch.int64, device=device)
+            bias = processor(ids, torch.zeros(1, batch.vocab_size, device=device)) * text.is_marked
+            with multinomial_noise(noise.select([i]) if isinstance(noise, RaceNoise) else None):
+                tokens.append(_token(logits_process, batch.select([i]), bias))
+        return torch.cat(tokens)
+
+    def numbers(setup: WatermarkSetup, contexts: Sequence[tuple[int, ...]], vocab_size: int) -> Tensor:
+        found = torch.zeros(1, 1, len(contexts), vocab_size)
+        for i, context in enumerate(contexts):
+            found[0, 0, i, marking(setup, vocab_size)._get_greenlist_ids(torch.tensor(context))] = 1
+        return found
+
+    policy = WatermarkPolicy(scheme="green_list", context="text", short_context="plain", repeated="marked")
+    filters, facts = FilterPolicy(order=("top_k", "top_p", "min_p")), row.facts(transformers.__version__, device)
+    return FunctionWatermarker(function=sample, filters=filters, policy=policy, watermark_numbers=numbers, **facts)
 
 
 def _verify(
@@ -146,7 +182,8 @@ def _sample(
     return torch.cat(tokens)
 
 
-def _token(warpers: Any, request: SamplingBatch) -> Tensor:  # [1] int64  # Any: as above
+def _token(warpers: Any, request: SamplingBatch, bias: Tensor | float = 0.0) -> Tensor:  # Any: as above
+    """Return `[1] int64`; `bias` is what is added to the warped row, `[1, vocab_size] float32`."""
     scores = request.logits.float()
     if bool(request.is_greedy):
         return scores.argmax(-1)
@@ -159,4 +196,4 @@ def _token(warpers: Any, request: SamplingBatch) -> Tensor:  # [1] int64  # Any:
         chain.append(warpers.MinPLogitsWarper(float(request.min_p)))
     for warper in chain:
         scores = warper(None, scores)
-    return torch.multinomial(scores.softmax(-1), 1)[:, 0]
+    return torch.multinomial((scores + bias).softmax(-1), 1)[:, 0]

@@ -1,0 +1,302 @@
+"""The watermarks contract: tokens that a key and the text before them decide, and what finds the key in a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from fairdraw._core.batches import rows_of
+from fairdraw._core.capabilities import AnySampler, Capabilities, KnownDefect
+from fairdraw._core.contracts import Contract
+from fairdraw._core.failures import AdapterError, CapabilityUnsupported, calling
+from fairdraw._core.noise import seeded
+from fairdraw._core.policies import Policy, policy_of
+from fairdraw._core.validation import Validator, check_answer
+from fairdraw.contracts import _sampling
+from fairdraw.contracts._sampling import (
+    FilterPolicy,
+    SamplingBatch,
+    SamplingNoise,
+    check_sampling_batch,
+    check_sampling_noise,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fairdraw._core.looks import Look
+
+Context = tuple[int, ...]
+"""The last tokens before the one that is drawn, the latest at the end; fewer at the beginning of a text."""
+
+
+@dataclass(frozen=True)
+class WatermarkSetup:
+    """What a server is started with.
+
+    Args:
+        keys: One, or two where the sampler has two (`keys` of its policy), each below 2**64. What has one key of its
+            own, and derives two from it, takes the first.
+        context_width: Tokens of a context.
+        share: With two keys, the share of tokens that the first decides.
+        bias: With green lists, what is added to the logits of the green tokens.
+    """
+
+    keys: tuple[int, ...]
+    context_width: int = 4
+    share: float = 0.5
+    bias: float = 2.0
+
+
+@dataclass(frozen=True)
+class WatermarkedRequest:
+    """The text of one request.
+
+    Args:
+        request_id: Its number; it stays while the text grows, and no other request has it.
+        is_marked: Whether the request wants the watermark.
+    """
+
+    request_id: int
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    is_marked: bool = True
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WatermarkBatch(SamplingBatch):
+    """One decoding step of the sampling contract, with the texts of its requests.
+
+    Args:
+        requests: One for each row of logits.
+    """
+
+    setup: WatermarkSetup
+    requests: tuple[WatermarkedRequest, ...]
+
+    def select(self, requests: Sequence[int]) -> WatermarkBatch:
+        """The batch made of these requests, in this order."""
+        index = rows_of(requests, self.device)
+        tensors = {name: value[index] for name, value in self.tensors().items()}
+        return self.replace(**tensors, requests=tuple(self.requests[i] for i in requests))
+
+
+@dataclass(frozen=True)
+class WatermarkPolicy(Policy):
+    """How a text is marked.
+
+    Args:
+        scheme: What the keyed numbers do.
+            * `"gumbel"`: keyed Gumbel race: the token is the argmax of `prob / -log(number)` (vLLM, SGLang)
+            * `"green_list"`: green lists: numbers are 0 or 1, and `bias` is added to logits where they are 1
+              (transformers)
+            * `"tournament"`: tournaments: numbers are 0 or 1, and each layer multiplies a probability by 1, plus its
+              number, minus the mean of all numbers (SynthID-Text)
+        context: What a context is made of.
+            * `"output"`: contexts of the output: tokens of the prompt are in none (vLLM)
+            * `"text"`: contexts of the whole text: the first tokens follow the prompt's last (SGLang, transformers)
+        short_context: What is done while the text is shorter than a context.
+            * `"marked"`: short contexts mark: they are contexts like all others (vLLM)
+            * `"unless_empty"`: empty contexts do not mark: of any tokens there are, they do (SGLang)
+            * `"plain"`: short contexts do not mark: an ordinary token is drawn (transformers)
+        repeated: What is done where the text has had the context before.
+            * `"plain"`: repeated contexts do not mark: an ordinary token is drawn (vLLM, SGLang)
+            * `"marked"`: repeated contexts mark: the same numbers again (green lists)
+        keys: Which key decides.
+            * `"one"`: one key: it decides every marked token (vLLM's gumbel)
+            * `"drawn"`: the key is drawn: by chance, for each token (vLLM's dual_key_gumbel)
+            * `"by_context"`: the key follows from the context: the same one wherever it stands (SGLang)
+    """
+
+    scheme: Literal["gumbel", "green_list", "tournament"] = "gumbel"
+    context: Literal["output", "text"] = "output"
+    short_context: Literal["marked", "unless_empty", "plain"] = "marked"
+    repeated: Literal["plain", "marked"] = "plain"
+    keys: Literal["one", "drawn", "by_context"] = "one"
+
+
+NumbersFunction = Callable[[WatermarkSetup, Sequence[Context], int], "Tensor"]
+DetectFunction = Callable[[WatermarkSetup, Sequence[int], Sequence[int]], float]
+WatermarkFunction = Callable[[WatermarkBatch, SamplingNoise], "Tensor"]
+
+
+@runtime_checkable
+class Watermarker(AnySampler, Protocol):
+    """A sampler under the watermarks contract. Any object with these attributes is one; do not subclass.
+
+    `sample_watermarked` draws a token per request: a marked one if the request wants it, its policy marks the context,
+    and its temperature is that of a random request; otherwise an ordinary one. An attribute `policy` (a
+    `WatermarkPolicy`) says which, and `filters` (a `FilterPolicy`) how rows are filtered before. Two more are judged
+    where they are, and may be `None`:
+
+    `watermark_numbers(setup, contexts, vocab_size)` returns the keyed numbers, `[num_keys, num_layers, num_contexts,
+    vocab_size]` in float32 or float64: two keys where the key is drawn, otherwise the one that decides; several layers
+    in tournaments. `detect(setup, prompt_token_ids, output_token_ids)` returns the p-value of an output.
+    """
+
+    def sample_watermarked(self, batch: WatermarkBatch, noise: SamplingNoise) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class FunctionWatermarker:
+    """A plain function as a `Watermarker`; made by `watermarker`."""
+
+    name: str
+    function: WatermarkFunction
+    device: str = "cpu"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    filters: FilterPolicy = field(default_factory=FilterPolicy)
+    policy: WatermarkPolicy = field(default_factory=WatermarkPolicy)
+    watermark_numbers: NumbersFunction | None = None
+    detect: DetectFunction | None = None
+    contract: Literal["watermarks"] = "watermarks"
+    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict, kw_only=True)
+
+    def sample_watermarked(self, batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int
+        return self.function(batch, noise)
+
+
+def watermarker(
+    function: WatermarkFunction,
+    *,
+    numbers: NumbersFunction | None = None,
+    detect: DetectFunction | None = None,
+    name: str | None = None,
+    device: str = "cpu",
+    unsupported: Mapping[str, str] | None = None,
+    filters: FilterPolicy | None = None,
+    policy: WatermarkPolicy | None = None,
+    slow: bool = False,
+) -> FunctionWatermarker:
+    """Wrap `function(batch, noise) -> token_ids` for the suite.
+
+    Args:
+        numbers: `function(setup, contexts, vocab_size)`, the keyed numbers; without it tokens are compared with each
+            other only.
+        detect: `function(setup, prompt_token_ids, output_token_ids)`, a p-value.
+        name: Shown in reports; the function's name if `None`.
+        device: Where the batch's tensors are put before each call.
+        unsupported: Capability to the reason why it is unsupported.
+        filters: How it filters; as vLLM 0.22.0 does if `None`.
+        policy: How it marks; as vLLM 0.33.0 does if `None`.
+        slow: Draw fewer examples.
+
+    Raises:
+        ValueError: If `unsupported` names an unknown capability or gives no reason.
+    """
+    policies = filters or FilterPolicy(), policy or WatermarkPolicy()
+    capabilities = Capabilities.of(unsupported or {}, slow)
+    return FunctionWatermarker(
+        name or function.__name__, function, device, capabilities, *policies, watermark_numbers=numbers, detect=detect
+    )
+
+
+# -- how the suite calls a sampler: with batch, noise and answer checked ----------------------------------------------
+
+
+def sample_marked(sampler: Watermarker, batch: WatermarkBatch, noise: SamplingNoise) -> NDArray[np.int64]:
+    """Return the tokens of one call, `[batch_size]`. The batch must already be on the sampler's device.
+
+    Raises:
+        ValueError, TypeError: If batch or noise break the contract (a fault of the caller).
+        AdapterError: If the output is not of the contract's type (a fault of the adapter).
+        Exception: Whatever the sampler raises, marked as its own.
+
+    Randomness:
+        As `sample_tokens` of the sampling contract.
+    """
+    check_sampling_batch(batch)
+    check_sampling_noise(batch, noise)
+    validator, sizes = Validator("sample_marked"), (len(batch.requests), batch.batch_size)
+    validator.require(
+        len(set(sizes)) == 1, f"requests={sizes[0]}", f"there must be {sizes[1]}, one per row", "Give one text to each."
+    )
+    with seeded(noise, batch.device):
+        with calling(sampler):
+            answer, name = sampler.sample_watermarked(batch, noise), sampler.name
+        hint, dtypes = "([batch_size]). Return one token per request.", ("int64", "int32")
+        tokens = check_answer(
+            "sample_watermarked", name, "token_ids", answer, [batch.batch_size], dtypes, batch.device, hint
+        )
+        with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
+            return tokens.cpu().numpy().astype("int64")
+
+
+def numbers_of_contexts(
+    sampler: FunctionWatermarker, setup: WatermarkSetup, contexts: Sequence[Context], vocab_size: int
+) -> NDArray[np.float64]:
+    """Return the keyed numbers of a sampler that shows them, `[num_keys, num_layers, num_contexts, vocab_size]`.
+
+    Raises:
+        AdapterError: If the answer is not of the contract's type.
+    """
+    assert sampler.watermark_numbers is not None
+    with calling(sampler):
+        answer = sampler.watermark_numbers(setup, contexts, vocab_size)
+    num_keys, shape = 2 if sampler.policy.keys == "drawn" else 1, list(getattr(answer, "shape", ()))
+    wanted = [num_keys, max(1, *shape[1:2]) if shape else 1, len(contexts), vocab_size]
+    hint, dtypes = "([num_keys, num_layers, num_contexts, vocab_size]).", ("float32", "float64")
+    device: Any = getattr(answer, "device", None)  # Any: there is none if the answer is no tensor
+    found = check_answer("watermark_numbers", sampler.name, "numbers", answer, wanted, dtypes, device, hint)
+    return found.double().cpu().numpy()
+
+
+def p_value_of(
+    sampler: FunctionWatermarker, setup: WatermarkSetup, prompt: Sequence[int], output: Sequence[int]
+) -> float:
+    """Return the p-value of an output.
+
+    Raises:
+        AdapterError: If it is no number from 0 to 1.
+    """
+    assert sampler.detect is not None
+    with calling(sampler):
+        answer = sampler.detect(setup, prompt, output)
+    if not isinstance(answer, float) or not 0 <= answer <= 1:
+        rule = f"but {sampler.name} must return a p-value. Return a float from 0 to 1"
+        raise AdapterError(f"detect: answer={answer!r}, {rule}.")
+    return answer
+
+
+def require_part(sampler: object, part: str, where: tuple[Callable[[WatermarkPolicy], bool], str]) -> None:
+    """Refuse a sampler that has no such attribute, or whose policy is not of this kind; the words say what it lacks.
+
+    Raises:
+        CapabilityUnsupported: If so: a check means nothing for it.
+    """
+    if part and getattr(sampler, part, None) is None:
+        raise CapabilityUnsupported(f"it has no `{part}`")
+    means_something, words = where
+    if not means_something(policy_of(sampler, WatermarkPolicy)):
+        raise CapabilityUnsupported(words)
+
+
+# -- what reports say of it -------------------------------------------------------------------------------------------
+
+
+def _features(found: Look, batch: WatermarkBatch, noise: SamplingNoise) -> None:
+    """Add the features of one call."""
+    _sampling.features(found, batch, noise)
+    found.all_have("context width", batch.setup.context_width)
+    marked = ["marked" if one.is_marked else "unmarked" for one in batch.requests]
+    found.each("watermark", marked, ("marked", "unmarked"))
+    found.each("tokens of the output", [len(one.output_token_ids) for one in batch.requests])
+
+
+CONTRACT = Contract(
+    "watermarks",
+    method="sample_watermarked",
+    case="fairdraw.strategies.watermarks:WatermarkTrace",
+    default="watermarks/oracle",
+    reference="",
+    raised="WMK100",
+    answer="an int64 or int32 tensor [batch_size] on the batch's device",
+    policy=WatermarkPolicy,
+    features=_features,
+    uses=_sampling.uses,
+    has_distributions=True,
+    takes_noise=True,
+)
