@@ -33,7 +33,7 @@ from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._sampling_cases import FILTER_NEEDS, SamplingCase
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
-from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, kept_seeds, needs_of
+from fairdraw.strategies._serving_traces import SETTINGS, Player, ServingTrace, needs_of, noise_of_rows
 from fairdraw.strategies.rows import bulk_rng, target_row
 
 _KINDS = ("flat", "normal", "zipf", "peaked", "tied", "twins", "wide", "half")
@@ -87,11 +87,7 @@ class SamplingCall:
 
     def select(self, rows: Sequence[int]) -> SamplingCall:
         """Return the call with these rows alone."""
-        index, noise = np.array(rows), self.noise
-        if isinstance(noise, RaceNoise):
-            noise = noise.select(rows)
-        else:
-            noise = SeededNoise(noise.seed, kept_seeds(noise.request_seeds, rows))
+        index, noise = np.array(rows), noise_of_rows(self.noise, rows)
         parts = {name: getattr(self, name)[index] for name in ("kinds", "logit_rows", "parameters", "is_odd")}
         support = _rows_of(self.support, index)
         batch, taken = self.batch.select(rows), self.rows.taken(index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from fairdraw._core.array_types import Float32s, Ints
 from fairdraw._core.rows import Owner
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import Capability
+from fairdraw.contracts import Capability, RaceNoise, SamplingNoise, SeededNoise
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving import TIMES, WALKS, ServedRows, Serving, mixed_seeds, of_request, sizes_of
@@ -169,3 +169,10 @@ class Player:
 def kept_seeds(seeds: dict[int, int] | Any, rows: Any) -> dict[int, int]:  # Any: mappings and sequences
     """Return the seeds of these rows, by their new numbers."""
     return {new: seeds[old] for new, old in enumerate(rows) if old in seeds}
+
+
+def noise_of_rows(noise: SamplingNoise, rows: Sequence[int]) -> SamplingNoise:
+    """Return the noise of a batch that has these rows alone."""
+    if isinstance(noise, RaceNoise):
+        return noise.select(rows)
+    return SeededNoise(noise.seed, kept_seeds(noise.request_seeds, rows))

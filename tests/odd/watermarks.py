@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,25 +12,10 @@ from torch import Tensor
 
 from fairdraw._core.array_types import Float64s
 from fairdraw._mutants._mutant import GENERATORS, name_of
-from fairdraw._oracles.watermarks import (
-    DrawnKeysOracle,
-    GreenListOracle,
-    Marking,
-    SeveralKeysOracle,
-    TournamentOracle,
-    WatermarksOracle,
-    contexts_of,
-    marks,
-)
-from fairdraw.contracts import (
-    Context,
-    FunctionWatermarker,
-    SamplingNoise,
-    WatermarkBatch,
-    WatermarkPolicy,
-)
+from fairdraw._oracles import watermarks as oracles
+from fairdraw._oracles.watermarks import WatermarksOracle, marking_context, marks
+from fairdraw.contracts import Context, FunctionWatermarker, SamplingNoise, WatermarkBatch, WatermarkPolicy
 from fairdraw.contracts import WatermarkSetup as Setup
-from fairdraw.contracts import watermarker as wrapped
 from odd.sampling import VectorSampling
 
 
@@ -43,37 +28,13 @@ class HashesByBlake(WatermarksOracle):
         return np.asarray((found + 1.0) / (2**24 + 1))
 
 
-class MarksRepeatedContexts(WatermarksOracle):
-    """No history, as declared."""
-
-    policy = WatermarkPolicy(repeated="marked")
-
-
-class WaitsForAFullContext(WatermarksOracle):
-    """The first tokens are ordinary, as declared."""
-
-    policy = WatermarkPolicy(short_context="plain")
-
-
-class ReadsThePrompt(WatermarksOracle):
-    """One key, and contexts that go back into the prompt."""
-
-    policy = WatermarkPolicy(context="text")
-
-
-class DrawsGreenListsOnce(GreenListOracle):
-    """Green lists that leave repeated contexts alone."""
-
-    policy = WatermarkPolicy("green_list", "output", "marked", "plain")
-
-
 class KeepsHistories(WatermarksOracle):
     """What a text had is kept by request, and begun anew if the text is not longer than before."""
 
     def __init__(self) -> None:
         self.kept: dict[int, tuple[int, int, set[Context]]] = {}
 
-    def has_mark(self, context: Context, one: Marking) -> bool:
+    def has_mark(self, context: Context, one: oracles.Marking) -> bool:
         length, width, asked = len(one.text.output_token_ids), one.setup.context_width, one.text.request_id
         size, kept_width, seen = self.kept.get(asked, (-1, 0, set()))
         if size != length - 1 or kept_width != width:
@@ -88,40 +49,35 @@ class VectorRace(VectorSampling):
     marks = WatermarksOracle()
 
     def sample_watermarked(self, batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        tokens, setup, policy = self.sample(batch, noise), batch.setup, self.marks.policy
-        texts = ((one.prompt_token_ids, one.output_token_ids) for one in batch.requests)
-        contexts = [contexts_of(policy, setup.context_width, *text) for text in texts]
-        numbers = self.marks.watermark_numbers(setup, [one[-1] for one in contexts], batch.vocab_size)[0, 0]
+        tokens, width = self.sample(batch, noise), batch.setup.context_width
+        contexts = [marking_context(self.marks.policy, width, one) for one in batch.requests]
+        numbers = self.marks.watermark_numbers(batch.setup, [one or () for one in contexts], batch.vocab_size)[0, 0]
         raced = (self.filtered(batch).double() - (-numbers.log()).log()).argmax(-1)
-        is_marked = [
-            one.is_marked and marks(policy, setup.context_width, had[-1], had[:-1])
-            for one, had in zip(batch.requests, contexts, strict=True)
-        ]
-        return torch.where(torch.tensor(is_marked) & ~batch.is_greedy, raced, tokens.long())
-
-    def watermark_numbers(self, setup: Setup, contexts: Sequence[Context], vocab_size: int) -> Tensor:
-        return self.marks.watermark_numbers(setup, contexts, vocab_size)
+        is_marked = torch.tensor([one is not None for one in contexts]) & ~batch.is_greedy
+        return torch.where(is_marked, raced, tokens.long())
 
 
 def _odd(kind: type[WatermarksOracle], **changes: Any) -> FunctionWatermarker:  # Any: arguments of `watermarker`
-    made = kind()
-    detect = made.detect if made.policy.scheme == "gumbel" else None
-    about: dict[str, Any] = {"name": name_of(kind), "numbers": made.watermark_numbers, "detect": detect}
-    return wrapped(made.sample_watermarked, **{**about, "policy": made.policy, "unsupported": GENERATORS, **changes})
+    return oracles.sampler_of(kind, **{"name": name_of(kind), "unsupported": GENERATORS, **changes})
 
 
-def _vector() -> FunctionWatermarker:
-    made = VectorRace()
-    named = {"name": "vector race", "numbers": made.watermark_numbers, "detect": made.marks.detect}
-    return wrapped(made.sample_watermarked, unsupported=made.unsupported, filters=made.filters, **named)  # type: ignore[arg-type]
-
-
+_VECTOR = VectorRace()
+_POLICIES = {
+    "marks repeated contexts": WatermarkPolicy(repeated="marked"),
+    "waits for a full context": WatermarkPolicy(short_context="plain"),
+    "reads the prompt": WatermarkPolicy(context="text"),
+    "draws green lists once": WatermarkPolicy("green_list", "output", "marked", "plain"),
+}
 _KINDS = (
-    HashesByBlake, MarksRepeatedContexts, WaitsForAFullContext, ReadsThePrompt, DrawsGreenListsOnce, KeepsHistories,
-    SeveralKeysOracle, DrawnKeysOracle, GreenListOracle, TournamentOracle,
+    HashesByBlake, KeepsHistories, oracles.SeveralKeysOracle, oracles.DrawnKeysOracle, oracles.GreenListOracle,
+    oracles.TournamentOracle,
 )  # fmt: skip
 ODD_WATERMARKS = (
     *map(_odd, _KINDS),
+    *(_odd(type(name, (WatermarksOracle,), {"policy": policy}), name=name) for name, policy in _POLICIES.items()),
     _odd(WatermarksOracle, name="shows nothing", numbers=None, detect=None),
-    _vector(),
+    replace(
+        _odd(WatermarksOracle, name="vector race", unsupported=_VECTOR.unsupported, filters=_VECTOR.filters),
+        function=_VECTOR.sample_watermarked,
+    ),
 )

@@ -13,18 +13,10 @@ from torch import Tensor
 
 from fairdraw._core.array_types import Float64s, Row32, Row64
 from fairdraw._mutants._mutant import EXPLICIT, GENERATORS, Memory, mutant_as, mutants_in, name_of, patching
-from fairdraw._oracles.watermarks import (
-    GreenListOracle,
-    Marking,
-    SeveralKeysOracle,
-    TournamentOracle,
-    WatermarksOracle,
-    contexts_of,
-    gamma_tail,
-)
+from fairdraw._oracles import watermarks as oracles
+from fairdraw._oracles.watermarks import Marking, WatermarksOracle, contexts_of
 from fairdraw.contracts import Context, FunctionWatermarker, SamplingNoise, WatermarkBatch
 from fairdraw.contracts import WatermarkSetup as Setup
-from fairdraw.contracts import watermarker as wrapped
 
 Words = np.ndarray  # [...] uint64
 Places = list[tuple[int, Context]]
@@ -32,26 +24,20 @@ Places = list[tuple[int, Context]]
 
 def right() -> FunctionWatermarker:
     """The specification as a sampler: what every mutant would be without its fault."""
-    return sampler_of(WatermarksOracle, "oracle")
+    return _wrapped(WatermarksOracle)
 
 
-def sampler_of(kind: type[WatermarksOracle], name: str = "") -> FunctionWatermarker:
-    """Return an oracle of a class as a sampler."""
-    made = kind()
-    parts: dict[str, Any] = {"numbers": made.watermark_numbers, "policy": made.policy}  # Any: one type each
-    if made.policy.scheme == "gumbel":
-        parts["detect"] = made.detect
-    return wrapped(made.sample_watermarked, name=name or name_of(kind), unsupported=GENERATORS, **parts)
+def _wrapped(kind: type[WatermarksOracle]) -> FunctionWatermarker:
+    return oracles.sampler_of(kind, name=name_of(kind).removeprefix("watermarks "), unsupported=GENERATORS)
 
 
 def _as_mutant(*caught_by: str, **fields: Any) -> Any:  # Any: fields of a mutant; from a class of oracles to one
-    return mutant_as(sampler_of, *caught_by, **fields)
+    return mutant_as(_wrapped, *caught_by, **fields)
 
 
 _mutant = patching(_as_mutant, WatermarksOracle)
-_of_keys, _of_green, _of_tournaments = (
-    patching(_as_mutant, oracle) for oracle in (SeveralKeysOracle, GreenListOracle, TournamentOracle)
-)
+_of_keys = patching(_as_mutant, oracles.SeveralKeysOracle)
+_of_green, _of_tournaments = (patching(_as_mutant, one) for one in (oracles.GreenListOracle, oracles.TournamentOracle))
 
 # The context, and what was before
 
@@ -75,20 +61,13 @@ def pads_short_contexts_with_token_0(answer: Context, one: Marking) -> Context:
     return (0,) * (one.setup.context_width - len(answer)) + answer
 
 
-@_mutant("context", "WMK201")
-def has_contexts_of_four_tokens(right: WatermarksOracle, one: Marking) -> Context:
-    """The default width, whatever the server was started with."""
-    setup = replace(one.setup, context_width=min(4, one.setup.context_width))
-    return right.context(replace(one, setup=setup))
-
-
 @_mutant("context", "WMK102")
 def hashes_the_position(answer: Context, one: Marking) -> Context:
     """The number of tokens is hashed, too: what a text repeats gets other numbers, which no detector finds."""
     return (*answer, len(one.text.output_token_ids))
 
 
-@_mutant("history", "WMK103")
+@_mutant("history", "WMK103", "DIST993", min_draws=2000)
 def marks_repeated_contexts(right: WatermarksOracle, one: Marking) -> list[Context]:
     """No history is searched: texts go round in circles."""
     return []
@@ -105,13 +84,6 @@ def searches_the_prompt(right: WatermarksOracle, one: Marking) -> list[Context]:
     """Contexts of the prompt count as repeated, where they are not declared to."""
     whole = [*one.text.prompt_token_ids, *one.text.output_token_ids]
     return contexts_of(right.policy, one.setup.context_width, (), whole)[:-1]
-
-
-@_mutant("history", "WMK101")
-def compares_the_last_token_of_contexts(right: WatermarksOracle, one: Marking) -> list[Context]:
-    """A context counts as repeated once its last token does."""
-    now = right.context(one)
-    return [now for before in right.history(one) if before[-1:] == now[-1:]]
 
 
 @_mutant("history", "WMK201")
@@ -139,12 +111,6 @@ def races_at_another_scale(right: WatermarksOracle, probs: Row32, numbers: Float
     return int(np.argmax(np.where(probs > 0, np.log(numbers[0]) * probs, -np.inf)))
 
 
-@_mutant("marked_token", "WMK101")
-def takes_the_largest_product(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
-    """`prob * number`, which looks random, and is another distribution."""
-    return int(np.argmax(probs * numbers[0]))
-
-
 @_mutant("sample_watermarked", "WMK107")
 def reads_rows_without_their_stride(right: WatermarksOracle, batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:
     """Rows are read as if they lay one behind the other."""
@@ -162,13 +128,7 @@ def rounds_probabilities_to_half_precision(
     return right.sample_watermarked(batch.replace(logits=batch.logits.masked_fill(is_lost, -torch.inf)), noise)
 
 
-@_mutant("marked_token", "WMK101")
-def stores_numbers_in_3_bits(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
-    """The race reads a packed table; of the tokens with the largest one the most probable wins."""
-    return right.marked_token(probs, (np.floor(8 * numbers) + 0.5) / 8, one)
-
-
-@_mutant("token_of", "WMK108")
+@_mutant("token_of", "WMK101")
 def marks_the_row_before_the_filters(right: WatermarksOracle, one: Marking) -> int:
     """The race runs over the softmax of all tokens."""
     plain = replace(one, row=replace(one.row, top_k=None, top_p=None, min_p=None))
@@ -232,28 +192,16 @@ def cuts_the_key_to_32_bits(right: WatermarksOracle, key: int, context: Context)
     return right.seed(key & 0xFFFFFFFF, context)
 
 
-@_mutant("seed", "WMK110")
+@_mutant("seed", "WMK110", "DIST992", min_draws=2000)
 def adds_up_the_tokens_of_a_context(right: WatermarksOracle, key: int, context: Context) -> np.uint64:
     """The order of the tokens is lost."""
     return right.seed(key, (sum(context),) if context else ())
-
-
-@_mutant("seed", "WMK110")
-def hashes_the_last_token(right: WatermarksOracle, key: int, context: Context) -> np.uint64:
-    """The rest of the context is read and not mixed in."""
-    return right.seed(key, context[-1:])
 
 
 @_mutant("seed", "WMK114")
 def multiplies_the_key_by_the_last_token(right: WatermarksOracle, key: int, context: Context) -> np.uint64:
     """After token 0 all keys give the same numbers."""
     return right.seed(key * (context or (1,))[-1] % 2**64, context)
-
-
-@_mutant("uniform", "DIST991", min_draws=2000)
-def draws_numbers_up_to_a_half(answer: Float64s, words: Words) -> Float64s:
-    """A signed integer is divided by 2**64."""
-    return answer / 2
 
 
 @_mutant("uniform", "DIST991", min_draws=2000)
@@ -286,12 +234,6 @@ def takes_the_numbers_of_another_key(right: WatermarksOracle, context: Context, 
     return right.decisive(context, replace(one, setup=replace(one.setup, keys=one.setup.keys[::-1])))
 
 
-@_of_green("marked_token", "WMK101", needs=EXPLICIT)
-def multiplies_by_the_bias(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
-    """Green probabilities are multiplied by the bias, not by its exponential."""
-    return int(np.argmax(probs * np.where(numbers[0] > 0, one.setup.bias, 1.0) / one.exponentials))
-
-
 @_of_green("marked_token", "DIST991", min_draws=2000)
 def takes_green_tokens_alone(right: WatermarksOracle, probs: Row32, numbers: Float64s, one: Marking) -> int:
     """Hard green lists, where soft ones are declared."""
@@ -317,23 +259,11 @@ def counts_equal_contexts_again(
     return list(enumerate(contexts[:-1]))
 
 
-@_mutant("scored", "WMK113")
-def counts_the_first_tokens_less(answer: Places, setup: Setup, prompt: Sequence[int], output: Sequence[int]) -> Places:
-    """Tokens with a short context are left out, though they are marked."""
-    return [one for one in answer if len(one[1]) == setup.context_width]
-
-
 @_mutant("p_value", "WMK113")
 def trusts_the_normal_distribution(right: WatermarksOracle, numbers: Row64) -> float:
     """The sum of a few exponentials has a longer tail."""
     score, size = float(-np.log1p(-numbers).sum()), max(1, numbers.size)
     return float(0.5 * (1 - np.tanh(0.7978845608 * (score - size) / np.sqrt(size))))
-
-
-@_mutant("p_value", "WMK113")
-def sums_the_wrong_logarithms(right: WatermarksOracle, numbers: Row64) -> float:
-    """`-log(number)`, which is small where the mark is."""
-    return gamma_tail(float(-np.log(numbers).sum()), numbers.size)
 
 
 MUTANTS = mutants_in(vars())

@@ -10,22 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.special import gammaincc
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw._core.array_types import Float64s, Row32, Row64
 from fairdraw._oracles.sampling import Request, SamplingOracle, requests_of
-from fairdraw.contracts import (
-    Context,
-    SamplingNoise,
-    WatermarkBatch,
-    WatermarkedRequest,
-    WatermarkPolicy,
-    WatermarkSetup,
-)
+from fairdraw.contracts import Context, SamplingNoise, WatermarkBatch, WatermarkPolicy, WatermarkSetup
 
 NUM_LAYERS = {"gumbel": 1, "green_list": 1, "tournament": 5}
 _GREEN = 0.25
@@ -48,6 +43,12 @@ def marks(policy: WatermarkPolicy, width: int, context: Context, before: Sequenc
     """Return whether a token is marked that follows `context`, in a text that had `before`."""
     least = {"marked": 0, "unless_empty": 1, "plain": width}[policy.short_context]
     return len(context) >= least and not (policy.repeated == "plain" and context in before)
+
+
+def marking_context(policy: WatermarkPolicy, width: int, text: contracts.WatermarkedRequest) -> Context | None:
+    """Return the context by which the next token of a text is marked; `None` if it is not."""
+    *before, now = contexts_of(policy, width, text.prompt_token_ids, text.output_token_ids)
+    return now if text.is_marked and marks(policy, width, now, before) else None
 
 
 def counted_places(
@@ -92,7 +93,7 @@ class Marking:
     """One row of a call: what may be drawn, by whom, and by which noise."""
 
     row: Request
-    text: WatermarkedRequest
+    text: contracts.WatermarkedRequest
     setup: WatermarkSetup
     exponentials: Row32
 
@@ -224,3 +225,15 @@ class TournamentOracle(WatermarksOracle):
     """Tournaments of five layers, as SynthID-Text does them."""
 
     policy = WatermarkPolicy("tournament", "text", "plain")
+
+
+def sampler_of(kind: type[WatermarksOracle], **changes: Any) -> contracts.FunctionWatermarker:
+    """Return an oracle of a class as a sampler, with all that its scheme has.
+
+    Args:
+        changes: Any: arguments of `watermarker`.
+    """
+    made = kind()
+    about: dict[str, Any] = {"numbers": made.watermark_numbers, "policy": made.policy, "name": kind.__name__}
+    detect = made.detect if made.policy.is_race else None
+    return contracts.watermarker(made.sample_watermarked, **{**about, "detect": detect, **changes})

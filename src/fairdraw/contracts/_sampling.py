@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 from fairdraw._core.batches import Batch, rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, Capability, KnownDefect
@@ -55,7 +55,7 @@ class SamplingBatch(Batch):
     def is_greedy(self) -> Tensor:  # [batch_size] bool
         return self.temperature < GREEDY_BELOW
 
-    def select(self, requests: Sequence[int]) -> SamplingBatch:
+    def select(self, requests: Sequence[int]) -> Self:
         """The batch made of these requests, in this order (a permutation, a subset, or with repeats)."""
         index = rows_of(requests, self.device)
         return self.replace(**{name: value[index] for name, value in self.tensors().items()})
@@ -234,8 +234,11 @@ class Sampled:
     draft_probs: NDArray[np.float32] | None = None  # [batch_size, vocab_size] float32
 
 
-def sample_tokens(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:
-    """Call `sampler.sample` once. The batch must already be on the sampler's device.
+def sample_tokens(sampler: Any, batch: SamplingBatch, noise: SamplingNoise, method: str = "sample") -> Sampled:
+    """Call `sampler.sample`, or another method that draws, once. The batch must already be on the sampler's device.
+
+    Args:
+        sampler: Any: a `TokenSampler`, or one of the method's contract.
 
     Raises:
         ValueError, TypeError: If batch or noise break the contract (a fault of the caller).
@@ -246,7 +249,7 @@ def sample_tokens(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNo
         With `SeededNoise`, the global generators (torch's, NumPy's, Python's) are seeded with `noise.seed` just before
         the call. `seeded` says when their states are put back.
     """
-    return _called(sampler, batch, noise, lambda: (_sample(sampler, batch, noise), None))
+    return _called(sampler, batch, noise, lambda: (_sample(sampler, batch, noise, method), None))
 
 
 def sample_next(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.int64]:
@@ -255,16 +258,18 @@ def sample_next(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNois
 
     check_sampling_batch(batch)
     check_sampling_noise(batch, noise)
-    tokens = _sample(sampler, batch, noise)
+    tokens = _sample(sampler, batch, noise, "sample")
     with calling(sampler):
         return tokens.cpu().numpy().astype(np.int64)
 
 
-def _sample(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> torch.Tensor:  # [batch_size] int
+def _sample(  # Any: as in `sample_tokens`
+    sampler: Any, batch: SamplingBatch, noise: SamplingNoise, method: str
+) -> torch.Tensor:  # [batch_size] int
     seat_others(sampler, batch.batch_size, noise)
     with calling(sampler):
-        answer, name = sampler.sample(batch, noise), sampler.name
-    return _checked("sample", name, "token_ids", answer, batch)
+        answer, name = getattr(sampler, method)(batch, noise), sampler.name
+    return _checked(method, name, "token_ids", answer, batch)
 
 
 def draft_tokens(sampler: TokenDrafter, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:

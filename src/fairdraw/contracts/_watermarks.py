@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
-from fairdraw._core.batches import rows_of
 from fairdraw._core.capabilities import AnySampler, Capabilities, KnownDefect
 from fairdraw._core.contracts import Contract
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, calling
-from fairdraw._core.noise import seeded
 from fairdraw._core.policies import Policy, policy_of
 from fairdraw._core.validation import Validator, check_answer
 from fairdraw.contracts import _sampling
-from fairdraw.contracts._sampling import (
-    FilterPolicy,
-    SamplingBatch,
-    SamplingNoise,
-    check_sampling_batch,
-    check_sampling_noise,
-)
+from fairdraw.contracts._sampling import FilterPolicy, SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,11 +69,9 @@ class WatermarkBatch(SamplingBatch):
     setup: WatermarkSetup
     requests: tuple[WatermarkedRequest, ...]
 
-    def select(self, requests: Sequence[int]) -> WatermarkBatch:
+    def select(self, requests: Sequence[int]) -> Self:
         """The batch made of these requests, in this order."""
-        index = rows_of(requests, self.device)
-        tensors = {name: value[index] for name, value in self.tensors().items()}
-        return self.replace(**tensors, requests=tuple(self.requests[i] for i in requests))
+        return super().select(requests).replace(requests=tuple(self.requests[i] for i in requests))
 
 
 @dataclass(frozen=True)
@@ -116,6 +106,21 @@ class WatermarkPolicy(Policy):
     short_context: Literal["marked", "unless_empty", "plain"] = "marked"
     repeated: Literal["plain", "marked"] = "plain"
     keys: Literal["one", "drawn", "by_context"] = "one"
+
+    @property
+    def is_race(self) -> bool:
+        """Whether numbers of a key decide a marked token."""
+        return self.scheme == "gumbel"
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether key and context alone decide a marked token."""
+        return self.is_race and self.keys != "drawn"
+
+    @property
+    def has_two_keys(self) -> bool:
+        """Whether there is a share of a key that can be counted."""
+        return self.is_race and self.keys != "one"
 
 
 NumbersFunction = Callable[[WatermarkSetup, Sequence[Context], int], "Tensor"]
@@ -208,21 +213,9 @@ def sample_marked(sampler: Watermarker, batch: WatermarkBatch, noise: SamplingNo
     Randomness:
         As `sample_tokens` of the sampling contract.
     """
-    check_sampling_batch(batch)
-    check_sampling_noise(batch, noise)
-    validator, sizes = Validator("sample_marked"), (len(batch.requests), batch.batch_size)
-    validator.require(
-        len(set(sizes)) == 1, f"requests={sizes[0]}", f"there must be {sizes[1]}, one per row", "Give one text to each."
-    )
-    with seeded(noise, batch.device):
-        with calling(sampler):
-            answer, name = sampler.sample_watermarked(batch, noise), sampler.name
-        hint, dtypes = "([batch_size]). Return one token per request.", ("int64", "int32")
-        tokens = check_answer(
-            "sample_watermarked", name, "token_ids", answer, [batch.batch_size], dtypes, batch.device, hint
-        )
-        with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
-            return tokens.cpu().numpy().astype("int64")
+    given, rule = f"requests={len(batch.requests)}", f"there must be {batch.batch_size}, one per row"
+    Validator("sample_marked").require(len(batch.requests) == batch.batch_size, given, rule, "Give one text to each.")
+    return _sampling.sample_tokens(sampler, batch, noise, "sample_watermarked").tokens
 
 
 def numbers_of_contexts(
@@ -261,17 +254,23 @@ def p_value_of(
     return answer
 
 
-def require_part(sampler: object, part: str, where: tuple[Callable[[WatermarkPolicy], bool], str]) -> None:
-    """Refuse a sampler that has no such attribute, or whose policy is not of this kind; the words say what it lacks.
+_LACKS = {
+    "is_race": "its keys do not decide tokens",
+    "is_decided": "its key and context do not decide a token alone",
+    "has_two_keys": "it has one key",
+}
+
+
+def require_parts(sampler: object, names: Sequence[str]) -> None:
+    """Refuse a sampler that lacks one of these attributes, or whose policy says no to one.
 
     Raises:
         CapabilityUnsupported: If so: a check means nothing for it.
     """
-    if part and getattr(sampler, part, None) is None:
-        raise CapabilityUnsupported(f"it has no `{part}`")
-    means_something, words = where
-    if not means_something(policy_of(sampler, WatermarkPolicy)):
-        raise CapabilityUnsupported(words)
+    policy = policy_of(sampler, WatermarkPolicy)
+    for name in names:
+        if not (getattr(policy, name) if name in _LACKS else getattr(sampler, name, None)):
+            raise CapabilityUnsupported(_LACKS.get(name, f"it has no `{name}`"))
 
 
 # -- what reports say of it -------------------------------------------------------------------------------------------
