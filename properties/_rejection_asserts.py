@@ -12,22 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw import contracts
 from fairdraw._core import checks
 from fairdraw._core.array_types import Outputs, Rows32
 from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
 from fairdraw._oracles.rejection import verify as oracle_verify
-from fairdraw.contracts import (
-    PLACEHOLDER_TOKEN_ID,
-    Capability,
-    ExplicitNoise,
-    Noise,
-    RaceNoise,
-    RejectionSampler,
-    SeededNoise,
-    SpecDecodeBatch,
-    rejection_sampler,
-)
+from fairdraw.contracts import ExplicitNoise, Noise, RaceNoise, RejectionSampler, SeededNoise, SpecDecodeBatch
 from fairdraw.contracts._rejection import Emission, emit
 from fairdraw.properties._rejection_settled import covered_requests, overflows
 from fairdraw.strategies import RejectionCase
@@ -36,8 +27,8 @@ from fairdraw.strategies.rows import bulk_rng
 check = partial(checks.check, contract="rejection")
 differential = partial(checks.differential, contract="rejection")
 
-ORACLE = rejection_sampler(oracle_verify, name="oracle")
-DIVIDING = rejection_sampler(DividingOracle().verify, name="oracle that divides")
+ORACLE = contracts.rejection_sampler(oracle_verify, name="oracle")
+DIVIDING = contracts.rejection_sampler(DividingOracle().verify, name="oracle that divides")
 
 
 def broken(effect: str) -> NoReturn:
@@ -140,7 +131,7 @@ def disagreement(
     differing = (expected != seen).any(axis=1)
     if not differing.any():
         return expected, []
-    free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
+    free = np.full(batch.batch_size, contracts.Capability.UPSTREAM_STREAM not in sampler.capabilities)
     if isinstance(noise, ExplicitNoise):
         free |= [overflows(row) for row in noise.exponentials.cpu().numpy()]
     right = free & (emit(DIVIDING, batch, fresh(noise)).tokens == seen).all(axis=1)
@@ -149,7 +140,7 @@ def disagreement(
 
 def is_left_to(sampler: RejectionSampler, seen: Sequence[int], drafts: Sequence[int]) -> bool:
     """Whether these tokens are accepted drafts, cut off by a sampler that may accept fewer than token verification."""
-    may_stop = Capability.TOKEN_VERIFICATION not in sampler.capabilities
+    may_stop = contracts.Capability.TOKEN_VERIFICATION not in sampler.capabilities
     return may_stop and 0 < len(seen) <= len(drafts) and list(seen) == list(drafts[: len(seen)])
 
 
@@ -240,7 +231,7 @@ def decodes_argmax(sampler: RejectionSampler, answer: Answer) -> bool:
 
 
 def _argmaxes(sampler: RejectionSampler, row: NDArray[np.float32]) -> list[int]:  # [vocab_size] float32
-    if Capability.LOWEST_ID_TIES in sampler.capabilities or np.isnan(row).any():
+    if contracts.Capability.LOWEST_ID_TIES in sampler.capabilities or np.isnan(row).any():
         return [int(np.argmax(row))]
     return [int(token) for token in np.flatnonzero(row == row.max())]
 
@@ -252,6 +243,6 @@ def probabilities(batch: SpecDecodeBatch) -> tuple[Rows32, Rows32]:
         return target_probs, batch.draft_probs.cpu().numpy()
     draft_probs = np.zeros_like(target_probs)
     for row, token in enumerate(batch.draft_token_ids.tolist()):
-        if token != PLACEHOLDER_TOKEN_ID:
+        if token != contracts.PLACEHOLDER_TOKEN_ID:
             draft_probs[row, token] = 1
     return target_probs, draft_probs

@@ -15,16 +15,8 @@ from hypothesis import strategies as st
 from fairdraw._core.seeds import derive_seed
 from fairdraw.contracts import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 from fairdraw.contracts._rejection import emit
-from fairdraw.properties._rejection_asserts import (
-    answers,
-    broken,
-    check,
-    covered,
-    emit_case,
-    is_left_to,
-    same_rows,
-    works_or_refuses,
-)
+from fairdraw.properties import _rejection_asserts as asserts
+from fairdraw.properties._rejection_asserts import answers, broken, check, covered, emit_case, is_left_to, same_rows
 from fairdraw.properties._rejection_cases import Cases, batch_of, ordinary
 from fairdraw.strategies import LAYOUTS, DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._cases import far_apart, laid_out, strided_like
@@ -171,7 +163,9 @@ def strided_tensors_work_or_are_refused_by_name(sampler: RejectionSampler, case:
     batch, noise, expected = emit_case(sampler, case)
     rows = covered(sampler, batch, noise)
     for what, strided in _strided(batch):
-        seen = works_or_refuses(sampler, strided, noise, "draft_probs" if "draft_probs" in what else "target_logits")
+        seen = asserts.works_or_refuses(
+            sampler, strided, noise, "draft_probs" if "draft_probs" in what else "target_logits"
+        )
         if seen is not None:
             same_rows(expected.tokens[rows], seen.tokens[rows], what)
 

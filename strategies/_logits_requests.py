@@ -14,20 +14,9 @@ import numpy as np
 
 from fairdraw._core.tensor_types import LogitRows
 from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
+from fairdraw.strategies import _logits_values as logits_values
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._logits_values import (
-    INSIDE,
-    INVALID_ROW_KINDS,
-    ROW_KINDS,
-    TEXTS,
-    VALUES,
-    Fields,
-    Maker,
-    Text,
-    bad_words,
-    some_ids,
-    text_of,
-)
+from fairdraw.strategies._logits_values import INSIDE, INVALID_ROW_KINDS, VALUES, Fields, Maker, Text, some_ids, text_of
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies.rows import bulk_rng
 
@@ -84,7 +73,7 @@ def _thinking(text: Text, rng: np.random.Generator) -> Fields:
 
 _MAKERS: dict[str, Maker] = {
     "allowed": lambda text, rng: {"allowed_token_ids": some_ids(text, rng, 8)},
-    "bad-words": bad_words,
+    "bad-words": logits_values.bad_words,
     "min-tokens": _min_tokens,
     "bias": lambda text, rng: {"logit_bias": {i: float(rng.normal() * 3) for i in some_ids(text, rng, 4)}},
     "custom": lambda text, rng: {"custom": ("custom",)},
@@ -162,8 +151,8 @@ class LogitsRequestRecipe(Recipe):
     def __post_init__(self) -> None:
         for kind in self.kinds:
             one_of("LogitsRequestRecipe", "kinds", kind, _ALL_MAKERS)
-        one_of("LogitsRequestRecipe", "logits", self.logits, (*ROW_KINDS, *INVALID_ROW_KINDS))
-        one_of("LogitsRequestRecipe", "text", self.text, TEXTS)
+        one_of("LogitsRequestRecipe", "logits", self.logits, (*logits_values.ROW_KINDS, *INVALID_ROW_KINDS))
+        one_of("LogitsRequestRecipe", "text", self.text, logits_values.TEXTS)
 
     @property
     def thinks(self) -> bool:

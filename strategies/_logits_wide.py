@@ -14,16 +14,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fairdraw.contracts import Capabilities, Capability
+from fairdraw.strategies import _logits_requests as logits_requests
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._logits_cases import EventRecipe, LogitsCase
-from fairdraw.strategies._logits_requests import (
-    IDLE_KINDS,
-    INSIDE_VALUES,
-    PARAMETER_KINDS,
-    PARAMETER_VALUES,
-    LogitsRequestRecipe,
-    base_kind,
-)
+from fairdraw.strategies._logits_requests import IDLE_KINDS, PARAMETER_KINDS, LogitsRequestRecipe, base_kind
 from fairdraw.strategies._logits_values import OF_THEIR_OWN
 from fairdraw.strategies._recipe import DTYPES
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
@@ -57,7 +51,7 @@ def open_kinds(kinds: Sequence[str], can: Capabilities, has_drafts: bool) -> lis
 
 def named(kind: str) -> list[str]:
     """The kind with each of its values, but for those that need requests of their own."""
-    return [f"{kind}:{value}" for value in PARAMETER_VALUES[kind] if value not in OF_THEIR_OWN]
+    return [f"{kind}:{value}" for value in logits_requests.PARAMETER_VALUES[kind] if value not in OF_THEIR_OWN]
 
 
 @lru_cache(maxsize=16)
@@ -176,7 +170,7 @@ def inside_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsC
     """Every value just inside its range alone: in a row that is nearly flat, in one with a long tail, and in steps."""
     requests = [
         LogitsRequestRecipe((kind,), logits=row, num_output=9)
-        for kind in open_kinds(INSIDE_VALUES, can, has_drafts=False)
+        for kind in open_kinds(logits_requests.INSIDE_VALUES, can, has_drafts=False)
         for row in _INSIDE_ROWS
     ]
     return LogitsCase(INSIDE_SIZES[0], tuple(requests), seed=draw(bulk_seeds()))

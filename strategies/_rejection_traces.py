@@ -16,19 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw import contracts
 from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, PerRequest
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import softmax_of_rows
-from fairdraw.contracts import (
-    MAX_SPEC_LEN,
-    PLACEHOLDER_TOKEN_ID,
-    Capability,
-    ExplicitNoise,
-    Noise,
-    SeededNoise,
-    SpecDecodeBatch,
-    follows_rows,
-)
+from fairdraw.contracts import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SpecDecodeBatch
 from fairdraw.strategies._cases import RejectionCase, strided_like
 from fairdraw.strategies._sampling_traces import NUM_ROWS, TEMPERATURES, rows_of_dtypes, spoil
 from fairdraw.strategies._serving import ServedRows, greedy_requests, settings_of_calls
@@ -169,9 +161,9 @@ _NOTHING_LEFT = 1e-5
 """A residual with less mass than that is one of rounding; such rows are not judged."""
 
 
-def seeds_of(setting: Mapping[str, Any], seed: int, own: Mapping[int, int], device: Any) -> SeededNoise:
+def seeds_of(setting: Mapping[str, Any], seed: int, own: Mapping[int, int], device: Any) -> contracts.SeededNoise:
     """Return seeds, whose generators other steps have drawn from already if the setting says so."""
-    noise = SeededNoise(seed, own)
+    noise = contracts.SeededNoise(seed, own)
     if setting["noise"] == "seeds that went on":
         for place, generator in noise.generators(device).items():
             torch.rand(1 + own[place] % 5, dtype=torch.float64, device=device, generator=generator)
@@ -223,7 +215,7 @@ RejectionCase.others = (RejectionTrace,)
 
 def rejection_trace_for(sampler: Any, *fields: Any, flat: bool = False) -> RejectionTrace:  # Any: of the contract
     """Return a trace for `sampler`; seeds stay if it follows its rows, and draws by (seed, position)."""
-    followed = follows_rows(sampler)
+    followed = contracts.follows_rows(sampler)
     by_position = followed and Capability.COUNTER_NOISE in sampler.capabilities
     return replace(RejectionTrace(*fields), flat=flat, followed=followed, by_position=by_position)
 

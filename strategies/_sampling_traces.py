@@ -16,19 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw import contracts
 from fairdraw._core.array_types import Flags, Float32s, Float64s, Ints, Row32
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.supports import Parameters, Support, log_error, supports_of_rows
-from fairdraw.contracts import (
-    Capability,
-    FilterPolicy,
-    RaceNoise,
-    SamplingBatch,
-    SamplingNoise,
-    SeededNoise,
-    filter_policy,
-    follows_rows,
-)
+from fairdraw.contracts import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies._cases import laid_out
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._sampling_cases import FILTER_NEEDS, SamplingCase
@@ -115,7 +107,7 @@ SamplingCase.others = (SamplingTrace,)
 def trace_for(sampler: Any, *fields: Any, flat: bool = False) -> SamplingTrace:  # Any: a token sampler; a trace's
     """Return a trace for `sampler`: under its policy, with seeds that stay if it draws by (seed, position)."""
     by_position = Capability.COUNTER_NOISE in sampler.capabilities
-    followed, policy = follows_rows(sampler), filter_policy(sampler)
+    followed, policy = contracts.follows_rows(sampler), contracts.filter_policy(sampler)
     return replace(SamplingTrace(*fields), flat=flat, followed=followed, by_position=by_position, filters=policy)
 
 

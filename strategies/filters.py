@@ -12,16 +12,9 @@ import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fairdraw import contracts
 from fairdraw._core.seeds import derive_seed
-from fairdraw.contracts import (
-    LOGIT_FILTERS,
-    Capabilities,
-    Capability,
-    FilterBatch,
-    FilterParams,
-    LogitFilter,
-    capability_of,
-)
+from fairdraw.contracts import LOGIT_FILTERS, Capabilities, Capability, FilterBatch, FilterParams, capability_of
 from fairdraw.contracts._filters import LAST
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
 from fairdraw.strategies._cases import _argument, strided_like
@@ -82,7 +75,7 @@ SETTINGS = {name: one.usual for name, one in LOGIT_FILTERS.items()}
 """Filter to parameters that people use, the plain ones first."""
 
 
-def _at(one: LogitFilter, value: float) -> dict[str, Any]:  # Any: as SETTINGS
+def _at(one: contracts.LogitFilter, value: float) -> dict[str, Any]:  # Any: as SETTINGS
     """Return the parameters with which a filter has this number."""
     return one.usual[0] | {one.number: value}
 

@@ -138,10 +138,11 @@ def watermark_traces(
     case, number = draw(sampling_cases(capabilities, **{"max_vocab_size": 129, **step})), st.integers
     flags, texts = (True, True, False) if marked is None else (marked,), list[WatermarkedText]()
     for row in case.requests:
-        output, is_marked = draw(st.sampled_from(outputs)), draw(st.sampled_from(flags))
+        length, period = draw(st.sampled_from(outputs))
+        about = vars(row) | {"output_length": length, "period": period, "is_marked": draw(st.sampled_from(flags))}
         begins = draw(number(0, max_steps - 1)) if texts else 0
-        about = (is_marked, draw(st.sampled_from(_PROMPTS)), *output, begins, draw(number(1, max_steps)))
-        texts.append(WatermarkedText(*vars(row).values(), *about))
+        prompt, num_steps = draw(st.sampled_from(_PROMPTS)), draw(number(1, max_steps))
+        texts.append(WatermarkedText(**about, prompt_length=prompt, begins=begins, num_steps=num_steps))
     width, share = draw(st.sampled_from((2, 1, 4, 6, 8, 6))), draw(st.sampled_from((0.5, 0.1, 0.9)))
     given = vars(case) | {"requests": tuple(texts)}
     return WatermarkTrace(**given, context_width=width, share=share, turns=draw(number(0, 2)))

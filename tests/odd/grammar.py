@@ -5,15 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw._oracles.grammar import GrammarOracle
-from fairdraw.contracts import (
-    BitmaskBatch,
-    Capability,
-    FunctionGrammarMasker,
-    GrammarBatch,
-    GrammarRequest,
-    grammar_masker,
-)
+from fairdraw.contracts import BitmaskBatch, Capability, FunctionGrammarMasker, GrammarRequest, grammar_masker
 
 
 def _in_place(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
@@ -78,7 +72,7 @@ class CopiesBeforeItWalks(GrammarOracle):
         return row
 
 
-def _drafts_in_place(batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+def _drafts_in_place(batch: contracts.GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
     return batch.logits.copy_(CopiesBeforeItWalks().mask_drafts(batch))
 
 

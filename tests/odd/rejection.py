@@ -14,19 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
+from fairdraw import contracts
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants._pairs import hashed
 from fairdraw._mutants.distributions import BlockVerification
 from fairdraw._oracles.rejection import draw_noise
-from fairdraw.contracts import (
-    PLACEHOLDER_TOKEN_ID,
-    Capability,
-    ExplicitNoise,
-    RowKeeper,
-    SeededNoise,
-    rejection_sampler,
-)
+from fairdraw.contracts import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -333,7 +327,7 @@ def _open_uniforms(keys: NDArray[np.uint64], places: NDArray[np.int64]) -> NDArr
     return np.asarray((words + 0.5) * 2.0**-52, dtype=np.float64)
 
 
-class KeepsSeedsByRow(RowKeeper, HashesItsNoise):
+class KeepsSeedsByRow(contracts.RowKeeper, HashesItsNoise):
     """A row has the seed that its request entered with, which is hashed with its position."""
 
     def numbers(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from fairdraw._mutants._distribution_sampler import (
-    Call,
-    DistributionSampler,
-    Drawn,
-    Floats,
-    Tokens,
-    by_inverse_cdf,
-    right_distribution,
-)
+from fairdraw._mutants import _distribution_sampler as sampler
+from fairdraw._mutants._distribution_sampler import Call, DistributionSampler, Drawn, Floats, Tokens, by_inverse_cdf
 from fairdraw._mutants._pairs import DraftsByInverseCdf, Pair
 from fairdraw._mutants._trimming import Trims, best_half, own
 from fairdraw._mutants.distributions import BlockVerification, DrawsByPositionAndMultinomial, DrawsWithTorch
@@ -77,8 +70,8 @@ class InvertsTheCdf(DistributionSampler):
 
 
 ODD_DISTRIBUTIONS: tuple[RejectionSampler, ...] = (
-    *map(right_distribution, (BlockVerification, ExactMatch, OneExponentialRowPerRequest, Float64Uniforms)),
-    *map(right_distribution, (InvertsTheCdf, DrawsWithTorch, DrawsByPositionAndMultinomial)),
+    *map(sampler.right_distribution, (BlockVerification, ExactMatch, OneExponentialRowPerRequest, Float64Uniforms)),
+    *map(sampler.right_distribution, (InvertsTheCdf, DrawsWithTorch, DrawsByPositionAndMultinomial)),
 )
 """Verifiers."""
 

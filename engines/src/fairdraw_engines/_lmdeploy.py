@@ -17,17 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, inject_noise
-from fairdraw.contracts import (
-    ExplicitNoise,
-    FilterPolicy,
-    FunctionSampler,
-    FunctionTokenSampler,
-    Noise,
-    SamplingBatch,
-    SamplingNoise,
-    SpecDecodeBatch,
-)
+from fairdraw.contracts import FunctionSampler, FunctionTokenSampler, SamplingBatch, SamplingNoise, SpecDecodeBatch
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._chains import Chains, verify_by_length
 from fairdraw_engines._step_of_one import sample_by_verifying
@@ -40,7 +32,7 @@ _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
     "lmdeploy.pytorch.engine.guided_process": {},
     "lmdeploy.pytorch.backends.base": {"BuildSpec": dict},
 }
-_POLICY = FilterPolicy(("top_k", "top_p", "min_p"), top_k_ties="some")
+_POLICY = contracts.FilterPolicy(("top_k", "top_p", "min_p"), top_k_ties="some")
 
 
 @dataclass(frozen=True)
@@ -92,9 +84,11 @@ class _Portable:
         return cls.verifier
 
 
-def _verify(verifier: Any, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify(
+    verifier: Any, batch: SpecDecodeBatch, noise: contracts.Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     def verify(chains: Chains) -> Tensor:  # [num_requests, num_drafts + 1] int64
-        if not isinstance(noise, ExplicitNoise):
+        if not isinstance(noise, contracts.ExplicitNoise):
             return _verify_chains(verifier, batch, chains)
         required = not bool(batch.is_greedy[chains.requests].all())
         with inject_noise(noise.select(batch, chains.requests.tolist()), required=required):

@@ -13,16 +13,9 @@ from typing import Any
 
 import torch
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow
-from fairdraw.contracts import (
-    FunctionMaskedSampler,
-    MaskedTokens,
-    MaskPolicy,
-    MaskRows,
-    SamplingBatch,
-    SamplingNoise,
-    SeededNoise,
-)
+from fairdraw.contracts import FunctionMaskedSampler, MaskedTokens, MaskPolicy, MaskRows, SamplingBatch, SamplingNoise
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._sglang_sampling import FILE, POLICY, STUBS, arguments_of
 from fairdraw_engines._vllm_v2_kernels import import_kernels, try_once
@@ -52,7 +45,9 @@ def vllm(row: SamplerRow, device: str) -> FunctionMaskedSampler:
         return MaskedTokens(tokens)
 
     empty = torch.zeros(1, 8, dtype=torch.int32, device=device)
-    try_once(release, interpreted, lambda: sample(trial(device), SeededNoise(0), MaskRows(empty, empty, empty[0])))
+    try_once(
+        release, interpreted, lambda: sample(trial(device), contracts.SeededNoise(0), MaskRows(empty, empty, empty[0]))
+    )
     return FunctionMaskedSampler(
         function=sample, **row.facts(release, device, LARGE if interpreted else {}, slow=interpreted)
     )

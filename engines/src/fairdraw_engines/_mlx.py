@@ -20,18 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, quiet_imports
-from fairdraw.contracts import (
-    ExplicitNoise,
-    FilterPolicy,
-    FunctionSampler,
-    FunctionTokenSampler,
-    Noise,
-    RaceNoise,
-    SamplingBatch,
-    SamplingNoise,
-    SpecDecodeBatch,
-)
+from fairdraw.contracts import ExplicitNoise, FunctionSampler, FunctionTokenSampler, SamplingBatch, SpecDecodeBatch
 from fairdraw_engines._chains import rows_of
 
 
@@ -42,7 +33,9 @@ def speculative_step(row: SamplerRow, device: str) -> FunctionSampler:
 
 def token_sampler(row: SamplerRow, device: str) -> FunctionTokenSampler:
     """Return the sampler of the installed MLX-LM; its name carries the release. It always runs on the CPU."""
-    policy = FilterPolicy(("top_p", "min_p", "top_k"), temperature="last", top_k_ties="some", top_p_ties="all")
+    policy = contracts.FilterPolicy(
+        ("top_p", "min_p", "top_k"), temperature="last", top_k_ties="some", top_p_ties="all"
+    )
     return FunctionTokenSampler(function=_sample, filters=policy, **row.facts(_release(), "cpu"))
 
 
@@ -56,7 +49,7 @@ def _release() -> str:
     return str(mlx_lm.__version__)
 
 
-def _verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify(batch: SpecDecodeBatch, noise: contracts.Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     import mlx.core as mx
 
     assert not isinstance(noise, ExplicitNoise)  # unsupported
@@ -110,10 +103,10 @@ class _Lookup:
         return mx.array(rows.float().numpy()).astype(dtype)[None]
 
 
-def _sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+def _sample(batch: SamplingBatch, noise: contracts.SamplingNoise) -> Tensor:  # [batch_size] int64
     import mlx.core as mx
 
-    assert not isinstance(noise, RaceNoise)  # unsupported
+    assert not isinstance(noise, contracts.RaceNoise)  # unsupported
     mx.random.seed(noise.seed % 2**64)  # MLX takes no negative seed
     return torch.tensor([_drawn(batch.select([i])) for i in range(batch.batch_size)])
 

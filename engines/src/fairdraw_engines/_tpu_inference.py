@@ -22,18 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, derive_seed, quiet_imports
-from fairdraw.contracts import (
-    ExplicitNoise,
-    FilterPolicy,
-    FunctionSampler,
-    FunctionTokenSampler,
-    Noise,
-    RaceNoise,
-    SamplingBatch,
-    SamplingNoise,
-    SpecDecodeBatch,
-)
+from fairdraw.contracts import ExplicitNoise, FunctionSampler, FunctionTokenSampler, Noise, SamplingBatch, SamplingNoise
 from fairdraw_engines._bare import import_bare, release_of
 from fairdraw_engines._step_of_one import sample_by_verifying
 
@@ -49,7 +40,7 @@ _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
 
 _GREEDY = -1.0
 """The temperature that its `InputBatch` writes for greedy requests."""
-_POLICY = FilterPolicy(("top_k", "top_p", "min_p"), top_p_ties="all")
+_POLICY = contracts.FilterPolicy(("top_k", "top_p", "min_p"), top_p_ties="all")
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,7 @@ def _load(num_devices: int = 1) -> _Released:
 
 
 def _verify(
-    released: _Released, batch: SpecDecodeBatch, noise: Noise
+    released: _Released, batch: contracts.SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     assert not isinstance(noise, ExplicitNoise)  # unsupported
     assert batch.draft_probs is None  # unsupported
@@ -156,7 +147,7 @@ def _step(
 
 
 def _sample(released: _Released, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-    assert not isinstance(noise, RaceNoise)  # unsupported
+    assert not isinstance(noise, contracts.RaceNoise)  # unsupported
     num_reqs = _padded(batch.batch_size, 8)
     metadata = _metadata(released, _of_requests(batch), num_reqs)
     logits = _filled_logits(batch.logits, num_reqs)

@@ -20,19 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, inject_noise, quiet_imports
-from fairdraw.contracts import (
-    Drafted,
-    ExplicitNoise,
-    FilterPolicy,
-    FunctionSampler,
-    FunctionTokenSampler,
-    FunctionWatermarker,
-    Noise,
-    RaceNoise,
-    SpecDecodeBatch,
-    WatermarkPolicy,
-)
+from fairdraw.contracts import Drafted, ExplicitNoise, FilterPolicy, FunctionSampler, FunctionTokenSampler, RaceNoise
 from fairdraw_engines._chains import bonus_rows
 
 if TYPE_CHECKING:
@@ -64,7 +54,7 @@ def warpers(row: SamplerRow, device: str) -> FunctionTokenSampler:
     return FunctionTokenSampler(function=function, filters=policy, **row.facts(transformers.__version__, device))
 
 
-def green_lists(row: SamplerRow, device: str) -> FunctionWatermarker:
+def green_lists(row: SamplerRow, device: str) -> contracts.FunctionWatermarker:
     """Return transformers' green lists behind its warpers, request by request; the name carries the release."""
     with quiet_imports():
         import transformers
@@ -92,13 +82,15 @@ def green_lists(row: SamplerRow, device: str) -> FunctionWatermarker:
             found[0, 0, i, marking(setup, vocab_size)._get_greenlist_ids(torch.tensor(context))] = 1
         return found
 
-    policy = WatermarkPolicy(scheme="green_list", context="text", short_context="plain", repeated="marked")
+    policy = contracts.WatermarkPolicy(scheme="green_list", context="text", short_context="plain", repeated="marked")
     filters, facts = FilterPolicy(order=("top_k", "top_p", "min_p")), row.facts(transformers.__version__, device)
-    return FunctionWatermarker(function=sample, filters=filters, policy=policy, watermark_numbers=numbers, **facts)
+    return contracts.FunctionWatermarker(
+        function=sample, filters=filters, policy=policy, watermark_numbers=numbers, **facts
+    )
 
 
 def _verify(
-    speculative_sampling: Callable[..., tuple[Tensor, Tensor]], batch: SpecDecodeBatch, noise: Noise
+    speculative_sampling: Callable[..., tuple[Tensor, Tensor]], batch: contracts.SpecDecodeBatch, noise: contracts.Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     rows = []
     for i, count in enumerate(batch.num_draft_tokens):
@@ -111,7 +103,7 @@ def _verify(
     return batch.padded(rows)
 
 
-def _arguments(request: SpecDecodeBatch) -> tuple[Tensor, Tensor, int, Tensor]:
+def _arguments(request: contracts.SpecDecodeBatch) -> tuple[Tensor, Tensor, int, Tensor]:
     """Return draft tokens, logits of the draft, their number, logits of the target with the row of the bonus token."""
     assert request.draft_probs is not None  # one-hot drafts are unsupported
     target_logits = torch.cat([request.target_logits, bonus_rows(request)]).float()

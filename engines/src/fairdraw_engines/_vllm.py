@@ -21,19 +21,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, inject_noise, quiet_floats, release_number
-from fairdraw.contracts import (
-    Capabilities,
-    Capability,
-    ExplicitNoise,
-    FilterPolicy,
-    KnownDefect,
-    Noise,
-    RaceNoise,
-    SamplingBatch,
-    SamplingNoise,
-    SpecDecodeBatch,
-)
+from fairdraw.contracts import Capabilities, Capability, Noise, RaceNoise, SamplingBatch, SamplingNoise, SpecDecodeBatch
 from fairdraw_engines._others import Upstream, import_vllm, vllm_module
 from fairdraw_engines._torch import race_noise
 
@@ -56,7 +46,7 @@ class VllmSampler:
     release: str
     rejection_sample: Callable[..., Tensor]
     make_metadata: Callable[[SpecDecodeBatch, Noise], object]
-    known_defects: Mapping[str, KnownDefect] = field(default_factory=dict)
+    known_defects: Mapping[str, contracts.KnownDefect] = field(default_factory=dict)
     contract: Literal["rejection"] = "rejection"
 
     @property
@@ -105,7 +95,7 @@ class VllmSampler:
 
 
 def _noise_of_call(batch: SpecDecodeBatch, noise: Noise) -> AbstractContextManager[object]:
-    if not isinstance(noise, ExplicitNoise):
+    if not isinstance(noise, contracts.ExplicitNoise):
         return nullcontext()
     needs_noise = batch.synthetic_rates is not None or not bool(batch.is_greedy.all())
     return inject_noise(noise, required=needs_noise)
@@ -139,7 +129,7 @@ class VllmTokenSampler:
     capabilities: Capabilities
     forward: Callable[[Tensor, object], Upstream]
     make_metadata: Callable[[SamplingBatch, SamplingNoise], object]
-    filters: FilterPolicy = FilterPolicy()  # noqa: RUF009  # frozen
+    filters: contracts.FilterPolicy = contracts.FilterPolicy()  # noqa: RUF009  # frozen
     contract: Literal["sampling"] = "sampling"
 
     def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
@@ -192,7 +182,7 @@ def _metadata(
         "temperature": batch.temperature,
         "all_greedy": bool(greedy.all()),
         "all_random": not bool(greedy.any()),
-        "generators": {} if isinstance(noise, ExplicitNoise | RaceNoise) else noise.generators(batch.device),
+        "generators": {} if isinstance(noise, contracts.ExplicitNoise | RaceNoise) else noise.generators(batch.device),
         "top_p": None,
         "top_k": None,
         "max_num_logprobs": None,

@@ -24,15 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, quiet_floats
-from fairdraw.contracts import (
-    BitmaskBatch,
-    FunctionGrammarMasker,
-    GrammarBatch,
-    GrammarRequest,
-    TokenGrammar,
-    num_words,
-)
+from fairdraw.contracts import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, TokenGrammar
 from fairdraw_engines._others import Upstream, import_vllm, unpin, vllm_module
 from fairdraw_engines._vllm_v2_runtime import import_v2
 
@@ -126,7 +120,7 @@ def _filled(batch: GrammarBatch) -> tuple[_Scheduled, NDArray[np.int32] | None]:
     most = batch.max_spec_len
     scheduled = _Scheduled(drafts, list(grammars)[::-1], most + 1)
     requests = {name: _request(grammars.get(i)) for i, name in enumerate(scheduled.names)}
-    manager = _manager(max(16, 1 << batch.batch_size.bit_length()), most, num_words(batch.vocab_size))
+    manager = _manager(max(16, 1 << batch.batch_size.bit_length()), most, contracts.num_words(batch.vocab_size))
     masks = manager.grammar_bitmask(requests, scheduled.grammar_names, scheduled.drafts)
     return scheduled, None if masks is None else masks.copy()
 

@@ -25,19 +25,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from fairdraw import contracts
 from fairdraw.adapters import SamplerRow, UnusableRelease, quiet_floats, release_number
-from fairdraw.contracts import (
-    CustomLogitsProcessor,
-    LogitsBatch,
-    LogitsParams,
-    Markers,
-    PlanSetup,
-    RequestParams,
-    Rounding,
-    RowChanges,
-    RowOfRequest,
-    SessionSampler,
-)
+from fairdraw.contracts import CustomLogitsProcessor, LogitsBatch, LogitsParams, Markers, PlanSetup, RequestParams
 from fairdraw_engines._others import Upstream, import_vllm, session_sampler, unpinned, vllm_module
 from fairdraw_engines._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, batch_update, make_holder
 
@@ -45,13 +35,13 @@ GREEDY_BELOW = 1e-5
 FIRST_WITH_BUDGETS = (0, 21)
 
 
-def make(row: SamplerRow, device: str) -> SessionSampler:
+def make(row: SamplerRow, device: str) -> contracts.SessionSampler:
     """Return vLLM's samplers behind the suite's `open_plan`; the name carries the release."""
     release, interpreted = import_vllm(device, "sample.rejection_sampler")
     if release_number(release) < FIRST_WITH_BUDGETS:
         rule = f"vLLM {release} has no thinking budgets, and cases of this contract have some"
         raise UnusableRelease(rule, "Use 0.21.0 or later")
-    function, rounding = partial(_Session, device), Rounding.of_vllm(device)
+    function, rounding = partial(_Session, device), contracts.Rounding.of_vllm(device)
     return session_sampler(row, release, device, "processors", function, rounding=rounding, slow=interpreted)
 
 
@@ -81,7 +71,7 @@ class _Session:
             metadata = _metadata(batch, self.setup, self.processors[speculative], self.holders[speculative])
             return _speculative_step(logits, batch, metadata) if speculative else _plain_step(logits, metadata)
 
-    def _sync(self, change: RowChanges | None, speculative: bool) -> None:
+    def _sync(self, change: contracts.RowChanges | None, speculative: bool) -> None:
         """Do as `InputBatch.refresh_metadata` does in every step."""
         update = None
         if change is not None:
@@ -132,7 +122,7 @@ class _Custom:
         logits: Tensor,  # [batch_size, vocab_size] float32
     ) -> Tensor:  # [batch_size, vocab_size] float32
         wanting = [
-            RowOfRequest(row, row, list(output))
+            contracts.RowOfRequest(row, row, list(output))
             for row, (params, output) in sorted(self.rows.items())
             if self.processor.wants(params)
         ]
