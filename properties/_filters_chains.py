@@ -80,13 +80,14 @@ def _texts(can: Capabilities, **changes: object) -> st.SearchStrategy[FilterCase
     return filter_cases(can, filters=("dry",), texts=kinds, logits=("ladder", "grid"), min_vocab_size=5).map(changed)
 
 
-@check("FIL151", lambda can: _texts(can, dry_breakers=(1, 3), dry_allowed_length=1), needs=_DRY)
-def repetitions_end_at_breakers(filterer: LogitsFilterer, case: FilterCase) -> None:
+@check(
+    "FIL151", lambda can: _texts(can, dry_breakers=(1, 3), dry_allowed_length=1), needs=_DRY, body=asserts.require_rows
+)
+def repetitions_end_at_breakers() -> None:
     """No repetition extends over a sequence breaker, and a breaker itself is never penalised.
 
     Breakers that are looked up as text, or only at the end; a quotation mark or a new line that becomes impossible.
     """
-    asserts.require_rows(filterer, case)
 
 
 @check(

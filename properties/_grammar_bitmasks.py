@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from hypothesis import strategies as st
@@ -15,15 +17,16 @@ from fairdraw.strategies._cases import require_far_memory
 from fairdraw.strategies._grammar_cases import mask_trace
 from fairdraw.strategies.grammar import LOGIT_KINDS, MASK_LAYOUTS, BitmaskCase, MaskTrace, bitmask_cases
 
+_masked = partial(check, body=require_masked)
 
-@check("GRM101", bitmask_cases)
-def forbidden_tokens_are_minus_infinity_and_others_keep_their_bits(masker: GrammarMasker, case: BitmaskCase) -> None:
+
+@_masked("GRM101", bitmask_cases)
+def forbidden_tokens_are_minus_infinity_and_others_keep_their_bits() -> None:
     """Bit 0 makes a logit -inf, bit 1 leaves it as it is: float32, every row masked, any vocabulary.
 
     A large negative number instead of -inf lets a logit bias bring a forbidden token back. An addition of 0 or -inf is
     no copy: -0.0 becomes 0.0. A vocabulary that is no multiple of 32, or of the kernel's block, loses its end.
     """
-    require_masked(masker, case)
 
 
 @check(
@@ -44,19 +47,18 @@ def strided_logits_are_masked_or_refused(masker: GrammarMasker, case: BitmaskCas
         broken(effect)
 
 
-@check(
+@_masked(
     "GRM108",
     lambda can: bitmask_cases(can, mask_layouts=MASK_LAYOUTS[1:], min_rows=2, max_rows=8, max_vocab_size=300),
     needs=(Capability.STRIDED_BITMASK,),
     weight=0.5,
 )
-def strided_bitmasks_are_read_right(masker: GrammarMasker, case: BitmaskCase) -> None:
+def strided_bitmasks_are_read_right() -> None:
     """A bitmask that is a part of a wider buffer, or lies word by word.
 
     Engines keep one buffer for the largest batch and slice it. A kernel that takes the number of words for the stride
     reads the mask of another row.
     """
-    require_masked(masker, case)
 
 
 @check(
@@ -77,20 +79,19 @@ def bitmask_and_indices_are_not_modified(masker: GrammarMasker, case: BitmaskCas
         broken(f"{' and '.join(changed)} changed during the call")
 
 
-@check(
+@_masked(
     "GRM116",
     lambda can: bitmask_cases(
         can, max_vocab_size=129, masks=("all", "random", "last"), logits=("normal",), tails=("zeros", "random")
     ),
     weight=0.5,
 )
-def bits_beyond_the_vocabulary_mean_nothing(masker: GrammarMasker, case: BitmaskCase) -> None:
+def bits_beyond_the_vocabulary_mean_nothing() -> None:
     """The last word may have bits for tokens that are not there, 0 or 1: nothing is written behind a row.
 
     Behind a row there is the first token of the next request, or memory of something else. A loop over zeros, or over
     words, that is not bounded by the vocabulary writes there.
     """
-    require_masked(masker, case)
 
 
 def _far_rows(can: Capabilities) -> st.SearchStrategy[BitmaskCase]:
@@ -98,13 +99,12 @@ def _far_rows(can: Capabilities) -> st.SearchStrategy[BitmaskCase]:
     return bitmask_cases(can, layouts=("huge-stride",), min_rows=2, max_rows=2, masks=("random", "none", "last"))
 
 
-@check("GRM118", _far_rows, needs=(Capability.STRIDED_INPUTS,), weight=0.1)
-def rows_may_be_far_apart(masker: GrammarMasker, case: BitmaskCase) -> None:
+@_masked("GRM118", _far_rows, needs=(Capability.STRIDED_INPUTS,), weight=0.1)
+def rows_may_be_far_apart() -> None:
     """The second row begins beyond 2**31 elements: rows times columns of a large batch are as many.
 
     An offset, or a stride, of 32 bits.
     """
-    require_masked(masker, case)
 
 
 def every_row_of_a_trace_is_masked(masker: GrammarMasker, trace: MaskTrace) -> None:

@@ -13,6 +13,15 @@ _check = partial(check, needs=(Capability.GRAMMAR_DRAFTS,), weight=0.5)
 # Any: a masker with `mask_drafts`.
 
 
+def _require_read_rows(masker: Any, case: AutomatonCase) -> None:
+    """Fail if a row that is read is masked in another way."""
+    for step in follow(masker, case):
+        step.require_read_rows()
+
+
+_walked = partial(_check, body=_require_read_rows)
+
+
 @_check("GRM121", lambda can: automaton_cases(can, min_drafts=1, without_grammar=False), weight=0.7)
 def row_i_is_masked_after_the_first_i_drafts(masker: Any, case: AutomatonCase) -> None:
     """The row that draft `i` is verified with allows what the grammar allows after the drafts before it.
@@ -64,40 +73,36 @@ def grammars_are_left_as_they_were(masker: Any, case: AutomatonCase) -> None:
             require_left_as_they_were(step)
 
 
-@_check(
+@_walked(
     "GRM127",
     lambda can: automaton_cases(
         can, num_steps=(4, 6), min_drafts=2, drafts=("legal", "illegal"), without_grammar=False
     ),
 )
-def masks_follow_texts_over_many_steps(masker: Any, case: AutomatonCase) -> None:
+def masks_follow_texts_over_many_steps() -> None:
     """Steps follow each other: some drafts are accepted, others not, and their numbers change.
 
     A mask of the last step in a buffer that was not filled again, or a state that advanced by all drafts instead of by
     those that were accepted.
     """
-    for step in follow(masker, case):
-        step.require_read_rows()
 
 
-@_check("GRM128", lambda can: automaton_cases(can, num_steps=(2, 4), min_drafts=1, drafts=("legal", "last"), ends=True))
-def texts_may_end_within_the_drafts(masker: Any, case: AutomatonCase) -> None:
+@_walked(
+    "GRM128", lambda can: automaton_cases(can, num_steps=(2, 4), min_drafts=1, drafts=("legal", "last"), ends=True)
+)
+def texts_may_end_within_the_drafts() -> None:
     """A draft that ends the text is verified like others; the grammar is not advanced beyond it, nor asked again.
 
     Engines raise here, or take the drafts behind the end for rejected ones and roll back too far.
     """
-    for step in follow(masker, case):
-        step.require_read_rows()
 
 
-@_check("GRM129", lambda can: automaton_cases(can, drafts=("legal", "illegal"), dead_ends=True))
-def dead_ends_forbid_everything(masker: Any, case: AutomatonCase) -> None:
+@_walked("GRM129", lambda can: automaton_cases(can, drafts=("legal", "illegal"), dead_ends=True))
+def dead_ends_forbid_everything() -> None:
     """In a state in which no token may follow, the row is -inf throughout.
 
     A guard that takes an empty mask for no mask.
     """
-    for step in follow(masker, case):
-        step.require_read_rows()
 
 
 @_check("GRM132", wide_automaton_cases, weight=0.15)

@@ -124,6 +124,7 @@ def apply_unreported(playing: Playing, event: Event) -> None:
 
 def lifecycle_check(
     code: str, machine: type[LifecycleMachine], **fields: Any
-) -> Callable[[Callable[[Playing, Event], None]], LifecycleCheck]:  # Any: other fields of a check
-    """Make a check of a function `(playing, event)`."""
-    return lambda body: LifecycleCheck.named(body, code, cases=_by_machine, body=body, machine=machine, **fields)
+) -> Callable[[Callable[[], None]], LifecycleCheck]:  # Any: other fields of a check
+    """Make a check of a function whose docstring says what must be so; an event is applied, and compared, by `body`."""
+    about = {"cases": _by_machine, "body": Playing.apply, "machine": machine, **fields}
+    return lambda says: LifecycleCheck.named(says, code, **about)

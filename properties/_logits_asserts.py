@@ -209,6 +209,9 @@ def equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
         as_specified(planner, case, answer, f"by the specification, in step {step}")
 
 
+equality = partial(check, body=equal_to_the_oracle)
+
+
 def same_logits(
     planner: LogitsPlanner, case: LogitsCase, answer: Answer, wanted: LogitRows, why: str, rows: set[int] | None = None
 ) -> None:

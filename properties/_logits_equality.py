@@ -6,11 +6,13 @@ by ties at the edge of a filter, and by the way of forcing a token; `fairdraw._o
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import strategies as st
 
 from fairdraw.contracts import Capabilities, Capability, LogitsBatch, LogitsPlanner
 from fairdraw.properties import _logits_asserts as asserts
-from fairdraw.properties._logits_asserts import check
+from fairdraw.properties._logits_asserts import check, equality
 from fairdraw.strategies import logits_plan as cases
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
 
@@ -33,23 +35,21 @@ def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: cases.
             asserts.equal_to_the_oracle(planner, case.replace(requests=own))
 
 
-@check("PLAN111", lambda can: cases.sets_of_kinds(can, size=2, copies=1 if can.slow else 7), weight=0.1)
-def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
+@equality("PLAN111", lambda can: cases.sets_of_kinds(can, size=2, copies=1 if can.slow else 7), weight=0.1)
+def every_pair_of_processors_equals_the_oracle() -> None:
     """Two parameters per request, all pairs in one batch of a thousand. The order matters: processors do not commute.
 
     vLLM's order is allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking budget, temperature,
     min-p, custom for random requests, top-k, top-p.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN112", lambda can: cases.logits_cases(can, max_kinds=8))
-def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
+@equality("PLAN112", lambda can: cases.logits_cases(can, max_kinds=8))
+def any_mix_of_parameters_equals_the_oracle() -> None:
     """Up to eight parameters per request, different ones for each: equal to always copying, in vLLM's order.
 
     Masks or numbers of one request on another's rows; greedy requests together with random ones.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
 def _invalid(can: Capabilities) -> st.SearchStrategy[cases.LogitsCase]:
@@ -59,42 +59,38 @@ def _invalid(can: Capabilities) -> st.SearchStrategy[cases.LogitsCase]:
     return st.one_of(cases.invalid_cases(can, logits=rows), cases.logits_cases(can, logits=rows, max_kinds=3))
 
 
-@check("PLAN114", _invalid, needs_one_of=(tuple(INVALID_ROW_NEEDS.values()),), weight=0.5)
-def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
+@equality("PLAN114", _invalid, needs_one_of=(tuple(INVALID_ROW_NEEDS.values()),), weight=0.5)
+def rows_without_a_distribution_equal_the_oracle() -> None:
     """Rows with NaN or of -inf only pass all processors and stay in their row.
 
     If NaN reaches another row, the cause is arithmetic over the whole batch, such as `0 * mask`.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN115", cases.value_cases, weight=0.1)
-def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
+@equality("PLAN115", cases.value_cases, weight=0.1)
+def every_pair_of_values_equals_the_oracle() -> None:
     """Each parameter off, at its least, at its most and between, in pairs, in one batch of many requests.
 
     With them go up to 64 drafts, 5000 prompt and 4200 output tokens, a hundred stop ids, and bad words of six tokens
     by the hundred. A buffer that is too small for rows, drafts, words or ids; a number that saturates; a value at the
     edge taken for off.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN116", cases.large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04)
-def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
+@equality("PLAN116", cases.large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04)
+def large_vocabularies_equal_the_oracle() -> None:
     """Ids above 2**16 and 2**17 in every parameter and in long texts; filters over the whole vocabulary.
 
     Ids in 16 bits, a mask or a sort that ends before the vocabulary does, a prompt that is cut.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN117", cases.small_cases, weight=0.3)
-def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: cases.LogitsCase) -> None:
+@equality("PLAN117", cases.small_cases, weight=0.3)
+def small_vocabularies_equal_the_oracle() -> None:
     """One token, two, or a few: top-k of all but one is off, and an allowed list may name everything.
 
     A dimension of 1 that is squeezed away or broadcast, a second-largest logit that does not exist.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
 @check("PLAN118", cases.inside_cases, weight=0.04)
@@ -122,16 +118,27 @@ def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: cases.LogitsCase
         asserts.as_specified(planner, case, answer, "by the specification of bonus rows", {sum(one) for one in counts})
 
 
-@asserts.differential("PLAN160", lambda can: cases.logits_cases(can, max_drafts=0, max_kinds=8))
-def plain_steps_equal_upstream(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
+def _equal_to(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
+    theirs = asserts.opened(reference, case.setup())
+    for step, answer in enumerate(asserts.follow(planner, case)):
+        given = answer.batch.replace(logits=answer.before.to(reference.device))
+        rows = set(range(len(answer.before))) - _rows_of_pending_minima(answer.batch)
+        wanted = asserts.as_float32(theirs.process(given))
+        asserts.same_logits(planner, case, answer, wanted, f"by {reference.name}, in step {step}", rows)
+
+
+_upstream = partial(asserts.differential, body=_equal_to)
+
+
+@_upstream("PLAN160", lambda can: cases.logits_cases(can, max_drafts=0, max_kinds=8))
+def plain_steps_equal_upstream() -> None:
     """One step without drafts, any parameters: the logits that vLLM's `Sampler` draws from.
 
     The specification equals vLLM 0.22.0 here, so a difference is this implementation's.
     """
-    _equal_to(planner, case, reference)
 
 
-@asserts.differential(
+@_upstream(
     "PLAN161",
     lambda can: cases.logits_cases(
         can,
@@ -143,35 +150,24 @@ def plain_steps_equal_upstream(planner: LogitsPlanner, case: cases.LogitsCase, r
         events=("grow", "replace", "join", "leave", "swap"),
     ),
 )
-def live_batches_equal_upstream(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
+def live_batches_equal_upstream() -> None:
     """Several steps of a batch whose requests come, go and move: vLLM's logits in each.
 
     State that moved with the wrong row, or a plan made for an earlier batch.
     """
-    _equal_to(planner, case, reference)
 
 
-@asserts.differential(
+@_upstream(
     "PLAN162",
     lambda can: cases.logits_cases(
         can, min_drafts=1, max_kinds=4, max_events=1, kinds=_SPECULATIVE, idle=False, events=("grow", "replace")
     ),
 )
-def speculative_steps_equal_upstream(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
+def speculative_steps_equal_upstream() -> None:
     """Steps with drafts: the logits that vLLM's `RejectionSampler` verifies with and draws bonus tokens from.
 
     Parameters that vLLM drops or refuses with drafts are excluded.
     """
-    _equal_to(planner, case, reference)
-
-
-def _equal_to(planner: LogitsPlanner, case: cases.LogitsCase, reference: LogitsPlanner) -> None:
-    theirs = asserts.opened(reference, case.setup())
-    for step, answer in enumerate(asserts.follow(planner, case)):
-        given = answer.batch.replace(logits=answer.before.to(reference.device))
-        rows = set(range(len(answer.before))) - _rows_of_pending_minima(answer.batch)
-        wanted = asserts.as_float32(theirs.process(given))
-        asserts.same_logits(planner, case, answer, wanted, f"by {reference.name}, in step {step}", rows)
 
 
 def _rows_of_pending_minima(batch: LogitsBatch) -> set[int]:

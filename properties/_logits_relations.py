@@ -13,7 +13,7 @@ from fairdraw._core.tensor_types import LogitRows
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw.contracts import Capabilities, Capability, LogitsParams, RowOfRequest, all_added
 from fairdraw.properties import _logits_asserts as asserts
-from fairdraw.properties._logits_asserts import check
+from fairdraw.properties._logits_asserts import check, equality
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.strategies import logits_plan as cases
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from fairdraw.strategies.logits_plan import LogitsCase
 
 
-@check("PLAN130", lambda can: cases.logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",)))
-def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase) -> None:
+@equality(
+    "PLAN130", lambda can: cases.logits_cases(can, max_requests=3, max_events=4, max_kinds=3, events=("replace",))
+)
+def the_plan_follows_changed_parameters() -> None:
     """A row gets another request with other parameters: from that step on, its processors run and no others.
 
     A plan is kept because the batch has the same size, or because most of it is the same.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
 _OF_TEXT = ("bad-words", "min-tokens", "penalties", "thinking")
@@ -59,14 +60,13 @@ def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     return st.one_of(freely, one.map(lambda case: case.replace(events=(*_GROWS_AND_IS_CUT, *case.events))))
 
 
-@check("PLAN132", _growing)
-def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: LogitsCase) -> None:
+@equality("PLAN132", _growing)
+def the_plan_follows_outputs_that_grow_and_shrink() -> None:
     """From step to step outputs grow by accepted drafts and a token, or lose their end; drafts differ in number.
 
     Decisions for an earlier output, such as minima that are not checked again, or bad words of the last
     step.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
 def _eventful_twice(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
@@ -74,15 +74,14 @@ def _eventful_twice(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
     return cases.eventful_cases(can, every=3 if can.slow else 1)
 
 
-@check("PLAN133", lambda can: cases.eventful_cases(can, most_drafts=2 if can.slow else 10), weight=0.1)
-def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCase) -> None:
+@equality("PLAN133", lambda can: cases.eventful_cases(can, most_drafts=2 if can.slow else 10), weight=0.1)
+def every_processor_survives_every_event() -> None:
     """Requests with one parameter each, and every event to one row and to all: adding, moving and cutting in one step.
     The last tokens of some are not known yet, and each has up to ten drafts.
 
     A change that is followed only if no other happened in the same step; an output that is as long as before, and
     another; a request that comes again with other parameters.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
 @check("PLAN134", _eventful_twice, weight=0.03)
@@ -163,24 +162,22 @@ def the_same_step_twice_gives_the_same(planner: LogitsPlanner, case: LogitsCase)
             )
 
 
-@check("PLAN138", cases.long_cases, weight=0.02)
-def long_services_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+@equality("PLAN138", cases.long_cases, weight=0.02)
+def long_services_equal_the_oracle() -> None:
     """Sixty steps of a few requests with several parameters each, any events, often several in one step; then 140 in
     which texts only grow. A slow planner takes the sixty.
 
     A cache that fills up, a number that grows with the steps, something that is forgotten after a while.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
-@check("PLAN139", cases.twin_cases, weight=0.25)
-def requests_with_equal_parameters_keep_their_own_texts(planner: LogitsPlanner, case: LogitsCase) -> None:
+@equality("PLAN139", cases.twin_cases, weight=0.25)
+def requests_with_equal_parameters_keep_their_own_texts() -> None:
     """Most rows have the same parameters and other texts, while requests leave, enter, move into free rows and swap.
 
     Whether a row has changed is decided by its parameters, so the prompt, the counts or the last tokens of the request
     before it stay.
     """
-    asserts.equal_to_the_oracle(planner, case)
 
 
 class _Recorder:

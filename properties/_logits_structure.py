@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from fairdraw.contracts import Capability, LogitsPlanner
@@ -10,33 +12,32 @@ from fairdraw.properties._rejection_asserts import broken
 from fairdraw.strategies.logits_plan import LogitsCase, logits_cases
 
 
-@check("PLAN101", lambda can: logits_cases(can, max_kinds=0), needs=(Capability.COPY_FREE,))
-def without_parameters_the_same_tensor_comes_back_without_any_operation(
-    planner: LogitsPlanner, case: LogitsCase
-) -> None:
-    """Default parameters, greedy or random: the very tensor that was given, and not one operation on it.
-
-    A cast, a clone "to be safe" or a mask of zeros costs a pass over the logits at every step of every server. Views,
-    and tensors of parameters or counts that a plan makes for itself, are allowed.
-    """
-    _nothing_is_done(planner, case)
-
-
-@check("PLAN102", lambda can: logits_cases(can, idle=True, min_kinds=1, max_drafts=0), needs=(Capability.COPY_FREE,))
-def parameters_without_work_leave_the_same_tensor(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Bad words that do not match, minima that are reached, budgets that are not spent, top-k of everything.
-
-    A plan that checks whether a parameter is set, instead of whether it has work, copies until the request ends.
-    """
-    _nothing_is_done(planner, case)
-
-
 def _nothing_is_done(planner: LogitsPlanner, case: LogitsCase) -> None:
     for answer in follow(planner, case):
         if not answer.is_same:
             broken("another tensor came back, though no processor had work")
         if answer.operations:
             broken(f"no processor had work, but operations ran on the logits: {', '.join(answer.operations)}")
+
+
+_idle = partial(check, needs=(Capability.COPY_FREE,), body=_nothing_is_done)
+
+
+@_idle("PLAN101", lambda can: logits_cases(can, max_kinds=0))
+def without_parameters_the_same_tensor_comes_back_without_any_operation() -> None:
+    """Default parameters, greedy or random: the very tensor that was given, and not one operation on it.
+
+    A cast, a clone "to be safe" or a mask of zeros costs a pass over the logits at every step of every server. Views,
+    and tensors of parameters or counts that a plan makes for itself, are allowed.
+    """
+
+
+@_idle("PLAN102", lambda can: logits_cases(can, idle=True, min_kinds=1, max_drafts=0))
+def parameters_without_work_leave_the_same_tensor() -> None:
+    """Bad words that do not match, minima that are reached, budgets that are not spent, top-k of everything.
+
+    A plan that checks whether a parameter is set, instead of whether it has work, copies until the request ends.
+    """
 
 
 @check("PLAN103", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,))

@@ -14,27 +14,26 @@ _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
 
 
-@check("REJ401", lambda can: lively(can, explicit=True), needs=_RACE)
-def tokens_equal_the_oracle_on_the_same_noise(sampler: RejectionSampler, case: RejectionCase) -> None:
+@check("REJ401", lambda can: lively(can, explicit=True), needs=_RACE, body=asserts.equals_the_oracle)
+def tokens_equal_the_oracle_on_the_same_noise() -> None:
     """The executable specification and the sampler emit the same tokens from the same numbers.
 
     The broadest check: whatever it finds, a check with a narrower title usually explains.
     """
-    asserts.equals_the_oracle(sampler, case)
 
 
 @check(
     "REJ406",
     lambda can: rejecting(can, explicit=True, exponentials=("denormal",)),
     needs=(*_RACE, Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES),
+    body=asserts.equals_the_oracle,
 )
-def a_race_with_denormal_exponentials_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+def a_race_with_denormal_exponentials_equals_the_oracle() -> None:
     """If exponentials are so small that their reciprocal is infinite, the lowest id of infinite score wins.
 
     A masked token never wins, whether the race divides or multiplies by the reciprocal. 0 times infinity is NaN, and
     NaN in an argmax may win. torch's generators do not draw such exponentials.
     """
-    asserts.equals_the_oracle(sampler, case)
 
 
 def _equals_the_reference(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:
@@ -61,10 +60,8 @@ def _of_all_kinds(can: Capabilities) -> Cases:
     return st.sampled_from(range(len(parts))).flatmap(lambda number: parts[number])
 
 
-@asserts.differential("REJ421", _of_all_kinds, needs=_STREAM)
-def tokens_and_generators_equal_upstream(
-    sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
-) -> None:
+@asserts.differential("REJ421", _of_all_kinds, needs=_STREAM, body=_equals_the_reference)
+def tokens_and_generators_equal_upstream() -> None:
     """With the same seeds, tokens equal those of the real vLLM, and all generators end where it leaves them.
 
     The oracle is our reading of the contract; this compares with the code that people run: one-hot and dense drafts,
@@ -72,15 +69,16 @@ def tokens_and_generators_equal_upstream(
     and this does not, upstream has changed its acceptance test, its race, or the order of its draws. Equal tokens now
     but other states mean other tokens at the next step.
     """
-    _equals_the_reference(sampler, case, reference)
 
 
 @asserts.differential(
-    "REJ427", lambda can: lively(can, explicit=False, greedy=True), needs=(Capability.SEEDED_NOISE, Capability.GREEDY)
+    "REJ427",
+    lambda can: lively(can, explicit=False, greedy=True),
+    needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
+    body=_equals_the_reference,
 )
-def greedy_tokens_equal_upstream(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:
+def greedy_tokens_equal_upstream() -> None:
     """Batches of greedy requests give the tokens of the real vLLM, whatever noise either side has.
 
     So vLLM's model runner V2, which draws its own numbers, can be the reference, too. Look at ties.
     """
-    _equals_the_reference(sampler, case, reference)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import torch
 from hypothesis import strategies as st
@@ -28,28 +29,34 @@ def _equal_argmax_decoding(sampler: RejectionSampler, of_call: list[asserts.Answ
             broken(f"{answer}, but argmax decoding gives {asserts.argmax_decoding(answer)}")
 
 
-@check("REJ201", lambda can: ordinary(can, greedy=True, min_drafts=1), needs=_GREEDY)
-def greedy_requests_equal_argmax_decoding(sampler: RejectionSampler, case: RejectionCase) -> None:
+def _equals_argmax_decoding(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Fail if a greedy request of a case emits other tokens than argmax decoding does."""
+    _equal_argmax_decoding(sampler, asserts.emitted(sampler, case))
+
+
+_greedy = partial(check, needs=_GREEDY, body=_equals_argmax_decoding)
+
+
+@_greedy("REJ201", lambda can: ordinary(can, greedy=True, min_drafts=1))
+def greedy_requests_equal_argmax_decoding() -> None:
     """Each position emits the argmax of its logits; the first draft that differs from it ends the request.
 
     Speculation must not change greedy text at all. A mismatch usually means that the random path was taken.
     """
-    _equal_argmax_decoding(sampler, asserts.emitted(sampler, case))
 
 
-@check(
+@_greedy(
     "REJ202",
     lambda can: ordinary(
         can, greedy=True, min_drafts=1, min_vocab_size=2, targets=("flat", "tied"), tokens=("last", "likely")
     ),
     needs=(*_GREEDY, Capability.LOWEST_ID_TIES),
 )
-def greedy_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase) -> None:
+def greedy_ties_go_to_the_lowest_id() -> None:
     """Among equal largest logits the lowest id wins, in and across kernel tiles.
 
     bfloat16 logits tie often. A tie rule that depends on the tile size makes greedy text depend on the kernel.
     """
-    _equal_argmax_decoding(sampler, asserts.emitted(sampler, case))
 
 
 def _exact_dtypes(can: Capabilities) -> tuple[str, ...]:
@@ -87,18 +94,13 @@ def _greedy_and_random(case: RejectionCase) -> RejectionCase:
     return case.replace(requests=tuple(recipes))
 
 
-@check(
-    "REJ211",
-    lambda can: ordinary(can, min_requests=2, min_drafts=1, min_vocab_size=2).map(_greedy_and_random),
-    needs=_GREEDY,
-)
-def greedy_requests_beside_random_ones_equal_argmax_decoding(sampler: RejectionSampler, case: RejectionCase) -> None:
+@_greedy("REJ211", lambda can: ordinary(can, min_requests=2, min_drafts=1, min_vocab_size=2).map(_greedy_and_random))
+def greedy_requests_beside_random_ones_equal_argmax_decoding() -> None:
     """In a batch that random requests are in, too, a greedy request emits the argmax at each position.
 
     All-greedy batches take a path of their own. In a mixed batch the mark of a greedy request, 0 or -1, is easily taken
     for a temperature: then logits are divided by it, and their signs may turn.
     """
-    _equal_argmax_decoding(sampler, asserts.emitted(sampler, case))
 
 
 # -- low logits -------------------------------------------------------------------------------------------------------

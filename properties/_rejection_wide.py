@@ -71,14 +71,13 @@ def _rejected_anywhere(can: Capabilities) -> Cases:
     return batch_of(can, (2, 3, 5, 8), made)
 
 
-@check("REJ642", _rejected_anywhere, weight=0.06)
-def the_first_rejection_is_found_at_every_position(sampler: RejectionSampler, case: RejectionCase) -> None:
+@check("REJ642", _rejected_anywhere, weight=0.06, body=_end_where_they_must)
+def the_first_rejection_is_found_at_every_position() -> None:
     """A batch with a request for each place of the first rejection, up to 128 drafts: each ends where it must.
 
     Suspect loops that are cut into blocks, bit masks of 32 or 64 positions, and searches that end too early. An
     interpreted sampler is given every eighth place, and the last eight.
     """
-    _end_where_they_must(sampler, case)
 
 
 def _ragged(size: int, first: int, greedy: bool, can: Capabilities) -> tuple[RequestRecipe, ...]:
@@ -103,14 +102,13 @@ def _many_rows(can: Capabilities) -> Cases:
     return batch_of(can, (2, 3) if Capability.LONG_DRAFTS in can else (64,), made)
 
 
-@check("REJ643", _many_rows, weight=0.02)
-def more_than_131072_draft_tokens_are_verified_in_one_batch(sampler: RejectionSampler, case: RejectionCase) -> None:
+@check("REJ643", _many_rows, weight=0.02, body=_end_where_they_must)
+def more_than_131072_draft_tokens_are_verified_in_one_batch() -> None:
     """More than 1,000 requests with 128 drafts each, ragged: every request reads its own rows, however far behind.
 
     Suspect offsets of 16 bits, cumulative sums in half precision or in blocks, and grids that end at 65,535. An
     interpreted sampler is given 300 requests, which is 35,000 draft tokens.
     """
-    _end_where_they_must(sampler, case)
 
 
 def _one_rejected(size: int, num_drafts: int, greedy: bool) -> tuple[RequestRecipe, ...]:
@@ -124,14 +122,13 @@ def _full_batches(can: Capabilities) -> Cases:
     return batch_of(can, (2, 3, 8), made)
 
 
-@check("REJ648", _full_batches, weight=0.2)
-def full_batches_lose_no_bonus_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+@check("REJ648", _full_batches, weight=0.2, body=_end_where_they_must)
+def full_batches_lose_no_bonus_token() -> None:
     """Of 8, 16, 32 or 64 requests the first is rejected at its first draft; the others are accepted, up to the bonus.
 
     Engines pad requests to such sizes, and drafts to others. Suspect drafts of padding that are counted to the last
     request: it has room for them only if no request is of padding, too.
     """
-    _end_where_they_must(sampler, case)
 
 
 # -- strides --------------------------------------------------------------------------------------------------------

@@ -19,23 +19,21 @@ from fairdraw.strategies.sampling import SamplingCase, sampling_cases
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
 
 
-@check("SAM141", lambda can: sampling_cases(can, explicit=True), needs=asserts.RACE)
-def tokens_equal_the_oracle_on_the_same_noise(sampler: TokenSampler, case: SamplingCase) -> None:
+@check("SAM141", lambda can: sampling_cases(can, explicit=True), needs=asserts.RACE, body=asserts.equals_the_oracle)
+def tokens_equal_the_oracle_on_the_same_noise() -> None:
     """The executable specification and the sampler draw the same tokens from the same numbers.
 
     The broadest check: whatever it finds, a check with a narrower title usually explains. Rows whose support hangs on
     rounding are left out.
     """
-    asserts.equals_the_oracle(sampler, case)
 
 
-@check("SAM143", lambda can: asserts.ordinary(can, explicit=False), needs=_STREAM)
-def tokens_equal_the_oracle_on_the_same_seeds(sampler: TokenSampler, case: SamplingCase) -> None:
+@check("SAM143", lambda can: asserts.ordinary(can, explicit=False), needs=_STREAM, body=asserts.equals_the_oracle)
+def tokens_equal_the_oracle_on_the_same_seeds() -> None:
     """Numbers are drawn from the generators in the documented order, so equal seeds give the oracle's tokens.
 
     If explicit noise agrees and seeds do not, the order of draws differs, or a request takes another's numbers.
     """
-    asserts.equals_the_oracle(sampler, case)
 
 
 _GAP = 1e-3
@@ -136,15 +134,14 @@ def _equals_the_reference(sampler: TokenSampler, case: SamplingCase, reference: 
     asserts.same_tokens(expected.tokens, seen.tokens, f"{reference.name} disagrees", rows)
 
 
-@asserts.differential("SAM151", _upstream, needs=_STREAM)
-def tokens_equal_upstream(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
+@asserts.differential("SAM151", _upstream, needs=_STREAM, body=_equals_the_reference)
+def tokens_equal_upstream() -> None:
     """Same seeds, greedy and random requests side by side, with filters and without: the tokens of the real vLLM.
 
     The oracle is our reading of the contract; this compares with the code that people run. If the oracle agrees and
     this does not, upstream has changed. Vocabularies go up to 262144, where sums over many tokens decide the edge of
     top-p; rows where rounding decides are left out.
     """
-    _equals_the_reference(sampler, case, reference)
 
 
 @asserts.differential("SAM153", lambda can: sampling_cases(can, explicit=False, max_vocab_size=100), needs=_STREAM)
@@ -164,11 +161,11 @@ def generators_end_where_upstream_leaves_them(
     "SAM155",
     lambda can: asserts.ordinary(can, explicit=False, greedy=True),
     needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
+    body=_equals_the_reference,
 )
-def greedy_tokens_equal_upstream(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
+def greedy_tokens_equal_upstream() -> None:
     """Batches of greedy requests, filtered or not, give the tokens of the real vLLM, whatever noise either side has.
 
     So vLLM's model runner V2, which draws its own numbers, can be the reference, too. Look at ties, and at filters that
     a greedy request does not skip.
     """
-    _equals_the_reference(sampler, case, reference)

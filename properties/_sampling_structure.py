@@ -96,20 +96,19 @@ def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
     lambda can: sampling_cases(can, logits=("nan",)),
     needs=(Capability.NAN_LOGITS,),
     depends_on=("SAM121", "SAM141", "SAM201"),
+    body=_documented,
 )
-def rows_with_nan_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
+def rows_with_nan_give_the_documented_token() -> None:
     """A random request whose logits hold a NaN gets token 0; a greedy one the first NaN, as `torch.argmax` has it.
 
     Maxima of NaN differ between devices; a documented answer does not. Greedy and random rows stand in one batch, up to
     1100 of them: if SAM121, SAM141 or SAM201 fails, too, look for rows that are taken for each other, not for NaN.
     """
-    _documented(sampler, case)
 
 
-@check("SAM109", lambda can: sampling_cases(can, logits=("empty",)), needs=(Capability.EMPTY_ROWS,))
-def rows_without_any_token_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
+@check("SAM109", lambda can: sampling_cases(can, logits=("empty",)), needs=(Capability.EMPTY_ROWS,), body=_documented)
+def rows_without_any_token_give_the_documented_token() -> None:
     """A request whose logits are all -inf gets token 0.
 
     This happens when a grammar has ended, or two bans exclude every token.
     """
-    _documented(sampler, case)

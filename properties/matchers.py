@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from hypothesis import strategies as st
@@ -238,13 +239,29 @@ def _has(maker: MatcherMaker, method: str) -> bool:
     return hasattr(matcher, method)
 
 
+def _play(maker: MatcherMaker, case: MatcherTrace, judge: Judge = "a fresh matcher") -> None:
+    """Play a trace, and require after each event that every matcher is where it should be."""
+    playing = Playing(maker, case, judge)
+    playing.require_all()
+    for event in case.events:
+        playing.apply(event)
+        playing.require_all()
+
+
+def _play_by_the_grammar(maker: MatcherMaker, case: MatcherTrace) -> None:
+    _play(maker, case, "the grammar")
+
+
 def _check(
     code: str, *events: str, last: Sequence[MatcherEvent] = (), cases: Cases | None = None, **fields: Any
 ) -> Callable[[Any], MatcherCheck]:  # Any: other fields of a check; its body
-    """Make a check of traces of one grammar with these events, or of other cases."""
+    """Make a check of traces of one grammar with these events, or of other cases; without a body they are played."""
     fields |= {"contract": "matchers", "depends_on": () if code == "MAT101" else ("MAT101",)}
     fields["cases"] = cases or (lambda can: traces.matcher_traces(can, events=events, last=last, max_grammars=1))
-    return lambda body: MatcherCheck.named(body, code, body=body, **fields)
+    return lambda says: MatcherCheck.named(says, code, **{"body": _play, **fields})
+
+
+_exact = partial(_check, body=_play_by_the_grammar)
 
 
 _SEVERAL, _FORKED = ("Open", "Walk", "Walk", "RollBack", "Draft"), (traces.Fork(), traces.RollBack(-1))
@@ -260,93 +277,76 @@ def _probed(can: Capabilities) -> st.SearchStrategy[MatcherTrace]:
     return traces.matcher_traces(can, events=("Walk", "Probe"), last=_PROBED, max_grammars=1).map(within)
 
 
-def _play(maker: MatcherMaker, case: MatcherTrace, judge: Judge = "a fresh matcher") -> None:
-    """Play a trace, and require after each event that every matcher is where it should be."""
-    playing = Playing(maker, case, judge)
-    playing.require_all()
-    for event in case.events:
-        playing.apply(event)
-        playing.require_all()
-
-
-@_check("MAT101", "Walk", weight=2.0)
-def a_mask_allows_what_the_grammar_allows(maker: MatcherMaker, case: MatcherTrace) -> None:
+@_exact("MAT101", "Walk", weight=2.0)
+def a_mask_allows_what_the_grammar_allows() -> None:
     """A token is allowed if its bytes can go on the text, and a stop token if the text is complete.
 
     Masks are compared with an automaton that the suite derives from the regular expression. Tokens that are prefixes of
     each other, that begin or end within a character, or that are special are treated alike by mistake; a token is
     looked up by its first byte; a state that may end is taken for one that must.
     """
-    _play(maker, case, "the grammar")
 
 
 @_check("MAT102", cases=_probed)
-def a_token_is_accepted_if_its_bit_is_set(maker: MatcherMaker, case: MatcherTrace) -> None:
+def a_token_is_accepted_if_its_bit_is_set() -> None:
     """`accept` returns what the mask says, for every token; a token that is refused changes nothing.
 
     Two code paths decide, one for masks and one for tokens. A refused token leaves bytes behind, or an error from which
     the matcher does not recover.
     """
-    _play(maker, case)
 
 
 @_check("MAT103", "Walk", "RollBack", "Draft", "Probe", last=(traces.Draft(),), weight=2.0)
-def what_was_rolled_back_leaves_no_trace(maker: MatcherMaker, case: MatcherTrace) -> None:
+def what_was_rolled_back_leaves_no_trace() -> None:
     """After any walks and rollbacks the mask is that of a fresh matcher which walked what is left of the text.
 
     Rejected drafts are rolled back at every step of speculative decoding. One token too few or too many, bytes counted
     for tokens, a cached mask, or a history that also holds refused tokens.
     """
-    _play(maker, case)
 
 
 @_check("MAT104", "Walk", "End", "RollBack", "Probe", last=(traces.End(), traces.RollBack()), weight=2.0)
-def ended_matchers_accept_nothing_and_can_be_rolled_back(maker: MatcherMaker, case: MatcherTrace) -> None:
+def ended_matchers_accept_nothing_and_can_be_rolled_back() -> None:
     """Only a stop token ends a text. Nothing is accepted behind it, and it is taken back as one token.
 
     A draft may end the text and be rejected. Matchers that stop by themselves where nothing else can follow do not
     count the stop token, and take back one token too many; others stay ended. What `fill` does is declared
     (`ended_mask`).
     """
-    _play(maker, case)
 
 
-@_check("MAT105", cases=lambda can: traces.matcher_traces(can, events=_SEVERAL, max_events=16), weight=2.0)
-def matchers_do_not_disturb_each_other(maker: MatcherMaker, case: MatcherTrace) -> None:
+@_exact("MAT105", cases=lambda can: traces.matcher_traces(can, events=_SEVERAL, max_events=16), weight=2.0)
+def matchers_do_not_disturb_each_other() -> None:
     """Every matcher answers as if it were alone, beside others of the same compiled grammar and of another one.
 
     State that belongs to the compiled grammar, the vocabulary or the module instead of the matcher: masks that are
     cached by a number of the state, by the last token or by the length of the text.
     """
-    _play(maker, case, "the grammar")
 
 
 @_check("MAT106", "Walk", "End", "Draft", "Reset", last=(traces.Reset(),), method="reset")
-def a_matcher_that_is_reset_begins_a_new_text(maker: MatcherMaker, case: MatcherTrace) -> None:
+def a_matcher_that_is_reset_begins_a_new_text() -> None:
     """After `reset` a matcher answers as a new one, whatever it had walked, and whether its text had ended.
 
     The state is new and the flag of the end, a cached mask or the history is old.
     """
-    _play(maker, case)
 
 
 @_check("MAT107", "Walk", "Fork", "RollBack", "Draft", last=_FORKED, method="fork", weight=2.0)
-def forks_go_their_own_way(maker: MatcherMaker, case: MatcherTrace) -> None:
+def forks_go_their_own_way() -> None:
     """A fork has the text of its matcher and can be rolled back as far; after that neither sees what the other does.
 
     The history is shared or was not copied; engines that verify trees of drafts then mask a branch by its neighbour.
     """
-    _play(maker, case)
 
 
 @_check("MAT108", "Walk", "Force", last=(traces.Force(),), method="forced", weight=2.0)
-def what_is_forced_must_follow(maker: MatcherMaker, case: MatcherTrace) -> None:
+def what_is_forced_must_follow() -> None:
     """The bytes that `forced` returns are the only ones that can follow, one after the other; the matcher stays there.
 
     Engines append them without asking the model (jump-forward decoding). Too many where the text may end, or where one
     branch of an alternative is tried; a character that is cut in two by the last token.
     """
-    _play(maker, case)
 
 
 @_check("MAT109", "Walk", "RollBack", weight=0.5)
@@ -361,23 +361,21 @@ def a_mask_is_written_into_its_row_alone(maker: MatcherMaker, case: MatcherTrace
         playing.require_own_row(playing.followed[0])
 
 
-@_check("MAT110", cases=traces.wide_matcher_traces, weight=0.1)
-def masks_are_right_at_the_sizes_of_production(maker: MatcherMaker, case: MatcherTrace) -> None:
+@_exact("MAT110", cases=traces.wide_matcher_traces, weight=0.1)
+def masks_are_right_at_the_sizes_of_production() -> None:
     """Vocabularies of 1025 to 70000 tokens, texts of hundreds of tokens, rollbacks of up to 300, eight more matchers.
 
     If the others pass, look for ids of 16 bits, a history of a fixed length, or a buffer for so many words.
     """
-    _play(maker, case, "the grammar")
 
 
-@_check("MAT201", cases=lambda can: traces.matcher_traces(can, max_events=24), weight=2.0)
-def every_mask_is_right_whatever_happened(maker: MatcherMaker, case: MatcherTrace) -> None:
+@_exact("MAT201", cases=lambda can: traces.matcher_traces(can, max_events=24), weight=2.0)
+def every_mask_is_right_whatever_happened() -> None:
     """All events together, on matchers of two grammars: each mask is what the automaton says.
 
     If only this check fails, the fault needs two kinds of events: a fork of an ended matcher, a reset after a refused
     token. The smallest trace has both.
     """
-    _play(maker, case, "the grammar")
 
 
 CHECKS = tuple(value for value in list(globals().values()) if isinstance(value, MatcherCheck))

@@ -13,13 +13,13 @@ from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachin
 from fairdraw.strategies._lifecycle_steps import long_rewrites
 from fairdraw.strategies._lifecycle_tours import TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_penalties
-from fairdraw.strategies.lifecycle import Add, PenaltiesMachine, PenaltiesTrace, PlannedTraces, Playing
+from fairdraw.strategies.lifecycle import Add, PenaltiesMachine, PenaltiesTrace, PlannedTraces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairdraw._core.checks import Check
-    from fairdraw.strategies.lifecycle import Event, EventTrace
+    from fairdraw.strategies.lifecycle import EventTrace
 
 __all__ = ["CHECKS"]
 
@@ -71,7 +71,7 @@ def _regrowing(seed: int, num_rounds: int) -> Iterator[EventTrace]:
 
 
 @_check("PEN101", PenaltiesMachine, weight=1.5)
-def penalised_logits_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
+def penalised_logits_equal_a_recount_after_every_event() -> None:
     """Whatever happened to the batch, the logits are those of a recount of every prompt and output.
 
     They may differ by what float32 arithmetic in another order explains, a few units in the last place, and by the sign
@@ -84,11 +84,10 @@ def penalised_logits_equal_a_recount_after_every_event(playing: Playing, event: 
     drafts, and rejected drafts must leave no trace. If a single `Add` is enough, it is the arithmetic: repetition
     (prompt and output) first, then frequency times count and presence (both output only).
     """
-    playing.apply(event)
 
 
 @_check("PEN103", _ReadingMachine, needs=(Capability.NEW_TOKENS_ONLY,), weight=0.5)
-def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
+def a_step_reads_new_tokens_only() -> None:
     """What a step reads from the output lists is at most twice what is new, and a few tokens per row.
 
     New is also what no earlier step has read, and a placeholder until it is a token. Reads are counted, not timed: the
@@ -96,22 +95,20 @@ def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
     token ever generated, and at long outputs slower than the sampling kernels. If that is intended, declare
     `new-tokens-only` as unsupported.
     """
-    playing.apply(event)
 
 
-@_check("PEN104", _RewritingMachine, needs=(Capability.NOTICES_REWRITES,), weight=0.5)
-def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, event: Event) -> None:
+@_check("PEN104", _RewritingMachine, needs=(Capability.NOTICES_REWRITES,), weight=0.5, body=apply_unreported)
+def rows_changed_behind_its_back_are_refused_or_recounted() -> None:
     """A row that holds another list than the reported one raises `ValueError`, or gets the logits of that list.
 
     Engines change batches in unexpected places. Compare the row's list with the known one by identity, which costs
     nothing; on a difference refuse, so that the engine's own code can do the step. A scanner that silently goes on with
     the old list penalises tokens of another request.
     """
-    apply_unreported(playing, event)
 
 
 @_check("PEN110", _wide, depends_on=("PEN101",))
-def penalised_logits_equal_a_recount_at_the_sizes_of_production(playing: Playing, event: Event) -> None:
+def penalised_logits_equal_a_recount_at_the_sizes_of_production() -> None:
     """The logits are those of a recount at every size, with every pair of values of two penalties.
 
     Batches grow row by row past 32, 64, 128 and 256, and have 1030 rows; prompts and outputs have thousands of tokens
@@ -122,11 +119,10 @@ def penalised_logits_equal_a_recount_at_the_sizes_of_production(playing: Playing
     clamped at the end of its range, moves that are not followed one after the other, or a prompt that is known by a
     part of it. The sizes that are left in the smallest trace say which.
     """
-    playing.apply(event)
 
 
 @_check("PEN111", _tours, depends_on=("PEN101",))
-def penalised_logits_equal_a_recount_after_every_pair_of_events(playing: Playing, event: Event) -> None:
+def penalised_logits_equal_a_recount_after_every_pair_of_events() -> None:
     """Every event is followed by every other one, and each pair of events happens in one step, in one long trace.
 
     Requests also come back under an old name, are removed and added again in one step, unchanged or with other
@@ -134,11 +130,10 @@ def penalised_logits_equal_a_recount_after_every_pair_of_events(playing: Playing
     the first leaves behind in a row, a name or a list, and at the order in which a report is followed: removed rows,
     added ones, moves.
     """
-    playing.apply(event)
 
 
 @_check("PEN112", _company, depends_on=("PEN101", "PEN111"))
-def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: Event) -> None:
+def sessions_of_one_scanner_do_not_disturb_each_other() -> None:
     """A session answers as if it were alone, beside a session of another batch and a fresh one of the same batch.
 
     The other batch has requests of the same names in other rows. The fresh session begins in the middle of the trace,
@@ -146,28 +141,25 @@ def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: E
     belongs to the scanner, its class or its module instead of the session: a cache by row or by name, a buffer that
     is returned twice.
     """
-    playing.apply(event)
 
 
 @_check("PEN113", _regrowing, needs=(Capability.NOTICES_REWRITES,), depends_on=("PEN101", "PEN111"))
-def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, event: Event) -> None:
+def tokens_cut_and_grown_again_between_two_steps_are_noticed() -> None:
     """If tokens at the end of an output are lost and others follow before the next step, the new ones count.
 
     The list may be as long as before. Compare the last token that was read with the one that stands there now; on a
     difference read the row anew, or raise `ValueError`. A scanner that compares lengths alone keeps the lost tokens.
     """
-    playing.apply(event)
 
 
 @_check("PEN401", PenaltiesMachine, weight=0.7, differential=True)
-def penalised_logits_equal_upstream_after_every_event(playing: Playing, event: Event) -> None:
+def penalised_logits_equal_upstream_after_every_event() -> None:
     """The logits are those of the reference, by default the real vLLM with its own `InputBatch`.
 
     They agree bit for bit if the scanner declares a `rounding`, and up to rounding if not.
 
     If `PEN101` passes and this one fails, the reference and the specification disagree: check which release it is.
     """
-    playing.apply(event)
 
 
 CHECKS: tuple[Check, ...] = tuple(value for value in list(globals().values()) if isinstance(value, LifecycleCheck))

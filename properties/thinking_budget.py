@@ -16,7 +16,6 @@ from fairdraw.strategies import lifecycle
 from fairdraw.strategies._lifecycle_steps import long_rewrites
 from fairdraw.strategies._lifecycle_tours import MARKERS, TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_thinking
-from fairdraw.strategies.lifecycle import Event, Playing
 
 __all__ = ["CHECKS"]
 
@@ -88,7 +87,7 @@ def _regrowing(seed: int, num_rounds: int) -> Iterator[lifecycle.EventTrace]:
 
 
 @_check("THK101", _MarkerMachine, weight=2.5)
-def forced_tokens_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
+def forced_tokens_equal_a_recount_after_every_event() -> None:
     """Whatever happened to the batch, what is forced where follows from prompts, outputs, drafts and budgets alone.
 
     The last event of the smallest trace shows the cause. After `Decode`: a marker that spans the edge between old and
@@ -98,42 +97,38 @@ def forced_tokens_equal_a_recount_after_every_event(playing: Playing, event: Eve
     and nothing is forced after a draft that cannot be accepted. If a single `Add` is enough: a prompt that ends inside
     a section, a budget of 0, or an end marker of several tokens of which some have been emitted.
     """
-    playing.apply(event)
 
 
 @_check("THK102", _StateMachine, needs=(Capability.VISIBLE_STATE,), weight=0.5)
-def shown_thinking_tokens_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
+def shown_thinking_tokens_equal_a_recount_after_every_event() -> None:
     """The number of thinking tokens that a session shows for each open section is that of a recount.
 
     If the number is wrong and `THK101` passes, the fault will show once a budget is spent. A session without
     `think_counts` shows nothing; only its forced tokens are checked.
     """
-    playing.apply(event)
 
 
 @_check("THK103", _ReadingMachine, needs=(Capability.NEW_TOKENS_ONLY,), weight=0.5)
-def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
+def a_step_reads_new_tokens_only() -> None:
     """What a step reads from the output lists is at most twice what is new, and as much per row as a marker is long.
 
     New is also what no earlier step has read, and a placeholder until it is a token. Reads are counted, not timed. A
     scanner that fails searches the whole output for its markers in every step, as vLLM 0.21 to 0.33 do except 0.25:
     hundreds of milliseconds at long outputs. If that is intended, declare `new-tokens-only` as unsupported.
     """
-    playing.apply(event)
 
 
-@_check("THK104", _RewritingMachine, needs=(Capability.NOTICES_REWRITES,), weight=0.5)
-def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, event: Event) -> None:
+@_check("THK104", _RewritingMachine, needs=(Capability.NOTICES_REWRITES,), weight=0.5, body=apply_unreported)
+def rows_changed_behind_its_back_are_refused_or_recounted() -> None:
     """A row that holds another list than the reported one raises `ValueError`, or gets the forced tokens of that list.
 
     Compare the row's list with the known one by identity, which costs nothing. A scanner that silently goes on with the
     old list forces the end of another request's section.
     """
-    apply_unreported(playing, event)
 
 
 @_check("THK110", _wide, depends_on=("THK101",))
-def forced_tokens_equal_a_recount_at_the_sizes_of_production(playing: Playing, event: Event) -> None:
+def forced_tokens_equal_a_recount_at_the_sizes_of_production() -> None:
     """What is forced where is what a recount forces at every size, with every pair of budget, prompt and output.
 
     Batches grow row by row past 32, 64, 128 and 256, and have 1030 rows; budgets, sections and prompts have thousands
@@ -144,11 +139,10 @@ def forced_tokens_equal_a_recount_at_the_sizes_of_production(playing: Playing, e
     a buffer of a fixed size, a window of the text, a count or an id of too few bits, moves that are not followed one
     after the other, or a prompt that is known by a part of it. The sizes that are left in the smallest trace say which.
     """
-    playing.apply(event)
 
 
 @_check("THK111", _tours, depends_on=("THK101",))
-def forced_tokens_equal_a_recount_after_every_pair_of_events(playing: Playing, event: Event) -> None:
+def forced_tokens_equal_a_recount_after_every_pair_of_events() -> None:
     """Every event is followed by every other one, and each pair of events happens in one step, in one long trace.
 
     Half of all tokens belong to markers, whole or begun. Requests also come back under an old name, are removed and
@@ -156,40 +150,36 @@ def forced_tokens_equal_a_recount_after_every_pair_of_events(playing: Playing, e
     passes, the fault needs two events, or a marker that arrives over several steps: look at what the first event leaves
     behind in a row, a name or a list.
     """
-    playing.apply(event)
 
 
 @_check("THK112", _company, depends_on=("THK101", "THK111"))
-def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: Event) -> None:
+def sessions_of_one_scanner_do_not_disturb_each_other() -> None:
     """A session answers as if it were alone, beside a session of another batch and a fresh one of the same batch.
 
     The other batch has requests of the same names in other rows. The fresh session begins in the middle of the trace,
     with every request added at once. The usual cause is state that belongs to the scanner, its class or its module
     instead of the session, such as a cache by row, by name or by the length of a text.
     """
-    playing.apply(event)
 
 
 @_check("THK113", _regrowing, needs=(Capability.NOTICES_REWRITES,), depends_on=("THK101", "THK111"))
-def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, event: Event) -> None:
+def tokens_cut_and_grown_again_between_two_steps_are_noticed() -> None:
     """If tokens at the end of an output are lost and others follow before the next step, the new ones count.
 
     The list may be as long as before. Compare the last token that was read with the one that stands there now; on a
     difference read the row anew, or raise `ValueError`. A scanner that compares lengths alone remembers a marker that
     was lost, or never sees the one that replaced it.
     """
-    playing.apply(event)
 
 
 @_check("THK401", SoundUpstreamMachine, weight=0.7, differential=True, any_policy=True)
-def forced_tokens_equal_upstream_where_upstream_is_sound(playing: Playing, event: Event) -> None:
+def forced_tokens_equal_upstream_where_upstream_is_sound() -> None:
     """What is forced where is what the reference forces, by default the real vLLM's `ThinkingBudgetStateHolder`.
 
     Only event traces in which vLLM 0.22.0 is correct are drawn: requests think once, emit what is forced, and are not
     disturbed while they end. `fairdraw.properties._thinking_upstream` lists the defects that are kept out, and the
     production scanner's documentation says what vLLM does there. `THK101` covers all event traces.
     """
-    playing.apply(event)
 
 
 CHECKS: tuple[Check, ...] = tuple(value for value in list(globals().values()) if isinstance(value, LifecycleCheck))

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +25,6 @@ from fairdraw.contracts import _watermarks as calls
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.properties._sampling_asserts import POSITIVE, supports_of
 from fairdraw.properties._traces import left_alone
-from fairdraw.strategies._recipe import DTYPES
 from fairdraw.strategies._serving_traces import noise_of_rows
 from fairdraw.strategies.watermarks import WatermarkedText, WatermarkTrace, watermark_traces
 
@@ -50,7 +49,8 @@ class WatermarkCheck(Check):
 
 def _check(code: str, cases: Cases = watermark_traces, **fields: Any) -> Callable[[Any], WatermarkCheck]:  # Any: a body
     """Make a check of traces."""
-    return lambda body: WatermarkCheck.named(body, code, contract="watermarks", cases=cases, body=body, **fields)
+    about = {"contract": "watermarks", "cases": cases, **fields}
+    return lambda body: WatermarkCheck.named(body, code, **{"body": body, **about})
 
 
 _OWN_NOISE = ((Capability.EXPLICIT_NOISE, Capability.REQUEST_SEEDS),)
@@ -76,7 +76,8 @@ _TELLING: dict[str, Any] = {  # Any: of `watermark_traces`
 
 def _marked(can: Capabilities, **narrow: Any) -> st.SearchStrategy[WatermarkTrace]:  # Any: of `watermark_traces`
     """Draw steps in which every context may mark."""
-    return watermark_traces(can, greedy=False, marked=True, **_TELLING, **narrow)
+    layouts = ("contiguous", "transposed", "sliced")
+    return watermark_traces(can, greedy=False, marked=True, layouts=layouts, **_TELLING, **narrow)
 
 
 # What a row should be
@@ -96,9 +97,9 @@ class Rows:
         return calls.sample_marked(self.sampler, self.batch, self.noise)
 
     @property
-    def policy(self) -> calls.WatermarkPolicy:
+    def policy(self) -> contracts.WatermarkPolicy:
         """How the sampler marks."""
-        return policy_of(self.sampler, calls.WatermarkPolicy)
+        return policy_of(self.sampler, contracts.WatermarkPolicy)
 
     @cached_property
     def contexts(self) -> list[Context | None]:
@@ -184,14 +185,16 @@ def _require_same(rows: Rows, others: Rows, which: Sequence[int], how: str, orde
 # Single calls
 
 
-@_check("WMK101", _marked, weight=4.0)
-def marked_tokens_win_the_race_of_their_context(sampler: Watermarker, case: WatermarkTrace) -> None:
+_right = partial(_check, body=_require)
+
+
+@_right("WMK101", _marked, weight=4.0)
+def marked_tokens_win_the_race_of_their_context() -> None:
     """A marked token is what the scheme makes of its filtered row, by the numbers of its key and context.
 
     Suspect a context of another length or another request, the token before the last, filters or a temperature that
     the race does not see, and numbers that are paired with other ids.
     """
-    _require(sampler, case)
 
 
 @_check("WMK102", lambda can: _marked(can, outputs=((9, 0), (12, 0), (40, 0))), weight=2.0, requires=("is_decided",))
@@ -212,28 +215,6 @@ def equal_contexts_give_equal_tokens(sampler: Watermarker, case: WatermarkTrace)
     _require_same(rows, again, which, "after the same context in another text")
 
 
-_REPEATED = ((40, 12), (6, 1), (12, 3), (40, 2))
-
-
-@_check("WMK103", lambda can: _own_noise(can, marked=True, outputs=_REPEATED), needs_one_of=_OWN_NOISE)
-def contexts_that_do_not_mark_leave_the_token_alone(sampler: Watermarker, case: WatermarkTrace) -> None:
-    """Where the context was there before, or is too short to mark, the token is that of the same request unmarked.
-
-    One number for each repetition would draw the same text in circles. Suspect contexts of another width in the
-    history, a history that is not searched whole, and prompts that are searched.
-    """
-    _require_unmarked(sampler, case)
-
-
-@_check("WMK104", _own_noise, needs_one_of=_OWN_NOISE)
-def unmarked_requests_get_what_they_got_before(sampler: Watermarker, case: WatermarkTrace) -> None:
-    """A request without the watermark gets the token that it gets in a batch in which nobody has it, bit for bit.
-
-    Suspect a flag of the batch in place of the rows, and a second path that draws from other noise.
-    """
-    _require_unmarked(sampler, case)
-
-
 def _require_unmarked(sampler: Watermarker, case: WatermarkTrace) -> None:
     """Fail if a row that nothing marks gets another token where nobody wants the watermark."""
     rows = _called(sampler, case)
@@ -242,13 +223,35 @@ def _require_unmarked(sampler: Watermarker, case: WatermarkTrace) -> None:
     _require_same(rows, Rows(sampler, plain, case.noise(sampler.device)), which, "in a batch without watermarks")
 
 
-@_check("WMK105", lambda can: watermark_traces(can, greedy=True, marked=True, **_TELLING), needs=(Capability.GREEDY,))
-def greedy_requests_get_the_largest_logit(sampler: Watermarker, case: WatermarkTrace) -> None:
+_REPEATED = ((40, 12), (6, 1), (12, 3), (40, 2))
+
+
+_unmarked = partial(_check, needs_one_of=_OWN_NOISE, body=_require_unmarked)
+
+
+@_unmarked("WMK103", lambda can: _own_noise(can, marked=True, outputs=_REPEATED))
+def contexts_that_do_not_mark_leave_the_token_alone() -> None:
+    """Where the context was there before, or is too short to mark, the token is that of the same request unmarked.
+
+    One number for each repetition would draw the same text in circles. Suspect contexts of another width in the
+    history, a history that is not searched whole, and prompts that are searched.
+    """
+
+
+@_unmarked("WMK104", _own_noise)
+def unmarked_requests_get_what_they_got_before() -> None:
+    """A request without the watermark gets the token that it gets in a batch in which nobody has it, bit for bit.
+
+    Suspect a flag of the batch in place of the rows, and a second path that draws from other noise.
+    """
+
+
+@_right("WMK105", lambda can: watermark_traces(can, greedy=True, marked=True, **_TELLING), needs=(Capability.GREEDY,))
+def greedy_requests_get_the_largest_logit() -> None:
     """A greedy request has its argmax, whether or not it wants the watermark.
 
     Suspect a race over logits that no temperature divided, and a mask of rows from before requests moved.
     """
-    _require(sampler, case)
 
 
 @_check("WMK106", _own_noise)
@@ -267,25 +270,6 @@ def rows_do_not_depend_on_their_neighbours(sampler: Watermarker, case: Watermark
         _require_same(rows, others, which, f"as one of {len(order)} in another order", order)
 
 
-def _in_any_memory(can: Capabilities) -> st.SearchStrategy[WatermarkTrace]:
-    """Draw many rows, so that some have two tokens that are almost equally good."""
-    kinds = {"dtypes": (DTYPES[Capability.HALF_LOGITS in can],), "layouts": ("transposed", "sliced", "contiguous")}
-    rows = {"temperatures": (0.7, 0.3), "logits": ("normal", "zipf"), "min_requests": 6, "max_requests": 12}
-    return watermark_traces(can, **_TELLING | kinds | rows)
-
-
-@_check("WMK107", _in_any_memory)
-def dtype_and_strides_do_not_matter(sampler: Watermarker, case: WatermarkTrace) -> None:
-    """Logits in half precision, or strided, give the tokens of the same numbers in contiguous float32.
-
-    Suspect a race in the dtype of the logits, where 8 bits are left of a score.
-    """
-    rows = _called(sampler, case)
-    batch = rows.batch.replace(logits=rows.batch.logits.float().contiguous())
-    others = Rows(sampler, batch, case.noise(sampler.device))
-    _require_same(rows, others, range(batch.batch_size), "with the same logits in contiguous float32")
-
-
 @_check("WMK109", lambda can: watermark_traces(can, marked=True), weight=0.5)
 def what_is_given_is_not_written(sampler: Watermarker, case: WatermarkTrace) -> None:
     """Logits, parameters, noise and texts are as they were before the call.
@@ -301,82 +285,61 @@ def what_is_given_is_not_written(sampler: Watermarker, case: WatermarkTrace) -> 
 
 # The keyed numbers, and the detector
 
-_MANY = 6
-"""So many tokens that are all equal by chance come once in `_FLAT_VOCAB ** 6` cases, or 7e10; swapped ones in 1e9."""
-_FLAT = (WatermarkedText(prompt_length=9, output_length=9),) * _MANY
-
-
-def _flat(can: Capabilities) -> st.SearchStrategy[WatermarkTrace]:
-    """Draw requests with flat rows, whose contexts are full and differ."""
-    about: dict[str, Any] = {"vocab_size": _FLAT_VOCAB, "requests": _FLAT, "dtype": "float32"}  # Any: one type each
-    return watermark_traces(can, max_requests=1).map(lambda one: one.replace(**about))
-
-
-def _require_some_differ(rows: Rows, what: str, **changes: Any) -> None:  # Any: fields of a batch
-    """Fail if every marked row keeps its token, though something else decides."""
-    changed = Rows(rows.sampler, rows.batch.replace(**changes), rows.noise)
-    is_full = None not in (*rows.contexts, *changed.contexts)
-    if is_full and (rows.tokens == changed.tokens).all():
-        broken(f"all of {_MANY} marked rows keep their tokens {rows.tokens.tolist()} with {what}")
-
-
-@_check("WMK110", _flat, requires=("is_race",))
-def every_token_of_a_context_counts(sampler: Watermarker, case: WatermarkTrace) -> None:
-    """With another token anywhere in the context, other tokens are drawn.
-
-    Suspect a hash of the last token, a sum of tokens, and a window that is one token too short.
-    """
-    rows = _called(sampler, case)
-    for back in range(1 + case.context_width):
-        texts = (replace(one, output_token_ids=_changed(one.output_token_ids, back)) for one in rows.batch.requests)
-        what = f"another token {back} before the next" if back else "the last two tokens swapped"
-        _require_some_differ(rows, what, requests=tuple(texts))
-
-
-def _changed(output: Sequence[int], back: int) -> list[int]:
-    """Return an output with another token so far before its end; for 0 the last two are swapped."""
-    found = list(output)
-    if back:
-        found[-back] = (found[-back] + 1) % _FLAT_VOCAB
-    else:
-        found[-2:] = found[:-3:-1]
-    return found
-
-
-@_check("WMK111", _flat, requires=("is_race",))
-def every_bit_of_a_key_counts(sampler: Watermarker, case: WatermarkTrace) -> None:
-    """With another bit anywhere in the keys, other tokens are drawn.
-
-    Suspect a key that is cut to 32 bits, or read as a float.
-    """
-    rows = _called(sampler, case)
-    for bit in (0, 1, 31, 32, 52, 63):
-        _require_some_differ(rows, f"bit {bit} of the keys inverted", setup=_other_keys(case, 1 << bit))
-
-
-def _other_keys(case: WatermarkTrace, flipped: int) -> calls.WatermarkSetup:
-    """Return the setup of a case with other bits of the keys."""
-    return replace(case.setup, keys=tuple(key ^ flipped for key in case.setup.keys))
-
 
 def _alone(can: Capabilities) -> st.SearchStrategy[WatermarkTrace]:
     return watermark_traces(can, max_requests=1)
 
 
-@_check("WMK112", _flat, requires=("detect",), weight=0.3)
+def _require_apart(sampler: Watermarker, pairs: Iterable[tuple[contracts.WatermarkSetup, Context]], what: str) -> None:
+    """Fail if two setups and contexts give the same numbers to 64 tokens."""
+    seen: dict[bytes, Context] = {}
+    for setup, context in pairs:
+        numbers = calls.numbers_of_contexts(sampler, setup, [context], _FLAT_VOCAB)[0].tobytes()
+        if numbers in seen:
+            broken(f"the numbers of context {seen[numbers]} are those of context {context} with {what}")
+        seen[numbers] = context
+
+
+@_check("WMK110", _alone, requires=("watermark_numbers",))
+def every_token_of_a_context_counts(sampler: Watermarker, case: WatermarkTrace) -> None:
+    """With another token anywhere in the context, or with tokens in another order, the numbers are others.
+
+    Suspect a hash of the last token, a sum of tokens, and a window that is one token too short.
+    """
+    texts = [(token,) * case.context_width for token in (0, 1, case.seed % 61 + 2)]
+    contexts = texts + [(*one[:at], 63, *one[at + 1 :]) for one in texts for at in range(case.context_width)]
+    _require_apart(sampler, ((case.setup, one) for one in dict.fromkeys(contexts)), "the same keys")
+
+
+@_check("WMK111", _alone, requires=("watermark_numbers",))
+def every_bit_of_a_key_counts(sampler: Watermarker, case: WatermarkTrace) -> None:
+    """With another bit anywhere in the keys the numbers are others, whatever the context is: after token 0, too.
+
+    Where they are the same, the mark is known without the key. Suspect a key that is cut to 32 bits, or read as a
+    float, and one that is multiplied by a token.
+    """
+    for token in (0, 1, case.seed % 61 + 2):
+        flipped = (0, *(1 << bit for bit in (0, 1, 31, 32, 52, 63)))
+        setups = (replace(case.setup, keys=tuple(key ^ one for key in case.setup.keys)) for one in flipped)
+        _require_apart(sampler, ((one, (token,) * case.context_width) for one in setups), "another bit of the keys")
+
+
+@_check("WMK112", _alone, requires=("detect",), weight=0.3)
 def marked_texts_have_small_p_values(sampler: Watermarker, case: WatermarkTrace) -> None:
     """The detector finds the key in a text of 48 tokens, each drawn from 64 that are equally probable.
 
     Suspect contexts that the detector pads or cuts in another way than the sampler, and a key of the other role.
     """
-    case = case.replace(context_width=max(4, case.context_width))  # shorter ones come again, and count once
-    prompts, output = case.batch().requests[0].prompt_token_ids, list[int]()
+    width = max(4, case.context_width)  # shorter contexts come again, and count once
+    flat = WatermarkTrace(_FLAT_VOCAB, (WatermarkedText(),), case.explicit, seed=case.seed, context_width=width)
+    text = flat.batch().requests[0]
     for number in range(_LONG):
-        trace = case.replace(requests=case.requests[:1], seed=derive_seed(case.seed, number))
-        text = contracts.WatermarkedRequest(derive_seed("text", case.seed), prompts, list(output))
-        batch = trace.batch(sampler.device).replace(setup=case.setup, requests=(text,))
-        output += calls.sample_marked(sampler, batch, trace.noise(sampler.device)).tolist()
-    if (found := calls.p_value_of(sampler, case.setup, prompts, output)) > _CAUGHT_BELOW:
+        drawn = flat.replace(seed=derive_seed(case.seed, number))
+        batch = flat.batch(sampler.device).replace(requests=(text,))
+        tokens = calls.sample_marked(sampler, batch, drawn.noise(sampler.device)).tolist()
+        text = replace(text, output_token_ids=[*text.output_token_ids, *tokens])
+    found = calls.p_value_of(sampler, flat.setup, text.prompt_token_ids, text.output_token_ids)
+    if found > _CAUGHT_BELOW:
         broken(f"a text of {_LONG} marked tokens has p-value {found:.3g}, more than {_CAUGHT_BELOW}")
 
 
@@ -389,36 +352,15 @@ def p_values_are_those_of_the_numbers(sampler: Watermarker, case: WatermarkTrace
     """
     text = WatermarkedText(prompt_length=5, output_length=30, period=derive_seed("period", case.seed) % 9)
     prompt, output = text.tokens(case.vocab_size, case.seed)
-    policy = policy_of(sampler, calls.WatermarkPolicy)
-    places = specified.counted_places(policy, case.context_width, prompt, output)
-    contexts = [one for _, one in places]
+    policy = policy_of(sampler, contracts.WatermarkPolicy)
+    places, contexts = zip(*specified.counted_places(policy, case.context_width, prompt, output), strict=True)
     numbers = calls.numbers_of_contexts(sampler, case.setup, contexts, case.vocab_size)[0, 0]
-    seen = numbers[np.arange(len(places)), [output[place] for place, _ in places]]
-    wanted = specified.gamma_tail(float(-np.log1p(-seen).sum()), seen.size)
+    seen = numbers[np.arange(len(places)), [output[place] for place in places]]
+    exact = specified.gamma_tail(float(-np.log1p(-seen).sum()), seen.size)
     found = calls.p_value_of(sampler, case.setup, prompt, output)
-    exact, said = np.log(wanted + 1e-300), np.log(found + 1e-300)
-    if abs(said - exact) > 1e-4 * (1 + abs(exact)):
+    if not np.isclose(np.log(found + 1e-300), np.log(exact + 1e-300), rtol=1e-4, atol=1e-4):
         counted = f"{len(output)} tokens, {seen.size} of which count"
-        broken(f"{counted}, have p-value {found:.6g}; by the numbers {wanted:.6g}")
-
-
-@_check("WMK114", _alone, requires=("watermark_numbers",), weight=0.5)
-def numbers_differ_between_keys_and_contexts(sampler: Watermarker, case: WatermarkTrace) -> None:
-    """Two keys, or two contexts, never give the same numbers to 64 tokens: not after token 0 either.
-
-    Where they do, the mark of that context is known without the key. Suspect a key that is multiplied by a token, and
-    tokens of the context that are not hashed.
-    """
-    texts = [(token,) * case.context_width for token in (0, 1, case.seed % 61 + 2)]
-    contexts = texts + [(*one[:at], 63, *one[at + 1 :]) for one in texts for at in range(case.context_width)]
-    seen: dict[bytes, str] = {}
-    for word, flipped in (("the keys", 0), ("the keys with another bit", 1 << derive_seed(case.seed) % 64)):
-        setup = _other_keys(case, flipped)
-        for place, context in enumerate(dict.fromkeys(contexts)):
-            numbers = calls.numbers_of_contexts(sampler, setup, [context], _FLAT_VOCAB)[0]
-            before = seen.setdefault(numbers.tobytes(), name := f"{word}, number {place} {context}")
-            if before != name:
-                broken(f"two sets of numbers are equal: those of {before}, and of {name}")
+        broken(f"{counted}, have p-value {found:.6g}; by the numbers {exact:.6g}")
 
 
 @_check("WMK201", lambda can: watermark_traces(can, max_steps=12, **_TELLING), weight=2.0)

@@ -648,8 +648,11 @@ class _Trial:
 
 
 def check(code: str, cases: Cases, *, contract: str, **fields: Any) -> Callable[[Body], Check]:
-    """Make a check of a function `(sampler, case)`. Any: other fields of a check."""
-    return lambda body: Check.named(body, code, contract=contract, cases=cases, body=body, **fields)
+    """Make a check of a function `(sampler, case)`. Any: other fields of a check.
+
+    Checks that differ in their cases alone share one as `body`; the function that is decorated says what is required.
+    """
+    return lambda body: Check.named(body, code, contract=contract, cases=cases, **{"body": body, **fields})
 
 
 differential = partial(check, differential=True)

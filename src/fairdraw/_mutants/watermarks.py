@@ -111,14 +111,14 @@ def races_at_another_scale(right: WatermarksOracle, probs: Row32, numbers: Float
     return int(np.argmax(np.where(probs > 0, np.log(numbers[0]) * probs, -np.inf)))
 
 
-@_mutant("sample_watermarked", "WMK107")
+@_mutant("sample_watermarked", "WMK101")
 def reads_rows_without_their_stride(right: WatermarksOracle, batch: WatermarkBatch, noise: SamplingNoise) -> Tensor:
     """Rows are read as if they lay one behind the other."""
     flat = torch.as_strided(batch.logits, batch.logits.shape, (batch.vocab_size, 1), batch.logits.storage_offset())
     return right.sample_watermarked(batch.replace(logits=flat.nan_to_num(0.0)), noise)
 
 
-@_mutant("sample_watermarked", "WMK107")
+@_mutant("sample_watermarked", "WMK101")
 def rounds_probabilities_to_half_precision(
     right: WatermarksOracle, batch: WatermarkBatch, noise: SamplingNoise
 ) -> Tensor:
@@ -198,7 +198,7 @@ def adds_up_the_tokens_of_a_context(right: WatermarksOracle, key: int, context: 
     return right.seed(key, (sum(context),) if context else ())
 
 
-@_mutant("seed", "WMK114")
+@_mutant("seed", "WMK111")
 def multiplies_the_key_by_the_last_token(right: WatermarksOracle, key: int, context: Context) -> np.uint64:
     """After token 0 all keys give the same numbers."""
     return right.seed(key * (context or (1,))[-1] % 2**64, context)
