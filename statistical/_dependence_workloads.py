@@ -19,6 +19,7 @@ from fairdraw.contracts import Capability, RaceNoise, SamplingBatch, SamplingNoi
 from fairdraw.contracts._rejection import emit
 from fairdraw.contracts._sampling import sample_tokens
 from fairdraw.statistical import _dependence as dependence
+from fairdraw.statistical import _sampling_requests as requests
 from fairdraw.statistical._coins import CoinShape, coin_tables, count_coins, explain_coins
 from fairdraw.statistical._configurations import Configuration, request_distributions
 from fairdraw.statistical._count_tables import Counts
@@ -226,18 +227,8 @@ def plain_batch(
     logits: NDArray[np.float32], position: int | NDArray[np.int64], device: str
 ) -> SamplingBatch:  # position: of all rows, or [batch_size] int64
     """Rows of logits at temperature 1, without filters."""
-    import torch
-
-    size = len(logits)
-    return SamplingBatch(
-        logits=torch.from_numpy(logits).to(device),
-        temperature=torch.ones(size, device=device),
-        top_k=None,
-        top_p=None,
-        min_p=None,
-        positions=torch.from_numpy(np.broadcast_to(position, size).astype(np.int64)).to(device),
-        origin=f"<{size} plain requests, vocab_size={logits.shape[1]}>",
-    )
+    kinds = [requests.Kind("plain")] * len(logits)
+    return requests.batch_of(kinds, logits, np.full(len(logits), position, np.int64), device)
 
 
 def plain_noise(sampler: Any, batch: SamplingBatch, seed: int) -> SamplingNoise:

@@ -110,7 +110,7 @@ def _odd(oracle: FiltersOracle, name: str) -> FunctionLogitsFilterer:
 _ORDER = FilterChain().order
 _KINDS = InFloat32, ReturnsLogProbabilities, KeepsAllTies, PrefersHighIds, WritesInPlace, AddsSquaresInFloat32
 
-ODD_FILTERS: tuple[FunctionLogitsFilterer, ...] = (
+ODD: tuple[FunctionLogitsFilterer, ...] = (
     *(_odd(kind(), name_of(kind)) for kind in _KINDS),
     _odd(ReturnsTheTokenAlone(FilterChain(mirostat_one_hot=True)), "returns the token alone"),
     _odd(FiltersOracle(FilterChain(_ORDER[::-1])), "filters backwards"),

@@ -78,7 +78,7 @@ def _drafts_in_place(batch: contracts.GrammarBatch) -> Tensor:  # [num_rows, voc
 
 _forbids, _keeps = ForbidsBeyond(), KeepsTheLastMask()
 
-ODD_MASKERS: tuple[FunctionGrammarMasker, ...] = (
+ODD: tuple[FunctionGrammarMasker, ...] = (
     grammar_masker(_in_place, drafts=_drafts_in_place, name="in place, a walk per row"),
     grammar_masker(_column_by_column, name="column by column"),
     grammar_masker(_through_float32, name="through float32"),

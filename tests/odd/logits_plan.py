@@ -246,7 +246,7 @@ _COPIES = Capabilities.of({"copy-free": "copies at every step"})
 _IN_PLACE = Capabilities.of({"copy-free": "writes in place", "intact-logits": "writes in place"})
 _UNREACHED = Capabilities.of({"unreached-rows": "forces in every row"})
 
-ODD_PLANS: tuple[OraclePlanner, ...] = (
+ODD: tuple[OraclePlanner, ...] = (
     OraclePlanner("always copies", AlwaysCopies, capabilities=_COPIES),
     OraclePlanner("works in place", WorksInPlace, capabilities=_IN_PLACE),
     OraclePlanner("goes through rows backwards", GoesThroughRowsBackwards),

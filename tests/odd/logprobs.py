@@ -84,7 +84,7 @@ class IdsOf32Bits(LogprobsOracle):
 
 _HIGHEST = {"lowest-id-ties": "takes the highest"}
 
-ODD_LOGPROBS: tuple[FunctionLogprobsSampler, ...] = (
+ODD: tuple[FunctionLogprobsSampler, ...] = (
     as_sampler(FirstRank(), Drawing(), "ranks ties first"),
     logprobs_sampler(HighestIdFirst().logprobs, name="highest id first", unsupported=_HIGHEST),
     logprobs_sampler(

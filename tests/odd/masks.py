@@ -12,17 +12,8 @@ from fairdraw.adapters._masks import write_ids
 from fairdraw.adapters._step import words_of
 from fairdraw.contracts import FunctionMaskedSampler, MaskedTokens, MaskPolicy, MaskRows, SamplingBatch, SamplingNoise
 from fairdraw.contracts import masked_sampler as wrapped
-from odd.sampling import (
-    AddsGumbelNoise,
-    ComputesInFloat64,
-    FiltersTopKFirst,
-    IntersectsSupports,
-    KeepsExactlyK,
-    SumsTheNucleusFromTheTop,
-    TempersLast,
-    VectorSampling,
-    WorksWithLogProbabilities,
-)
+from odd import sampling as vectors
+from odd.sampling import VectorSampling
 
 
 class VectorMasks:
@@ -102,10 +93,11 @@ def _odd(made: VectorMasks, name: str) -> FunctionMaskedSampler:
 
 _KINDS = ListsByProbability, LeavesPlainMasksEmpty, KeepsWhatHasProbability, FillsTheWholeRow
 _SAMPLERS = (
-    VectorSampling, ComputesInFloat64, AddsGumbelNoise, WorksWithLogProbabilities, SumsTheNucleusFromTheTop,
-    KeepsExactlyK, FiltersTopKFirst, IntersectsSupports, TempersLast,
+    VectorSampling, vectors.ComputesInFloat64, vectors.AddsGumbelNoise, vectors.WorksWithLogProbabilities,
+    vectors.SumsTheNucleusFromTheTop, vectors.KeepsExactlyK, vectors.FiltersTopKFirst, vectors.IntersectsSupports,
+    vectors.TempersLast,
 )  # fmt: skip
-ODD_MASKS = (
+ODD = (
     *(_odd(kind(), name_of(kind)) for kind in _KINDS),
     *(_odd(VectorMasks(one), name_of(one)) for one in _SAMPLERS),
 )

@@ -75,5 +75,5 @@ _POLICIES = {
     MasksOneTokenOfForcedText: MatcherPolicy(forced_tokens="some"),
 }
 _KINDS = (WalksATable, SharesMasksByText, RollsBackByWalkingAgain, JumpsOneByte, HasNoMore, *_POLICIES)
-ODD_MATCHERS = tuple(maker_of(kind, policy=_POLICIES.get(kind)) for kind in _KINDS)
+ODD = tuple(maker_of(kind, policy=_POLICIES.get(kind)) for kind in _KINDS)
 """Each is what a real engine does, or could do, without being wrong."""

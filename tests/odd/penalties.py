@@ -177,7 +177,7 @@ _PENALISERS: tuple[type[PenaltiesFollower], ...] = (
     *(KeepsSortedTokens, CountsInInt32OnTheHost, ReturnsNewTensors, ReadsInBothCalls),
 )
 
-ODD_PENALTIES: tuple[Scanner, ...] = (
+ODD: tuple[Scanner, ...] = (
     *scanners_of(PenaltiesFollower, "penalties"),
     *(Scanner(name_of(kind), kind, "penalties") for kind in _PENALISERS),
     Scanner("repeats last", ComputesInDouble, "penalties", policy=PenaltyPolicy(repetition="last")),

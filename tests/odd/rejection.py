@@ -416,7 +416,7 @@ def as_odd(kind: type[VectorRejection]) -> FunctionSampler:
 _OF_BLOCKS = {**OWN_SCHEME, **BlockVerification.unsupported, Capability.REQUEST_SEEDS: "one generator serves all"}
 
 
-ODD_REJECTION: tuple[FunctionSampler, ...] = (
+ODD: tuple[FunctionSampler, ...] = (
     *map(as_odd, kinds_of(VectorRejection, globals())),
     rejection_sampler(BlockVerification().verify, name="verifies a block", unsupported=_OF_BLOCKS),
 )

@@ -130,14 +130,9 @@ class VerifiesABlockOfItsDrafts(Pair, BlockVerification):
 
 
 ODD_PAIRS = (
-    Pair,
-    DraftsByInverseCdf,
-    DraftsGreedilyOneHot,
-    DraftsFlatterAndSaysSo,
-    DraftsTheTopThree,
-    DrawsWithOneGeneratorAfterTheOther,
-    VerifiesABlockOfItsDrafts,
-)
+    Pair, DraftsByInverseCdf, DraftsGreedilyOneHot, DraftsFlatterAndSaysSo, DraftsTheTopThree,
+    DrawsWithOneGeneratorAfterTheOther, VerifiesABlockOfItsDrafts,
+)  # fmt: skip
 """Classes of right drafters with verifiers; `as_pair` makes samplers of them."""
 
 

@@ -286,5 +286,5 @@ def as_odd(kind: type[VectorSampling]) -> FunctionTokenSampler:
     )
 
 
-ODD_SAMPLING: tuple[FunctionTokenSampler, ...] = tuple(map(as_odd, kinds_of(VectorSampling, globals())))
+ODD: tuple[FunctionTokenSampler, ...] = tuple(map(as_odd, kinds_of(VectorSampling, globals())))
 """Correct samplers of another design, each with what it declares unsupported."""

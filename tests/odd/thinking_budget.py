@@ -116,7 +116,7 @@ _HIDES = Capabilities.of(
     }
 )
 
-ODD_THINKING: tuple[Scanner, ...] = (
+ODD: tuple[Scanner, ...] = (
     *scanners_of(ThinkingFollower, "thinking_budget"),
     Scanner("keeps a state per token", KeepsAStatePerToken, "thinking_budget"),
     Scanner("reads when it matters", ReadsWhenItMatters, "thinking_budget", capabilities=_HIDES),

@@ -72,7 +72,7 @@ _KINDS = (
     HashesByBlake, KeepsHistories, oracles.SeveralKeysOracle, oracles.DrawnKeysOracle, oracles.GreenListOracle,
     oracles.TournamentOracle,
 )  # fmt: skip
-ODD_WATERMARKS = (
+ODD = (
     *map(_odd, _KINDS),
     *(_odd(type(name, (WatermarksOracle,), {"policy": policy}), name=name) for name, policy in _POLICIES.items()),
     _odd(WatermarksOracle, name="shows nothing", numbers=None, detect=None),

@@ -32,7 +32,7 @@ from fairdraw.strategies.lifecycle import PlannedTraces
 from odd.abuses import ABUSES
 from odd.rejection import ComputesInFloat64, DividesInTheRace, MatchesExactly, VectorRejection, as_odd
 from odd.samplers import ODD
-from odd.sampling import ODD_SAMPLING
+from odd.sampling import ODD as ODD_SAMPLING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,8 +23,8 @@ from fairdraw.contracts import AnySampler, Capabilities, PenaltyPolicy, logits_p
 from fairdraw.properties import logits_plan, penalties
 from fairdraw.properties._logits_asserts import Counted
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
-from odd.logits_plan import ODD_PLANS
-from odd.penalties import ODD_PENALTIES
+from odd.logits_plan import ODD as ODD_PLANS
+from odd.penalties import ODD as ODD_PENALTIES
 
 ODD = (*ODD_PENALTIES, *ODD_PLANS)
 BY_CODE = {check.code: check for check in (*penalties.CHECKS, *logits_plan.CHECKS)}

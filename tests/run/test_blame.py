@@ -71,20 +71,16 @@ class Session(Wrapped):
 '''
 """A module of the user's, with the words of ours in it."""
 
-METHODS = {
-    "rejection": ("verify",),
-    "sampling": ("sample", "draft"),
-    "logits_plan": ("open_plan", "process"),
-    "penalties": ("open_penalties", "sync", "penalise", "penalise_drafts"),
-    "thinking_budget": ("open_thinking", "sync", "forced", "think_counts"),
-    "logprobs": ("logprobs", "draw"),
-    "grammar": ("apply_bitmask", "mask_drafts"),
-    "matchers": ("compile_grammar", "open"),
-    "masks": ("sample_masked",),
-    "watermarks": ("sample_watermarked",),
-    "filters": ("filter_logits",),
-    "server": ("generate",),
+_MORE = {
+    "sampling": ("draft",),
+    "logits_plan": ("process",),
+    "penalties": ("sync", "penalise", "penalise_drafts"),
+    "thinking_budget": ("sync", "forced", "think_counts"),
+    "logprobs": ("draw",),
+    "grammar": ("mask_drafts",),
+    "matchers": ("open",),
 }
+METHODS = {name: (contract.method, *_MORE.get(name, ())) for name, contract in CONTRACTS.items()}
 """Every method of the user's that the suite calls."""
 CODES = {
     "rejection": "REJ101", "sampling": "SAM101", "logits_plan": "PLAN101", "penalties": "PEN101",

@@ -27,7 +27,7 @@ from fairdraw.contracts import (
 from fairdraw.statistical._stratified import stratified_exponentials, stratified_uniforms
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, InjectedCheck, StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
-from odd.rejection import ODD_REJECTION
+from odd.rejection import ODD as ODD_REJECTION
 
 CI = PROFILES["ci"]
 BY_CODE = {check.code: check for check in STRATIFIED_CHECKS}

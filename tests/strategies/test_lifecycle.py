@@ -30,7 +30,7 @@ from fairdraw.strategies.lifecycle import (
     Swap,
     ThinkingTrace,
 )
-from odd.penalties import ODD_PENALTIES
+from odd.penalties import ODD as ODD_PENALTIES
 
 SMALL = Profile("small", 30, 30)
 TRACE = PenaltiesTrace(
